@@ -16,7 +16,8 @@ import torch
 from in_turn import Contender, Peer, contender, measure, print_rates, print_ratio
 
 from finflow.agent.batch import Batch
-from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.config import load_config
 from finflow.cores import share_cores
 from finflow.offline.collection import collect

@@ -19,10 +19,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import Networks
-from finflow.agent.losses.regularisers import FROM_EQUAL
+from finflow.agent.losses.regularisers import FROM_EQUAL, CoverageProposals
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, ValueNetwork
+from finflow.agent.networks.logistic_normal import normal_log_density
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, BCellConfig
 from scripts.evidence.box_task import BoxCritic, BoxLayers, BoxValue
@@ -64,7 +65,7 @@ class SquashedNormal:
         log_density : Tensor, (batch, P)
         """
         raw = self.location.unsqueeze(1) + self.log_scale.exp().unsqueeze(1) * noise
-        normal = -0.5 * (noise.square() + math.log(2.0 * math.pi)) - self.log_scale.unsqueeze(1)
+        normal = normal_log_density(noise, self.log_scale.unsqueeze(1))
         squashing = 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
         return raw.tanh(), (normal - squashing).sum(-1)
 

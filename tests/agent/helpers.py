@@ -6,9 +6,10 @@ import math
 
 import torch
 
-from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config import BCellConfig
 

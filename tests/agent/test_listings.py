@@ -16,11 +16,11 @@ from torch import Tensor
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.learners import soft_actor_critic
-from finflow.agent.learners.bcell import CoverageProposals
 from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
+from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension, log_ratios
 from finflow.agent.networks.policy import ExpertPolicy

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from finflow.agent.learners import soft_actor_critic
-from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses import losses, regularisers
+from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.config import BCellConfig
 from scripts.evidence.box_sac import LOG_SCALE_RANGE, SquashedNormal, box_agent
 from scripts.evidence.box_task import BoxLayers, box_batch

@@ -13,11 +13,12 @@ import torch
 from finflow.agent.batch import Batch, States
 from finflow.agent.gradient_steps import make_optimiser
 from finflow.agent.learners.acting import PolicyAverage
-from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.losses.regularisers import (
     FROM_EQUAL,
+    CoverageProposals,
     anchor_weight,
     gate_imbalance,
     kl_from_equal_weight,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from finflow.agent.learners.bcell import states_of
+from finflow.agent.batch import states_of
 from finflow.config import Config
 from finflow.env.episode_worlds import PURPOSE, restrict_to_assets
 from finflow.errors import CheckpointError, ConfigError

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import Generator, Tensor
 from torch.nn import ModuleList
 
-from finflow.agent.batch import Batch, states_of
+from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import (
     SkippingAdam,
     compute_gradients,
@@ -40,8 +40,6 @@ from finflow.config import BCellConfig
 from finflow.cores import run_both
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
-
-__all__ = ["BCell", "CoverageProposals", "states_of"]
 
 PREFIX = "bcell/"  # of an agent's tensors in a checkpoint of a training
 LEARNER = "learner/"  # of those of the offline phase's learner
@@ -170,15 +168,15 @@ class BCell(ActingAgent):
         -------
         dict of Tensor, ()
         """
-        config, in_pairs = self.config, partial(run_both, device=self.device)
+        config = self.config
         point = UpdatePoint(update, alpha, target)
-        losses = sac_losses(self, batch, coverage, noise or self.action_noise, point, in_pairs)
+        losses = sac_losses(self, batch, coverage, noise or self.action_noise, point)
         metrics = losses.metrics
         if losses.cql_weight is not None and self.cql_optimiser is not None:
             tune(self.cql_optimiser, losses.cql_weight)
         critic_gradients = partial(compute_gradients, losses.critic, self.critic_optimiser)
         if actor:
-            policy_metrics, _ = in_pairs(partial(self._update_policy, losses), critic_gradients)
+            policy_metrics, _ = run_both(partial(self._update_policy, losses), critic_gradients, self.device)
             metrics |= policy_metrics
         else:
             critic_gradients()

@@ -13,7 +13,7 @@ Kumar et al. (2020), Conservative Q-Learning. Nakamoto et al. (2023), Cal-QL.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor
@@ -36,20 +36,11 @@ from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension, standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import BCellConfig
+from finflow.cores import run_both
 
 TRUNCATION_UPDATES = 2000  # over which the truncation of top quantiles grows from none, as in IQL, to its full size
 
 Metrics = dict[str, Tensor]
-R = TypeVar("R")
-S = TypeVar("S")
-
-
-class RunBoth(Protocol):
-    """A way to run two independent functions, one after the other or at once: see `cores.run_both`."""
-
-    def __call__(self, first: Callable[[], R], second: Callable[[], S], /) -> tuple[R, S]:
-        """Results of both."""
-        ...
 
 
 class ActorCritic(Protocol):
@@ -62,6 +53,7 @@ class ActorCritic(Protocol):
     log_alpha: Tensor
     log_cql_alpha: Tensor | None
     config: BCellConfig
+    device: torch.device
     reference_beta: float
     advantage_scale: float
 
@@ -119,7 +111,6 @@ def sac_losses(
     coverage: CoverageProposals | None,
     noise: Generator,
     point: UpdatePoint,
-    run_both: RunBoth,
 ) -> SacLosses:
     """Losses of critics, policy and temperature on a batch.
 
@@ -132,7 +123,6 @@ def sac_losses(
     noise : Generator
         Draws the actions and dropout.
     point : UpdatePoint
-    run_both : RunBoth
     """
     config, states, policy = agent.config, batch.states, agent.policy
     dropout_noise = noise if config.dropout > 0.0 else None
@@ -141,6 +131,7 @@ def sac_losses(
     decision, next_distribution = run_both(
         lambda: policy(states, dropout_noise, least_pull=config.least_pull),
         lambda: action_distribution(policy, batch.next_states),
+        agent.device,
     )
     size, coordinates = next_distribution.location.shape
     draws = (size, 1 + config.cql_samples * int(conservative), coordinates)
@@ -170,6 +161,7 @@ def sac_losses(
     encoding, target = run_both(
         lambda: agent.critic.encode(states),
         lambda: truncated_target(agent.target_critic, batch, next_actions[:, :1], bonus, point.update, config),
+        agent.device,
     )
     portfolios, proposals = batch.actions.unsqueeze(1), None
     if coverage is not None and conservative:

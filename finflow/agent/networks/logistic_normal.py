@@ -22,6 +22,8 @@ from torch import Generator, Tensor
 
 SMALLEST_WEIGHT = 1e-6  # smaller weights are read as this: logarithms stay finite
 UNLISTED = -1e3  # log ratio of an asset that is not listed: its weight is zero in single and double precision
+ENTROPY_OF_NORMAL = 0.5 * math.log(2.0 * math.pi * math.e)  # of the standard normal distribution, nats
+LOG_DENSITY_AT_CENTRE = -0.5 * math.log(2.0 * math.pi)  # of the standard normal distribution
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class LogisticNormal:
         """
         coordinates = self.location.unsqueeze(1) + self.log_scale.exp().unsqueeze(1) * noise
         log_weights = log_portfolio(coordinates)
-        normal = -0.5 * (noise.square() + math.log(2.0 * math.pi)) - self.log_scale.unsqueeze(1)
+        normal = normal_log_density(noise, self.log_scale.unsqueeze(1))
         if self.listed is None:
             return log_weights.exp(), normal.sum(-1) - log_weights.sum(-1)
         density = sum_listed(normal - log_weights[..., :-1], self.listed.unsqueeze(1))
@@ -83,17 +85,21 @@ class LogisticNormal:
         noise : Tensor, (batch, K - 1)
             Standard normal, of the samples.
         """
-        return sum_listed(-0.5 * (noise.square() + math.log(2.0 * math.pi)) - self.log_scale, self.listed)
+        return sum_listed(normal_log_density(noise, self.log_scale), self.listed)
 
     def log_density(self, portfolios: Tensor) -> Tensor:
         """Log density of given portfolios, (batch,), one for each distribution."""
         log_weights = portfolios.clamp(min=SMALLEST_WEIGHT).log()
         coordinates = log_weights[..., :-1] - log_weights[..., -1:]
-        standard = (coordinates - self.location) * (-self.log_scale).exp()
-        normal = -0.5 * (standard.square() + math.log(2.0 * math.pi)) - self.log_scale
+        normal = normal_log_density((coordinates - self.location) * (-self.log_scale).exp(), self.log_scale)
         if self.listed is None:
             return normal.sum(-1) - log_weights.sum(-1)
         return sum_listed(normal - log_weights[..., :-1], self.listed) - log_weights[..., -1]
+
+
+def normal_log_density(standard: Tensor, log_scale: Tensor) -> Tensor:
+    """Log densities of normal numbers in each dimension, from their distances to the mean in standard deviations."""
+    return -0.5 * (standard.square() + math.log(2.0 * math.pi)) - log_scale
 
 
 def kl_per_dimension(policy: LogisticNormal, reference: LogisticNormal) -> Tensor:
@@ -101,6 +107,12 @@ def kl_per_dimension(policy: LogisticNormal, reference: LogisticNormal) -> Tenso
 
     Both are normal in the same log ratios, and a divergence does not change with the coordinates: per dimension
     ``log(s0 / s) + (s^2 + (z - z0)^2) / (2 s0^2) - 1/2``. Dimensions are those of the assets that are listed.
+
+    Notes
+    -----
+    `DiagonalNormal.kl` and `PortfolioDistribution.kl`, of the on-policy update, have the same formula in other orders
+    of operations. In float32 they round differently, and they are part of losses and of saved figures: each keeps its
+    order, so that a training stays the same to the bit.
     """
     ratio = (policy.log_scale - reference.log_scale).exp()
     shift = (policy.location - reference.location) * (-reference.log_scale).exp()
@@ -139,7 +151,7 @@ def log_ratios(portfolios: Tensor, listed: Tensor | None = None) -> Tensor:
 
 def log_ratio_entropy(scale: float, n_weights: int | Tensor) -> float | Tensor:
     """Entropy of K - 1 log ratios that are normal with a common ``scale``: ``(K - 1) ln(scale sqrt(2 pi e))``."""
-    return (n_weights - 1) * (math.log(scale) + 0.5 * math.log(2.0 * math.pi * math.e))
+    return (n_weights - 1) * (math.log(scale) + ENTROPY_OF_NORMAL)
 
 
 def standard_normal(shape: tuple[int, ...], generator: Generator, like: Tensor) -> Tensor:

@@ -21,11 +21,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from finflow.agent.networks.layers import empty_linear
+from finflow.agent.networks.logistic_normal import ENTROPY_OF_NORMAL, LOG_DENSITY_AT_CENTRE
 from finflow.agent.on_policy.policy_interface import Observations
 
 HIDDEN = 64
-ENTROPY_OF_NORMAL = 0.5 * math.log(2.0 * math.pi * math.e)  # of the standard normal distribution, nats
-LOG_DENSITY_AT_CENTRE = -0.5 * math.log(2.0 * math.pi)
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class DiagonalNormal:
         return entropy.expand(len(self.location))
 
     def kl(self, other: DiagonalNormal) -> Tensor:
-        """``KL(self || other)``, (batch,): the sum of ``log(s'/s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2``."""
+        """``KL(self || other)``, (batch,): `kl_per_dimension` in an order of operations of its own, summed."""
         change = self.log_scale - other.log_scale
         shift = (self.location - other.location) * (-other.log_scale).exp()
         return 0.5 * shift.square().sum(dim=-1) + (0.5 * ((2.0 * change).exp() - 1.0) - change).sum()
@@ -159,8 +158,8 @@ class TaskActorCritic(nn.Module):
 
     def value(self, observations: Observations) -> Tensor:
         """Estimated discounted returns, (batch,)."""
-        found: Tensor = self.critic(observations[0])
-        return found.squeeze(-1)
+        values: Tensor = self.critic(observations[0])
+        return values.squeeze(-1)
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of the policy."""

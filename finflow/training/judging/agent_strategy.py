@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finflow.agent.learners.bcell import states_of
+from finflow.agent.batch import states_of
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.agent.networks.sampled_action import acted_portfolio

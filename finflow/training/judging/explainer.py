@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finflow.agent.batch import States
+from finflow.agent.batch import States, states_of
 from finflow.agent.feature_attribution import decide, integrated_gradients, precise, precisely
-from finflow.agent.learners.bcell import states_of
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.decision_process import DecisionProcess

@@ -7,7 +7,6 @@ there and those of weights differ by a Jacobian that is the same for every polic
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +16,8 @@ from torch import Generator, Tensor, nn
 from finflow.agent.batch import States
 from finflow.agent.networks.critic import ValueNetwork
 from finflow.agent.networks.logistic_normal import (
+    ENTROPY_OF_NORMAL,
+    LOG_DENSITY_AT_CENTRE,
     count_dimensions,
     log_portfolio,
     mean_listed,
@@ -26,9 +27,6 @@ from finflow.agent.networks.logistic_normal import (
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.on_policy.policy_interface import Observations
 from finflow.training.data.replay import MarketTensors
-
-ENTROPY_OF_NORMAL = 0.5 * math.log(2.0 * math.pi * math.e)
-LOG_DENSITY_AT_CENTRE = -0.5 * math.log(2.0 * math.pi)
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class PortfolioDistribution:
         return spread + (sum_listed(log_weights[..., :-1], self.listed) + log_weights[..., -1]) / self.dimensions
 
     def kl(self, other: PortfolioDistribution) -> Tensor:
-        """``KL(self || other)``, nats (batch,), in closed form."""
+        """``KL(self || other)``, nats (batch,): `kl_per_dimension` in an order of operations of its own, summed."""
         change = self.log_scale - other.log_scale
         shift = (self.location - other.location) * (-other.log_scale).exp()
         return sum_listed(0.5 * ((2.0 * change).exp() + shift.square() - 1.0) - change, self.listed)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States, repeat_groups
-from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.config import Config, TrainConfig
 from finflow.env.coverage import coverage_portfolios, draw_log_gammas
 from finflow.env.portfolio_state import PortfolioState, WorldState
