@@ -1,4 +1,4 @@
-"""Memory of transitions for a loop of one's own around `BCell.update_sac`."""
+"""Memory of transitions for training loops around `BCell.update_sac`."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class ReplayBuffer:
     def sample(self, n: int) -> Batch:
         """Draw n transitions with replacement, as `BCell.update_sac` takes them.
 
-        What a transition of one's own does not have (the behaviour's next action and values) is zero, or no lower bound
-        in the conservative penalty.
+        What transitions of the agent itself lack (the behaviour's next action and values) is zero, or no lower bound in
+        the conservative penalty.
 
         Raises
         ------

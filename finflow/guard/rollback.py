@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 from torch import Tensor
 
 from finflow.config import Config, RollbackConfig
-from finflow.guard.hacking import HackingWatch
+from finflow.guard.reward_hacking import RewardHackingMonitor
 from finflow.guard.rollback_triggers import RollbackTriggers
 from finflow.guard.signals import Event, crossed
 from finflow.guard.stability import StabilityMonitor
@@ -149,14 +149,14 @@ class RollbackManager:
         kl: float | None = None,
         actor_loss: float | None = None,
     ) -> tuple[bool, str]:
-        """Compare a look at the training with the thresholds, as `RollbackTriggers` does in either mode.
+        """Compare figures of the training with the thresholds, as `RollbackTriggers` does in either mode.
 
         Parameters
         ----------
         loss, actor_loss : float, optional
             Of the critic and of the policy; either may be negative.
         reward : float, optional
-            Mean reward of the agent's decisions since the last look.
+            Mean reward of the agent's decisions since the last check.
         kl : float, optional
             From the last healthy policy, in nats per free dimension.
 
@@ -166,7 +166,7 @@ class RollbackManager:
         reason : str
             Empty where there is none.
         """
-        return self.triggers.look({"critic": loss, "actor": actor_loss, "reward": reward, "kl": kl})
+        return self.triggers.check({"critic": loss, "actor": actor_loss, "reward": reward, "kl": kl})
 
     def respond(self, step: int, gently: bool) -> str:
         """Choose the next response to an alarm.
@@ -267,7 +267,7 @@ def _score(snapshot: Snapshot) -> float:
 
 
 class GuardState:
-    """State of the guard in a training, saved and resumed with it: monitor, snapshots, figures since the last look.
+    """State of the guard in a training, saved and resumed with it: monitor, snapshots, figures since the last check.
 
     Parameters
     ----------
@@ -275,10 +275,10 @@ class GuardState:
 
     Attributes
     ----------
-    hacking : HackingWatch or None
+    hacking : RewardHackingMonitor or None
         With objectives.reward = preference.
     block : dict of list
-        Losses and rewards since the last look.
+        Losses and rewards since the last check.
     score : float or None
         Last validation value, by which the best snapshot is chosen.
     pending : list of dict
@@ -289,7 +289,7 @@ class GuardState:
         guard = config.guard
         self.enabled = guard.enabled
         watched = guard.enabled and guard.hacking.enabled and config.objectives.reward == "preference"
-        self.hacking = HackingWatch(guard.hacking) if watched else None
+        self.hacking = RewardHackingMonitor(guard.hacking) if watched else None
         self.monitor = StabilityMonitor(guard.stability, config.bcell.gamma)
         self.manager = RollbackManager(guard.rollback)
         self.block: dict[str, list[float]] = {}
@@ -297,11 +297,11 @@ class GuardState:
         self.pending: list[dict[str, Any]] = []
 
     def note(self, name: str, value: float) -> None:
-        """Add a figure for the next look."""
+        """Add a figure for the next check."""
         self.block.setdefault(name, []).append(value)
 
     def check_update(self, update: int, figures: Mapping[str, float]) -> list[Event]:
-        """Check the figures of one update, none where it was skipped, and keep its losses for the next look."""
+        """Check the figures of one update, none where it was skipped, and keep its losses for the next check."""
         if not figures:
             self.monitor.update = update
             return self.monitor.check_skip("a batch")
@@ -314,7 +314,7 @@ class GuardState:
         return self.monitor.observe(update, renamed)
 
     def collect(self) -> dict[str, float]:
-        """Return medians of losses and the mean of rewards since the last look, and forget them."""
+        """Return medians of losses and the mean of rewards since the last check, and forget them."""
         block, self.block = self.block, {}
         return {name: fmean(kept) if name == "reward" else median(kept) for name, kept in block.items() if kept}
 

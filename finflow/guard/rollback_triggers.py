@@ -1,7 +1,7 @@
-"""Triggers of a rollback: losses, rewards and the policy's divergence compared with thresholds at every look.
+"""Triggers of a rollback: losses, rewards and the policy's divergence compared with thresholds at every check.
 
-Two modes. `strict` compares with the thresholds as they are written, and a look beyond one is enough. `robust` allows
-for what is usual in the training, by medians and deviations, and needs two looks in a row.
+Two modes. `strict` compares with the thresholds as they are written, and a check beyond one is enough. `robust` allows
+for what is usual in the training, by medians and deviations, and needs two checks in a row.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from finflow.config import RollbackConfig
 from finflow.guard.signals import RobustWindow
 
 STRICT = "strict"
-LEAST_LOOKS = 5  # before losses and rewards are compared with their past
-LOOKS_IN_A_ROW = 2  # of the robust mode
+LEAST_CHECKS = 5  # before losses and rewards are compared with their past
+CHECKS_IN_A_ROW = 2  # of the robust mode
 USUAL_SPREAD = 6.0  # deviations that are usual
 LEAST_LOSS = 0.5  # rises are measured in multiples of at least this; the actor's in multiples of as many sigma_A
 KL_RISE = 6.0  # times the farthest that is usual, at the default threshold: a learning policy moves unevenly
-KL_WINDOWS = 5  # looks that the usual distance is known from, in multiples of a window
+KL_WINDOWS = 5  # checks that the usual distance is known from, in multiples of a window
 UNKNOWN_KL = 100.0  # times the threshold, while the usual distance is not known
-REWARD_WINDOWS = 10  # rewards are mostly noise: their usual spread is known from more looks
-DEFAULT_KL, DEFAULT_DROP = 0.1, 0.5  # thresholds at which the robust limits are as many times the usual as said above
+REWARD_WINDOWS = 10  # rewards are mostly noise: their usual spread is known from more checks
+DEFAULT_KL, DEFAULT_DROP = 0.1, 0.5  # thresholds at which the robust limits are the multiples above
 
 
 class MeanWindow(RobustWindow):
@@ -38,10 +38,10 @@ class MeanWindow(RobustWindow):
 
 
 class RollbackTriggers:
-    """Losses, rewards and KL compared with their thresholds at every look.
+    """Losses, rewards and KL compared with their thresholds at every check.
 
     In the strict mode each threshold is compared as it is: ``kl > kl_threshold``; a loss over ``loss_spike`` times the
-    mean of the last ``metric_window_size`` looks; a reward under ``reward_drop`` times that mean. Where a mean m is
+    mean of the last ``metric_window_size`` checks; a reward under ``reward_drop`` times that mean. Where a mean m is
     negative, rise and drop are of its magnitude: ``m + (loss_spike - 1) |m|`` and ``m - (1 - reward_drop) |m|``.
     In the robust mode the limits are multiples of what is usual in the training, which grow with the threshold.
 
@@ -63,7 +63,7 @@ class RollbackTriggers:
         self.config = config
         self.strict = config.mode == STRICT
         size = config.metric_window_size
-        least = min(LEAST_LOOKS, size)
+        least = min(LEAST_CHECKS, size)
         if self.strict:
             self.windows: dict[str, RobustWindow] = {
                 name: MeanWindow(size, least) for name in ("critic", "actor", "kl", "reward")
@@ -75,7 +75,7 @@ class RollbackTriggers:
         self.hits: dict[str, int] = {}
         self.actor_unit = 1.0
 
-    def look(self, figures: Mapping[str, float | None]) -> tuple[bool, str]:
+    def check(self, figures: Mapping[str, float | None]) -> tuple[bool, str]:
         """Compare ``critic``, ``actor``, ``reward`` and ``kl`` with their limits; None is not compared.
 
         Returns
@@ -97,7 +97,7 @@ class RollbackTriggers:
 
     @property
     def confirmed(self) -> list[str]:
-        """Signals beyond their limits at as many looks in a row as the mode needs."""
+        """Signals beyond their limits at as many checks in a row as the mode needs."""
         return [name for name, count in self.hits.items() if count >= self._needed]
 
     def clear(self) -> None:
@@ -120,10 +120,10 @@ class RollbackTriggers:
     @property
     def _needed(self) -> int:
         """Looks in a row that make a reason."""
-        return 1 if self.strict else LOOKS_IN_A_ROW
+        return 1 if self.strict else CHECKS_IN_A_ROW
 
     def _confirm(self, name: str, reason: str | None) -> str:
-        """Return the reason once it held at enough looks in a row; None is no look, empty is no reason."""
+        """Return the reason once it held at enough checks in a row; None is no check, empty is no reason."""
         if reason is None:
             return ""
         self.hits[name] = self.hits.get(name, 0) + 1 if reason else 0

@@ -246,9 +246,8 @@ def stop_report(reason: str, advice: Sequence[str], statistics: Mapping[str, obj
     """
     lines = ["# Why the guard stopped this training", "", f"{reason}.", "", "What to try:", ""]
     lines += [f"- {line}" for line in advice]
-    hacked = any(ADVICE["hacking"] == line for line in advice)
     state = "Best and latest checkpoint are of healthy states"
-    if hacked:
+    if ADVICE["hacking"] in advice:
         state = "The best checkpoint was chosen by net returns and not by the reward model's score"
     lines += ["", f"{state}. `events.jsonl` has all that the guard saw."]
     lines += ["", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in statistics.items())]

@@ -31,7 +31,7 @@ LEAST_TURNOVER = 0.4  # of the portfolio a day: no alarm below it; healthy polic
 LEAST_SHARPES = 3
 LEAST_NORM = 1.0  # of parameters: smaller ones may grow without harm
 FROZEN = 1e-3  # of its healthy turnover: such a policy has no gradient left
-LOOKS = 2  # in a row, for signals measured at looks
+PROBE_HITS = 2  # beyond the limit for an alarm, of signals measured on fixed states
 
 
 class SignalHistory:
@@ -57,8 +57,8 @@ class SignalHistory:
         if name.endswith("_gradient"):
             window = self.windows[name]
             return GRADIENT_RISE * max(window.centre, 1.0) if window.ready else math.inf
-        own = {"critic_loss": self.config.critic_loss_limit, "actor_loss": self.config.actor_loss_limit}
-        return own.get(name, self.q_limit)
+        limits = {"critic_loss": self.config.critic_loss_limit, "actor_loss": self.config.actor_loss_limit}
+        return limits.get(name, self.q_limit)
 
     def add(self, name: str, value: float) -> bool:
         """Add a value to a window; returns True where it is unusually large."""
@@ -125,7 +125,7 @@ class StabilityMonitor:
     ----------
     config : StabilityConfig or Config, optional
     gamma : float
-        The discount: values are larger the further they look ahead.
+        The discount: values are larger the further they reach ahead.
 
     Examples
     --------
@@ -135,9 +135,9 @@ class StabilityMonitor:
     """
 
     def __init__(self, config: StabilityConfig | Config | None = None, gamma: float = 0.99) -> None:
-        own = config.guard.stability if isinstance(config, Config) else config
+        settings = config.guard.stability if isinstance(config, Config) else config
         gamma = config.bcell.gamma if isinstance(config, Config) else gamma
-        self.config = own or StabilityConfig()
+        self.config = settings or StabilityConfig()
         self.q_limit = self.config.q_limit * 0.01 / (1.0 - gamma)
         self.phase = ""
         self.update = self.quiet_until = self.skipped = 0
@@ -232,7 +232,7 @@ class StabilityMonitor:
         limit, events = self.config.entropy_limit, []
         if concentration is not None:
             sudden = reference is not None and reference > HEALTHY_SHARE * limit
-            events += self._judge("concentration", concentration < limit, sudden, concentration, limit, hits=LOOKS)
+            events += self._judge("concentration", concentration < limit, sudden, concentration, limit, hits=PROBE_HITS)
         if policy is not None:
             events += self._judge("policy_entropy", policy < limit, False, policy, limit)
         return events
@@ -270,11 +270,11 @@ class StabilityMonitor:
         )
         gate, before = figures["gate"], reference.get("gate", 1.0)
         sudden = 1.0 - before > HEALTHY_SHARE * (1.0 - config.gate_limit)
-        events += self._judge("gate", gate > config.gate_limit, sudden, gate, config.gate_limit, hits=LOOKS)
+        events += self._judge("gate", gate > config.gate_limit, sudden, gate, config.gate_limit, hits=PROBE_HITS)
         usual, turnover = reference.get("turnover", math.nan), figures["turnover"]
         limit = max(config.turnover_ratio * usual, LEAST_TURNOVER)
-        events += self._judge("turnover", turnover > limit, True, turnover, limit, hits=LOOKS)
-        events += self._judge("frozen", turnover < FROZEN * usual, True, turnover, FROZEN * usual, hits=LOOKS)
+        events += self._judge("turnover", turnover > limit, True, turnover, limit, hits=PROBE_HITS)
+        events += self._judge("frozen", turnover < FROZEN * usual, True, turnover, FROZEN * usual, hits=PROBE_HITS)
         return events
 
     def check_sharpe(self, sharpe: float) -> list[Event]:
@@ -307,8 +307,8 @@ class StabilityMonitor:
 
     def state(self) -> dict[str, Any]:
         """As JSON."""
-        own = {name: getattr(self, name) for name in ("phase", "update", "quiet_until", "skipped")}
-        return own | self.history.state() | {"sharpes": list(self.sharpes)}
+        counters = {name: getattr(self, name) for name in ("phase", "update", "quiet_until", "skipped")}
+        return counters | self.history.state() | {"sharpes": list(self.sharpes)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """From JSON."""

@@ -88,7 +88,7 @@ def reasons_in(phases: Sequence[Sequence[Look]], mode: str, preset: str) -> dict
         triggers = RollbackTriggers(RollbackConfig.model_validate({"mode": mode, "preset": preset}))
         for one in looks:
             figures = {"critic": one.get("loss"), "actor": one.get("actor_loss")}
-            should, _ = triggers.look({**figures, "reward": one.get("reward"), "kl": one.get("kl")})
+            should, _ = triggers.check({**figures, "reward": one.get("reward"), "kl": one.get("kl")})
             counts["any"] += should
             for name in triggers.confirmed:
                 counts[name] += 1

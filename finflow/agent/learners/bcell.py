@@ -209,23 +209,23 @@ class BCell(ActingAgent):
             If the file is missing, damaged, or holds no B-Cell agent.
         """
         tensors, facts = read_tensors(Path(path))
-        own = from_learner({name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}, facts)
-        if "log_alpha" not in own or "bcell" not in facts:
+        stored = from_learner({name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}, facts)
+        if "log_alpha" not in stored or "bcell" not in facts:
             raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of a training")
         try:
-            shape = _shape_of(facts, largest=max(tensor.numel() for tensor in own.values()))
+            shape = _shape_of(facts, largest=max(tensor.numel() for tensor in stored.values()))
             config = stored_settings(facts["bcell"])
-            agent = cls(shape, config, Generator(), torch.device(device), is_blended="blend" in own)
+            agent = cls(shape, config, Generator(), torch.device(device), is_blended="blend" in stored)
             agent.feature_names = _feature_names_of(facts)
         except (LookupError, TypeError, ValueError, RuntimeError, ValidationError) as error:
             cause = " ".join(str(error).split())[:120]
             raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({cause})") from error
         with torch.no_grad():
-            own = with_members(own, "", len(agent.members or ()))
+            stored = with_members(stored, "", len(agent.members or ()))
             for name, tensor in agent._tensors():
-                if name not in own or own[name].shape != tensor.shape:
+                if name not in stored or stored[name].shape != tensor.shape:
                     raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
-                tensor.copy_(own[name])
+                tensor.copy_(stored[name])
         if agent.members is None:
             agent.prior.load_state_dict(agent.policy.state_dict())
         return agent
@@ -253,17 +253,17 @@ def from_learner(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> dic
 
     The coefficients that are tuned online, and the average, are those that the online phase begins with.
     """
-    own = {name.removeprefix(LEARNER): tensor for name, tensor in tensors.items() if name.startswith(LEARNER)}
-    if "log_alpha" in tensors or not own or "bcell" not in facts:
+    learner = {name.removeprefix(LEARNER): tensor for name, tensor in tensors.items() if name.startswith(LEARNER)}
+    if "log_alpha" in tensors or not learner or "bcell" not in facts:
         return dict(tensors)
-    found = {
+    agent = {
         name.replace("value/", "behaviour_value/", 1) if name.startswith("value/") else name: tensor
-        for name, tensor in own.items()
+        for name, tensor in learner.items()
     }
-    found |= {f"average/{name.removeprefix('policy/')}": t for name, t in own.items() if name.startswith("policy/")}
+    agent |= {f"average/{name.removeprefix('policy/')}": t for name, t in learner.items() if name.startswith("policy/")}
     for name, key in (("log_alpha", "alpha_init"), ("log_cql_alpha", "cql_alpha")):
-        found[name] = torch.tensor(math.log(max(float(facts["bcell"].get(key, 1.0)), 1e-30)))
-    return found
+        agent[name] = torch.tensor(math.log(max(float(facts["bcell"].get(key, 1.0)), 1e-30)))
+    return agent
 
 
 def with_members(tensors: Mapping[str, Tensor], prefix: str, count: int) -> dict[str, Tensor]:
@@ -282,12 +282,12 @@ def with_members(tensors: Mapping[str, Tensor], prefix: str, count: int) -> dict
     if any(name.startswith(f"{prefix}members/") for name in tensors):
         return dict(tensors)
     part = "average/" if any(name.startswith(f"{prefix}average/") for name in tensors) else "policy/"
-    own = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix + part)}
+    policy = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix + part)}
     places = ["prior/", *(f"members/{number}." for number in range(count))]
     added = {
         prefix + place + name.removeprefix(prefix + part): tensor.clone()
         for place in places
-        for name, tensor in own.items()
+        for name, tensor in policy.items()
     }
     return {**added, **tensors}
 

@@ -44,5 +44,5 @@ class BehaviourCloning(OfflineLearner):
         )
         step(self.policy_optimiser, config.gradient_norm)
         polyak_update(self.target_critic, self.critic, config.tau)
-        own = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
-        return {**own, **behaviour_metrics, **policy_metrics, **critic_metrics}
+        figures = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
+        return {**figures, **behaviour_metrics, **policy_metrics, **critic_metrics}

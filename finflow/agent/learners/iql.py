@@ -60,9 +60,9 @@ class IQL(OfflineLearner):
         )
         step(self.policy_optimiser, config.gradient_norm)
         polyak_update(self.target_critic, self.critic, config.tau)
-        own = {"v_loss": v_loss, "v": value.mean(), "advantage": (data_value - now).mean()}
+        figures = {"v_loss": v_loss, "v": value.mean(), "advantage": (data_value - now).mean()}
         return {
-            **{name: tensor.detach() for name, tensor in own.items()},
+            **{name: tensor.detach() for name, tensor in figures.items()},
             **behaviour_metrics,
             **policy_metrics,
             **critic_metrics,

@@ -30,7 +30,7 @@ def discounted_return(rewards: Tensor, gamma: float) -> Tensor:
 
 
 def rollout_loss(rewards: Tensor, gamma: float, advantage_scale: Tensor) -> Tensor:
-    """``- mean_B sum_h gamma^h r_h / (H sigma_A)``, (): a decision's worth in units of what actions can change.
+    """``- mean_B sum_h gamma^h r_h / (H sigma_A)``, (): a decision's value in units of what actions can change.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Calibration(NamedTuple):
     Attributes
     ----------
     slope : Tensor, ()
-        Of the exact advantages on the critics', through zero: 1 where a move that is called worth x brings x on
+        Of the exact advantages on the critics', through zero: 1 where advantages that are predicted as x are x on
         average; under 1 where the critics exaggerate.
     correlation : Tensor, ()
     """
@@ -70,10 +70,10 @@ class Calibration(NamedTuple):
 
 def calibration(critics: Tensor, exact: Tensor) -> Calibration:
     """Agreement of the critics' values (batch, actions) with exact returns (batch, actions)."""
-    said, brought = advantages(critics), advantages(exact)
-    product = (said * brought).mean()
-    size = said.square().mean().clamp(min=1e-12)
-    return Calibration(product / size, product / (size * brought.square().mean().clamp(min=1e-12)).sqrt())
+    predicted, exact = advantages(critics), advantages(exact)
+    product = (predicted * exact).mean()
+    size = predicted.square().mean().clamp(min=1e-12)
+    return Calibration(product / size, product / (size * exact.square().mean().clamp(min=1e-12)).sqrt())
 
 
 def counterfactual_loss(

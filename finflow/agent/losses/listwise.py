@@ -68,6 +68,6 @@ class ListwiseTargets(NamedTuple):
         by_place = torch.as_tensor(discounts(gains.shape[-1], self.k), dtype=gains.dtype, device=gains.device)
         gains = gains * candidates
         ideal = gains.sort(dim=-1, descending=True).values @ by_place
-        found = smooth_ndcg(smooth_places(scores, candidates, self.temperature), gains, ideal, self.k)
+        ndcg = smooth_ndcg(smooth_places(scores, candidates, self.temperature), gains, ideal, self.k)
         counted = (candidates.sum(dim=-1) > 1) & (ideal > 0.0)
-        return torch.where(counted, found, torch.zeros_like(found)).sum() / counted.sum().clamp(min=1)
+        return torch.where(counted, ndcg, torch.zeros_like(ndcg)).sum() / counted.sum().clamp(min=1)

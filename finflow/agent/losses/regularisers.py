@@ -270,10 +270,10 @@ def anchor_loss(
             decision.traded_aim(least_pull), repeat_groups(batch.states.listed, batch.states)
         ).mean()
     if config.to == "behaviour":
-        own = (batch.families < len(EXPERTS)).to(batch.actions.dtype)
+        of_family = (batch.families < len(EXPERTS)).to(batch.actions.dtype)
         distribution = decision.distribution
         density = distribution.log_density(batch.actions)
-        return weighted_likelihood_loss(density, own, distribution.dimensions) / own.mean().clamp(min=1e-6)
+        return weighted_likelihood_loss(density, of_family, distribution.dimensions) / of_family.mean().clamp(min=1e-6)
     with torch.no_grad():
         reference = prior(batch.states).distribution
     return kl_per_dimension(decision.distribution, reference).mean()

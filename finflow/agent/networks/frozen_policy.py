@@ -1,8 +1,8 @@
 """A deployed policy, frozen, whose tensors alone describe it: what fine-tuning against an agent's file is held to.
 
 An agent decides by one policy, by a blend of it with a patient portfolio, or by the weighted mean of several policies.
-Which of these it is, and with which numbers, stands in tensors beside the networks' own, so that a checkpoint keeps it
-without any structure that would have to be trusted.
+Which of these it is, and with which numbers, stands in tensors next to those of the networks, so that
+a checkpoint holds nothing but tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from finflow.agent.networks.decision import PRETRAINED, Blend, no_blend
 from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 
-MOST_MEMBERS = 32  # a file that says more is refused; an agent has its policy, the pretrained one, and one a block
+MOST_MEMBERS = 32  # a file with more is refused; an agent has its policy, the pretrained one, and one a block
 MEMBERS = "members."
 
 
@@ -110,12 +110,12 @@ class FrozenPolicy(PolicyEnsemble):
 
 def _numbers(tensors: Mapping[str, Tensor], name: str) -> list[float]:
     """Finite numbers of a small tensor; a ValueError where it is missing or is none."""
-    found = tensors.get(name)
-    if found is None or found.dtype != torch.float64 or found.dim() != 1 or found.numel() > MOST_MEMBERS:
+    tensor = tensors.get(name)
+    if tensor is None or tensor.dtype != torch.float64 or tensor.dim() != 1 or tensor.numel() > MOST_MEMBERS:
         raise ValueError(f"it has no {name}")
-    if not bool(found.isfinite().all()):
+    if not bool(tensor.isfinite().all()):
         raise ValueError(f"its {name} hold what is not a number")
-    numbers: list[float] = found.tolist()
+    numbers: list[float] = tensor.tolist()
     return numbers
 
 
@@ -124,9 +124,9 @@ def _check_members(like: ExpertPolicy, tensors: Mapping[str, Tensor], count: int
     expected = {
         f"{MEMBERS}{number}.{name}": tensor for number in range(count) for name, tensor in like.state_dict().items()
     }
-    found = {name for name in tensors if name.startswith(MEMBERS)}
-    for name in sorted(found ^ set(expected)):
-        raise ValueError(f"{name[:60]} is {'out of place' if name in found else 'missing'}")
+    present = {name for name in tensors if name.startswith(MEMBERS)}
+    for name in sorted(present ^ set(expected)):
+        raise ValueError(f"{name[:60]} is {'out of place' if name in present else 'missing'}")
     for name, tensor in expected.items():
         given = tensors[name]
         if given.shape != tensor.shape or given.dtype != tensor.dtype:

@@ -298,10 +298,12 @@ def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
 
     A single head learns from those of all families.
     """
-    own = (batch.families < len(EXPERTS)).to(weights.dtype)
+    of_family = (batch.families < len(EXPERTS)).to(weights.dtype)
     learning = batch.families.clamp(max=decision.experts.shape[1] - 1)
     distribution = decision.expert_distribution(learning, batch.states.weights)
-    return weighted_likelihood_loss(distribution.log_density(batch.actions), weights * own, distribution.dimensions)
+    return weighted_likelihood_loss(
+        distribution.log_density(batch.actions), weights * of_family, distribution.dimensions
+    )
 
 
 def naming_loss(experts: Tensor, named: Tensor) -> Tensor:

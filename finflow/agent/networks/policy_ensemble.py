@@ -1,4 +1,4 @@
-"""Several policies side by side: while they learn, each with its own portfolios, and as one agent, by their mean.
+"""Several policies in one batch: while they learn, each with its own portfolios, and as one agent, by their mean.
 
 What a policy reads of the market it reads with its own networks, once a bar. What it does with a portfolio is a small
 network that runs at every decision; those of all members run as one batched product.
@@ -122,12 +122,12 @@ class PolicyEnsemble(ExpertPolicy):
         """Weighted mean of the members' decisions."""
         count, batch = len(self.members), len(states.portfolio)
         first = self.policies()[0]
-        own = reading.each(lambda part: part.transpose(0, 1).flatten(0, 1))
+        of_members = reading.each(lambda part: part.transpose(0, 1).flatten(0, 1))
         weights, reward_state = (part.repeat(count, 1) for part in (states.weights, states.reward_state))
         heads = TradeHeads.of(self.policies())
-        every = move_toward(first, weights, reward_state, own, heads.read, least_pull)
+        decisions = move_toward(first, weights, reward_state, of_members, heads.read, least_pull)
         experts, gate, aim, rate, centre, log_scale = (
-            part.view(count, batch, *part.shape[1:]) for part in every[:6] if part is not None
+            part.view(count, batch, *part.shape[1:]) for part in decisions[:6] if part is not None
         )
         weight = torch.tensor(self.weights, dtype=rate.dtype, device=rate.device).view(-1, 1, 1)
         traded = (weight * rate).sum(dim=0)
@@ -162,18 +162,18 @@ def deployed_policy(
     pretrained : ExpertPolicy
         Decides with them where it is the reference.
     """
-    own = [policy, *(one for one in members if isinstance(one, ExpertPolicy))]
+    learned = [policy, *(one for one in members if isinstance(one, ExpertPolicy))]
     if blend is None:
         return policy
     confidence = float(blend.confidence)
     if blend.reference == PRETRAINED:
         if confidence == 0.0:
             return PolicyEnsemble([pretrained], blend)
-        weights = [1.0 - confidence, *([confidence / len(own)] * len(own))]
-        return PolicyEnsemble([pretrained, *own], blend, weights)
-    if confidence == 0.0 or len(own) == 1:
+        weights = [1.0 - confidence, *([confidence / len(learned)] * len(learned))]
+        return PolicyEnsemble([pretrained, *learned], blend, weights)
+    if confidence == 0.0 or len(learned) == 1:
         return blended(policy, blend)
-    return PolicyEnsemble([blended(one, blend) for one in own], blend)
+    return PolicyEnsemble([blended(one, blend) for one in learned], blend)
 
 
 def load_members(policy: ExpertPolicy, tensors: Mapping[str, Tensor]) -> nn.ModuleList:

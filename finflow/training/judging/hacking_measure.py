@@ -13,7 +13,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.rewards.chosen_reward import with_reward
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.guard.hacking import HackingLook, HackingWatch
+from finflow.guard.reward_hacking import RewardHackingMonitor, ScoredValidation
 from finflow.preferences.preference_reward import PREFERENCE
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy
@@ -35,7 +35,7 @@ def measure_score(training_data: TrainingData, policy: ExpertPolicy, device: tor
 
 def look_at_score(
     training_data: TrainingData,
-    watch: HackingWatch | None,
+    watch: RewardHackingMonitor | None,
     bcell: BCell | None,
     run: Backtest,
     metrics: Mapping[str, float],
@@ -46,13 +46,13 @@ def look_at_score(
     if watch.reference is None:
         watch.reference = look_of_reference(training_data, bcell)
     found = look_of(run, metrics)
-    watch.look(found)
+    watch.check(found)
     return {"validation_concentration": found.concentration, "score_correlation": watch.correlation}
 
 
-def look_of(run: Backtest, metrics: Mapping[str, float]) -> HackingLook:
+def look_of(run: Backtest, metrics: Mapping[str, float]) -> ScoredValidation:
     """Figures of a validation play with its metrics, ``score`` among them."""
-    return HackingLook(
+    return ScoredValidation(
         score=float(metrics["score"]),
         sharpe=float(metrics["sharpe"]),
         utility=_mean_reward(run),
@@ -61,7 +61,7 @@ def look_of(run: Backtest, metrics: Mapping[str, float]) -> HackingLook:
     )
 
 
-def look_of_reference(training_data: TrainingData, bcell: BCell) -> HackingLook | None:
+def look_of_reference(training_data: TrainingData, bcell: BCell) -> ScoredValidation | None:
     """Look at the policy of ``online.reference`` where it is a file; None where it is the one that was handed over."""
     config = training_data.config
     if not isinstance(config.online.reference, Path):

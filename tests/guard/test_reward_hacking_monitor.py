@@ -1,0 +1,81 @@
+"""A score that rises while the truth falls stops a training; noise, and a score that is right, do not."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from finflow.config import HackingConfig
+from finflow.guard.reward_hacking import RewardHackingMonitor, ScoredValidation
+
+START = ScoredValidation(score=0.0, sharpe=1.0, utility=0.5, turnover=4.0, concentration=0.3)
+
+
+def at(step: float, sharpe: float, utility: float | None = None) -> ScoredValidation:
+    """A validation with a score, and net measures that move together by default."""
+    return ScoredValidation(step, sharpe, sharpe / 2 if utility is None else utility, 4.0, 0.3)
+
+
+def reasons(*validations: ScoredValidation, **keys: object) -> list[list[str]]:
+    watch = RewardHackingMonitor(HackingConfig.model_validate(keys))
+    return [watch.check(one) for one in validations]
+
+
+def test_a_rising_score_with_falling_truth_stops_after_three_validations() -> None:
+    path = [START, at(1.0, 0.9), at(2.0, 0.8), at(3.0, 0.6)]
+    *before, last = reasons(*path)
+    assert before == [[], [], []]
+    (reason,) = last
+    assert "score rose from 0 to 3 while the Sharpe ratio fell from 1.00 to 0.60" in reason
+    assert reasons(*path[:3], looks=2)[-1]
+    assert not any(reasons(*path, looks=4))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        [START, at(1.0, 0.9), at(2.0, 0.8), at(1.5, 0.7)],  # the score fell
+        [START, at(1.0, 0.9), at(2.0, 0.95), at(3.0, 0.6), at(4.0, 0.5)],  # the truth rose between
+        [START, at(1.0, 0.9), at(2.0, 0.8), at(3.0, 0.7, utility=0.9)],  # the built-in reward rose
+        [START, at(1.0, 0.99), at(2.0, 0.98), at(3.0, 0.97)],  # by too little
+        [START, at(1.0, 0.9), at(2.0, math.nan), at(3.0, 0.5), at(4.0, 0.4)],  # held cash alone
+    ],
+)
+def test_nothing_else_stops(path: list[ScoredValidation]) -> None:
+    assert not any(reasons(*path))
+
+
+def test_turnover_and_concentration_beyond_twice_the_reference_stop() -> None:
+    traded = ScoredValidation(0.0, 1.0, 0.5, 8.1, 0.3)
+    assert reasons(START, traded) == [[], ["the turnover is 8.1, over 2 times the reference's 4"]]
+    assert reasons(START, ScoredValidation(0.0, 1.0, 0.5, 7.9, 0.61))[1] == [
+        "the concentration is 0.61, over 2 times the reference's 0.3"
+    ]
+    assert reasons(START, traded, multiple=None) == [[], []]
+    still = ScoredValidation(0.0, 1.0, 0.5, 0.01, 0.3)  # hardly trades: counts as trading once a year
+    assert reasons(still, ScoredValidation(0.0, 1.0, 0.5, 1.9, 0.3)) == [[], []]
+
+
+def test_the_correlation_is_pearsons_over_the_validations() -> None:
+    watch = RewardHackingMonitor(HackingConfig())
+    for one in (at(0.0, 1.0), at(1.0, 0.9)):
+        watch.check(one)
+    assert math.isnan(watch.correlation)
+    watch.check(at(2.0, math.nan))
+    watch.check(at(2.0, 0.8))
+    assert watch.correlation == pytest.approx(-1.0)
+
+
+def test_what_is_saved_goes_on_as_if_never_stopped() -> None:
+    path = [START, at(1.0, 0.9), at(2.0, math.nan), at(3.0, 0.7), at(4.0, 0.6), at(5.0, 0.5), at(6.0, 0.4)]
+    whole, first, second = (RewardHackingMonitor(HackingConfig()) for _ in range(3))
+    expected = [whole.check(one) for one in path]
+    for one in path[:5]:
+        first.check(one)
+    second.load(json.loads(json.dumps(first.state(), allow_nan=False)))
+    assert [second.check(one) for one in path[5:]] == expected[5:]
+    assert second.state() == whole.state()
+    with pytest.raises(ValueError, match="count of suspicious validations"):
+        second.load({**whole.state(), "hits": -1})
