@@ -2,8 +2,8 @@
 `online`, `on-policy`, `rewards`, `guard`, `precision`, `tune`, `training` or `growth`.
 
 Every figure is the median over rounds in which all contenders run one after the other, so that a machine whose speed
-drifts drifts for all. One thread. Where other programs take the processor, the seconds of processor time tell what
-an idle machine would do, but for the caches and the memory that they share.
+drifts drifts for all. One thread. Where other programs take the processor, processor time is close to that of an idle
+machine, but for the caches and the memory that they share.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import importlib
 import importlib.util
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from benchmark_tools import random_walks, seconds_of, spread
 
 from finflow.cli.exit_status import run_safely
 from finflow.config import Config
@@ -36,6 +39,12 @@ VECTORS = (64, 1024, 4096)
 COPIED = 64 * 2**20  # bytes, more than caches hold
 BARS = 8312  # 33 years
 SIZES = (20, 500)  # assets whose features are computed
+#: Name -> module of its function ``benchmark_NAME``, imported when it is asked for.
+BENCHMARKS = {
+    **{"env": __name__, "features": __name__, "offline": "benchmark_learners", "online": "benchmark_learners"},
+    **{name: f"benchmark_{name}" for name in ("rewards", "guard", "precision", "tune", "training", "growth")},
+    "on-policy": "benchmark_on_policy",
+}
 
 
 class Rate(NamedTuple):
@@ -130,7 +139,7 @@ def copy_bandwidth(size: int) -> float:
     return size / min(seconds)
 
 
-def benchmark_environments(rounds: int) -> None:
+def benchmark_env(given: argparse.Namespace) -> None:
     """Print steps a second of our environments and of others."""
     training_data = prepare(Config())
     process, window, n_weights = training_data.process, training_data.split.train, training_data.process.n_weights
@@ -149,7 +158,7 @@ def benchmark_environments(rounds: int) -> None:
     written = 4 * features + 8 * process.portfolio_size
     rates: dict[str, list[Rate]] = {name: [] for name in contenders}
     bandwidths: dict[str, list[float]] = {"in the caches": [], "outside of them": []}
-    for _ in range(rounds):
+    for _ in range(given.rounds):
         bandwidths["in the caches"].append(copy_bandwidth(written * 1024))
         bandwidths["outside of them"].append(copy_bandwidth(COPIED))
         for name, measure in contenders.items():
@@ -157,11 +166,11 @@ def benchmark_environments(rounds: int) -> None:
     _print_rates(rates)
     best = statistics.median(rate.processor for rate in rates["ours, 1024 portfolios"])
     print(f"an observation has {written} bytes; no environment writes it faster than memory is copied:")
-    for where, found in bandwidths.items():
-        bound = statistics.median(found) / written
+    for where, measured in bandwidths.items():
+        bound = statistics.median(measured) / written
         print(
-            f"  {where}: {statistics.median(found) / 1e9:.1f} GB/s ({min(found) / 1e9:.1f} to {max(found) / 1e9:.1f}), "
-            f"{bound:,.0f} steps/s; 1024 portfolios reach {best / bound:.0%} of that"
+            f"  {where}: {spread([one / 1e9 for one in measured], '.1f')} GB/s, {bound:,.0f} steps/s; "
+            f"1024 portfolios reach {best / bound:.0%} of that"
         )
     if other is None:
         print("gym-trading-env is not installed: pip install gym-trading-env adds the peer")
@@ -182,7 +191,7 @@ def _print_rates(rates: dict[str, list[Rate]]) -> None:
 def random_market(n_assets: int) -> MarketPanel:
     """Random walks of 33 years, with all the fields that features may read."""
     rng = np.random.default_rng(0)
-    close = 50.0 * np.exp(np.cumsum(rng.normal(2e-4, 0.015, size=(BARS, n_assets)), axis=0))
+    close = random_walks(rng, BARS, n_assets)
     start = close * np.exp(rng.normal(0.0, 0.005, size=close.shape))
     spread = np.exp(np.abs(rng.normal(0.0, 0.005, size=close.shape)))
     return MarketPanel(
@@ -197,17 +206,13 @@ def random_market(n_assets: int) -> MarketPanel:
     )
 
 
-def benchmark_features(rounds: int) -> None:
+def benchmark_features(given: argparse.Namespace) -> None:
     """Print how long the features of a market take."""
     print(f"{'features of 33 years':34}{'seconds':>10}{'least':>10}{'most':>10}{'CPU time':>10}")
     for n_assets in SIZES:
         panel = random_market(n_assets)
-        clock, processor = [], []
-        for _ in range(rounds):
-            began, used = time.perf_counter(), time.process_time()
-            compute_features(panel, BARS // 2)
-            clock.append(time.perf_counter() - began)
-            processor.append(time.process_time() - used)
+        rounds = [seconds_of(partial(compute_features, panel, BARS // 2)) for _ in range(given.rounds)]
+        clock, processor = ([getattr(one, name) for one in rounds] for name in ("clock", "processor"))
         print(
             f"{f'{n_assets} assets':34}{statistics.median(clock):10.2f}{min(clock):10.2f}{max(clock):10.2f}"
             f"{statistics.median(processor):10.2f}"
@@ -217,64 +222,13 @@ def benchmark_features(rounds: int) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Run one benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "what",
-        choices=[
-            "env",
-            "features",
-            "offline",
-            "online",
-            "on-policy",
-            "rewards",
-            "guard",
-            "precision",
-            "tune",
-            "training",
-            "growth",
-        ],
-    )
+    parser.add_argument("what", choices=BENCHMARKS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer-python", help="an interpreter that has d3rlpy, for offline and online")
     parser.add_argument("--sb3-python", help="an interpreter that has sb3-contrib, for online and on-policy")
     given = parser.parse_args(arguments)
-    if given.what == "offline":
-        from benchmark_offline import benchmark_offline
-
-        benchmark_offline(given.rounds, given.peer_python)
-    elif given.what == "online":
-        from benchmark_online import benchmark_online
-
-        benchmark_online(given.rounds, given.peer_python, given.sb3_python)
-    elif given.what == "on-policy":
-        from benchmark_on_policy import benchmark_on_policy
-
-        benchmark_on_policy(given.rounds, given.sb3_python)
-    elif given.what == "rewards":
-        from benchmark_rewards import benchmark_rewards
-
-        benchmark_rewards(given.rounds)
-    elif given.what == "guard":
-        from benchmark_guard import benchmark_guard
-
-        benchmark_guard(given.rounds)
-    elif given.what == "tune":
-        from benchmark_tune import benchmark_tune
-
-        benchmark_tune(given.rounds)
-    elif given.what == "training":
-        from benchmark_training import benchmark_training
-
-        benchmark_training()
-    elif given.what == "growth":
-        from benchmark_growth import benchmark_growth
-
-        benchmark_growth()
-    elif given.what == "precision":
-        from benchmark_precision import benchmark_precision
-
-        benchmark_precision(given.rounds)
-    else:
-        {"env": benchmark_environments, "features": benchmark_features}[given.what](given.rounds)
+    module = importlib.import_module(BENCHMARKS[given.what])
+    getattr(module, f"benchmark_{given.what.replace('-', '_')}")(given)
 
 
 if __name__ == "__main__":

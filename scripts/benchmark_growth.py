@@ -8,6 +8,7 @@ which each grows.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import resource
@@ -22,6 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from benchmark_tools import cached_copy_rate, gemm_rate, processor_name, random_walks, seconds_of, use_one_thread
+
+from finflow.files import write_atomically
 
 ASSETS, YEARS, PORTFOLIOS = (20, 100, 500), (10, 30), (1, 4, 16)
 DEFAULT_PORTFOLIOS = PORTFOLIOS[-1]
@@ -40,7 +44,7 @@ class Case(NamedTuple):
     portfolios: int
 
 
-#: Figure -> its heading, and whether it is of updates, in milliseconds.
+#: Figure -> its heading.
 FIGURES = {
     "features": "prices and features, s",
     "behaviour": "an episode of behaviour data, s",
@@ -60,42 +64,30 @@ def cases() -> list[Case]:
 
 def write_walks(case: Case, path: Path) -> dict[str, object]:
     """Write closes of random walks as a Parquet file, and return the keys of configuration that read it."""
-    rng = np.random.default_rng(0)
-    shape = case.years * BARS_PER_YEAR, case.assets
-    close = 50.0 * np.exp(np.cumsum(rng.normal(2e-4, 0.015, size=shape), axis=0))
+    close = random_walks(np.random.default_rng(0), case.years * BARS_PER_YEAR, case.assets)
     dates = pd.bdate_range("1990-01-02", periods=len(close), name="date")
     pd.DataFrame(close, index=dates, columns=[f"A{column}" for column in range(case.assets)]).to_parquet(path)
     ends = {f"market.{name}_end": str(dates[int(share * len(dates))].date()) for name, share in WINDOWS.items()}
     return {"market.source": "parquet", "market.path": str(path), **ends}
 
 
-def processor_seconds(work: Callable[[], object]) -> float:
-    """Seconds of this process's time that a piece of work takes."""
-    began = time.process_time()
-    work()
-    return time.process_time() - began
-
-
 def update_seconds(update: Callable[[], object]) -> float:
     """Median seconds of an update, after a few that warm up."""
     for _ in range(WARM):
         update()
-    return statistics.median(processor_seconds(update) for _ in range(TIMED))
+    return statistics.median(seconds_of(update).processor for _ in range(TIMED))
 
 
 def measure_case(case: Case) -> dict[str, float]:
     """Figures of one case, measured in this process."""
-    import torch
-    from benchmark_offline import our_iql
+    from benchmark_learners import our_iql
     from benchmark_training import rollout_update
 
     from finflow.config import load_config
-    from finflow.cores import share_cores
     from finflow.training.data.training_data import prepare
     from finflow.training.phases import rollout_state
 
-    torch.set_num_threads(1)
-    share_cores()  # what would run on another core is counted too
+    use_one_thread()  # what would run on another core is counted too
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="finflow-growth-") as name:
         folder = Path(name)
@@ -166,20 +158,15 @@ def _shown(name: str, value: float) -> str:
     return f"{1e3 * value:.0f}" if name in MILLISECONDS else f"{value:.2f}"
 
 
-def benchmark_growth() -> None:
+def benchmark_growth(_: argparse.Namespace) -> None:
     """Measure every case, and write the page."""
-    from benchmark_training import copy_rate, processor_name
-    from in_turn import gemm_rate
-
-    from finflow.files import write_atomically
-
     found: dict[Case, dict[str, float]] = {}
     for case in cases():
         found[case] = measure_apart(case)
         print(growth_table({case: found[case]}).splitlines()[2], flush=True)
     machine = (
         f"{processor_name()}, one thread: matrix products {gemm_rate() / 1e9:.0f} GFLOP/s, copies in the caches "
-        f"{copy_rate() / 1e9:.0f} GB/s"
+        f"{cached_copy_rate() / 1e9:.0f} GB/s"
     )
     write_atomically(PAGE, _page(machine, growth_table(found)))
 

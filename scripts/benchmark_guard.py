@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import tempfile
 import time
 from pathlib import Path
+
+from benchmark_tools import seconds_of
 
 from finflow.agent.gradient_steps import SkippingAdam
 from finflow.config import load_config
@@ -39,9 +42,9 @@ class Switch:
         self._updates, self._began = counters.phase_update, time.process_time()
 
 
-def benchmark_guard(rounds: int) -> None:
+def benchmark_guard(given: argparse.Namespace) -> None:
     """Print the seconds of an update with the guard and without, in either phase, and what checkpoints add."""
-    updates = 2 * BLOCK * rounds + 1
+    updates = 2 * BLOCK * given.rounds + 1
     with tempfile.TemporaryDirectory() as folder:
         keys: dict[str, object] = {
             "train.offline_episodes": EPISODES,
@@ -59,17 +62,14 @@ def benchmark_guard(rounds: int) -> None:
         trainer = FinFlowTrainer(load_config(None, keys, environ={}))
         switch, original = Switch(), TrainingRun.stop_if_asked
 
-        def step(run: TrainingRun) -> None:
-            switch.after_step(run)
-
-        TrainingRun.stop_if_asked = step  # type: ignore[assignment, method-assign]
+        TrainingRun.stop_if_asked = lambda run: switch.after_step(run)  # type: ignore[assignment, method-assign]
         try:
             trainer.train_iql()
             trainer.finetune()
         finally:
             TrainingRun.stop_if_asked = original  # type: ignore[method-assign]
         run = trainer._begin()
-        writing = [_seconds_of_checkpoint(run) for _ in range(CHECKPOINTS)]
+        writing = [seconds_of(run.checkpoint).clock for _ in range(CHECKPOINTS)]  # the clock: it waits for the disk
         size = max(path.stat().st_size for path in Path(run.folder / "models").iterdir())
     interval = load_config(None, {}, environ={}).train.checkpoint_updates
     print(f"{'':10}{'ms an update':>14}{'guarded':>10}{'adds':>8}{'checkpoint':>12}{'together':>10}")
@@ -78,13 +78,6 @@ def benchmark_guard(rounds: int) -> None:
         share, written = on / off - 1.0, statistics.median(writing) / (interval * off)
         print(f"{phase:10}{1e3 * off:14.2f}{1e3 * on:10.2f}{share:8.2%}{written:12.2%}{share + written:10.2%}")
     print(
-        f"processor time, medians of {rounds} blocks of {BLOCK} updates each, in turn; a checkpoint of "
+        f"processor time, medians of {given.rounds} blocks of {BLOCK} updates each, in turn; a checkpoint of "
         f"{size / 1e6:.0f} MB takes {statistics.median(writing):.2f} s by the clock, every {interval} updates"
     )
-
-
-def _seconds_of_checkpoint(run: TrainingRun) -> float:
-    """By the clock: it waits for the disk."""
-    began = time.perf_counter()
-    run.checkpoint()
-    return time.perf_counter() - began

@@ -1,15 +1,13 @@
-"""Decisions a second of PPO, beside Stable-Baselines3: `python scripts/benchmark.py on-policy`."""
+"""Decisions a second of PPO, and of Stable-Baselines3's: `python scripts/benchmark.py on-policy`."""
 
 from __future__ import annotations
 
-import statistics
+import argparse
 import sys
 
-import torch
-from in_turn import Contender, Peer, contender, measure, print_ratio
+from benchmark_tools import Contender, Peer, contender, measure, print_ratio, spread, use_one_thread
 
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
-from finflow.cores import share_cores
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.make_env import make_env
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
@@ -40,24 +38,22 @@ def our_rollouts(name: str) -> Contender:
     return contender(update)
 
 
-def benchmark_on_policy(rounds: int, sb3_python: str | None) -> None:
+def benchmark_on_policy(given: argparse.Namespace) -> None:
     """Print decisions a second, and ours over the peer's; the peer runs with this interpreter by default."""
-    torch.set_num_threads(1)
-    share_cores()
+    use_one_thread()
     print(
         f"{ENVIRONMENTS} environments, rollouts of {ROLLOUT}, minibatches of {MINIBATCH}, {EPOCHS} epochs, one thread"
     )
     for name in TASKS:
         peer = Peer(
-            sb3_python or sys.executable,
+            given.sb3_python or sys.executable,
             "--sb3-python",
             "sb3_on_policy_speed.py",
             (name, ENVIRONMENTS, ROLLOUT, MINIBATCH, EPOCHS),
         )
         ours, theirs = f"finflow, {name}", f"Stable-Baselines3 {peer.version}"
-        rates, _ = measure({ours: our_rollouts(name), theirs: peer.contender}, rounds)
+        rates, _ = measure({ours: our_rollouts(name), theirs: peer.contender}, given.rounds)
         peer.close()
-        for contestant, found in rates.items():
-            each = [ROLLOUT * rate for rate in found]
-            print(f"{contestant:28}{statistics.median(each):10,.0f} decisions/s ({min(each):,.0f} to {max(each):,.0f})")
+        for contestant, updates in rates.items():
+            print(f"{contestant:28}{spread([ROLLOUT * rate for rate in updates], ',.0f')} decisions/s")
         print_ratio(rates, ours, theirs, GOAL)

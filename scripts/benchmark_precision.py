@@ -6,17 +6,18 @@ processor's. Memory is what the critics keep for their backward pass, the encodi
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import time
+from functools import partial
 
 import torch
+from benchmark_tools import seconds_of, spread, use_one_thread
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config import BCellConfig
-from finflow.cores import share_cores
 
 BATCH, ASSETS, FEATURES, MARKET = 256, 20, 24, 12
 UPDATES = 6  # of each option in a round
@@ -34,7 +35,7 @@ def _portfolios(*shape: int, noise: torch.Generator) -> torch.Tensor:
 
 
 def random_batch(noise: torch.Generator) -> Batch:
-    """Transitions of nobody's, of the usual sizes."""
+    """Random transitions of the usual sizes."""
     assets = torch.randn(2 * BATCH, ASSETS, FEATURES, generator=noise)
     assets[..., -1] = 1.0
     held = torch.cat([_portfolios(2 * BATCH, noise=noise), torch.zeros(2 * BATCH, 3)], dim=-1)
@@ -66,10 +67,9 @@ def kept_memory(agent: BCell, batch: Batch, proposals: torch.Tensor) -> int:
     return sum(kept.values())
 
 
-def benchmark_precision(rounds: int) -> None:
+def benchmark_precision(given: argparse.Namespace) -> None:
     """Measure and print."""
-    torch.set_num_threads(1)
-    share_cores()  # one thread for all
+    use_one_thread()
     noise = torch.Generator().manual_seed(0)
     batch, config = random_batch(noise), BCellConfig()
     coverage = CoverageProposals(
@@ -83,17 +83,19 @@ def benchmark_precision(rounds: int) -> None:
         chosen = config.model_copy(update=options)
         agents[name] = BCell(shape, chosen, torch.Generator().manual_seed(1), torch.device("cpu"))
         agents[name].update_sac(batch, coverage, noise, 0)
-    for _ in range(rounds):
+
+    def train(agent: BCell) -> None:
+        for update in range(UPDATES):
+            agent.update_sac(batch, coverage, noise, update)
+
+    for _ in range(given.rounds):
         for name, agent in agents.items():
-            start = time.process_time()
-            for update in range(UPDATES):
-                agent.update_sac(batch, coverage, noise, update)
-            times[name].append((time.process_time() - start) / UPDATES)
+            times[name].append(1000.0 * seconds_of(partial(train, agent)).processor / UPDATES)
     usual = statistics.median(times["as it is"])
     for name, agent in agents.items():
-        median = statistics.median(times[name])
         memory = kept_memory(agent, batch, proposals) / 2**20
+        share = statistics.median(times[name]) / usual
         print(
-            f"{name:>24}: {1000 * median:6.1f} ms an update ({1000 * min(times[name]):.1f} to "
-            f"{1000 * max(times[name]):.1f}), {median / usual:.2f} of the time, {memory:6.1f} MiB kept by the critics"
+            f"{name:>24}: {spread(times[name], '.1f')} ms an update, {share:.2f} of the time, "
+            f"{memory:6.1f} MiB kept by the critics"
         )

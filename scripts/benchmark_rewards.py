@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
+import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from benchmark_tools import seconds_of, spread, use_one_thread
 
 from finflow.config import load_config
-from finflow.cores import share_cores
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import with_reward
 from finflow.env.rewards.reward_context import ChosenReward, RewardContext
@@ -92,10 +93,9 @@ def compute_all(queue: RewardQueue, contexts: Sequence[RewardContext]) -> None:
     queue.collect()
 
 
-def benchmark_rewards(rounds: int) -> None:
+def benchmark_rewards(given: argparse.Namespace) -> None:
     """Print how long rollouts, rewards and both together take, and the ratio of both to the longer of the two."""
-    torch.set_num_threads(1)
-    share_cores()
+    use_one_thread()
     print(f"{STEPS} vector steps of PPO's usual portfolios; {WORKERS} workers, which have started")
     for reward in (Sleeping, Napping):
         player = make_player(reward)
@@ -106,27 +106,20 @@ def benchmark_rewards(rounds: int) -> None:
             contexts = contexts_of(player, process)
             compute_all(queue, contexts)
             times: dict[str, list[float]] = {"rollout": [], "rewards": [], "together": []}
-            for _ in range(rounds):
-                times["rollout"].append(seconds_of(play, player, env, with_builtin_reward(process), None))
-                times["rewards"].append(seconds_of(compute_all, queue, contexts))
-                times["together"].append(seconds_of(play, player, env, queued, queue))
+            for _ in range(given.rounds):
+                alone = partial(play, player, env, with_builtin_reward(process), None)
+                times["rollout"].append(seconds_of(alone).clock)
+                times["rewards"].append(seconds_of(partial(compute_all, queue, contexts)).clock)
+                times["together"].append(seconds_of(partial(play, player, env, queued, queue)).clock)
         print_times(reward, times)
-
-
-def seconds_of(function: Callable[..., None], *arguments: Any) -> float:
-    """Duration of a call."""
-    began = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - began
 
 
 def print_times(reward: type[Sleeping], times: dict[str, list[float]]) -> None:
     """One line for each part, and the ratio, taken round by round."""
     print(f"a reward of {1000.0 * reward.seconds:g} ms a step ({STEPS * reward.seconds:.1f} s in the process)")
-    for name, found in times.items():
-        print(f"  {name:10}{statistics.median(found):8.2f} s ({min(found):.2f} to {max(found):.2f})")
+    for name, seconds in times.items():
+        print(f"  {name:10}{spread(seconds)} s")
     longer = map(max, times["rollout"], times["rewards"])
     ratios = [both / one for both, one in zip(times["together"], longer, strict=True)]
     wanted = f", wanted at most {GOAL}" if reward is Sleeping else ""
-    spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-    print(f"  together / the longer of the two: {spread}{wanted}")
+    print(f"  together / the longer of the two: {spread(ratios)}{wanted}")

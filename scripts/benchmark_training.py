@@ -1,16 +1,16 @@
 """Seconds of a default training, by phase and by operation: `python scripts/benchmark.py training`.
 
 One training with the default configuration on the embedded market is timed, each part without what it calls of the
-others; then a few updates of each phase are taken apart, on one thread. Beside the time of every operation stands its
+others; then a few updates of each phase are taken apart, on one thread. The time of every operation is shown with its
 bound: the larger of its floating-point operations over the rate of a large matrix product and its bytes over the
 rate of a memory copy in the caches, both measured here. The page docs/reference/speed.md is written anew.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib
-import platform
 import resource
 import tempfile
 import time
@@ -22,14 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmark_offline import our_iql
-from in_turn import gemm_rate
+from benchmark_learners import our_iql
+from benchmark_tools import OperationCount, cached_copy_rate, gemm_rate, processor_name, use_one_thread
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from finflow.config import Config, load_config
-from finflow.cores import available_cores, share_cores
+from finflow.cores import available_cores
 from finflow.files import write_atomically
 from finflow.training.data.training_data import prepare
 from finflow.training.phases import finetune_rollouts
@@ -39,7 +37,6 @@ PAGE = Path(__file__).parents[1] / "docs" / "reference" / "speed.md"
 UPDATES = 5  # that are taken apart
 WARM = 3  # before those
 SHOWN = 12  # operations with the most time
-CACHED = 2**20  # bytes that a copy in the caches moves
 #: Name -> module and function that it is timed at; what a part calls of the others counts as theirs.
 PARTS: dict[str, tuple[str, str]] = {
     "market and features": ("finflow.training.trainer", "prepare"),
@@ -132,41 +129,6 @@ def parts_timed(spent: Spent) -> Iterator[None]:
         trainer._PHASES["rollouts"] = trainer.finetune_rollouts
 
 
-class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts calls, floating-point operations and bytes of torch's operations.
-
-    Attributes
-    ----------
-    calls, operations, moved : dict
-        Operation -> its number; of matrix products alone; bytes of its arguments and results.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: dict[str, int] = defaultdict(int)
-        self.operations: dict[str, float] = defaultdict(float)
-        self.moved: dict[str, float] = defaultdict(float)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count one operation, and do it."""
-        result = func(*args, **(kwargs or {}))
-        name = func._schema.name
-        self.calls[name] += 1
-        if not func.is_view:
-            self.moved[name] += sum(_bytes(one) for one in (*args, result))
-        count = flop_registry.get(func._overloadpacket)
-        if count is not None:
-            self.operations[name] += count(*args, **(kwargs or {}), out_val=result)
-        return result
-
-
-def _bytes(value: Any) -> float:
-    """Bytes of a tensor, or of those in a list."""
-    if isinstance(value, torch.Tensor):
-        return float(value.numel() * value.element_size())
-    return sum(_bytes(one) for one in value) if isinstance(value, list | tuple) else 0.0
-
-
 @dataclass(frozen=True)
 class Operation:
     """An operation in one update: its calls, its milliseconds, and those that its bound would take."""
@@ -229,28 +191,6 @@ def rollout_update(config: Config, folder: Path, keys: Mapping[str, object] | No
     return lambda: original(*found[0])
 
 
-def copy_rate() -> float:
-    """Bytes read and written a second by a copy in the caches."""
-    source = torch.ones(CACHED // 4)
-    target = torch.empty_like(source)
-    rates = []
-    for _ in range(50):
-        began = time.perf_counter()
-        target.copy_(source)
-        rates.append(2.0 * CACHED / (time.perf_counter() - began))
-    return sorted(rates)[len(rates) // 2]
-
-
-def processor_name() -> str:
-    """Name of the processor, as the system tells it."""
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
-        if names:
-            return names[0]
-    return platform.processor() or platform.machine()
-
-
 def phase_table(spent: Spent, total: float) -> str:
     """Markdown table of the parts."""
     lines = ["| part | calls | seconds | share | processor time |", "|---|---|---|---|---|"]
@@ -277,7 +217,7 @@ def operation_table(operations: list[Operation]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def benchmark_training() -> None:
+def benchmark_training(_: argparse.Namespace) -> None:
     """Time a default training, take its updates apart, and write the page."""
     spent = Spent()
     config = load_config(None, {}, environ={})
@@ -288,8 +228,8 @@ def benchmark_training() -> None:
         with parts_timed(spent):
             FinFlowTrainer(load_config(None, keys, environ={})).train()
         total = time.perf_counter() - began
-        share_cores()
-        flops, bandwidth = gemm_rate(), copy_rate()
+        use_one_thread()
+        flops, bandwidth = gemm_rate(), cached_copy_rate()
         ours = our_iql(prepare(config))
         tables = {
             "offline": operations_of(lambda: ours.update(ours.draw()), flops, bandwidth),

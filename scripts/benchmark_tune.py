@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
+
+from benchmark_tools import Seconds, seconds_of
 
 from finflow.config import Config, TuneConfig, load_config
 from finflow.experiments.tasks.task_runner import ComputeResources
@@ -19,11 +22,11 @@ DEMO = Path(__file__).resolve().parents[1] / "configs" / "demo.yaml"
 SPACE = {"bcell.gamma": {"low": 0.98, "high": 0.99}}  # trainings of one length
 
 
-def benchmark_tune(rounds: int) -> None:
-    """Print a trial beside the same training alone, in turn, and the rates of one worker and of two."""
+def benchmark_tune(given: argparse.Namespace) -> None:
+    """Print a trial and the same training alone, in turn, and the rates of one worker and of two."""
     with tempfile.TemporaryDirectory() as folder:
-        _overhead(Path(folder) / "overhead", rounds)
-        _workers(Path(folder) / "workers", 2 * rounds)
+        _overhead(Path(folder) / "overhead", given.rounds)
+        _workers(Path(folder) / "workers", 2 * given.rounds)
 
 
 def _config(folder: Path, trials: int) -> Config:
@@ -41,15 +44,13 @@ def _config(folder: Path, trials: int) -> Config:
 
 def _overhead(folder: Path, rounds: int) -> None:
     tuning = begin(_config(folder, rounds + 1))
-    trials: list[tuple[float, float]] = []
-    alone: list[tuple[float, float]] = []
+    trials: list[Seconds] = []
+    alone: list[Seconds] = []
     for number in range(rounds + 1):
         trial = tuning.store.claim()
         if trial is None:
             raise ValueError("there are as many trials as rounds")
-        began = time.perf_counter(), time.process_time()
-        run_claimed_trial(tuning, trial, lambda line: None)
-        took = time.perf_counter() - began[0], time.process_time() - began[1]
+        took = seconds_of(partial(run_claimed_trial, tuning, trial, lambda line: None))
         bare = _bare(tuning, folder)
         if number:  # in the first, everything is still being set up, and the data are collected
             trials.append(took)
@@ -62,8 +63,8 @@ def _overhead(folder: Path, rounds: int) -> None:
         )
 
 
-def _bare(tuning: Tuning, folder: Path) -> tuple[float, float]:
-    """The same training without a study; its market is there."""
+def _bare(tuning: Tuning, folder: Path) -> Seconds:
+    """Duration of the same training without a study; its market is there."""
     (fold,) = tuning.context.folds
     output = tuning.config.output.model_copy(
         update={"logs_dir": folder / "alone", "offline_dir": tuning.folder / "scratch" / "offline"}
@@ -72,11 +73,13 @@ def _bare(tuning: Tuning, folder: Path) -> tuple[float, float]:
     train = tuning.config.train.model_copy(update=rare)
     config = tuning.config.model_copy(update={"output": output, "train": train, "tune": TuneConfig()})
     training_data = tuning.context.training_data(fold, config)
-    began = time.perf_counter(), time.process_time()
-    trainer = FinFlowTrainer(config, training_data=training_data, progress=StepTimer(None))
-    trainer.train_iql()
-    trainer.finetune()
-    return time.perf_counter() - began[0], time.process_time() - began[1]
+
+    def train_alone() -> None:
+        trainer = FinFlowTrainer(config, training_data=training_data, progress=StepTimer(None))
+        trainer.train_iql()
+        trainer.finetune()
+
+    return seconds_of(train_alone)
 
 
 def _workers(folder: Path, trials: int) -> None:

@@ -1,4 +1,4 @@
-"""What the benchmarks of learners reckon, and what they say of peers that cannot be run."""
+"""Figures of the benchmarks, and the errors of peers that cannot be run."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from finflow.errors import ConfigError
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
-@pytest.fixture
-def in_turn() -> dict[str, Any]:
-    """What ``scripts/in_turn.py`` defines."""
-    return runpy.run_path(str(SCRIPTS / "in_turn.py"))
+@pytest.fixture(scope="module")
+def tools() -> dict[str, Any]:
+    """Names that ``scripts/benchmark_tools.py`` defines."""
+    return runpy.run_path(str(SCRIPTS / "benchmark_tools.py"))
 
 
-def test_matrix_products_are_counted_forward_and_backward(in_turn: dict[str, Any]) -> None:
+def test_matrix_products_are_counted_forward_and_backward(tools: dict[str, Any]) -> None:
     rows, weight = torch.randn(2, 11, 7), torch.randn(2, 7, 3, requires_grad=True)
-    with in_turn["MatrixProducts"]() as products:
+    with tools["OperationCount"]() as count:
         loss = torch.bmm(rows, weight).sum()
         torch.autograd.grad(loss, weight)
-    assert products.operations == 2 * (2 * 2 * 11 * 7 * 3)  # the product, and that of its gradient
+    assert sum(count.operations.values()) == 2 * (2 * 2 * 11 * 7 * 3)  # the product, and that of its gradient
 
 
-def test_ratios_are_taken_round_by_round(in_turn: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_ratios_are_taken_round_by_round(tools: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     rates = {"ours": [10.0, 40.0, 20.0], "theirs": [5.0, 10.0, 20.0]}  # the machine's speed drifts
-    in_turn["print_ratio"](rates, "ours", "theirs", 1.5)
+    tools["print_ratio"](rates, "ours", "theirs", 1.5)
     assert capsys.readouterr().out == "ours / theirs: 2.00 (1.00 to 4.00), wanted at least 1.5\n"
 
 
-def test_a_peer_that_cannot_be_run_is_named(in_turn: dict[str, Any]) -> None:
+def test_a_peer_that_cannot_be_run_is_named(tools: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="--peer-python nowhere/python cannot be run: No such file"):
-        in_turn["Peer"]("nowhere/python", "--peer-python", "d3rlpy_cql.py", (3, 1, 8))
-    with pytest.raises(ConfigError, match=r"--peer-python: d3rlpy_cql\.py ended: ModuleNotFoundError: .*d3rlpy"):
-        in_turn["Peer"](sys.executable, "--peer-python", "d3rlpy_cql.py", (3, 1, 8))
+        tools["Peer"]("nowhere/python", "--peer-python", "d3rlpy_updates.py", ("cql", 3, 1, 8))
+    with pytest.raises(ConfigError, match=r"--peer-python: d3rlpy_updates\.py ended: ModuleNotFoundError: .*d3rlpy"):
+        tools["Peer"](sys.executable, "--peer-python", "d3rlpy_updates.py", ("cql", 3, 1, 8))
 
 
 def test_the_time_of_a_part_is_without_the_parts_that_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +66,9 @@ def test_the_time_of_a_part_is_without_the_parts_that_it_calls(monkeypatch: pyte
     assert spent.calls == {"outer": 1, "inner": 2}
 
 
-def test_bytes_and_products_of_operations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    module = runpy.run_path(str(SCRIPTS / "benchmark_training.py"))
+def test_bytes_and_products_of_operations_are_counted(tools: dict[str, Any]) -> None:
     first, second = torch.ones(4, 3), torch.ones(3, 2)
-    with module["OperationCount"]() as count:
+    with tools["OperationCount"]() as count:
         (first @ second).view(8).add_(1.0)
     assert count.operations == {"aten::mm": 2 * 4 * 3 * 2}
     assert count.moved["aten::mm"] == 4 * (12 + 6 + 8)  # float32, read and written

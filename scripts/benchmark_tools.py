@@ -1,24 +1,30 @@
-"""Shared by the benchmarks of learners: a clock of the processor's time, the machine's bound, peers as processes."""
+"""Shared by the benchmarks: clocks, the machine's bounds, counts of operations, and peers as processes."""
 
 from __future__ import annotations
 
 import json
+import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from finflow.cores import share_cores
 from finflow.errors import ConfigError
 
 SECONDS = 1.0  # of each contender in each round, of processor time
 WARM_UP = 10
 GEMM_SIZE = 1024
+CACHED = 2**20  # bytes that a copy in the caches moves
 PEERS = Path(__file__).parent / "peers"
 
 
@@ -91,39 +97,83 @@ def _open(pipe: IO[str] | None) -> IO[str]:
     return pipe
 
 
-class MatrixProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the floating-point operations of matrix products.
+class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts calls, floating-point operations and bytes of torch's operations.
 
     Torch's own counter follows modules as well, by hooks that `torch.autograd.grad` does not bear.
 
     Attributes
     ----------
-    operations : float
+    calls, operations, moved : dict
+        Operation -> its number; of matrix products alone; bytes of its arguments and results.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operations = 0.0
+        self.calls: dict[str, int] = defaultdict(int)
+        self.operations: dict[str, float] = defaultdict(float)
+        self.moved: dict[str, float] = defaultdict(float)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count one operation of torch's, and do it."""
+        """Count one operation, and do it."""
         result = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        self.calls[name] += 1
+        if not func.is_view:
+            self.moved[name] += sum(_bytes(one) for one in (*args, result))
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
-            self.operations += count(*args, **(kwargs or {}), out_val=result)
+            self.operations[name] += count(*args, **(kwargs or {}), out_val=result)
         return result
 
 
-def contender(step: Callable[[int], None]) -> Contender:
+def _bytes(value: Any) -> float:
+    """Bytes of a tensor, or of those in a list."""
+    if isinstance(value, torch.Tensor):
+        return float(value.numel() * value.element_size())
+    return sum(_bytes(one) for one in value) if isinstance(value, list | tuple) else 0.0
+
+
+def use_one_thread() -> None:
+    """Compute on one thread, without the second core that finflow's learners use where one is free."""
+    torch.set_num_threads(1)
+    share_cores()
+
+
+class Seconds(NamedTuple):
+    """Duration by the clock, and of this process's time."""
+
+    clock: float
+    processor: float
+
+
+def seconds_of(work: Callable[[], object]) -> Seconds:
+    """Duration of a piece of work."""
+    clock, processor = time.perf_counter(), time.process_time()
+    work()
+    return Seconds(time.perf_counter() - clock, time.process_time() - processor)
+
+
+def spread(values: Sequence[float], form: str = ".2f") -> str:
+    """Median of some rounds, and the least and largest of them."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def random_walks(rng: np.random.Generator, bars: int, assets: int) -> NDArray[np.float64]:
+    """Closes of geometric random walks, (bars, assets)."""
+    return 50.0 * np.exp(np.cumsum(rng.normal(2e-4, 0.015, size=(bars, assets)), axis=0))
+
+
+def contender(step: Callable[[int], object]) -> Contender:
     """One of our own, warmed up."""
-    with MatrixProducts() as products:
+    with OperationCount() as count:
         step(0)
-    for count in range(WARM_UP):
-        step(count)
-    return Contender(lambda: rate_of(step), products.operations)
+    for number in range(WARM_UP):
+        step(number)
+    return Contender(lambda: rate_of(step), sum(count.operations.values()))
 
 
-def rate_of(step: Callable[[int], None]) -> float:
+def rate_of(step: Callable[[int], object]) -> float:
     """Steps a second of processor time."""
     steps, began = 0, time.process_time()
     while time.process_time() - began < SECONDS:
@@ -144,7 +194,29 @@ def gemm_rate() -> float:
     return 2.0 * GEMM_SIZE**3 * count / (time.process_time() - began)
 
 
-def measure(contenders: dict[str, Contender], rounds: int) -> tuple[dict[str, list[float]], list[float]]:
+def cached_copy_rate() -> float:
+    """Bytes read and written a second by a copy in the caches."""
+    source = torch.ones(CACHED // 4)
+    target = torch.empty_like(source)
+    rates = []
+    for _ in range(50):
+        began = time.perf_counter()
+        target.copy_(source)
+        rates.append(2.0 * CACHED / (time.perf_counter() - began))
+    return sorted(rates)[len(rates) // 2]
+
+
+def processor_name() -> str:
+    """Name of the processor, as the system tells it."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
+        if names:
+            return names[0]
+    return platform.processor() or platform.machine()
+
+
+def measure(contenders: Mapping[str, Contender], rounds: int) -> tuple[dict[str, list[float]], list[float]]:
     """Updates a second of each in each round, and the machine's bound in it."""
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     gemm = []
@@ -155,12 +227,10 @@ def measure(contenders: dict[str, Contender], rounds: int) -> tuple[dict[str, li
     return rates, gemm
 
 
-def print_rates(contenders: dict[str, Contender], rates: dict[str, list[float]], gemm: list[float]) -> None:
+def print_rates(contenders: Mapping[str, Contender], rates: dict[str, list[float]], gemm: list[float]) -> None:
     """One line for each, with the bound of its arithmetic and the share of it reached."""
     machine = statistics.median(gemm)
-    print(
-        f"matrix products of {GEMM_SIZE}: {machine / 1e9:.0f} ({min(gemm) / 1e9:.0f} to {max(gemm) / 1e9:.0f}) GFLOP/s"
-    )
+    print(f"matrix products of {GEMM_SIZE}: {spread([rate / 1e9 for rate in gemm], '.0f')} GFLOP/s")
     print(f"{'':26}{'updates/s':>10}{'least':>8}{'most':>8}{'GFLOP':>8}{'bound/s':>9}{'share':>7}")
     for name, one in contenders.items():
         found = rates[name]
@@ -173,7 +243,4 @@ def print_rates(contenders: dict[str, Contender], rates: dict[str, list[float]],
 def print_ratio(rates: dict[str, list[float]], ours: str, peer: str, goal: float) -> None:
     """Print the ratio of our updates to the peer's, round by round."""
     ratios = [mine / other for mine, other in zip(rates[ours], rates[peer], strict=True)]
-    print(
-        f"{ours} / {peer}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
-        f"wanted at least {goal:g}"
-    )
+    print(f"{ours} / {peer}: {spread(ratios)}, wanted at least {goal:g}")

@@ -1,0 +1,197 @@
+"""Updates a second of our learners and of their peers, in turn: `python scripts/benchmark.py offline` and `online`.
+
+20 assets and the default features, float32, one thread. Offline: IQL on batches of 512, and d3rlpy's IQL with
+`--peer-python PATH`. Online: soft actor-critic on batches of 256, two critics of 32 quantiles, with 10 coverage, 10
+current and 10 next proposals of CQL, and without CQL; d3rlpy's CQL with `--peer-python PATH`, sb3-contrib's TQC and
+Stable-Baselines3's SAC with `--sb3-python PATH`.
+
+Seconds are of processor time, so that other programs of the machine delay all and count for none. Peers see the same
+numbers as one flat observation, and run in processes of their own that wait while others are measured. Batches are
+ready beforehand for all; ours are also timed with their making, as in training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from benchmark_tools import (
+    SECONDS,
+    Contender,
+    Peer,
+    contender,
+    measure,
+    print_rates,
+    print_ratio,
+    use_one_thread,
+)
+
+from finflow.agent.batch import Batch
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.iql import IQL
+from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.losses.regularisers import CoverageProposals
+from finflow.config import load_config
+from finflow.offline.collection import collect
+from finflow.offline.dataset import OfflineDataset
+from finflow.training.data.replay import MarketTensors, Transitions, make_batch
+from finflow.training.data.rewards import RewardUnits
+from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.phases.finetune import CoveragePool
+from finflow.training.phases.pretrain import Epochs
+from finflow.training.phases.training_state import seeded
+
+CPU = torch.device("cpu")
+OFFLINE_BATCH, ONLINE_BATCH = 512, 256
+N_BATCHES = 16
+OURS, MADE, D3RLPY_IQL = "ours", "ours, batches made", "d3rlpy IQL"
+PLAIN, PLAIN_MADE = "ours, no CQL", "ours, no CQL, made"
+D3RLPY_CQL, TQC, SAC = "d3rlpy CQL", "sb3-contrib TQC", "SB3 SAC"
+OFFLINE_GOALS = ((OURS, D3RLPY_IQL, 2.0), (MADE, D3RLPY_IQL, 2.0))
+ONLINE_GOALS = ((OURS, D3RLPY_CQL, 5.0), (PLAIN, TQC, 1.5), (PLAIN, SAC, 1.2))
+HINT = """peers are compared with where they are installed, each in an environment of its own:
+python -m venv d3env && d3env/bin/pip install torch==2.13.0 d3rlpy==2.8.1 gymnasium==1.0.0
+python -m venv sb3env && sb3env/bin/pip install torch==2.13.0 stable-baselines3==2.9.2 sb3-contrib==2.9.2
+python scripts/benchmark.py online --peer-python d3env/bin/python --sb3-python sb3env/bin/python"""
+
+T = TypeVar("T")
+
+
+class BehaviourData(NamedTuple):
+    """Transitions of the behaviour, and what batches are made from them with."""
+
+    dataset: OfflineDataset
+    store: Transitions
+    market: MarketTensors
+    units: RewardUnits
+
+    @classmethod
+    def collected(cls, data: TrainingData) -> BehaviourData:
+        """Collect the configured behaviour data on the training window."""
+        config = data.config
+        dataset = collect(config, data.process, data.split.train)
+        return cls(
+            dataset,
+            Transitions.of(dataset, CPU),
+            MarketTensors.of(data.process, CPU, config.bcell.expert_cloning > 0.0),
+            RewardUnits.of(data.process, dataset.reward_scale, config.train.reward_reference, CPU),
+        )
+
+
+class Ours(NamedTuple):
+    """Our learner, and the batches of its training."""
+
+    draw: Callable[[], Batch]
+    update: Callable[[Batch], Any]
+
+
+def our_iql(training_data: TrainingData) -> Ours:
+    """IQL on the behaviour's transitions, as the offline phase runs it."""
+    config, behaviour = training_data.config, BehaviourData.collected(training_data)
+    learner = IQL(portfolio_networks(training_data.shape, config.bcell, seeded(0, 0)), config.bcell, CPU)
+    noise, epochs, updates = seeded(0, 1), Epochs(config, behaviour.dataset), itertools.count()
+
+    def draw() -> Batch:
+        rows = behaviour.store.rows(epochs.rows(next(updates)))
+        noise_size = config.train.observation_noise
+        return make_batch(rows, behaviour.market, behaviour.units, noise, noise_size, epochs.group_size)
+
+    def update(batch: Batch) -> None:
+        learner.update(batch, 0.0, noise)
+
+    return Ours(draw, update)
+
+
+def our_sac(training_data: TrainingData) -> tuple[Contender, Contender]:
+    """The online update on the behaviour's transitions: on batches that are ready, and with their making."""
+    config, behaviour = training_data.config, BehaviourData.collected(training_data)
+    agent, noise = BCell(training_data.shape, config.bcell, seeded(0, 0), CPU), seeded(0, 1)
+    pool = CoveragePool(0, training_data.process.n_weights, CPU)
+
+    def draw() -> tuple[Batch, CoverageProposals]:
+        rows, noise_size = behaviour.store.draw(ONLINE_BATCH, noise), config.train.observation_noise
+        batch = make_batch(rows, behaviour.market, behaviour.units, noise, noise_size)
+        return batch, pool.draw(batch.states, config.bcell.cql_samples, noise)
+
+    def update(drawn: tuple[Batch, CoverageProposals], step: int) -> None:
+        batch, coverage = drawn
+        agent.update_sac(batch, coverage, noise, step)
+
+    return contenders_of(draw, update)
+
+
+def contenders_of(draw: Callable[[], T], update: Callable[[T, int], object]) -> tuple[Contender, Contender]:
+    """Updates on batches that are ready, and with the making of each."""
+    ready = [draw() for _ in range(N_BATCHES)]
+    return (
+        contender(lambda step: update(ready[step % N_BATCHES], step)),
+        contender(lambda step: update(draw(), step)),
+    )
+
+
+def benchmark_offline(given: argparse.Namespace) -> None:
+    """Print updates a second of IQL, the bound of its arithmetic, and the ratio to d3rlpy's."""
+    use_one_thread()
+    training_data = prepare(load_config(None, {"train.offline_batch_size": OFFLINE_BATCH}, {}))
+    ours = our_iql(training_data)
+    ready, made = contenders_of(ours.draw, lambda batch, _: ours.update(batch))
+    sizes = (*_peer_sizes(training_data), OFFLINE_BATCH)
+    peers = {}
+    if given.peer_python:
+        peers[D3RLPY_IQL] = Peer(given.peer_python, "--peer-python", "d3rlpy_updates.py", ("iql", *sizes))
+    _compare(training_data, sizes, {OURS: ready, MADE: made}, peers, OFFLINE_GOALS, given.rounds)
+
+
+def benchmark_online(given: argparse.Namespace) -> None:
+    """Print updates a second of the online update, the bound of its arithmetic, and the ratio to each peer's."""
+    use_one_thread()
+    training_data = prepare(load_config(None, {"train.online_batch_size": ONLINE_BATCH}, {}))
+    without = replace(training_data, config=load_config(None, {"bcell.cql_alpha": 0.0}, {}))
+    contenders: dict[str, Contender] = {}
+    contenders[OURS], contenders[MADE] = our_sac(training_data)
+    contenders[PLAIN], contenders[PLAIN_MADE] = our_sac(without)
+    sizes = (*_peer_sizes(training_data), ONLINE_BATCH)
+    peers = {}
+    if given.peer_python:
+        peers[D3RLPY_CQL] = Peer(given.peer_python, "--peer-python", "d3rlpy_updates.py", ("cql", *sizes))
+    if given.sb3_python:
+        peers[TQC] = Peer(given.sb3_python, "--sb3-python", "sb3_online.py", ("tqc", *sizes))
+        peers[SAC] = Peer(given.sb3_python, "--sb3-python", "sb3_online.py", ("sac", *sizes))
+    _compare(training_data, sizes, contenders, peers, ONLINE_GOALS, given.rounds)
+
+
+def _peer_sizes(training_data: TrainingData) -> tuple[int, int]:
+    """Numbers of a flat observation, and weights of a decision."""
+    process = training_data.process
+    features = process.asset_features.shape[1] * process.asset_features.shape[2] + process.market_features.shape[1]
+    return features + process.portfolio_size, process.n_weights
+
+
+def _compare(
+    training_data: TrainingData,
+    sizes: tuple[int, int, int],
+    contenders: Mapping[str, Contender],
+    peers: Mapping[str, Peer],
+    goals: Sequence[tuple[str, str, float]],
+    rounds: int,
+) -> None:
+    """Measure all in turn, and print rates, bounds and the ratios to the peers that there are."""
+    everyone = {**contenders, **{name: peer.contender for name, peer in peers.items()}}
+    rates, gemm = measure(everyone, rounds)
+    for peer in peers.values():
+        peer.close()
+    observation, weights, batch = sizes
+    hidden = training_data.config.bcell.hidden_dim
+    print(f"batch {batch}, hidden {hidden}, float32, one thread, {rounds} rounds of {SECONDS:g} s")
+    print_rates(everyone, rates, gemm)
+    for ours, name, goal in goals:
+        if name in peers:
+            print_ratio(rates, ours, name, goal)
+    for name, peer in peers.items():
+        print(f"{name} {peer.version} sees {observation} numbers and decides on {weights}")
+    if len(peers) < len({name for _, name, _ in goals}):
+        print(HINT)
