@@ -35,14 +35,14 @@ def test_what_all_actions_share_is_no_advantage() -> None:
     assert advantage_scale(returns + luck).item() == pytest.approx(expected.item(), rel=1e-12)
 
 
-def test_calibration_is_one_where_moves_bring_what_critics_say_and_shrinks_with_exaggeration() -> None:
-    said = torch.randn(4000, 6, generator=Generator().manual_seed(2))
+def test_calibration_is_one_where_advantages_are_as_predicted_and_shrinks_with_exaggeration() -> None:
+    predicted = torch.randn(4000, 6, generator=Generator().manual_seed(2))
     noise = torch.randn(4000, 6, generator=Generator().manual_seed(3))
-    found = calibration(said, said + 3.0 * noise)
+    found = calibration(predicted, predicted + 3.0 * noise)
     assert found.slope.item() == pytest.approx(1.0, abs=0.1)  # error of a slope: 3 / sqrt(20 000) = .02
     assert found.correlation.item() == pytest.approx(1.0 / math.sqrt(10.0), abs=0.03)
-    assert calibration(10.0 * said, said).slope.item() == pytest.approx(0.1, rel=1e-5)
-    assert calibration(-said, said).correlation.item() == pytest.approx(-1.0, rel=1e-5)
+    assert calibration(10.0 * predicted, predicted).slope.item() == pytest.approx(0.1, rel=1e-5)
+    assert calibration(-predicted, predicted).correlation.item() == pytest.approx(-1.0, rel=1e-5)
 
 
 def test_the_critics_loss_weighs_states_and_moves_each_in_its_unit() -> None:

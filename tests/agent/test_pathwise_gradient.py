@@ -1,4 +1,4 @@
-"""Climbing a critic: the gradient is the critic's, the critic learns nothing, and the data hold the policy."""
+"""Gradient ascent on a critic: the gradient is the critic's, which learns nothing, and the data hold the policy."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_a_pull_changes_gradients_and_no_decision(shape: NetworkShape, make_batc
     assert LEAST_PULL / rates.max().item() * 0.3 < ratio < LEAST_PULL / rates.min().item()  # part comes by the rate
 
 
-def test_the_climb_reaches_experts_and_no_critic(shape: NetworkShape, make_batch: MakeBatch) -> None:
+def test_gradient_ascent_reaches_experts_and_no_critic(shape: NetworkShape, make_batch: MakeBatch) -> None:
     config = BCellConfig(hidden_dim=32, n_quantiles=4, iql_extraction="gradient")
     learner, batch = IQL(portfolio_networks(shape, config, generator()), config, CPU), make_batch()
-    batch = batch._replace(families=torch.full((16,), 5))  # of no expert: only the climb can teach them
+    batch = batch._replace(families=torch.full((16,), 5))  # of no expert: only gradient ascent can teach them
     values = learner.target_values(batch)
     loss, _ = learner._policy_loss(batch, values, torch.zeros(16), progress=1.0, noise=None)
     loss.backward()
@@ -76,23 +76,23 @@ def test_it_clones_first(shape: NetworkShape, make_batch: MakeBatch) -> None:
     assert GRADIENT_FROM == 0.5
 
 
-def test_the_guard_is_told_where_the_climb_begins(shape: NetworkShape) -> None:
+def test_the_guard_knows_where_gradient_ascent_begins(shape: NetworkShape) -> None:
     for extraction, far in (("awr", []), ("gradient", [6, 7, 8, 9, 10])):
         config = BCellConfig(hidden_dim=32, n_quantiles=4, iql_extraction=extraction)
         learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
         assert [update for update in range(11) if learner.moves_far(update / 11)] == far
 
 
-def test_a_climb_finds_the_better_portfolio(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    """A critic that likes what is held of the first asset: the policy learns to hold it, and less with more cloning."""
+def test_gradient_ascent_finds_the_better_portfolio(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """A critic that values cash: the policy learns to hold it, and less with more cloning."""
     held = []
     for cloning in (0.0, 30.0):
         policy, batch = ExpertPolicy(shape, generator()), make_batch(64)
         optimiser = torch.optim.Adam(policy.parameters(), lr=3e-3)
         for _ in range(150):
-            action, apart, others, _ = policy.pathwise_gradient(batch, torch.ones(64))
+            action, likelihood, others, _ = policy.pathwise_gradient(batch, torch.ones(64))
             value = linearised_value(action.unsqueeze(1), lambda chosen: chosen[..., -1])[:, 0]
-            loss = ddpg_bc_loss(value, torch.ones(64), apart, cloning) + others
+            loss = ddpg_bc_loss(value, torch.ones(64), likelihood, cloning) + others
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
