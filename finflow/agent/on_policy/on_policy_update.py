@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from finflow.agent.gradient_steps import SkippingAdam, descend
+from finflow.agent.gradient_steps import SkippingAdam, descend, step
 from finflow.agent.on_policy.advantages import explained_variance, normalised
 from finflow.agent.on_policy.clipped_objective import (
     approximate_kl,
@@ -40,49 +40,26 @@ from finflow.errors import ConfigError
 Figures = dict[str, float]
 
 
-class FlatParameters:
-    """One vector that holds parameters, and one that holds their gradients.
+def as_one_vector(parameters: Iterable[nn.Parameter]) -> nn.Parameter:
+    """Make parameters, and their gradients, views of one vector and its gradient, (n,).
 
     Small networks spend their time on the number of operations: an optimiser that walks over twelve tensors takes
-    several times as long as over one. The parameters stay where they are in their networks, as views of the vector:
-    what is written to the one is read from the other.
+    several times as long as over one.
 
     Parameters
     ----------
     parameters : iterable of Parameter
-        Of one type and device.
-
-    Attributes
-    ----------
-    vector : Parameter, (n,)
-        Its ``grad`` holds the gradients of all.
+        Of one type and device. They stay in their networks: what is written to the vector is read from them.
     """
-
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self.parts = list(parameters)
-        self.vector = nn.Parameter(torch.cat([part.detach().reshape(-1) for part in self.parts]))
-        self.gradient = torch.zeros_like(self.vector)
-        self.vector.grad = self.gradient
-        place = 0
-        for part in self.parts:
-            stop = place + part.numel()
-            part.data = self.vector.detach()[place:stop].view_as(part)
-            part.grad = self.gradient[place:stop].view_as(part)
-            place = stop
-
-    def clear(self) -> None:
-        """Set all gradients to zero."""
-        self.gradient.zero_()
-
-
-def shorten(vectors: Iterable[Tensor], longest: float) -> Tensor:
-    """Shorten gradient vectors together to a norm of at most ``longest``; returns the norm before, ()."""
-    gradients = list(vectors)
-    norm: Tensor = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    share = (longest / (norm + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(share)
-    return norm
+    parts = list(parameters)
+    vector = nn.Parameter(torch.cat([part.detach().reshape(-1) for part in parts]))
+    vector.grad = torch.zeros_like(vector)
+    sizes = [part.numel() for part in parts]
+    for part, values, gradient in zip(
+        parts, torch.split(vector.detach(), sizes), torch.split(vector.grad, sizes), strict=True
+    ):
+        part.data, part.grad = values.view_as(part), gradient.view_as(part)
+    return vector
 
 
 class OnPolicyLearner:
@@ -187,13 +164,9 @@ class OnPolicyLearner:
         """Take one step down a loss, (); returns the norm of the gradient, ()."""
         if not self._flat:
             return descend(loss, self.optimiser, self.settings.gradient_norm)
-        for vector in self._flat:
-            vector.clear()
+        self.optimiser.zero_grad(set_to_none=False)  # gradients stay views of the vectors'
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = shorten([vector.gradient for vector in self._flat], self.settings.gradient_norm)
-        self.optimiser.mark_nonfinite(norm)
-        self.optimiser.step()
-        return norm
+        return step(self.optimiser, self.settings.gradient_norm)
 
     def _natural_step(self, rollout: Rollout, old: ActionDistribution, settings: OnPolicySettings) -> Figures:
         """One step of the policy within the trust region."""
@@ -209,8 +182,8 @@ class OnPolicyLearner:
                 return gain
             return gain + settings.entropy_coefficient * new.entropy().mean()
 
-        step = trust_region_step(list(self.agent.actor_parameters()), objective, divergence, settings.trust_region)
-        figures = {"policy_loss": -step.improvement, "accepted": float(step.accepted), "step_length": step.length}
+        taken = trust_region_step(list(self.agent.actor_parameters()), objective, divergence, settings.trust_region)
+        figures = {"policy_loss": -taken.improvement, "accepted": float(taken.accepted), "step_length": taken.length}
         return figures | {"policy_steps": 1}
 
     def _minibatches(self, rollout: Rollout, epochs: int) -> Iterator[tuple[Rollout, Tensor]]:
@@ -295,7 +268,7 @@ def check_minibatch(settings: OnPolicySettings, decisions: int) -> None:
 
 def _optimiser(
     agent: ActorCritic, settings: OnPolicySettings, flat: bool
-) -> tuple[SkippingAdam, tuple[FlatParameters, ...]]:
+) -> tuple[SkippingAdam, tuple[nn.Parameter, ...]]:
     """Adam over policy and value function; over the value function alone where the policy takes natural steps.
 
     With ``flat`` also the vectors that their parameters are then views of.
@@ -306,8 +279,8 @@ def _optimiser(
     if flat and settings.critic_rate_multiple == 1.0:
         parts = [(actor + critic, rate)]
     parts = [(parameters, own_rate) for parameters, own_rate in parts if parameters]
-    vectors = tuple(FlatParameters(parameters) for parameters, _ in parts) if flat else ()
-    learned = [[vector.vector] for vector in vectors] if flat else [parameters for parameters, _ in parts]
+    vectors = tuple(as_one_vector(parameters) for parameters, _ in parts) if flat else ()
+    learned = [[vector] for vector in vectors] if flat else [parameters for parameters, _ in parts]
     groups = [{"params": params, "lr": own_rate} for params, (_, own_rate) in zip(learned, parts, strict=True)]
     optimiser = SkippingAdam(groups, lr=rate, eps=settings.adam_epsilon, fused=True)
     optimiser.skip_nonfinite = True
