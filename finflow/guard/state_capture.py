@@ -201,7 +201,7 @@ def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tens
         number, key = name.split(".", 1)
         if key == "step":
             if tensor.numel() != 1 or not 0 <= float(tensor) < 1e15:
-                raise ValueError("its count of steps is none")
+                raise ValueError("its count of steps is invalid")
         else:
             check_like(tensor, parameters[int(number)])
             if key == "exp_avg_sq" and bool((tensor < 0).any()):

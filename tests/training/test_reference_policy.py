@@ -261,7 +261,7 @@ def test_what_an_agent_saved_itself_is_a_reference_too(
         (
             {"blend": torch.full((4,), 0.5, dtype=torch.float64)},
             {},
-            "its blend with a reference is none",
+            "its blend with a reference is invalid",
         ),
         ({"policy/gate.bias": torch.zeros(4)}, {}, "does not fit this finflow"),
     ],

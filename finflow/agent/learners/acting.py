@@ -83,7 +83,7 @@ class PolicyAverage:
         """Restore both."""
         count = state["count"]
         if type(count) is not int or not 0 <= count <= 10**12:
-            raise ValueError("its count of updates is none")
+            raise ValueError("its count of updates is invalid")
         self.policy.load_state_dict(dict(tensors))
         self.count = count
 

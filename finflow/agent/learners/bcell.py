@@ -293,9 +293,9 @@ def with_members(tensors: Mapping[str, Tensor], prefix: str, count: int) -> dict
 
 
 def stored_settings(facts: Mapping[str, Any]) -> BCellConfig:
-    """Settings of an agent from a file, without those that are no longer an agent's; a TypeError for what is none."""
+    """Settings of an agent from a file, without those that are no longer an agent's; a TypeError for no mapping."""
     if not isinstance(facts, Mapping):
-        raise TypeError("its settings are no mapping")
+        raise TypeError("its settings are not a mapping")
     return BCellConfig(**{name: value for name, value in facts.items() if name not in FORMER_SETTINGS})
 
 
@@ -317,8 +317,8 @@ def _feature_names_of(facts: Mapping[str, Any]) -> dict[str, list[str]] | None:
 
 
 def _shape_of(facts: dict[str, Any], largest: int) -> NetworkShape:
-    """Sizes of an agent's networks; a size over ``largest``, or that is no count, is a ValueError."""
+    """Sizes of an agent's networks; a size over ``largest``, or that is not a count, is a ValueError."""
     sizes = NetworkShape.from_facts(facts["shape"])
     if not all(type(size) is int and 0 < size <= largest for size in sizes[:3]):
-        raise ValueError("its sizes are none")
+        raise ValueError("its sizes are invalid")
     return sizes

@@ -173,7 +173,7 @@ class Blend(NamedTuple):
         if confidence == UNDECIDED:
             return None
         if not (0.0 <= confidence <= 1.0 and reference in range(len(REFERENCES)) and column >= 0.0 and deviation > 0.0):
-            raise ValueError("its blend with a reference is none")
+            raise ValueError("its blend with a reference is invalid")
         return cls(confidence, REFERENCES[int(reference)], (int(column), deviation))
 
     def portfolio(self, states: States) -> Tensor:

@@ -91,11 +91,11 @@ class FrozenPolicy(PolicyEnsemble):
         numbers = {name: _numbers(tensors, name) for name in ("shares", "trade_limits", "blend_numbers")}
         shares, limits = numbers["shares"], numbers["trade_limits"]
         if not 0 < len(shares) <= MOST_MEMBERS or min(shares) < 0.0 or abs(math.fsum(shares) - 1.0) > 1e-6:
-            raise ValueError("the weights of its policies are none")
+            raise ValueError("the weights of its policies are invalid")
         if len(limits) != 2 or not 0.0 <= limits[0] <= limits[1] <= 1.0:
-            raise ValueError("its range of trade rates is none")
+            raise ValueError("its range of trade rates is invalid")
         if len(numbers["blend_numbers"]) != 4:
-            raise ValueError("its blend with a reference is none")
+            raise ValueError("its blend with a reference is invalid")
         blend = Blend.from_tensor(tensors["blend_numbers"])
         if blend is not None and blend.volatility[0] >= like.lens.shape[1] - 1:
             raise ValueError("its blend reads a feature that there is not")
@@ -109,12 +109,12 @@ class FrozenPolicy(PolicyEnsemble):
 
 
 def _numbers(tensors: Mapping[str, Tensor], name: str) -> list[float]:
-    """Finite numbers of a small tensor; a ValueError where it is missing or is none."""
+    """Finite numbers of a small tensor; a ValueError where it is missing or is not such."""
     tensor = tensors.get(name)
     if tensor is None or tensor.dtype != torch.float64 or tensor.dim() != 1 or tensor.numel() > MOST_MEMBERS:
         raise ValueError(f"it has no {name}")
     if not bool(tensor.isfinite().all()):
-        raise ValueError(f"its {name} hold what is not a number")
+        raise ValueError(f"its {name} are not finite")
     numbers: list[float] = tensor.tolist()
     return numbers
 

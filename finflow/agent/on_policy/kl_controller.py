@@ -38,7 +38,7 @@ class _Beta:
         """Restore the coefficient."""
         beta = state["beta"]
         if not isinstance(beta, int | float) or not 0.0 <= beta < math.inf:
-            raise ValueError("the coefficient of the KL penalty is no number of at least 0")
+            raise ValueError("the coefficient of the KL penalty is not a number of at least 0")
         self.beta = float(beta)
 
 
