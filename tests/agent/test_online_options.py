@@ -209,7 +209,7 @@ def test_cloning_keeps_experts_apart_online(shape: NetworkShape, make_batch: Mak
     apart = {}
     for weight in (0.0, 1.0):
         agent = make_agent(shape, expert_cloning=weight, actor_lr=1e-2)
-        for update in range(60):
+        for update in range(30):
             batch = make_batch(seed=update)
             agent.update_sac(batch._replace(named=named_in(batch)), coverage(), generator(update), update)
         test = make_batch(seed=10_000)

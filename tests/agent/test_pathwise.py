@@ -61,8 +61,8 @@ def test_least_loss_is_at_the_mean_return_and_quantiles_at_its_quantiles() -> No
     returns = torch.tensor([[0.2, -0.1]]) + luck
     mean = torch.zeros(1, 1, 2, requires_grad=True)
     quantiles = torch.zeros(1, 1, 2, 4, requires_grad=True)
-    optimiser = torch.optim.Adam([mean, quantiles], lr=0.05)
-    for _ in range(600):
+    optimiser = torch.optim.Adam([mean, quantiles], lr=0.1)
+    for _ in range(300):
         values = Valuation(mean.expand(1, 2000, 2), quantiles.expand(1, 2000, 2, 4))
         loss, _ = counterfactual_loss(values, returns, torch.tensor(1.0), True)
         optimiser.zero_grad()

@@ -89,7 +89,7 @@ def test_gradient_ascent_finds_the_better_portfolio(shape: NetworkShape, make_ba
     for cloning in (0.0, 30.0):
         policy, batch = ExpertPolicy(shape, generator()), make_batch(64)
         optimiser = torch.optim.Adam(policy.parameters(), lr=3e-3)
-        for _ in range(150):
+        for _ in range(80):
             action, likelihood, others, _ = policy.pathwise_gradient(batch, torch.ones(64))
             value = linearised_value(action.unsqueeze(1), lambda chosen: chosen[..., -1])[:, 0]
             loss = ddpg_bc_loss(value, torch.ones(64), likelihood, cloning) + others

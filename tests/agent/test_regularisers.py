@@ -142,7 +142,7 @@ def test_a_gate_that_is_held_open_stays_so_beside_an_anchor(shape: NetworkShape,
     states, anchor = make_batch(32).states, AnchorConfig(weight=1e2, to="equal-weight")
     least = {}
     for balance in (0.0, 1e2):
-        agent = trained(shape, make_batch, 60, anchor=anchor, gate_balance=balance, expert_cloning=0.0)
+        agent = trained(shape, make_batch, 40, anchor=anchor, gate_balance=balance, expert_cloning=0.0)
         least[balance] = float(agent.decide(states).gate.mean(dim=0).min())
     assert least[1e2] > max(0.15, 1.5 * least[0.0])
 

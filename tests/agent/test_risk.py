@@ -1,4 +1,4 @@
-"""Risk measures: they are their formulas, and a policy that climbs one behaves as it says."""
+"""Risk measures: they are their formulas, and a policy that learns by one holds what it says."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bo
 
     One step; two assets, no costs. ``excess``: rewards beside a reference that carries the same risk.
     """
-    shape = NetworkShape(7, 4, 32, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
+    shape = NetworkShape(7, 4, 16, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
     config = BCellConfig(
-        hidden_dim=32,
+        hidden_dim=16,
         n_quantiles=16,
         cql_samples=1,
-        actor_lr=3e-3,
-        critic_lr=3e-3,
+        actor_lr=5e-3,
+        critic_lr=5e-3,
         cql_alpha=0.0,
         alpha_init=0.003,
         alpha_mode="fixed",
@@ -93,7 +93,7 @@ def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bo
     )
     agent = BCell(shape, config, generator(1), CPU)
     density = torch.full((64, 1), math.lgamma(3.0))
-    for update in range(250):
+    for update in range(200):
         batch, draw = make_batch(64, 2, seed=update), generator(10_000 + update)
         told = batch.both.assets.clone()
         told[:, :, 0] = torch.tensor([1.0, -1.0])  # which of the two is the risky one
