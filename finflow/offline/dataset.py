@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import is_single_world
-from finflow.errors import FinflowError
+from finflow.errors import FinflowError, one_line
 from finflow.files import write_together
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
@@ -190,8 +190,7 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
     except FileNotFoundError:
         raise FinflowError(f"there is no dataset {path}") from None
     except Exception as error:  # damaged bytes make NumPy and zipfile fail in more ways than can be listed
-        message = " ".join(str(error).split())[:200]
-        raise FinflowError(f"{path} is not a whole finflow dataset ({message}); {ANEW}") from error
+        raise FinflowError(f"{path} is not a whole finflow dataset ({one_line(error)}); {ANEW}") from error
     different = [name for name in expected or {} if found.get(name) != (expected or {})[name]]
     if different:
         raise FinflowError(

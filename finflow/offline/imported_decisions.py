@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from finflow.env.coverage import smooth
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
-from finflow.errors import ConfigError
+from finflow.errors import ConfigError, first_few
 from finflow.ledger.accounting import drift, pay_dividends
 from finflow.market.panel import MarketPanel
 from finflow.offline.recorder import Recorder, Rows
@@ -209,18 +209,14 @@ def _columns(path: Path, header: list[str], assets: tuple[str, ...]) -> list[int
             place = len(assets)
         else:
             near = difflib.get_close_matches(name, [*assets, _CASH], n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; the assets are {_few(assets)}"
+            hint = f"; did you mean {near[0]}?" if near else f"; the assets are {first_few(assets, 5)}"
             raise ConfigError(f"{path}, line 1: {name[:40]!r} is no asset of this market{hint}")
         if place in places:
             raise ConfigError(f"{path}, line 1: column {name!r} appears more than once")
         places.append(place)
     if not any(place < len(assets) for place in places):
-        raise ConfigError(f"{path}, line 1: no column names an asset; the assets are {_few(assets)}")
+        raise ConfigError(f"{path}, line 1: no column names an asset; the assets are {first_few(assets, 5)}")
     return places
-
-
-def _few(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _date(path: Path, line: int, text: str, before: dt.date | None) -> dt.date:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from finflow.config import EvaluationConfig
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
-from finflow.errors import FinflowError
+from finflow.errors import FinflowError, one_line
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.memory_limit import read_table
 from finflow.preferences.pairs import Segment
@@ -183,8 +183,7 @@ def stored_path(run: str, strategy: str, process: DecisionProcess) -> PortfolioP
     try:
         return _path_in(folder, run, strategy, process)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise FinflowError(f"the report of the run {run} cannot be read: {said}") from None
+        raise FinflowError(f"the report of the run {run} cannot be read: {one_line(error)}") from None
 
 
 def _path_in(folder: Path, run: str, strategy: str, process: DecisionProcess) -> PortfolioPath:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import Config
-from finflow.errors import MarketError
+from finflow.errors import MarketError, first_few
 from finflow.market.panel import MarketPanel
 from finflow.market.price_gaps import describe_halts, find_halts
 from finflow.market.split_suspects import in_words, split_of
@@ -141,7 +141,7 @@ def check_gaps(panel: MarketPanel, since: int, calendar: TradingCalendar) -> Che
     missing = [str(day) for day in _without_bar(calendar, days)]
     findings = []
     if missing:
-        findings.append(f"no bar on {_listed(missing)}, which the calendar has as sessions")
+        findings.append(f"no bar on {first_few(missing, _SHOWN)}, which the calendar has as sessions")
     if halts := find_halts(panel, first):
         findings.append(describe_halts(halts))
     if not findings:
@@ -173,7 +173,7 @@ def check_jumps(panel: MarketPanel, since: int, train_end: int, limit: float) ->
         findings.append(f"{panel.assets[column]} {ratio - 1.0:+.0%} on {panel.dates[first + row + 1]}{hint}")
     if not findings:
         return Check("jumps", True, f"no move beyond {limit:g} training deviations since {panel.dates[first]}")
-    return Check("jumps", False, _listed(findings))
+    return Check("jumps", False, first_few(findings, _SHOWN))
 
 
 def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> Check:
@@ -202,7 +202,7 @@ def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data
         else:
             findings.append(f"{asset} was restated by a factor of {high:.6g} (a split or a dividend)")
     if findings:
-        return Check("history", False, _listed(findings))
+        return Check("history", False, first_few(findings, _SHOWN))
     return Check("history", True, "the prices of the run and of earlier decisions are unchanged")
 
 
@@ -219,7 +219,3 @@ def restatements(panel: MarketPanel, entries: Sequence[Mapping[str, Any]]) -> di
             if abs(factor - 1.0) > RESTATED:
                 factors.setdefault(asset, {})[entry["date"]] = factor
     return factors
-
-
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(words[:_SHOWN]) + (f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else "")

@@ -47,9 +47,9 @@ class AnswerServer(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
-            said = getattr(error, "strerror", None) or "a port is a number from 0 to 65535"
+            message = getattr(error, "strerror", None) or "a port is a number from 0 to 65535"
             raise FinflowError(
-                f"port {port} of {HOST} cannot be opened: {said}; choose another with --port, or 0 for a free one"
+                f"port {port} of {HOST} cannot be opened: {message}; choose another with --port, or 0 for a free one"
             ) from None
         self.token = secrets.token_urlsafe(32)
         names = (HOST, "localhost")
@@ -104,8 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/answer":
             self._send_json(HTTPStatus.NOT_FOUND, {"error": "answers go to /answer"})
         elif not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.token.encode()):
-            said = "this page is of an earlier start of the server; load it again"
-            self._send_json(HTTPStatus.FORBIDDEN, {"error": said})
+            message = "this page is of an earlier start of the server; load it again"
+            self._send_json(HTTPStatus.FORBIDDEN, {"error": message})
         else:
             self._take(self._content())
 
@@ -113,8 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
         number, act = (content.get(name) for name in ("question", "act")) if isinstance(content, dict) else (None, None)
         known = number is None or type(number) is int
         if not known or act not in (*CHOICES, "skip", "undo"):
-            said = "an answer is an object of JSON: question, a number or null, and act: left, tie, right, skip or undo"
-            self._send_json(HTTPStatus.BAD_REQUEST, {"error": said})
+            message = "an answer is an object of JSON: question, a number or null, and act: left, tie, right, skip or undo"
+            self._send_json(HTTPStatus.BAD_REQUEST, {"error": message})
             return
         session, status, answer = self.server.session, HTTPStatus.OK, {}
         try:
