@@ -113,8 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
         number, act = (content.get(name) for name in ("question", "act")) if isinstance(content, dict) else (None, None)
         known = number is None or type(number) is int
         if not known or act not in (*CHOICES, "skip", "undo"):
-            message = "an answer is an object of JSON: question, a number or null, and act: left, tie, right, skip or undo"
-            self._send_json(HTTPStatus.BAD_REQUEST, {"error": message})
+            text = "an answer is an object of JSON: question, a number or null, and act: left, tie, right, skip or undo"
+            self._send_json(HTTPStatus.BAD_REQUEST, {"error": text})
             return
         session, status, answer = self.server.session, HTTPStatus.OK, {}
         try:
