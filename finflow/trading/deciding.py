@@ -29,7 +29,6 @@ from finflow.trading.live_market import (
     load_agents,
     load_prices,
     market_until,
-    newest_until,
 )
 from finflow.trading.trading_calendar import TradingCalendar, calendar_of
 
@@ -219,7 +218,7 @@ def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[Market
     asks, past = config.market.source == "yfinance", request.date is not None
 
     def aged(fresh: bool) -> tuple[MarketPanel, TradingCalendar, Check]:
-        panel = newest_until(load_prices(config, fresh), request.date)
+        panel = load_prices(config, request.date, fresh)
         calendar = calendar_of(config.trading.calendar, panel.dates)
         return panel, calendar, price_checks.check_age(panel, day, calendar, config)
 

@@ -164,19 +164,32 @@ class LiveMarket(NamedTuple):
         return self.panel.n_bars if self.process.lag else self.panel.n_bars - 1
 
 
-def load_prices(config: Config, fresh: bool = False) -> MarketPanel:
-    """All prices that the configured source has, beyond the test window too.
+def load_prices(config: Config, until: dt.date | None = None, fresh: bool = False) -> MarketPanel:
+    """All prices that the configured source has, up to a date, beyond the test window too.
 
     Parameters
     ----------
     config : Config
+    until : date, optional
+        The last day; the newest bar when left out.
     fresh : bool
         Ask for what is newer than the stored prices, where they are downloaded.
+
+    Raises
+    ------
+    ConfigError
+        If the date lies before all prices.
     """
     changes: dict[str, object] = {"test_end": None}
     if fresh:
         changes["extend_cache"] = True
-    return load_panel(config.market.model_copy(update=changes))
+    panel = load_panel(config.market.model_copy(update=changes))
+    if until is None:
+        return panel
+    count = panel.bars_until(until)
+    if count < 2:
+        raise ConfigError(f"--date {until} lies before the prices, which begin on {panel.dates[0]}")
+    return panel.until(count)
 
 
 def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
@@ -205,22 +218,6 @@ def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
     moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, train_end))
     process = DecisionProcess(panel, features, config.env, config.objectives, moments)
     return LiveMarket(panel, train_end, validation_end, process, features, ranges)
-
-
-def newest_until(panel: MarketPanel, date: dt.date | None) -> MarketPanel:
-    """Cut a panel at a date; all of it where there is none.
-
-    Raises
-    ------
-    ConfigError
-        If the date lies before all prices.
-    """
-    if date is None:
-        return panel
-    count = panel.bars_until(date)
-    if count < 2:
-        raise ConfigError(f"--date {date} lies before the prices, which begin on {panel.dates[0]}")
-    return panel.until(count)
 
 
 def _read_part(path: Path, key: str) -> dict[str, Any]:

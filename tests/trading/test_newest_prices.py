@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finflow.config import Config
+from finflow.config import Config, MarketConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
-from finflow.trading import deciding
+from finflow.trading import deciding, live_market
 from finflow.trading.deciding import Request
 
 STORED, NEW = (np.arange("2024-05-01", end, dtype="datetime64[D]") for end in ("2024-06-13", "2024-06-14"))
@@ -27,13 +27,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each request was for newer prices than the stored ones; Yahoo answers unless it is ``down``."""
     found: list[bool] = []
 
-    def load(config: Config, fresh: bool = False) -> MarketPanel:
-        found.append(fresh)
-        if fresh and config.market.benchmark == "DOWN":
+    def load(market: MarketConfig) -> MarketPanel:
+        found.append(market.extend_cache)
+        if market.extend_cache and market.benchmark == "DOWN":
             raise MarketError("no prices could be downloaded; check the network")
-        return panel_of(NEW if fresh else STORED)
+        return panel_of(NEW if market.extend_cache else STORED)
 
-    monkeypatch.setattr(deciding, "load_prices", load)
+    monkeypatch.setattr(live_market, "load_panel", load)
     return found
 
 

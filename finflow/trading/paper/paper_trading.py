@@ -24,7 +24,7 @@ from finflow.trading.brokers.broker import NotYet
 from finflow.trading.brokers.order_routing import OrderRouting
 from finflow.trading.deciding import ALPACA, Request, decide_with, open_routing
 from finflow.trading.decision_log import STATE, DecisionLog
-from finflow.trading.live_market import TRADING, Agents, load_agents, load_prices, market_until, newest_until
+from finflow.trading.live_market import TRADING, Agents, load_agents, load_prices, market_until
 from finflow.trading.paper.expectation import Expectation
 from finflow.trading.paper.paper_account import Evening, PaperAccount, broker_evening
 from finflow.trading.paper.paper_page import PaperNumbers, numbers_of, paper_page
@@ -180,7 +180,7 @@ class _Trading:
 
     def prices(self, fresh: bool = False) -> MarketPanel:
         """Prices up to the last day asked for."""
-        return newest_until(load_prices(self.agents.config, fresh), self.request.until)
+        return load_prices(self.agents.config, self.request.until, fresh)
 
     def next_prices(self, clock: Clock) -> MarketPanel:
         """Wait until the prices have a bar after the last evening."""
