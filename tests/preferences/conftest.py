@@ -33,7 +33,7 @@ SMALL: dict[str, object] = {
     "bcell.hidden_dim": 16,
     "env.episode_length": 20,
     "preferences.judge.strategies": ["equal-weight", "momentum"],
-    "preferences.judge.random": 12,
+    "preferences.judge.random": 6,
     "preferences.judge.length": 10,
 }
 

@@ -43,7 +43,7 @@ def pairs(small_market: SegmentMarket, small_config: Config) -> PairTensors:
 
 @pytest.fixture(scope="module")
 def learned(pairs: PairTensors, small_data: TrainingData) -> LearnedModel:
-    config = small_data.config.preferences.model.model_copy(update={"epochs": 15, "learning_curve": 2})
+    config = small_data.config.preferences.model.model_copy(update={"epochs": 5, "learning_curve": 2})
     return learn_model(pairs, small_data.shape, config, seed=0)
 
 
@@ -53,7 +53,7 @@ def test_a_known_utility_is_learned(learned: LearnedModel, small_market: Segment
     print("\n".join([*learned.lines(), found.line("fresh pairs")]))
     assert found.attainable == pytest.approx(0.9)
     assert found.accuracy is not None
-    assert found.accuracy > 0.82  # found: 0.879; 0.777 before what is linear learned first
+    assert found.accuracy > 0.82  # 0.897 was reached, and 0.777 without the linear fit
     assert found.separation is not None
     assert found.separation > 0.3
     assert [row["pairs"] for row in learned.curve] == [learned.counts["fitted"] // 2, learned.counts["fitted"]]
@@ -78,10 +78,9 @@ def test_a_decision_is_scored_with_what_was_known(pairs: PairTensors, small_data
 
 
 def test_the_same_seed_learns_the_same_model_and_makes_the_same_file(
-    small_market: SegmentMarket, small_config: Config, small_data: TrainingData, tmp_path: Path
+    pairs: PairTensors, small_data: TrainingData, tmp_path: Path
 ) -> None:
     config = small_data.config.preferences.model.model_copy(update={"epochs": 2, "learning_curve": 1})
-    pairs = tensors(small_market, small_config, 100, seed=0)
     first, second = (learn_model(pairs, small_data.shape, config, seed=4) for _ in range(2))
     for name, learned in (("one", first), ("two", second)):
         save_model(tmp_path / name, learned, config, ("a", "b"))
@@ -130,7 +129,7 @@ def test_the_final_calibration_is_by_every_pair_that_was_not_learned_from(
     learned: LearnedModel, pairs: PairTensors, small_data: TrainingData
 ) -> None:
     """No temperature near it makes those answers more likely; the reported figures are of the calibration before."""
-    config = small_data.config.preferences.model
+    config = small_data.config.preferences.model.model_copy(update={"epochs": 5})
     split = split_pairs(pairs, config, 0)
     rows = np.concatenate([split.calibration, split.held_out, split.later])
     reached = negative_log_likelihood(pairs, learned.model, rows)
