@@ -15,7 +15,7 @@ import numpy as np
 
 from finflow.config import Config
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.statistics.metrics import summarise
+from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import TrainingData, prepare, prepare_from, process_on
@@ -196,11 +196,6 @@ def largest_unlisted(training_data: TrainingData, trainer: FinFlowTrainer) -> fl
     targets = trainer.agent.act(process.observe(process.start(bars, weights)))
     barred = ~process.known_listed(bars)
     return float(targets[:, :-1][barred].max()) if barred.any() else 0.0
-
-
-def sharpe_of(run: Backtest) -> float:
-    """Annual Sharpe ratio of a backtest."""
-    return float(summarise(run, 0.05)["sharpe"])
 
 
 def upper_bound(losses: Sequence[float]) -> float:

@@ -20,7 +20,7 @@ from scipy import stats
 from finflow.agent.networks.decision import REFERENCES
 from finflow.config import Config, flatten
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.statistics.metrics import summarise
+from finflow.evaluation.statistics.metrics import sharpe_of, summarise
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import TrainingData, prepare, prepare_from
@@ -214,11 +214,6 @@ def _of_online(found: Sequence[Validation]) -> tuple[Backtest, Backtest]:
     """Backtests of validation at the hand-over and at the end."""
     online = [one.backtest for one in found if one.phase == "online"]
     return online[0], online[-1]
-
-
-def sharpe_of(run: Backtest) -> float:
-    """Annual Sharpe ratio of a backtest, in excess of cash."""
-    return float(summarise(run, 0.05)["sharpe"])
 
 
 def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:

@@ -13,11 +13,12 @@ import numpy as np
 
 from finflow.config import Config, changed_config
 from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.listings import REDUCED, sharpe_of
+from scripts.evidence.listings import REDUCED
 from scripts.evidence.rollouts import monthly
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant

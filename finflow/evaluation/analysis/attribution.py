@@ -29,12 +29,12 @@ from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest, ComparisonContext
 from finflow.evaluation.report.report_numbers import Number, Numbers, Path, about
+from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 
 __all__ = ["Attribution", "attribute", "expert_shares", "section"]
 
 FloatArray = NDArray[np.float64]
-BASELINE = "equal-weight"
 SHOWN = 15  # assets at either end, where there are many
 
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from finflow.evaluation.report.report_numbers import Number, Numbers, about
+from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bars_per_month
 from finflow.market.panel import MarketPanel
@@ -34,7 +35,6 @@ from finflow.market.panel import MarketPanel
 FloatArray = NDArray[np.float64]
 Trait = Literal["volatility", "diversification", "momentum", "beta", "growth"]
 TRAITS: tuple[Trait, ...] = get_args(Trait)
-EQUAL_WEIGHT = "equal-weight"
 LARGEST_CASH = 0.7
 #: Expert -> the trait that its name claims, and whether it is to have most of it or least.
 CLAIMS: dict[str, tuple[Trait, Literal["least", "most"]]] = {
@@ -83,7 +83,7 @@ class ExpertTraits:
                 sleeve=self.holds(name, "sleeve"), total=self.holds(name, "total"), invested=self.invested(name)
             )
             for name in self.cash
-            if name != EQUAL_WEIGHT
+            if name != BASELINE
         }
         object.__setattr__(self, "as_called", called)
 
@@ -97,7 +97,7 @@ class ExpertTraits:
         trait, direction = CLAIMS[expert]
         table = self.sleeve if of == "sleeve" else self.total
         own = table[expert][trait]
-        rivals = [EQUAL_WEIGHT] if expert == "volatility" else [name for name in CLAIMS if name != expert]
+        rivals = [BASELINE] if expert == "volatility" else [name for name in CLAIMS if name != expert]
         others = [table[name][trait] for name in rivals if name in table]
         return bool(all(own < other for other in others) if direction == "least" else all(own > o for o in others))
 
@@ -137,7 +137,7 @@ def expert_traits(
     rows = [(step, bar) for step, bar in enumerate(known) if bar >= long]
     if not rows:
         raise ValueError(f"no decision has {long} bars before it")
-    every = (*names, EQUAL_WEIGHT)
+    every = (*names, BASELINE)
     found = np.full((2, len(rows), len(every), len(TRAITS)), np.nan)
     cash = np.empty((len(rows), len(every)))
     for place, (step, bar) in enumerate(rows):
@@ -221,7 +221,7 @@ def section(found: ExpertTraits, window: str) -> Section:
                 ("Cash", Cell(("cash", ROW), "%", 0)),
                 ("As called", {name: said[found.holds(name, of)] for name in table}),
             ),
-            marked=EQUAL_WEIGHT,
+            marked=BASELINE,
         )
         for title, of, table in (("Of the risky sleeve", "sleeve", found.sleeve), ("With cash", "total", found.total))
     )

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
@@ -30,7 +29,6 @@ __all__ = [
     "Optimality",
     "growth_of_runs",
     "optimality",
-    "optimum_numbers",
     "score",
     "score_runs",
 ]
@@ -56,66 +54,7 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class Optimality:
-    """The score and what it is made of; utilities in log growth a bar.
-
-    Attributes
-    ----------
-    score : float
-        1 is the optimum, 0 the baseline; NaN where the optimum is not measurably better than the baseline.
-    standard_error : float
-        Of the score, by the delta method on batches of 60 bars.
-    utility, optimum, baseline : float
-        U, U* and U0 on these bars.
-    baseline_name : str
-        Which of the two U0 is.
-    bars : int
-        Over all samples.
-    """
-
-    score: float
-    standard_error: float
-    utility: float
-    optimum: float
-    baseline: float
-    baseline_name: str
-    bars: int
-
-
-@dataclass(frozen=True, eq=False)
-class KnownOptimum:
-    """Scores in a market whose optimum is known.
-
-    Attributes
-    ----------
-    parameters : mapping
-        Of the price process, per bar.
-    method : str
-        How the optimum was found.
-    utility : float
-        Of the optimum in the long run, in log growth a bar; no price was needed for it.
-    policy : mapping
-        Belief -> target of the optimum, in words.
-    scores : mapping
-        Strategy -> its score.
-    """
-
-    parameters: Mapping[str, object]
-    method: str
-    utility: float
-    policy: Mapping[str, str]
-    scores: Mapping[str, Optimality]
-
-
-class OptimumWindow(TypedDict):
-    """The best policy and the baseline over this window."""
-
-    optimum: Annotated[Number, about("Log growth a bar of the best policy.")]
-    baseline: Annotated[Number, about("Of the better of equal weight and holding.")]
-    baseline_name: Annotated[str, about("Name of that one.")]
-
-
-class Score(TypedDict):
+class Score:
     """One strategy's score."""
 
     score: Annotated[Number, about("1 is the optimum, 0 the baseline.")]
@@ -123,15 +62,36 @@ class Score(TypedDict):
     utility: Annotated[Number, about("Expected log growth a bar of its weights under the price process.")]
 
 
-class OptimumNumbers(TypedDict):
+@dataclass(frozen=True)
+class OptimumWindow:
+    """The best policy and the baseline over this window."""
+
+    optimum: Annotated[Number, about("Log growth a bar of the best policy.")]
+    baseline: Annotated[Number, about("Of the better of equal weight and holding.")]
+    baseline_name: Annotated[str, about("Name of that one.")]
+
+
+@dataclass(frozen=True)
+class Optimality(OptimumWindow, Score):
+    """The score, NaN where the optimum is not measurably better than the baseline, and what it is made of.
+
+    Utilities U, U* and U0 are in log growth a bar, over all samples. The standard error is by the delta method on
+    batches of 60 bars.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class KnownOptimum:
     """Nearness to the best policy, in a synthetic market."""
 
-    parameters: Annotated[dict[str, Any], about("Of the price process, per bar; the names depend on the process.")]
+    parameters: Annotated[Mapping[str, Any], about("Of the price process, per bar; the names depend on the process.")]
     method: Annotated[str, about("Method that found the best policy.")]
-    policy: Annotated[dict[str, Any], about("Its targets for an account in equal weights; names depend on the method.")]
+    policy: Annotated[
+        Mapping[str, Any], about("Its targets for an account in equal weights; names depend on the method.")
+    ]
     utility: Annotated[Number, about("Its log growth a bar, in the long run.")]
     window: Annotated[OptimumWindow, about("Over this window.")]
-    scores: Annotated[dict[str, Score], about("By strategy.")]
+    scores: Annotated[Mapping[str, Score], about("By strategy.")]
 
 
 def score(utility: float, baseline: float, optimum: float) -> float:
@@ -156,13 +116,15 @@ def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest]
         raise MarketError("the score against the optimum needs a market with a known one: market.source=synthetic")
     growth = growth_of_runs(process, window, runs, best)
     references = [growth[name] for name in (best.policy.name, EqualWeight.name, BuyAndHold.name)]
-    assets = process.panel.assets
+    scores = {name: optimality([Growth(own, *references)]) for name, own in growth.items()}
+    one = next(iter(scores.values()))
     return KnownOptimum(
         parameters=process.panel.provenance["parameters"],
         method=best.method,
         utility=best.utility,
-        policy=best.examples(assets),
-        scores={name: optimality([Growth(own, *references)]) for name, own in growth.items()},
+        policy=best.examples(process.panel.assets),
+        window=OptimumWindow(one.optimum, one.baseline, one.baseline_name),
+        scores={name: Score(each.score, each.standard_error, each.utility) for name, each in scores.items()},
     )
 
 
@@ -192,7 +154,6 @@ def optimality(samples: Sequence[Growth]) -> Optimality:
         optimum=float(optimal.mean()),
         baseline=float(baseline.mean()),
         baseline_name=name,
-        bars=len(strategy),
     )
 
 
@@ -210,22 +171,6 @@ def growth_of_runs(
     beliefs = prices.filtered(np.log(process.panel.close))[bars.start : bars.stop]
     cash = float(np.log1p(runs[0].cash_returns[0]))
     return {run.name: np.log1p(-run.costs) + expected_growth(prices, run.weights, beliefs, cash) for run in runs}
-
-
-def optimum_numbers(known: KnownOptimum) -> OptimumNumbers:
-    """Numbers of the scores for `metrics.json`; utilities are log growth a bar."""
-    one = next(iter(known.scores.values()))
-    return {
-        "parameters": dict(known.parameters),
-        "method": known.method,
-        "policy": dict(known.policy),
-        "utility": known.utility,
-        "window": {"optimum": one.optimum, "baseline": one.baseline, "baseline_name": one.baseline_name},
-        "scores": {
-            name: {"score": each.score, "standard_error": each.standard_error, "utility": each.utility}
-            for name, each in known.scores.items()
-        },
-    }
 
 
 def _standard_error(values: FloatArray) -> float:

@@ -180,7 +180,7 @@ def _figures(run: Backtest) -> Stressed:
     return {
         "return": float(np.prod(1.0 + run.returns) - 1.0),
         "max_drawdown": metrics.max_drawdown(run.returns),
-        "sharpe": metrics.sharpe(run.returns, run.cash_returns, run.bars_per_year),
+        "sharpe": metrics.sharpe_of(run),
         "annual_volatility": metrics.annual_volatility(run.returns, run.bars_per_year),
         "worst_day": float(run.returns.min()),
         "turnover": float(run.turnover.sum()),

@@ -22,6 +22,7 @@ from finflow.errors import ConfigError
 from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, legend_of_figure, render
 from finflow.evaluation.report.report_numbers import show
+from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Section, Sentence, Table, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.strategies.classical import ONLINE, EqualWeight
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 COSTS = (0.0, 5.0, 10.0, 25.0, 50.0)
 LAGS = (0, 1, 2)
 CAPITALS = (1e4, 1e5, 1e6, 1e7, 1e8, 1e9)
-BASELINE = "equal-weight"
 SHOWN = ("sharpe", "annual_return", "annual_turnover", "annual_cost")
 DEAREST_BPS = 1000.0
 SMALLEST_CAPITAL, LARGEST_CAPITAL = 1e2, 1e16
@@ -95,7 +95,7 @@ def _break_even(
     found: dict[str, float | None] = {}
     words: list[Sentence] = []
     with forked(partial(_even, context, costs, _mean_return)) as by_return:
-        by_sharpe = _even(context, costs, _sharpe)
+        by_sharpe = _even(context, costs, metrics.sharpe_of)
     for key, bps, said in (("return", by_return(), "return"), ("sharpe", by_sharpe, "Sharpe ratio")):
         beyond = bps is not None and not np.isfinite(bps)
         found |= {f"{key}_bps": None if beyond else bps, f"{key}_beyond_bps": DEAREST_BPS if beyond else None}
@@ -127,10 +127,6 @@ def _even(
 def _mean_return(run: Backtest) -> float:
     """Mean net return of a bar."""
     return float(run.returns.mean())
-
-
-def _sharpe(run: Backtest) -> float:
-    return float(metrics.sharpe(run.returns, run.cash_returns, run.bars_per_year))
 
 
 def _capital(context: ComparisonContext, numbers: dict[str, object]) -> list[Sentence]:
@@ -194,7 +190,7 @@ def _pair(context: ComparisonContext) -> list[str]:
 def _figure(context: ComparisonContext, costs: Mapping[str, Mapping[str, Backtest]]) -> Rendered:
     """Sharpe ratio over cost: the judged strategy, equal weight, and the others in grey."""
     shown = [name for name in context.names if name not in ONLINE or name == context.judged]
-    values = {name: [_sharpe(runs[name]) for runs in costs.values()] for name in shown}
+    values = {name: [metrics.sharpe_of(runs[name]) for runs in costs.values()] for name in shown}
     judged = context.judged
 
     def draw(figure: Figure) -> None:

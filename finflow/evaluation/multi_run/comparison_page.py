@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,10 @@ from finflow.evaluation.report.curve_overlay import measure_curves
 from finflow.evaluation.report.drawing import BLACK, TIMES, Rendered, finish_wealth, line_look, render_measured
 from finflow.evaluation.report.metric_tables import columns
 from finflow.evaluation.report.page import figure_section, verdicts_of_several
-from finflow.evaluation.report.report_numbers import DASH, about, json_text
+from finflow.evaluation.report.report_numbers import DASH, about, json_text, one_of
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Finding, Section, make_table, render_page
-from finflow.evaluation.statistics.metrics import ComparedMetric
-from finflow.evaluation.statistics.run_statistics import Estimate
+from finflow.evaluation.statistics.run_statistics import DIFFERENCE, Estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,12 +24,13 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 _COLUMNS = {column.key: column for column in columns(0.05)}
+_SHOWN = ("sharpe", "annual_return", "annual_volatility", "max_drawdown", "cvar", "annual_turnover", "annual_cost")
 #: Metric -> heading, unit, decimals.
 METRICS = {
     key: ("CVaR" if key == "cvar" else _COLUMNS[key].heading, _COLUMNS[key].unit, _COLUMNS[key].decimals)
-    for key in get_args(ComparedMetric)
-    if key in _COLUMNS
+    for key in _SHOWN
 }
+ComparedMetric = Annotated[str, one_of((*METRICS, DIFFERENCE))]
 _DIFFERENCE = ("Sharpe over equal weight", "", 2)
 
 

@@ -20,15 +20,14 @@ from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.multi_run.repeated_trainings import Paths
-from finflow.evaluation.report.drawing import MINUS
 from finflow.evaluation.report.page import verdict_table
 from finflow.evaluation.report.report_numbers import Number, about, years_unit
 from finflow.evaluation.report.section import Cell, Section, Sentence
 from finflow.evaluation.statistics.bootstrap import draw_days, resample_sharpe
 from finflow.evaluation.statistics.least_difference import LeastDifference
+from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.report_statistics import VerdictNumbers, verdict_numbers, verdict_with_power
-from finflow.evaluation.statistics.run_statistics import sharpe_of
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.evaluation.statistics.verdict import Rival, Verdict
 
@@ -79,7 +78,7 @@ def joined_section(found: Paths, patient: Backtest, tries: Tries, resampling: Re
             ". It is a second opinion beside that of the test window: more years, but years that whoever chose the "
             "configuration may have seen.",
         ),
-        *(f"{'✓' if one.enough else '✗'} {one.said.replace(' -', ' ' + MINUS)}" for one in verdict.reasons),
+        *map(str, verdict.reasons),
     ]
     table = verdict_table(verdict, least, years_unit(bars))
     return Section(KEY, "All judged years together", numbers, (table,), words=tuple(words))

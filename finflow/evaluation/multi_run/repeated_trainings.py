@@ -19,6 +19,7 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, finish_wealth, render
 from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table
+from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.evaluation.statistics.report_statistics import cscv_of
 from finflow.evaluation.statistics.run_statistics import (
     distribution,
@@ -26,7 +27,6 @@ from finflow.evaluation.statistics.run_statistics import (
     figures_of,
     improvement_estimate,
     probability_of_improvement,
-    sharpe_of,
     spread_table,
 )
 

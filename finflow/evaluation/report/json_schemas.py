@@ -20,11 +20,11 @@ from finflow.evaluation.analysis.expert_traits import ExpertTraits, GateState
 from finflow.evaluation.analysis.factors import Factors
 from finflow.evaluation.analysis.feature_distance import FeatureDistance
 from finflow.evaluation.analysis.generalisation_section import Generalisation
-from finflow.evaluation.analysis.optimality import OptimumNumbers
+from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.analysis.out_of_fold_section import OutOfFold
 from finflow.evaluation.analysis.ranking import RankingNumbers
 from finflow.evaluation.analysis.stress import StressPeriod
-from finflow.evaluation.multi_run.comparison_page import Seeds
+from finflow.evaluation.multi_run.comparison_page import ComparedMetric, Seeds
 from finflow.evaluation.multi_run.joined_verdict import WalkForwardVerdict
 from finflow.evaluation.report.report_numbers import (
     Answer,
@@ -40,11 +40,12 @@ from finflow.evaluation.report.report_numbers import (
     Turnover,
     Volatility,
     about,
+    one_of,
 )
 from finflow.evaluation.report.results import Bootstrap, Difference, Strategy, Window
 from finflow.evaluation.statistics.backtest_overfitting import OverfittingNumbers
 from finflow.evaluation.statistics.bootstrap import Interval
-from finflow.evaluation.statistics.metrics import ComparedMetric, Metrics
+from finflow.evaluation.statistics.metrics import Metrics
 from finflow.evaluation.statistics.report_statistics import StepM, VerdictNumbers
 from finflow.evaluation.statistics.run_statistics import RunFigures, Spread
 
@@ -112,16 +113,13 @@ class Sweeps(TypedDict):
     capacity: Annotated[Number, about("Capital at which costs of size take half of the lead over equal weight.")]
 
 
-class ProtocolWindow(RunFigures):
+class ProtocolWindow(RunFigures, Window):
     """Figures of one training in one window."""
 
     fold: Annotated[int, about("Fold of the training.")]
     seed: Annotated[int, about("Its seed.")]
     window: Annotated[int, about("Number of the window, from 1, in the order of time.")]
     path: Annotated[int, about("The path that it belongs to, from 1, of its seed.")]
-    start: Annotated[str, about("End of the first holding period.")]
-    end: Annotated[str, about("End of the last.")]
-    days: Annotated[int, about("Holding periods.")]
 
 
 class ProtocolPath(RunFigures):
@@ -130,7 +128,7 @@ class ProtocolPath(RunFigures):
     pbo: Annotated[Share, about("Probability that choosing among it and the strategies by Sharpe ratio is overfitted.")]
 
 
-Spreads = dict[Literal["sharpe", "max_drawdown", "annual_turnover", "annual_return", "sharpe_difference"], Spread]
+Spreads = dict[Annotated[str, one_of(RunFigures.__annotations__)], Spread]
 
 
 class Improvement(TypedDict):
@@ -226,7 +224,7 @@ class Report(TypedDict):
     overfitting: Annotated[
         OverfittingNumbers | None, about("Of choosing the best by Sharpe ratio; null where it cannot be told.")
     ]
-    optimum: NotRequired[OptimumNumbers]
+    optimum: NotRequired[KnownOptimum]
     attribution: NotRequired[
         Annotated[dict[str, Earned], about("By strategy: earnings of 1 invested, by source, in money.")]
     ]

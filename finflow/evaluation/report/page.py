@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from finflow.evaluation.report.drawing import MINUS, Rendered
+from finflow.evaluation.analysis.optimality import KnownOptimum
+from finflow.evaluation.report.drawing import Rendered
 from finflow.evaluation.report.metric_tables import (
     columns,
     comparison_section,
@@ -90,7 +91,7 @@ def build_page(
     sections = [
         comparison_section(data, content),
         _evidence(data, results, content),
-        _optimum(data, content),
+        _optimum(data.optimum, data.agent.name),
         *(figure_section(figure) for figure in figures),
         experts_section(data, content),
         *data.sections,
@@ -138,7 +139,6 @@ def verdicts_of_several(answers: Mapping[str, str | None], warning: str) -> Find
 def _finding(data: ReportData, results: Results, content: Mapping[str, object]) -> Finding:
     verdict = results.evidence.verdict
     heading, words = _finding_words(data, results, content)
-    marks = () if verdict is None else verdict.reasons
     by_key = {column.key: column for column in columns(data.cvar_alpha)}
     tiles = []
     for key in ("annual_return", "sharpe", "max_drawdown", "annual_turnover"):
@@ -153,7 +153,7 @@ def _finding(data: ReportData, results: Results, content: Mapping[str, object]) 
         notes=(_readings_text(data.tries),),
         within=(),
         kind="not-compared" if verdict is None else KINDS[verdict.answer],
-        reasons=tuple(f"{'✓' if one.enough else '✗'} {one.said.replace(' -', ' ' + MINUS)}" for one in marks),
+        reasons=() if verdict is None else tuple(map(str, verdict.reasons)),
         tiles=tuple(tiles),
     )
 
@@ -255,19 +255,18 @@ def _evidence(data: ReportData, results: Results, content: Mapping[str, object])
     return Section("evidence", "Tests", content, tuple(tables), notes=notes, within=())
 
 
-def _optimum(data: ReportData, content: Mapping[str, object]) -> Section | None:
+def _optimum(known: KnownOptimum | None, judged: str) -> Section | None:
     """Scores in a market whose best policy is known; None in any other."""
-    known, numbers = data.optimum, content.get("optimum")
-    if known is None or not isinstance(numbers, Mapping):
+    if known is None:
         return None
     columns_shown = (
         ("Score", Cell(("scores", ROW, "score"), decimals=3, error=("scores", ROW, "standard_error"))),
         ("Log growth a bar", Cell(("scores", ROW, "utility"), "%", 4)),
     )
-    one = next(iter(known.scores.values()))
-    nothing = "" if math.isfinite(one.score) else " Here the optimum is not measurably better: there is no score."
+    scored = math.isfinite(next(iter(known.scores.values())).score)
+    nothing = "" if scored else " Here the optimum is not measurably better: there is no score."
     notes = (
-        f"1 is the optimum, 0 is {one.baseline_name}, the better of equal weight and holding; ± is a standard "
+        f"1 is the optimum, 0 is {known.window.baseline_name}, the better of equal weight and holding; ± is a standard "
         f"error. Growth is the expected log growth of the weights held under the price process, net of costs.{nothing}",
         (
             f"The best policy: {known.method}. In the long run it grows by ",
@@ -277,8 +276,8 @@ def _optimum(data: ReportData, content: Mapping[str, object]) -> Section | None:
         f"Its targets for an account in equal weights: {_text_of(known.policy)}.",
         f"Parameters of the price process, per bar: {_text_of(known.parameters)}.",
     )
-    table = make_table("Scores", "Strategy", list(known.scores), columns_shown, marked=data.agent.name, heading=False)
-    return Section("optimum", "Nearness to the optimum", numbers, (table,), notes=notes)
+    table = make_table("Scores", "Strategy", list(known.scores), columns_shown, marked=judged, heading=False)
+    return Section("optimum", "Nearness to the optimum", vars(known), (table,), notes=notes)
 
 
 def _guard_events(events: Sequence[Mapping[str, object]] | None) -> Section | None:

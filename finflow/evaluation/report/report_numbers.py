@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any, Literal
 
@@ -50,6 +50,11 @@ def about(description: str) -> FieldInfo:
 def _within(**limits: float) -> WithJsonSchema:
     """Schema of a number that may be undefined: NaN here, which is null in JSON."""
     return WithJsonSchema({"anyOf": [{"type": "number", **limits}, {"type": "null"}]})
+
+
+def one_of(names: Iterable[str]) -> WithJsonSchema:
+    """Schema of a text that is one of these."""
+    return WithJsonSchema({"enum": list(names), "type": "string"})
 
 
 Number = Annotated[float, _within()]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
-from finflow.evaluation.analysis.optimality import KnownOptimum, optimum_numbers
+from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.report_numbers import Bounds, Number, Share, about, json_text, plain
 from finflow.evaluation.report.section import Section
@@ -50,7 +50,7 @@ class ReportData:
     notes
         Limits of the data, a sentence each.
     optimum
-        In a made-up market, its best policy, and how near to it the strategies come.
+        In a synthetic market, its best policy, and how near to it the strategies come.
     experts
         The agent's experts, each deciding alone; over the same days.
     sections
@@ -228,14 +228,14 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
         "against_equal_weight": {
             "finding": results.finding,
             "sharpe_difference": None if difference is None else difference.value,
-            "interval": None if difference is None else _ends(difference.interval),
+            "interval": None if difference is None else difference.interval.bounds,
             "share_ahead": None if difference is None else difference.share_ahead,
         },
         "strategies": {
             name: {
                 **summary,
                 **track_table(results.evidence.tracks[name]),
-                "intervals": {key: _ends(bounds) for key, bounds in results.intervals[name].items()},
+                "intervals": {key: bounds.bounds for key, bounds in results.intervals[name].items()},
             }
             for name, summary in results.metrics.items()
         },
@@ -247,7 +247,7 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
         **evidence_table(results.evidence),
     }
     if data.optimum is not None:
-        content["optimum"] = optimum_numbers(data.optimum)
+        content["optimum"] = data.optimum
     content |= {section.key: section.numbers for section in data.sections}
     made: dict[str, object] = plain(content)
     return made
@@ -256,7 +256,3 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
 def as_json(data: ReportData, results: Results) -> str:
     """Write `contents` as JSON with sorted keys."""
     return json_text(contents(data, results))
-
-
-def _ends(bounds: Interval) -> list[float] | None:
-    return [bounds.low, bounds.high] if bounds.defined else None

@@ -13,6 +13,7 @@ and need not be centred on what happened.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.report_numbers import Number, about
-from finflow.evaluation.statistics.metrics import Array, sharpe, summarise
+from finflow.evaluation.statistics.metrics import Array, sharpe, sharpe_of, summarise
 
 MINIMUM_BLOCKS = 5  # in fewer blocks than this every resample is nearly the window itself, and intervals collapse
 _CHUNK = 128  # resamples evaluated at once: what a second-level cache holds
@@ -41,6 +42,11 @@ class Interval:
     def defined(self) -> bool:
         """True where there is an interval."""
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
+
+    @property
+    def bounds(self) -> list[float] | None:
+        """Both ends; None where there is no interval."""
+        return [self.low, self.high] if self.defined else None
 
 
 @dataclass(frozen=True)
@@ -118,17 +124,20 @@ def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, Array]
     dict of float64 (samples,)
         Under the keys of `metrics.summarise`.
     """
-    starts = range(0, max(len(draws), 1), _CHUNK)
-    parts = [summarise(backtest, alpha, draws[start : start + _CHUNK]) for start in starts]
+    parts = [summarise(backtest, alpha, rows) for rows in chunks(draws)]
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
 def resample_sharpe(backtest: Backtest, draws: Draws) -> Array:
     """Annual Sharpe ratio of every resample alone, (samples,), as `resample` has it."""
     excess = backtest.returns - backtest.cash_returns
-    starts = range(0, max(len(draws), 1), _CHUNK)
-    parts = [sharpe(excess[draws[start : start + _CHUNK]], 0.0, backtest.bars_per_year) for start in starts]
-    return np.concatenate(parts)
+    return np.concatenate([sharpe(excess[rows], 0.0, backtest.bars_per_year) for rows in chunks(draws)])
+
+
+def chunks(draws: Draws) -> Iterator[Draws]:
+    """Resamples, some at a time; one empty chunk where there are none."""
+    for start in range(0, max(len(draws), 1), _CHUNK):
+        yield draws[start : start + _CHUNK]
 
 
 def interval(values: Array, confidence: float) -> Interval:
@@ -160,9 +169,7 @@ def sharpe_difference(
     """
     if not np.array_equal(first.dates, second.dates):
         raise ValueError(f"{first.name} and {second.name} cover different days: a difference needs the same ones")
-    value = sharpe(first.returns, first.cash_returns, first.bars_per_year) - sharpe(
-        second.returns, second.cash_returns, second.bars_per_year
-    )
+    value = sharpe_of(first) - sharpe_of(second)
     differences = resampled_first - resampled_second
     bounds = interval(differences, confidence)
     return SharpeDifference(value, bounds, float(np.mean(differences > 0.0)) if bounds.defined else NAN)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.drawing import MINUS, Rendered
+from finflow.evaluation.report.drawing import Rendered
 from finflow.evaluation.report.figures import overfitting_histogram
 from finflow.evaluation.report.section import Cell, Row, Section, Sentence, Table
 from finflow.evaluation.statistics import bootstrap as significance
@@ -160,7 +160,7 @@ def choice_section(choice: Choice | str, days: str, best: Best | None = None) ->
             f"{best.verdict.answer}. Its own report was made before and knows nothing of the choice: this is the "
             "verdict to go by."
         )
-        words += [f"{'✓' if one.enough else '✗'} {one.said.replace(' -', ' ' + MINUS)}" for one in best.verdict.reasons]
+        words += map(str, best.verdict.reasons)
     return Section(
         KEY,
         "Choosing the best of them",

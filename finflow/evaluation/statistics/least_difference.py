@@ -30,13 +30,12 @@ from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.report.report_numbers import Number, about
-from finflow.evaluation.statistics.bootstrap import Draws
+from finflow.evaluation.statistics.bootstrap import Draws, chunks
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Track, expected_maximum, track_of
 from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival
 
 POWER = 0.8
-_CHUNK = 128  # resamples evaluated at once: what a second-level cache holds
 
 Array = NDArray[np.float64]
 
@@ -111,8 +110,7 @@ def _by_mean(active: Array, track: Track, draws: Draws, tries: Tries) -> Array:
     """True mean active return of a bar at which each resample would pass SPA and the deflated Sharpe ratio."""
     luck = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
     hurdle = luck + float(scipy.stats.norm.ppf(CONFIDENCE)) * math.sqrt(track.spread / (track.days - 1))
-    starts = range(0, len(draws), _CHUNK)
-    means = np.concatenate([active[draws[start : start + _CHUNK]].mean(axis=1) for start in starts])
+    means = np.concatenate([active[rows].mean(axis=1) for rows in chunks(draws)])
     strayed = means - float(active.mean())
     critical = max(float(np.quantile(strayed, 1.0 - SIZE)), hurdle * float(active.std(ddof=1)))
     return np.asarray(critical - strayed, dtype=np.float64)

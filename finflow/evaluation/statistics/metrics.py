@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any, Concatenate, Literal, ParamSpec
+from typing import Annotated, Any, Concatenate, ParamSpec
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,17 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import Cost, Drawdown, Number, Return, Sharpe, Turnover, Volatility, about
+from finflow.evaluation.report.report_numbers import (
+    Cost,
+    Drawdown,
+    Number,
+    Return,
+    Sharpe,
+    Turnover,
+    Volatility,
+    about,
+    one_of,
+)
 from finflow.market.panel import BARS_PER_YEAR
 
 FLAT = 1e-12  # a deviation of daily returns under this is rounding, not risk
@@ -95,6 +105,11 @@ def sortino(returns: Array, cash_returns: ArrayLike = 0.0, bars_per_year: int = 
     excess = returns - np.asarray(cash_returns, dtype=np.float64)
     risk = np.sqrt(np.mean(np.square(np.minimum(excess, 0.0)), axis=-1))
     return _ratio(excess, risk, bars_per_year)
+
+
+def sharpe_of(backtest: Backtest) -> float:
+    """`sharpe` of a backtest."""
+    return float(sharpe(backtest.returns, backtest.cash_returns, backtest.bars_per_year))
 
 
 def drawdown_series(returns: ArrayLike) -> Array:
@@ -207,28 +222,7 @@ class Metrics(TypedDict):
     annual_cost: Cost
 
 
-Metric = Literal[
-    "annual_return",
-    "annual_volatility",
-    "sharpe",
-    "sortino",
-    "calmar",
-    "max_drawdown",
-    "cvar",
-    "annual_turnover",
-    "annual_cost",
-]
-
-ComparedMetric = Literal[
-    "sharpe",
-    "annual_return",
-    "annual_volatility",
-    "max_drawdown",
-    "cvar",
-    "annual_turnover",
-    "annual_cost",
-    "sharpe_difference",
-]
+Metric = Annotated[str, one_of(Metrics.__annotations__)]
 
 
 def summarise(backtest: Backtest, alpha: float = 0.05, days: NDArray[np.int64] | None = None) -> dict[str, Any]:

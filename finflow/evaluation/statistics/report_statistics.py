@@ -194,7 +194,6 @@ def track_table(track: Track | None) -> dict[str, float]:
 def verdict_numbers(verdict: Verdict, least: LeastDifference | None, bars_per_year: int) -> VerdictNumbers:
     """The verdict, and what it could have shown, for `metrics.json`: ratios annualised, lengths in bars."""
     scale, track, tries = math.sqrt(bars_per_year), verdict.track, verdict.tries
-    low, high = verdict.difference.low, verdict.difference.high
     return {
         "beats_equal_weight": verdict.answer,
         "reasons": list(verdict.reasons),
@@ -208,7 +207,7 @@ def verdict_numbers(verdict: Verdict, least: LeastDifference | None, bars_per_ye
         "dsr": verdict.dsr,
         "expected_maximum": scale * verdict.expected_maximum,
         "minimum_track_record": verdict.minimum_length,
-        "sharpe_difference_interval": [low, high] if verdict.difference.defined else None,
+        "sharpe_difference_interval": verdict.difference.bounds,
         "least_sharpe_difference": least,
         "spa": verdict.superiority,
         "tries": {

@@ -203,7 +203,7 @@ _SHOWN = {
 def figures_of(run: Backtest, baseline: Backtest) -> dict[str, Any]:
     """A run's metrics, and its Sharpe ratio less that of equal weight on the same days."""
     summary = metrics.summarise(run)
-    apart = summary["sharpe"] - sharpe_of(baseline)
+    apart = summary["sharpe"] - metrics.sharpe_of(baseline)
     return {**{name: summary[name] for name in _SHOWN if name != DIFFERENCE}, DIFFERENCE: apart}
 
 
@@ -236,11 +236,6 @@ def distribution(
             said = f"{str(error)[:1].upper()}{str(error)[1:]}."
             words += [said] if said not in words else []
     return spread
-
-
-def sharpe_of(run: Backtest) -> float:
-    """Annual Sharpe ratio of a run."""
-    return float(metrics.sharpe(run.returns, run.cash_returns, run.bars_per_year))
 
 
 def figure_columns(*path: str) -> list[tuple[str, Cell]]:

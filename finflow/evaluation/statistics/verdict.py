@@ -22,13 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.report.report_numbers import about
+from finflow.evaluation.report.drawing import MINUS
+from finflow.evaluation.report.report_numbers import Answer, about
 from finflow.evaluation.statistics.bootstrap import Interval, interval
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
@@ -44,7 +45,6 @@ from finflow.evaluation.statistics.significance_tests import (
 CONFIDENCE = 0.95
 SIZE = 0.05
 
-Answer = Literal["yes", "no", "not shown"]
 Array = NDArray[np.float64]
 NAN = math.nan
 NOWHERE = Interval(NAN, NAN)
@@ -56,6 +56,10 @@ class Reason:
 
     said: Annotated[str, about("Result, in words.")]
     enough: Annotated[bool, about("Enough for a yes.")]
+
+    def __str__(self) -> str:
+        """Line of a page."""
+        return f"{'✓' if self.enough else '✗'} {self.said.replace(' -', ' ' + MINUS)}"
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
-
-import numpy as np
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.json_schemas import schema_of
 from finflow.evaluation.report.report_numbers import Drawdown, Number, Probability, Return, Sharpe, Turnover, about
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.bootstrap import (
-    Draws,
     Interval,
     SharpeDifference,
     draw_days,
+    resample_sharpe,
     sharpe_difference,
 )
-from finflow.evaluation.statistics.metrics import sharpe, summarise
+from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import Resampling
 
 KEEP, REPLACE = "keep", "replace"
@@ -28,7 +26,6 @@ COMPARED = (NEW, OLD, BASELINE)
 """Columns of the comparison: retrained, old, and equal weight."""
 TAIL = 5
 """Resamples beyond the lower bound, at least."""
-_CHUNK = 128  # resamples evaluated at once
 
 Answer = Literal["keep", "replace"]
 
@@ -142,17 +139,7 @@ def measure_lead(new: Backtest, old: Backtest, rule: Rule, resampling: Resamplin
     """
     samples = rule.samples(resampling.samples)
     draws = draw_days(len(new.returns), samples, resampling.block_length, resampling.seed)
-    sharpes = [
-        np.concatenate([sharpe(one.returns[rows], one.cash_returns[rows], one.bars_per_year) for rows in _parts(draws)])
-        for one in (new, old)
-    ]
-    return sharpe_difference(new, old, sharpes[0], sharpes[1], rule.coverage)
-
-
-def _parts(draws: Draws) -> Iterator[Draws]:
-    """Resamples, some at a time."""
-    for start in range(0, max(len(draws), 1), _CHUNK):
-        yield draws[start : start + _CHUNK]
+    return sharpe_difference(new, old, resample_sharpe(new, draws), resample_sharpe(old, draws), rule.coverage)
 
 
 def figures_of(runs: Sequence[Backtest]) -> dict[str, Figures]:
