@@ -74,6 +74,12 @@ class Backtest:
         """Holding periods of a year, by the dates: 252, 52 or 12."""
         return bars_per_year(self.dates)
 
+    @property
+    def wealth(self) -> FloatArray:
+        """Wealth of 1 invested before each trade, and at the end, (steps + 1,)."""
+        path: FloatArray = np.cumprod(np.append(1.0, 1.0 + self.returns))
+        return path
+
 
 def play(
     process: DecisionProcess, state: PortfolioState, decisions: NDArray[np.int64], decide: Decide

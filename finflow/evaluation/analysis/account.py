@@ -24,7 +24,8 @@ from finflow.env.market_growth import share_prices
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
-from finflow.ledger.accounting import drift, pay_dividends, pay_out, settle
+from finflow.ledger.accounting import drift_and_pay, pay_out, settle
+from finflow.ledger.costs import NO_TRADE
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
 
 FloatArray = NDArray[np.float64]
@@ -50,16 +51,15 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
     bars = process.decision_bars(window)
     rows = slice(bars.start, bars.stop)
     growth, listed = process.growth[rows], process.listed[rows]
-    wealth = _wealth(process, run)[:-1]
+    wealth = process.env.initial_capital * run.wealth[:-1]
     held = np.zeros_like(run.weights)
     held[0, -1] = 1.0
-    held[1:] = drift(run.weights[:-1], growth[1:])
-    if process.dividends is not None:
-        held[1:] = pay_dividends(held[1:], process.dividends[rows][1:])
+    dividends = None if process.dividends is None else process.dividends[rows][1:]
+    held[1:] = drift_and_pay(run.weights[:-1], growth[1:], dividends)
     before = pay_out(held, listed)
     after = (1.0 - run.costs)[:, None] * run.weights
     change = after[:, :-1] - before[:, :-1]
-    change[np.abs(change) <= 1e-12] = 0.0  # rounding
+    change[np.abs(change) <= NO_TRADE] = 0.0
     cost = process.costs.by_asset(change, wealth, process.market_known(bars)) * wealth[:, None]
     ended = np.where(listed, 0.0, -held[:, :-1])
     step, asset = np.nonzero((change != 0.0) | (ended != 0.0))
@@ -91,7 +91,7 @@ def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataF
     """
     bars = process.decision_bars(window)
     rows = slice(bars.start, bars.stop)
-    wealth = _wealth(process, run)[:-1] * (1.0 - run.costs)
+    wealth = process.env.initial_capital * run.wealth[:-1] * (1.0 - run.costs)
     prices = _last_prices(share_prices(process.panel, process.env.fill), rows)
     prices = np.column_stack([prices, np.ones(len(prices))])
     step, asset = np.nonzero(run.weights > 0.0)
@@ -115,12 +115,6 @@ def as_parquet(table: pd.DataFrame) -> bytes:
     buffer = io.BytesIO()
     table.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
     return buffer.getvalue()
-
-
-def _wealth(process: DecisionProcess, run: Backtest) -> FloatArray:
-    """Wealth in money before each fill, and at the end, (steps + 1,)."""
-    path: FloatArray = float(process.env.initial_capital) * np.cumprod(np.append(1.0, 1.0 + run.returns))
-    return path
 
 
 def _last_prices(prices: FloatArray, rows: slice) -> FloatArray:
@@ -254,7 +248,7 @@ class _Account:
         left = wealth * float(fill.wealth_factor[0])
         wanted = left * fill.weights[0]
         change = wanted[:-1] - held
-        change[np.abs(change) <= 1e-12 * wealth] = 0.0  # rounding
+        change[np.abs(change) <= NO_TRADE * wealth] = 0.0
         cost = wealth * process.costs.by_asset(change[None] / wealth, np.array([wealth]), market)[0]
         for asset in np.flatnonzero(change < 0.0):
             sold = -float(change[asset])

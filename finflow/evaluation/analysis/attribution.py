@@ -88,10 +88,9 @@ def attribute(run: Backtest, growth: FloatArray) -> Attribution:
         raise ValueError(f"growth is {growth.shape}, the weights {run.weights.shape}")
     earned = run.weights * (growth - 1.0)
     gross = np.sum(run.weights * growth, axis=1)
-    wealth = np.concatenate([[1.0], np.cumprod(1.0 + run.returns)[:-1]])
     shares = expert_shares(run)
     experts = None if shares is None else np.einsum("tek,tk->te", shares[:, :, :-1], earned[:, :-1])
-    return Attribution(earned[:, :-1], earned[:, -1], -run.costs * gross, experts, wealth)
+    return Attribution(earned[:, :-1], earned[:, -1], -run.costs * gross, experts, run.wealth[:-1])
 
 
 def expert_shares(run: Backtest) -> FloatArray | None:

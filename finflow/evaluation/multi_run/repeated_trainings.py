@@ -245,9 +245,9 @@ def protocol_section(found: Paths, confidence: float, seed: int) -> Section:
 
 def fan(found: Paths) -> Rendered:
     """Wealth of every path, the band of its middle half, and equal weight."""
-    wealth = np.stack([np.cumprod(1.0 + run.returns) for run in found.agents])
+    wealth = np.stack([run.wealth[1:] for run in found.agents])
     baseline = found.compared[0]
-    equal, dates = np.cumprod(1.0 + baseline.returns), baseline.dates
+    equal, dates = baseline.wealth[1:], baseline.dates
     low, median, high = np.quantile(wealth, [0.25, 0.5, 0.75], axis=0)
 
     def draw(figure: Figure) -> None:

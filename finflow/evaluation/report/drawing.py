@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -188,6 +188,21 @@ def date_axis(axes: Axes, dates: Dates) -> None:
         month = dates[0].astype("datetime64[M]").astype("datetime64[D]")
         long = len(dates) > 252  # then a few days of room show the label of the first year
         axes.set_xlim(month if long else dates[0], dates[-1])
+
+
+def draw_wealth(
+    figure: Figure,
+    dates: Dates,
+    paths: Mapping[str, NDArray[Any]],
+    looks: Mapping[str, dict[str, Any]],
+    columns: int = 4,
+) -> None:
+    """Draw lines of wealth, of 1 invested, until ruin; the legend has each name with its last value."""
+    axes = figure.subplots()
+    for name, path in paths.items():
+        shown = np.where(path > 0.0, path, np.nan)
+        axes.plot(dates, shown, label=f"{name}  {path[-1]:.2f}{TIMES}", **looks[name])
+    finish_wealth(figure, axes, dates, list(paths.values()), columns)
 
 
 def finish_wealth(figure: Figure, axes: Axes, dates: Dates, paths: Sequence[NDArray[Any]], columns: int = 4) -> None:

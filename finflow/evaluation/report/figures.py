@@ -15,11 +15,10 @@ from finflow.evaluation.report.drawing import (
     BLUE,
     MINUS,
     MONTHS,
-    TIMES,
     VERMILION,
     Rendered,
     date_axis,
-    finish_wealth,
+    draw_wealth,
     legend_of_figure,
     line_look,
     percent_axis,
@@ -43,19 +42,14 @@ _ROLLING = {BARS_PER_YEAR: ROLLING_DAYS, WEEKLY: 52, MONTHLY: 36}
 
 def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
     """Wealth of 1 invested, log scale, the agent against every strategy."""
-    wealth = {run.name: np.cumprod(1.0 + run.returns) for run in (agent, *strategies)}
-    final = {name: float(path[-1]) for name, path in wealth.items()}
+    paths = {run.name: run.wealth[1:] for run in (agent, *strategies)}
+    paths = dict(sorted(paths.items(), key=lambda item: -item[1][-1]))
 
     def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        looks = _looks(agent, strategies)
-        for run in sorted((agent, *strategies), key=lambda run: -final[run.name]):
-            path = np.where(wealth[run.name] > 0.0, wealth[run.name], np.nan)
-            axes.plot(agent.dates, path, label=f"{run.name}  {final[run.name]:.2f}{TIMES}", **looks[run.name])
-        finish_wealth(figure, axes, agent.dates, list(wealth.values()))
+        draw_wealth(figure, agent.dates, paths, _looks(agent, strategies))
 
     png, curves = render_measured(draw, 4.4, measure_curves)
-    ends = ", ".join(f"{name} {value:.2f}" for name, value in sorted(final.items(), key=lambda item: -item[1]))
+    ends = ", ".join(f"{name} {path[-1]:.2f}" for name, path in paths.items())
     return Rendered(
         "equity",
         "Equity",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from finflow.evaluation.report.drawing import TIMES
 from finflow.evaluation.report.report_numbers import THIN
 from finflow.evaluation.report.results import ReportData, Results
-from finflow.evaluation.report.section import ROW, Cell, Range, Section, make_table
+from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bar_name
 
 _INTERVAL = ("strategies", ROW, "intervals", "sharpe")
@@ -83,7 +83,7 @@ def intervals_section(data: ReportData, results: Results, content: Mapping[str, 
     """Intervals of all metrics but the Sharpe ratio."""
     judged = data.agent.name
     shown = [
-        (column.heading, Range((*_INTERVAL[:-1], column.key), column.unit, column.decimals))
+        (column.heading, Cell((), column.unit, column.decimals, bounds=(*_INTERVAL[:-1], column.key)))
         for column in columns(data.cvar_alpha)
         if column.key != "sharpe" and column.key in results.intervals[judged]
     ]

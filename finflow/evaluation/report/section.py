@@ -26,7 +26,6 @@ __all__ = [
     "ROW",
     "Cell",
     "Finding",
-    "Range",
     "Row",
     "Section",
     "Sentence",
@@ -47,7 +46,7 @@ class Cell:
     Attributes
     ----------
     path
-        Keys from the section's numbers to this one.
+        Keys from the section's numbers to this one; none where the interval stands alone.
     unit
         "%", "×", "" for a plain number, "bp", "," for a large one, "years" for a number of days ("years of weeks" and
         "years of months" for those), or "g" for one written with significant digits.
@@ -72,16 +71,6 @@ class Cell:
     keep_sign: bool = False
 
 
-@dataclass(frozen=True)
-class Range:
-    """An interval that fills a cell of its own; see `Cell` for the attributes."""
-
-    bounds: Path
-    unit: str = ""
-    decimals: int = 2
-    plus: bool = False
-
-
 Sentence = str | tuple[str | Cell, ...]
 
 
@@ -90,7 +79,7 @@ class Row:
     """A row of a table: its heading, its cells (a text stands for itself), and whether it is the judged strategy's."""
 
     heading: str
-    cells: tuple[Cell | Range | str, ...]
+    cells: tuple[Cell | str, ...]
     marked: bool = False
 
 
@@ -128,7 +117,7 @@ def make_table(
     title: str,
     head: str,
     rows: Iterable[str | tuple[Path, str]],
-    columns: Sequence[tuple[str, Cell | Range | Mapping[str, Cell | str]]],
+    columns: Sequence[tuple[str, Cell | Mapping[str, Cell | str]]],
     caption: str = "",
     *,
     marked: str | None = None,
@@ -144,7 +133,7 @@ def make_table(
         Heading of the first column.
     rows : iterable of str or (path, str)
         Heading of each row, which also stands for `ROW` in its cells; or the keys that do, and the heading.
-    columns : sequence of (str, Cell, Range or mapping)
+    columns : sequence of (str, Cell or mapping)
         Heading, and a cell with `ROW` in its paths, or heading of a row -> its own cell or text; empty for others.
     marked : str, optional
         Heading of the row that is the judged strategy's.
@@ -156,16 +145,14 @@ def make_table(
     return Table(title, (head, *(name for name, _ in columns)), tuple(made), caption, heading)
 
 
-def _placed(cell: Cell | Range, place: Path) -> Cell | Range:
+def _placed(cell: Cell, place: Path) -> Cell:
     """The cell with the keys of a row in place of `ROW`."""
 
-    def path(pattern: Path) -> Path:
+    def filled(pattern: Path) -> Path:
         return tuple(key for part in pattern for key in (place if part == ROW else (part,)))
 
-    bounds = None if cell.bounds is None else path(cell.bounds)
-    if isinstance(cell, Range):
-        return replace(cell, bounds=bounds or ())
-    return replace(cell, path=path(cell.path), error=None if cell.error is None else path(cell.error), bounds=bounds)
+    error, bounds = (None if pattern is None else filled(pattern) for pattern in (cell.error, cell.bounds))
+    return replace(cell, path=filled(cell.path), error=error, bounds=bounds)
 
 
 class ShownNumber(NamedTuple):
@@ -243,17 +230,16 @@ class Section:
         )
 
     def resolve(
-        self, cell: Cell | Range | str
+        self, cell: Cell | str
     ) -> tuple[ShownNumber | None, ShownNumber | None, tuple[ShownNumber, ShownNumber] | None]:
         """Number, standard error and interval of a cell, as far as it has them and they are defined."""
         if isinstance(cell, str):
             return None, None, None
-        number = error = bounds = None
-        if isinstance(cell, Cell):
-            number = self.shown(cell)
-            if cell.error is not None and number.text != DASH:
-                error = self.shown(Cell(cell.error, cell.unit, cell.decimals))
-                error = None if error.text == DASH else error
+        number = self.shown(cell) if cell.path else None
+        error = bounds = None
+        if cell.error is not None and number is not None and number.text != DASH:
+            error = self.shown(Cell(cell.error, cell.unit, cell.decimals))
+            error = None if error.text == DASH else error
         if cell.bounds is not None and (found := find(self.numbers, cell.bounds)) is not None:
             names = ("low", "high") if isinstance(found, Mapping) else ("0", "1")
             low, high = (Cell((*cell.bounds, end), cell.unit, cell.decimals, plus=cell.plus) for end in names)
