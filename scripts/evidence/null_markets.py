@@ -27,9 +27,8 @@ from finflow.config import Config, config_hash, load_config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import MarketError
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival, reach_verdict
@@ -144,12 +143,12 @@ def judge_market(
     baseline, patient, *runs = run_backtests(process, range(WARM_UP, panel.n_bars), [*rivals, *strategies])
     resampling = Resampling(samples, config.evaluation.block_length, seed=0)
     draws = significance.draw_days(len(baseline.returns), samples, resampling.block_length, resampling.seed)
-    base, seldom = (_resampled_sharpe(run, draws) for run in (baseline, patient))
+    base, seldom = (significance.resample_sharpe(run, draws) for run in (baseline, patient))
     found = {}
     for run in runs:
-        own = _resampled_sharpe(run, draws)
-        rival = Rival(patient.returns, own - seldom)
-        verdict = reach_verdict(run.returns, baseline.returns, own - base, Tries(), resampling, patient=rival)
+        own = significance.resample_sharpe(run, draws)
+        against = (Rival(baseline.returns, own - base), Rival(patient.returns, own - seldom))
+        verdict = reach_verdict(run.returns, against, Tries(), resampling)
         p = math.nan if verdict.superiority is None else verdict.superiority.p_consistent
         found[run.name] = {
             "answer": verdict.answer,
@@ -323,11 +322,6 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
     centre = (share + z**2 / (2.0 * count)) / scale
     width = z * math.sqrt(share * (1.0 - share) / count + z**2 / (4.0 * count**2)) / scale
     return max(0.0, centre - width), min(1.0, centre + width)
-
-
-def _resampled_sharpe(run: Backtest, draws: significance.Draws) -> FloatArray:
-    ratios: NDArray[np.float64] = metrics.sharpe((run.returns - run.cash_returns)[draws])
-    return ratios
 
 
 def _train_in_full(config: Config) -> Path:

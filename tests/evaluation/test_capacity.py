@@ -122,11 +122,10 @@ def test_capacity_follows_from_the_square_root_law() -> None:
     assert found == pytest.approx(1e9 * (EDGE / (8.0 * volatility)) ** 2, rel=0.08)
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5, 0.9])
-def test_at_capacity_the_share_is_gone(share: float) -> None:
+def test_at_capacity_half_is_gone() -> None:
     costs = CostsConfig(impact=0.5, slippage_linear_bps=50.0, slippage_sqrt_bps=10.0, window=20, minimum=0.01)
     process = made_process(volume=1e8, noise=0.0005, commission_bps=1.0, costs=costs)
-    found = capacity(process, WINDOW, Switcher, share)
+    found = capacity(process, WINDOW, Switcher)
     assert 1e3 < found < 1e9
 
     def taken(capital: float) -> float:
@@ -136,8 +135,8 @@ def test_at_capacity_the_share_is_gone(share: float) -> None:
         ideal, equal = run_backtests(with_costs(process, free), WINDOW, [Switcher(), EqualWeight()])
         return float((ideal.returns.mean() - full.returns.mean()) / (ideal.returns.mean() - equal.returns.mean()))
 
-    assert taken(found) <= share < taken(1.001 * found)
-    assert taken(found) == pytest.approx(share, rel=1e-3)
+    assert taken(found) <= 0.5 < taken(1.001 * found)
+    assert taken(found) == pytest.approx(0.5, rel=1e-3)
 
 
 def test_a_deeper_market_carries_as_much_more_money() -> None:
@@ -153,8 +152,6 @@ def test_where_there_is_nothing_to_lose_capacity_is_nothing() -> None:
 def test_capacity_asks_for_a_cost_that_grows_with_size() -> None:
     with pytest.raises(ConfigError, match=r"env\.costs\.impact"):
         capacity(made_process(costs=CostsConfig(minimum=1.0)), WINDOW, Switcher)
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        capacity(made_process(costs=CostsConfig(impact=1.0)), WINDOW, Switcher, share=1.0)
 
 
 def test_orders_that_cannot_be_paid_are_on_the_record() -> None:

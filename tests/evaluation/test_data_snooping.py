@@ -73,7 +73,7 @@ def test_where_every_strategy_is_superior_step_by_step_all_are_named() -> None:
 
 def test_without_an_edge_five_in_a_hundred_are_found() -> None:
     quick = Resampling(samples=200, block_length=5, seed=0)
-    found = [superior_ability(*made(days=150, seed=seed), quick).p_consistent < 0.05 for seed in range(150)]
+    found = [superior_ability(*made(days=150, seed=seed), quick).p_consistent < 0.05 for seed in range(100)]
     assert np.mean(found) <= 0.10
 
 

@@ -37,7 +37,7 @@ def asked(own: np.ndarray, equal: np.ndarray, tries: Tries | None = None) -> tup
     draws = significance.draw_days(len(own), SAMPLES, 10, seed=0)
     rival = Rival(equal, metrics.sharpe(own[draws]) - metrics.sharpe(equal[draws]))
     settings = Resampling(SAMPLES, 10, seed=0)
-    verdict = reach_verdict(own, equal, rival.differences, tries or Tries(), settings)
+    verdict = reach_verdict(own, (rival,), tries or Tries(), settings)
     return verdict, least_difference(own, np.zeros(len(own)), (rival,), draws, tries or Tries(), 252)
 
 
@@ -48,12 +48,12 @@ def least(seed: int, tries: Tries | None = None, **named: float) -> LeastDiffere
 
 
 def test_a_planted_difference_of_that_size_is_a_yes_in_four_windows_of_five() -> None:
-    """Of fresh windows of the same market; 3 standard deviations of a binomial share of 90, the estimate averaged."""
-    size = float(np.mean([least(seed).of_yes for seed in range(12)]))
-    windows = 90
+    """Of fresh windows of the same market; 3 standard deviations of a binomial share of 60, the estimate averaged."""
+    size = float(np.mean([least(seed).of_yes for seed in range(8)]))
+    windows = 60
     shown = [asked(*window(1000 + seed, size))[0].answer == "yes" for seed in range(windows)]
     assert np.mean(shown) == pytest.approx(POWER, abs=3.0 * math.sqrt(POWER * (1.0 - POWER) / windows))
-    half = [asked(*window(2000 + seed, 0.5 * size))[0].answer == "yes" for seed in range(30)]
+    half = [asked(*window(2000 + seed, 0.5 * size))[0].answer == "yes" for seed in range(20)]
     assert np.mean(half) < 0.6, "half of it is mostly not shown: the normal law says 29 %"
 
 

@@ -269,7 +269,10 @@ def test_a_fixed_strategy_has_no_gate_experts_or_training(
     ], "the strategy is not compared with itself"
 
 
-def test_equal_weight_is_not_compared_with_itself(tmp_path: Path, report_data: Callable[..., ReportData]) -> None:
+def test_equal_weight_is_not_compared_with_itself(
+    tmp_path: Path, report_data: Callable[..., ReportData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "draw_figures", lambda data, results: [])
     data = report_data(agent=report_data().strategies[1], training=pd.DataFrame())
     text = write_report(tmp_path, data).read_text("utf-8")
     assert "Equal weight itself" in text

@@ -106,7 +106,7 @@ def test_after_the_minimum_track_record_the_confidence_is_the_one_asked_for() ->
 
 def test_psr_covers_skewed_returns_about_as_often_as_it_says() -> None:
     """Where nothing is earned on average, 5 % of the track records reach a PSR of 0.95."""
-    drawn = 1.0 - np.random.default_rng(0).gamma(4.0, 0.25, (4000, 250))
+    drawn = 1.0 - np.random.default_rng(0).gamma(4.0, 0.25, (2500, 250))
     reached = np.mean([track_of(returns).psr() >= 0.95 for returns in drawn])
     assert abs(reached - 0.05) < 0.012
     assert stats.skew(drawn, axis=None) < -0.9

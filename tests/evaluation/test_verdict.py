@@ -24,10 +24,15 @@ def made(edge: float, days: int = 1000, extra: float = 0.003, seed: int = 0) -> 
     return baseline + edge + noise - noise.mean(), baseline
 
 
-def judged(own: np.ndarray, baseline: np.ndarray, tries: Tries | None = None, **named: object) -> Verdict:
+def judged(
+    own: np.ndarray,
+    *rivals: np.ndarray,
+    tries: Tries | None = None,
+    candidates: dict[str, np.ndarray] | None = None,
+) -> Verdict:
     draws = significance.draw_days(len(own), SETTINGS.samples, SETTINGS.block_length, SETTINGS.seed)
-    differences = metrics.sharpe(own[draws]) - metrics.sharpe(baseline[draws])
-    return reach_verdict(own, baseline, differences, tries or Tries(), SETTINGS, **named)
+    paired = [Rival(one, metrics.sharpe(own[draws]) - metrics.sharpe(one[draws])) for one in rivals]
+    return reach_verdict(own, paired, tries or Tries(), SETTINGS, candidates)
 
 
 def test_a_clear_edge_is_a_yes_and_every_witness_says_so() -> None:
@@ -40,7 +45,7 @@ def test_a_clear_edge_is_a_yes_and_every_witness_says_so() -> None:
 
 
 def test_the_same_edge_after_many_tries_is_not_shown() -> None:
-    verdict = judged(*made(4e-4), Tries(configurations=20, others=180))
+    verdict = judged(*made(4e-4), tries=Tries(configurations=20, others=180))
     assert verdict.answer == "not shown"
     assert [reason.enough for reason in verdict.reasons] == [False, True, True]
     assert "for 200 tries" in verdict.reasons[0].said
@@ -64,16 +69,14 @@ def test_what_only_trades_less_than_daily_equal_weight_is_no_yes() -> None:
     own, baseline = made(4e-4)
     rng = np.random.default_rng(8)
     cheap = own + rng.normal(0.0, 0.002, 1000) - 1e-5
-    draws = significance.draw_days(1000, SETTINGS.samples, SETTINGS.block_length, SETTINGS.seed)
-    rival = Rival(cheap, metrics.sharpe(own[draws]) - metrics.sharpe(cheap[draws]))
-    verdict = judged(own, baseline, patient=rival)
+    verdict = judged(own, baseline, cheap)
     assert verdict.answer == "not shown"
     assert [reason.enough for reason in verdict.reasons] == [True, True, True, False]
     assert "Against equal weight that is restored once a month, too: Deflated" in verdict.reasons[3].said
     assert verdict.dsr == judged(own, baseline).dsr
-    poor = Rival(baseline, metrics.sharpe(own[draws]) - metrics.sharpe(baseline[draws]))
-    assert judged(own, baseline, patient=poor).answer == "yes"
-    assert "all three hold" in judged(own, baseline, patient=poor).reasons[3].said
+    poor = judged(own, baseline, baseline)
+    assert poor.answer == "yes"
+    assert "all three hold" in poor.reasons[3].said
 
 
 def test_a_greater_return_for_greater_risk_is_no_yes() -> None:

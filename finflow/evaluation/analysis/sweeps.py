@@ -272,10 +272,9 @@ def capacity(
     process: DecisionProcess,
     window: range,
     make: Callable[[], Strategy],
-    share: float = 0.5,
     tolerance: float = CAPITAL_TOLERANCE,
 ) -> float:
-    """The capital at which costs that grow with size take a share of what a strategy earns beyond equal weight.
+    """The capital at which costs that grow with size take half of what a strategy earns beyond equal weight.
 
     What it earns is its mean net return over that of equal weight, both without those costs; what they take is the
     strategy's own mean net return without them less that with them.
@@ -288,15 +287,13 @@ def capacity(
         Bars of the backtest.
     make : callable
         Makes the strategy, fresh.
-    share : float
-        Between zero and one.
     tolerance : float
         Of the answer, relative.
 
     Returns
     -------
     float
-        Initial capital in money. Zero where the strategy does not beat equal weight, or the share is gone, at a capital
+        Initial capital in money. Zero where the strategy does not beat equal weight, or half is gone, at a capital
         of 100 already (which a fixed minimum alone may do: capacity is sought from there upwards); infinite where it is
         not gone at 1e16. An order that the account cannot pay for is beyond it.
 
@@ -307,13 +304,10 @@ def capacity(
     """
     if not process.costs.needs_market:
         raise ConfigError("capacity needs a cost that grows with size: set env.costs.impact (1 is usual) above zero")
-    if not 0.0 < share < 1.0:
-        raise ValueError(f"the share that is lost lies between 0 and 1, not at {share}")
-
     free: list[float] = []
 
     def bearable(capital: float) -> bool:
-        """True where less than the share is lost at this capital."""
+        """True where less than half is lost at this capital."""
         sized = _with_capital(process, capital)
         env = sized.env
         if not free or env.costs.minimum > 0.0:  # else capital plays no part without the costs that grow with size
@@ -322,7 +316,7 @@ def capacity(
             free[:] = [float(run.returns.mean()) for run in both]
         (full,) = run_backtests(sized, window, [make()])
         ideal, equal = free
-        return full.refused is None and ideal - float(full.returns.mean()) < share * (ideal - equal)
+        return full.refused is None and ideal - float(full.returns.mean()) < 0.5 * (ideal - equal)
 
     low = SMALLEST_CAPITAL
     if not bearable(low):

@@ -125,12 +125,10 @@ def judge_best(choices: Mapping[str, Daily], counted: int, resampling: Resamplin
     )
     verdict = reach_verdict(
         chosen.returns,
-        chosen.baseline,
-        own - base,
+        (Rival(chosen.baseline, own - base), Rival(chosen.patient, own - seldom)),
         tries,
         resampling,
         {name: one.returns for name, one in others.items()},
-        Rival(chosen.patient, own - seldom),
     )
     return Best(best, verdict)
 

@@ -110,8 +110,8 @@ def gather_evidence(
     resampled: Mapping[str, Array],
     tries: Tries,
     resampling: Resampling,
-    patient: Backtest | None = None,
-    draws: Draws | None = None,
+    patient: Backtest | None,
+    draws: Draws,
 ) -> Evidence:
     """Make every test.
 
@@ -130,7 +130,7 @@ def gather_evidence(
     patient
         Equal weight that is seldom restored; its resamples stand under its name.
     draws
-        Of the resamples; without them nothing is said of what the window could have shown.
+        Of the resamples.
     """
     runs = (judged, *others)
     verdict, superior, least = None, None, None
@@ -149,7 +149,7 @@ def gather_evidence(
 
 
 def verdict_with_power(
-    judged: Backtest, rivals: Sequence[Rival], tries: Tries, resampling: Resampling, draws: Draws | None
+    judged: Backtest, rivals: Sequence[Rival], tries: Tries, resampling: Resampling, draws: Draws
 ) -> tuple[Verdict, LeastDifference | None]:
     """The verdict, and the least difference that it could have shown; None where that cannot be told.
 
@@ -157,17 +157,13 @@ def verdict_with_power(
     ----------
     judged
         The strategy.
-    rivals
-        Equal weight, and after it patient equal weight where that was played.
-    tries, resampling
+    rivals, tries, resampling
         As in `reach_verdict`.
-    draws : int64 (samples, days) or None
+    draws : int64 (samples, days)
         Of the rivals' resamples.
     """
-    equal, *seldom = rivals
-    patient = seldom[0] if seldom else None
-    verdict = reach_verdict(judged.returns, equal.returns, equal.differences, tries, resampling, patient=patient)
-    if draws is None or verdict.superiority is None:
+    verdict = reach_verdict(judged.returns, rivals, tries, resampling)
+    if verdict.superiority is None:
         return verdict, None
     least = least_difference(judged.returns, judged.cash_returns, rivals, draws, tries, judged.bars_per_year)
     return verdict, least

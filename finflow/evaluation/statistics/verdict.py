@@ -20,7 +20,7 @@ Everything else is not shown. The levels are fixed here: a configuration cannot 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -127,41 +127,37 @@ class Rival:
 
 def reach_verdict(
     judged: Array,
-    baseline: Array,
-    differences: Array,
+    rivals: Sequence[Rival],
     tries: Tries,
     resampling: Resampling,
     candidates: Mapping[str, Array] | None = None,
-    patient: Rival | None = None,
 ) -> Verdict:
     """Apply the three tests.
 
     Parameters
     ----------
-    judged, baseline : float64 (days,)
-        Returns net of costs, of the strategy and of equal weight.
-    differences : float64 (samples,)
-        Paired resamples of the difference of their Sharpe ratios; empty where the window is too short.
+    judged : float64 (days,)
+        Returns of the strategy, net of costs.
+    rivals
+        Equal weight, and after it patient equal weight where that was backtested: a yes must hold against it as well.
     tries
         What was tried on the panel.
     resampling
         Of the SPA test.
     candidates
         Name -> returns of the others that the strategy was chosen among.
-    patient
-        Equal weight that is seldom restored; a yes must hold against it as well. None where it was not played.
     """
-    verdict = _ask(judged, Rival(baseline, differences), tries, resampling, candidates)
-    if verdict.answer != "yes" or patient is None:
+    verdict = _test(judged, rivals[0], tries, resampling, candidates)
+    if verdict.answer != "yes" or len(rivals) == 1:
         return verdict
-    again = _ask(judged, patient, tries, resampling, candidates)
+    again = _test(judged, rivals[1], tries, resampling, candidates)
     failed = [reason.said for reason in again.reasons if not reason.enough]
-    said = "Against equal weight that is restored once a month, too: "
-    reason = Reason(said + (" ".join(failed) if failed else "all three hold."), not failed)
+    result = " ".join(failed) if failed else "all three hold."
+    reason = Reason(f"Against equal weight that is restored once a month, too: {result}", not failed)
     return replace(verdict, answer="not shown" if failed else "yes", reasons=(*verdict.reasons, reason))
 
 
-def _ask(
+def _test(
     judged: Array, rival: Rival, tries: Tries, resampling: Resampling, candidates: Mapping[str, Array] | None
 ) -> Verdict:
     """The three tests against one rival."""
