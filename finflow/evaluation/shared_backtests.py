@@ -12,8 +12,6 @@ from finflow.strategies.memo import Memo
 from finflow.strategies.rolling_rules import Optimised
 from finflow.strategies.strategy import Strategy
 
-__all__ = ["run_shared_backtests"]
-
 
 def run_shared_backtests(
     process: DecisionProcess, window: range, strategies: Sequence[Strategy]

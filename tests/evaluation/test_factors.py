@@ -91,7 +91,6 @@ def test_equal_weight_is_the_market_less_what_it_costs(
     assert -0.01 < equal["alpha"] < 0.0
     assert held["r_squared"] < equal["r_squared"]
     assert 'data-path="factors/panel/equal-weight/beta/momentum"' in section_html(made)
-    assert factors.section(process.panel, ends, context.runs, None, by_close=False) is None
 
 
 def test_etfs_count_on_the_days_they_have(

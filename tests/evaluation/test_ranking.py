@@ -90,7 +90,7 @@ def test_the_section_has_every_horizon_that_fits(
 ) -> None:
     process, window = process_of(), range(300, 370)
     run = context_of(process, window, "momentum").runs[0]
-    made = ranking.section(run, process.growth, process.listed, process.decision_bars(window), 2)
+    made = ranking.section(process, window, run, 2)
     assert made is not None
     assert list(made.numbers["horizons"]) == ["1", "5", "21"]
     assert [one["fills"] for one in made.numbers["horizons"].values()] == [69, 65, 49]

@@ -72,8 +72,8 @@ def content(
         account.tax_section(process, context.window, context.runs, TaxConfig(enabled=True)),
         sweeps.section(context),
         stress.section(context, split),
-        factors.section(process.panel, ends, context.runs, None, by_close=True),
-        ranking.section(context.runs[0], process.growth, process.listed, bars, 2),
+        factors.section(process.panel, ends, context.runs, None),
+        ranking.section(process, context.window, context.runs[0], 2),
         *protocol(backtest),
         choice(),
     )

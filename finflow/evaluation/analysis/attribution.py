@@ -32,8 +32,6 @@ from finflow.evaluation.report.report_numbers import Number, Numbers, Path, abou
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 
-__all__ = ["Attribution", "attribute", "expert_shares", "section"]
-
 FloatArray = NDArray[np.float64]
 SHOWN = 15  # assets at either end, where there are many
 

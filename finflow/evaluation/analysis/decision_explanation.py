@@ -17,16 +17,6 @@ from finflow.evaluation.report.report_numbers import DASH, Numbers, about
 from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
-__all__ = [
-    "ChangedDecision",
-    "Dated",
-    "Explanation",
-    "FeatureChange",
-    "Influence",
-    "largest_trades",
-    "section",
-]
-
 SHOWN = 8  # features, assets
 SETTLING = 63  # daily bars in which an account that began in cash is built up
 

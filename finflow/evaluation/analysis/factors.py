@@ -32,8 +32,6 @@ from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bars_pe
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.shipped_tables import shipped_table
 
-__all__ = ["etf_prices", "exposures", "panel_factors", "section"]
-
 FloatArray = NDArray[np.float64]
 
 FEWEST_DAYS = {BARS_PER_YEAR: 126, WEEKLY: 52, MONTHLY: 36}
@@ -152,10 +150,8 @@ def exposures(excess: FloatArray, factors: Mapping[str, FloatArray], year: int =
     }
 
 
-def section(
-    panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.DataFrame | None, by_close: bool = True
-) -> Section | None:
-    """Regress every strategy on both sets of factors.
+def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.DataFrame | None) -> Section | None:
+    """Regress every strategy, with holding periods from close to close as the factors have them, on both sets.
 
     Parameters
     ----------
@@ -165,12 +161,8 @@ def section(
     runs : sequence of Backtest
         The judged one first.
     etfs : DataFrame or None
-        Prices by date; None in a made-up market.
-    by_close : bool
-        Whether holding periods run from close to close, as the factors do; there is no section where they do not.
+        Prices by date; None in a synthetic market.
     """
-    if not by_close:
-        return None
     own = panel_factors(panel, bars)
     if not np.isfinite(own["momentum"]).any():
         own = {"market": own["market"]}

@@ -7,7 +7,7 @@ own market. A value outside the range of training is one that the networks never
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple, NotRequired
+from typing import Annotated, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,6 @@ from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 SHOWN = 10  # features in the table
 
 Values = Mapping[str, NDArray[np.float64]]
-
-
-class FeatureRange(NamedTuple):
-    """Range, mean and deviation of a feature in a training window, as the agent read it."""
-
-    low: float
-    high: float
-    mean: float
-    deviation: float
 
 
 class ShiftedFeature(TypedDict):
@@ -48,13 +39,6 @@ class FeatureDistance(TypedDict):
     unknown: NotRequired[Annotated[str, about("Why it cannot be measured, where it cannot.")]]
 
 
-def range_of(values: NDArray[np.float64]) -> FeatureRange:
-    """Range, mean and deviation of some values, (n,); a constant feature has a deviation of 1."""
-    deviation = float(values.std())
-    spread = deviation if deviation > 1e-12 else 1.0
-    return FeatureRange(float(values.min()), float(values.max()), float(values.mean()), spread)
-
-
 def measure_distance(trained: Values, judged: Values) -> FeatureDistance:
     """Compare features of a judged window with those of a training.
 
@@ -66,16 +50,18 @@ def measure_distance(trained: Values, judged: Values) -> FeatureDistance:
     Returns
     -------
     FeatureDistance
-        Features by falling absolute shift.
+        Features by falling absolute shift. One that was constant in training counts with a deviation of 1.
     """
     found: dict[str, ShiftedFeature] = {}
     for name, values in judged.items():
-        known = range_of(trained[name])
-        beyond = np.maximum(known.low - values, values - known.high)
+        known = trained[name]
+        deviation = float(known.std())
+        deviation = deviation if deviation > 1e-12 else 1.0
+        beyond = np.maximum(known.min() - values, values - known.max())
         found[name] = ShiftedFeature(
             outside=float((beyond > 0.0).mean()),
-            shift=(float(values.mean()) - known.mean) / known.deviation,
-            furthest=max(0.0, float(beyond.max())) / known.deviation,
+            shift=(float(values.mean()) - float(known.mean())) / deviation,
+            furthest=max(0.0, float(beyond.max())) / deviation,
         )
     ordered = dict(sorted(found.items(), key=lambda item: -abs(item[1]["shift"])))
     counts = np.array([len(judged[name]) for name in ordered])

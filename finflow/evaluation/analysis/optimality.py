@@ -23,16 +23,6 @@ from finflow.evaluation.report.report_numbers import Number, about
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from finflow.strategies.optimal.optimal_policy import Optimum, expected_growth
 
-__all__ = [
-    "Growth",
-    "KnownOptimum",
-    "Optimality",
-    "growth_of_runs",
-    "optimality",
-    "score",
-    "score_runs",
-]
-
 FloatArray = NDArray[np.float64]
 
 _BATCH = 60

@@ -31,8 +31,6 @@ from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bar_name
 
-__all__ = ["HORIZONS", "Ranking", "rank", "rank_run", "section"]
-
 FloatArray = NDArray[np.float64]
 
 HORIZONS = (1, 5, 21, 63)
@@ -188,25 +186,9 @@ def rank_run(process: DecisionProcess, window: range, run: Backtest, top: int, h
     return rank(run.weights[:, :-1], forward, top, horizon - 1)
 
 
-def section(run: Backtest, growth: FloatArray, listed: NDArray[np.bool_], bars: range, top: int) -> Section | None:
-    """Rank the judged strategy's weights at every horizon.
-
-    Parameters
-    ----------
-    run : Backtest
-    growth : float64 (bars, K)
-        Of the decision process.
-    listed : bool (bars, assets)
-        Likewise.
-    bars : range
-        At which the decisions filled; the last return ends a bar after the last of them.
-    top : int
-        K.
-    """
-    rankings = {
-        horizon: rank(run.weights[:, :-1], forward_returns(growth, listed, bars, horizon, bars.stop), top, horizon - 1)
-        for horizon in HORIZONS
-    }
+def section(process: DecisionProcess, window: range, run: Backtest, top: int) -> Section | None:
+    """Rank the judged strategy's weights at every horizon; parameters as in `rank_run`."""
+    rankings = {horizon: rank_run(process, window, run, top, horizon) for horizon in HORIZONS}
     found = {str(horizon): ranking for horizon, ranking in rankings.items() if ranking is not None}
     if not found:
         return None

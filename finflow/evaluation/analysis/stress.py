@@ -25,8 +25,6 @@ from finflow.evaluation.statistics import metrics
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.splits import Split
 
-__all__ = ["PERIODS", "RUN_IN", "Period", "periods_of", "section"]
-
 PERIODS = (
     ("2000-2002", dt.date(2000, 1, 1), dt.date(2002, 12, 31)),
     ("2008-2009", dt.date(2008, 1, 1), dt.date(2009, 12, 31)),

@@ -33,8 +33,6 @@ from finflow.evaluation.statistics.run_statistics import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Judged", "Paths", "ensemble_section", "joined", "protocol_section"]
-
 IMPROVEMENT = ("probability", "interval_low", "interval_high")
 ONE_AGENT = "One agent has no spread: --seeds 3 gives it one."
 ONE_PATH = "One path, from one seed, has no spread: --seeds 3 gives it one."

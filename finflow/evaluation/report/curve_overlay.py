@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["Box", "Curve", "CurveOverlay", "measure_curves"]
-
 POINTS = 500  # of a curve, about: a figure is some 900 pixels wide
 _POINT = 1.0 / 72.0  # inches
 

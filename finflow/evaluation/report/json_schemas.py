@@ -49,8 +49,6 @@ from finflow.evaluation.statistics.metrics import Metrics
 from finflow.evaluation.statistics.report_statistics import StepM, VerdictNumbers
 from finflow.evaluation.statistics.run_statistics import RunFigures, Spread
 
-__all__ = ["Comparison", "Report", "json_schema", "schema_of"]
-
 
 class TaxSettings(TypedDict):
     """Settings as configured under evaluation.tax."""

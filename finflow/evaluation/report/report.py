@@ -23,8 +23,6 @@ from finflow.market.bar_frequency import bar_name
 from finflow.market.splits import Split
 from finflow.strategies.classical import ONLINE
 
-__all__ = ["ReportData", "draw_figures", "sections_of", "tables_of", "write_report"]
-
 
 def write_report(folder: Path, data: ReportData) -> Path:
     """Write a report: `report.html`, `metrics.json`, `returns.csv`, a PNG of each figure, and `tearsheet.html`.
@@ -136,8 +134,8 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
         account.tax_section(process, context.window, context.runs, settings.tax) if settings.tax.enabled else None,
         swept,
         stressed,
-        factors.section(process.panel, ends, context.runs, etfs, by_close=config.env.fill == "close"),
-        ranking.section(context.runs[0], process.growth, process.listed, bars, settings.top),
+        factors.section(process.panel, ends, context.runs, etfs) if config.env.fill == "close" else None,
+        ranking.section(process, context.window, context.runs[0], settings.top),
     ]
     return tuple(section for section in made if section is not None)
 

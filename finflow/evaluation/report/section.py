@@ -22,20 +22,6 @@ from finflow.evaluation.report.report_numbers import DASH, UNITS, Path, find, lo
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = [
-    "ROW",
-    "Cell",
-    "Finding",
-    "Row",
-    "Section",
-    "Sentence",
-    "Table",
-    "Tile",
-    "make_table",
-    "render_page",
-    "section_html",
-]
-
 ROW = "\N{ASTERISK}"  # in the path of a cell that `make_table` repeats in every row: the keys of the row
 
 
