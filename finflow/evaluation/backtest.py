@@ -1,4 +1,4 @@
-"""Backtests: strategies played through the decision process, and the record that every number of a report is from."""
+"""Backtests: strategies simulated on the decision process, and the record that every number of a report is from."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from numpy.typing import NDArray
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, Step, rows_of
 from finflow.errors import MarketError
-from finflow.evaluation.price_history import History
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
 from finflow.market.bar_frequency import bars_per_year
-from finflow.strategies.memo import Memo, Memoised
 from finflow.strategies.strategy import Information, Strategy
 
 FloatArray = NDArray[np.float64]
-Make = Callable[[], Strategy]
 Decide = Callable[[int, PortfolioState], FloatArray]
 
 ROUNDING = 1e-4  # what a solver or single precision may leave; beyond it a strategy is wrong, not inexact
@@ -81,10 +78,41 @@ class Backtest:
         return path
 
 
-def play(
+class History:
+    """Prices as a strategy receives them: memory that has not been given later ones.
+
+    A slice of the whole market would do for the values, but NumPy keeps the array that a slice was taken from within
+    reach, as ``.base``. So rows are copied as they become known, each once, into memory whose size depends on the past
+    alone.
+
+    Parameters
+    ----------
+    prices : float64 (bars, assets)
+        Of the whole market.
+    """
+
+    def __init__(self, prices: FloatArray) -> None:
+        self._source = prices
+        self._known: FloatArray = np.empty((0, prices.shape[1]))
+        self._count = 0
+
+    def until(self, count: int) -> FloatArray:
+        """The first ``count`` rows, read-only; no fewer than before."""
+        if count > len(self._known):
+            grown = np.full((2 * count, self._known.shape[1]), np.nan)
+            grown[: self._count] = self._known[: self._count]
+            self._known = grown
+        self._known.setflags(write=True)
+        self._known[self._count : count] = self._source[self._count : count]
+        self._known.setflags(write=False)
+        self._count = count
+        return self._known[:count]
+
+
+def simulate(
     process: DecisionProcess, state: PortfolioState, decisions: NDArray[np.int64], decide: Decide
 ) -> Iterator[tuple[NDArray[np.int64], Step]]:
-    """Play portfolios through the decision process, each for its own number of decisions.
+    """Step portfolios through the decision process, each for its own number of decisions.
 
     Parameters
     ----------
@@ -114,7 +142,7 @@ def play(
 
 
 def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[Strategy]) -> tuple[Backtest, ...]:
-    """Play strategies over a window, side by side, on the ledger of training.
+    """Backtest strategies over a window, side by side, on the ledger of training.
 
     Parameters
     ----------
@@ -146,7 +174,7 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
     names = ("returns", "costs", "turnover", "weights", "rewards")
     columns: dict[str, list[FloatArray]] = {name: [] for name in names}
     refused = np.zeros((len(bars), len(strategies)), dtype=np.bool_)
-    for step, (_, outcome) in enumerate(play(process, state, decisions, decide)):
+    for step, (_, outcome) in enumerate(simulate(process, state, decisions, decide)):
         found = (outcome.simple_return, outcome.cost, outcome.turnover, outcome.filled, outcome.reward)
         for name, value in zip(columns, found, strict=True):
             columns[name].append(value)
@@ -273,64 +301,3 @@ def _explanation(strategy: Strategy) -> Mapping[str, FloatArray] | None:
     """Record of what led to the decisions, where a strategy keeps one."""
     explain = getattr(strategy, "explanation", None)
     return explain() if callable(explain) else None
-
-
-@dataclass(frozen=True, eq=False)
-class ComparisonContext:
-    """The judged strategy, those it is compared with, and what is needed to run all of them again.
-
-    Attributes
-    ----------
-    process : DecisionProcess
-    window : range
-        Bars of the evaluation.
-    makers : mapping of str to callable
-        Name -> makes the strategy, fresh; the judged one first.
-    runs : tuple of Backtest
-        Their backtests over the window, in the same order.
-    """
-
-    process: DecisionProcess
-    window: range
-    makers: Mapping[str, Make]
-    runs: tuple[Backtest, ...]
-
-    def __post_init__(self) -> None:
-        if [run.name for run in self.runs] != list(self.makers):
-            raise ValueError("the backtests of a context are of other strategies than its makers")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The judged strategy first."""
-        return tuple(self.makers)
-
-    @property
-    def judged(self) -> str:
-        """Name of the judged strategy."""
-        return self.names[0]
-
-    def play(
-        self, process: DecisionProcess, window: range | None = None, names: Sequence[str] | None = None
-    ) -> dict[str, Backtest]:
-        """Run the strategies, all of them or those named, under other conditions or over other bars."""
-        chosen = self.names if names is None else names
-        window = self.window if window is None else window
-        runs = run_backtests(process, window, [self.makers[name]() for name in chosen])
-        return dict(zip(chosen, runs, strict=True))
-
-
-def with_memos(makers: Mapping[str, Make]) -> dict[str, Make]:
-    """The same strategies; what depends on prices alone, one made later takes from those made before by its maker."""
-
-    def sharing(make: Make) -> Make:
-        memo: Memo = {}
-
-        def fresh() -> Strategy:
-            strategy = make()
-            if isinstance(strategy, Memoised):
-                strategy.memo = memo
-            return strategy
-
-        return fresh
-
-    return {name: sharing(make) for name, make in makers.items()}

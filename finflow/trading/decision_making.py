@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from finflow.env.market_growth import share_prices
 from finflow.env.portfolio_state import PortfolioState, join_states
 from finflow.errors import FinflowError
-from finflow.evaluation.backtest import targets_of
-from finflow.evaluation.price_history import History
+from finflow.evaluation.backtest import History, targets_of
 from finflow.ledger.accounting import Settlement, before_dividends, orders, settle
 from finflow.ledger.constraints import turnover
 from finflow.ledger.costs import MarketState

@@ -11,7 +11,8 @@ import pytest
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis.attribution import attribute, expert_shares, section
-from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.strategies.strategy import Information
 
 EXPERTS = ("one", "two")

@@ -17,7 +17,7 @@ import pytest
 from matplotlib import image
 
 from finflow.evaluation.analysis.sweeps import section as sweeps_section
-from finflow.evaluation.backtest import ComparisonContext
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds, make
 from finflow.evaluation.report import report
 from finflow.evaluation.report.report import ReportData, write_report

@@ -10,7 +10,7 @@ import pytest
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import factors
-from finflow.evaluation.backtest import ComparisonContext
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.section import section_html
 
 

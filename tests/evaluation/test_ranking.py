@@ -11,7 +11,7 @@ from sklearn.metrics import ndcg_score
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import ranking
-from finflow.evaluation.backtest import ComparisonContext
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.section import section_html
 
 FILLS, ASSETS = 60, 8

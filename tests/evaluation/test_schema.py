@@ -13,7 +13,8 @@ import pytest
 
 from finflow.config import EvaluationConfig, TaxConfig
 from finflow.evaluation.analysis import account, attribution, factors, ranking, stress, sweeps
-from finflow.evaluation.backtest import Backtest, ComparisonContext
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.multi_run.joined_verdict import joined_section
 from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, protocol_section
 from finflow.evaluation.report.json_schemas import json_schema

@@ -9,7 +9,7 @@ import pytest
 
 from finflow import cores
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.shared_backtests import run_shared_backtests
+from finflow.evaluation.comparison_context import run_shared_backtests
 from finflow.strategies.classical import EqualWeight, InverseVolatility, MinimumVariance, SixtyForty
 from finflow.strategies.strategy import Strategy
 from tests.evaluation.test_backtest import WINDOW, made_process

@@ -10,7 +10,8 @@ import pytest
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import stress
-from finflow.evaluation.backtest import ComparisonContext, run_backtests
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.section import section_html
 from finflow.market.splits import Split
 from finflow.strategies.classical import EqualWeight

@@ -15,7 +15,8 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.process_variants import with_costs
 from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.analysis.sweeps import break_even_bps
-from finflow.evaluation.backtest import ComparisonContext, run_backtests
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.section import section_html
 from finflow.evaluation.statistics import metrics
 from finflow.strategies.classical import EqualWeight, Momentum
@@ -129,7 +130,7 @@ def test_strategies_are_fitted_once_for_all_costs(
     context = context_of(process_of(), range(300, 342), "minimum-variance")
     assert len(fits) == 2
     for bps in (0.0, 50.0):
-        context.play(with_costs(context.process, context.process.env.model_copy(update={"commission_bps": bps})))
+        context.backtest(with_costs(context.process, context.process.env.model_copy(update={"commission_bps": bps})))
     assert len(fits) == 2
 
 

@@ -11,7 +11,8 @@ import pytest
 from finflow.cli import main
 from finflow.config import Config
 from finflow.errors import FinflowError
-from finflow.evaluation.backtest import ComparisonContext, run_backtests
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.report import tables_of
 from finflow.preferences.judges import SyntheticJudge, log_growth
 from finflow.preferences.pair_making import judge_pairs

@@ -15,7 +15,7 @@ import pytest
 from finflow.cli.output import summary_rows
 from finflow.config import Config, config_hash, load_config
 from finflow.errors import ConfigError
-from finflow.evaluation.backtest import ComparisonContext
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.page import build_page
 from finflow.evaluation.report.results import ReportData, as_json, judge
 from finflow.strategies.classical import COMPARED, EqualWeight

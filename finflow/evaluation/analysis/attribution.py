@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
-from finflow.evaluation.backtest import Backtest, ComparisonContext
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.report_numbers import Number, Numbers, Path, about
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table

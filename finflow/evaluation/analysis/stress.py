@@ -18,7 +18,8 @@ from typing_extensions import TypedDict
 
 from finflow.config import period_of
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.backtest import Backtest, ComparisonContext, index_backtest
+from finflow.evaluation.backtest import Backtest, index_backtest
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
@@ -158,7 +159,7 @@ def _runs(context: ComparisonContext, period: Period) -> list[Backtest]:
         window = range(
             max(process.first_bar, period.days.start - 1 - _run_in(process.panel.bars_per_year)), period.days.stop
         )
-        runs = list(context.play(process, window).values())
+        runs = list(context.backtest(process, window).values())
     index = index_backtest(process, window)
     if index is not None and index.name not in context.names:
         runs.append(index)

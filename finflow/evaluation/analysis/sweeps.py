@@ -19,7 +19,8 @@ from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.process_variants import with_costs, with_lag
 from finflow.errors import ConfigError
-from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, legend_of_figure, render
 from finflow.evaluation.report.report_numbers import show
 from finflow.evaluation.report.results import BASELINE
@@ -45,7 +46,7 @@ STEP = 2.0  # from one cost to the next in the search for a change of sign
 def section(context: ComparisonContext) -> Section:
     """Run the sweeps, that over lags in a process of its own, and say what they found."""
     with forked(partial(_over_lags, context)) as slower:
-        costs = {f"{bps:g}": context.play(_at_cost(context.process, bps)) for bps in COSTS}
+        costs = {f"{bps:g}": context.backtest(_at_cost(context.process, bps)) for bps in COSTS}
         numbers: dict[str, object] = {"costs_bps": {key: _figures(runs) for key, runs in costs.items()}}
         even = _break_even(context, costs, numbers)
     lags, left_out = slower()
@@ -83,7 +84,7 @@ def _over_lags(context: ComparisonContext) -> tuple[dict[str, dict[str, object]]
         if lag == context.process.lag:
             found[str(lag)] = _figures({run.name: run for run in context.runs})
         elif lag or context.process.env.fill != "open":
-            found[str(lag)] = _figures(context.play(with_lag(context.process, lag)))
+            found[str(lag)] = _figures(context.backtest(with_lag(context.process, lag)))
     missing = len(found) < len(LAGS)
     return found, ["Fills at the open have no lag of 0: the close would be known before it."] if missing else []
 
@@ -142,7 +143,8 @@ def _capital(context: ComparisonContext, numbers: dict[str, object]) -> list[Sen
         return [f"{none} The market has {volumes}"]
     names = _pair(context)
     numbers["capital"] = {
-        f"{capital:.0f}": _figures(context.play(_with_capital(process, capital), names=names)) for capital in CAPITALS
+        f"{capital:.0f}": _figures(context.backtest(_with_capital(process, capital), names=names))
+        for capital in CAPITALS
     }
     if not grows:
         return ["Capital counts through the least commission of a trade alone; nothing here costs more with size."]

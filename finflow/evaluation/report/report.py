@@ -12,7 +12,7 @@ from finflow.config import Config
 from finflow.cores import forked
 from finflow.evaluation.analysis import account, factors, ranking, stress, sweeps
 from finflow.evaluation.analysis.account import as_parquet, holdings, trades
-from finflow.evaluation.backtest import ComparisonContext
+from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report import agent_figures, figures, page, tearsheet
 from finflow.evaluation.report.drawing import Rendered
 from finflow.evaluation.report.results import CASH, ReportData, Results, as_json, judge

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from finflow.env.decision_process import DecisionProcess, fill_at
 from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import FinflowError
-from finflow.evaluation.backtest import targets_of
-from finflow.evaluation.price_history import History
+from finflow.evaluation.backtest import History, targets_of
 from finflow.strategies.strategy import Strategy
 from finflow.trading.account_state import DECISION, fills_of
 

@@ -11,8 +11,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
-from finflow.evaluation.backtest import FloatArray, play, targets_of
-from finflow.evaluation.price_history import History
+from finflow.evaluation.backtest import FloatArray, History, simulate, targets_of
 from finflow.strategies.strategy import Strategy
 from finflow.training.data.reward_choice import constrained
 from finflow.training.data.reward_constraint import constrained_score
@@ -56,5 +55,5 @@ def mean_constrained(process: DecisionProcess, window: range, strategy: Strategy
         return targets_of(process, state, [strategy], step, bars[step], history)
 
     start = process.start(np.array([bars.start], dtype=np.int64))
-    played = play(process, start, np.array([len(bars)]), decide)
+    played = simulate(process, start, np.array([len(bars)]), decide)
     return float(np.mean([outcome.constrained[0] for _, outcome in played]))

@@ -15,7 +15,7 @@ import torch
 
 from finflow.config import ActingConfig, Config
 from finflow.errors import CheckpointError, ConfigError
-from finflow.evaluation.backtest import Make
+from finflow.evaluation.comparison_context import Make
 from finflow.json_text import parse_json
 from finflow.training.checkpoints.checkpoint_reader import (
     PREFERENCES,

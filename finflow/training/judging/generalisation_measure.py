@@ -20,7 +20,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import is_single_world
 from finflow.env.portfolio_state import PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.evaluation.backtest import play
+from finflow.evaluation.backtest import simulate
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
 
@@ -136,7 +136,7 @@ def play_pieces(
         normalised: FloatArray = weights / weights.sum(axis=1, keepdims=True)
         return normalised
 
-    for step, (rows, outcome) in enumerate(play(process, state, sizes, decide)):
+    for step, (rows, outcome) in enumerate(simulate(process, state, sizes, decide)):
         rewards[step, rows] = outcome.reward
         excess[step, rows] = outcome.simple_return - (process.growth[outcome.state.bar, -1] - 1.0)
     return rewards, excess
