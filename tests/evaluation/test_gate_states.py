@@ -1,4 +1,4 @@
-"""What the gate does in crises, by the score that the agent was told."""
+"""Gate weights by market state, by the crisis score that the agent observed."""
 
 from __future__ import annotations
 

@@ -66,9 +66,9 @@ def test_the_experts_of_a_trained_agent_are_what_they_are_called(tmp_path: Path)
     for state in mixed.values():
         assert sum(state["gate"][name] for name in CLAIMS) == pytest.approx(1.0)
     assert all(mixed["calm"]["gate"][name] != mixed["crisis"]["gate"][name] for name in CLAIMS)
-    assert "The gate in crises" in outcome.report.read_text()
+    assert "Gate weights by market state" in outcome.report.read_text()
     assert set(reported["as_called"]) == set(CLAIMS)
-    assert "What the experts are" in outcome.report.read_text()
+    assert "Traits of the experts" in outcome.report.read_text()
     fresh = FinFlowTrainer(load_config(None, {**DEMO_SIZED, **folders}, environ={}))
     untrained = traits_on(fresh.policy, process, window)
     assert untrained is not None

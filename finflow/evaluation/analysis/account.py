@@ -1,6 +1,6 @@
 """Trades, holdings and taxes of a backtest: what its account did, in money.
 
-**Tax.** No strategy decides by tax, and none sees it. Beside every backtest a second account holds the same weights at
+**Tax.** No strategy decides by tax, and none sees it. For every backtest, a second account holds the same weights at
 every bar, keeps lots (`ledger.lots`), and pays its tax in cash at the first fill of the next calendar year, and at the
 end of the window for the year that it ends in. Paying makes the account smaller, and selling what that takes is a trade
 like any other: it costs, and makes gains of the new year. Until then the money that is owed stays invested. Gains not
@@ -171,7 +171,7 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
     account = _Account(process.n_weights - 1, float(process.env.initial_capital), tax)
     wealth = np.empty(len(bars) + 1)
     for step, bar in enumerate(bars):
-        wealth[step] = account.worth(level[step])
+        wealth[step] = account.value(level[step])
         account.open(int(years[bar]))
         account.end(~process.listed[bar], int(days[bar]), level[step])
         account.trade(run.weights[step], process, bar, int(days[bar]), level[step])
@@ -179,9 +179,9 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
     last = bars.stop
     account.open(int(years[last]))
     owed_if_sold = account.owed_if_sold(int(days[last]), level[-1])
-    before = account.worth(level[-1])
+    before = account.value(level[-1])
     account.pay()
-    wealth[-1] = account.worth(level[-1])
+    wealth[-1] = account.value(level[-1])
     return TaxedAccount(wealth, before - owed_if_sold, account.paid, account.gains, account.interest)
 
 
@@ -206,7 +206,7 @@ class _Account:
         self._year, self._gains, self._carried = 0, Gains(), Losses()
         self._interest = self._received = 0.0
 
-    def worth(self, level: FloatArray) -> float:
+    def value(self, level: FloatArray) -> float:
         return float(self.units @ level) + self.cash
 
     def open(self, year: int) -> None:
@@ -241,7 +241,7 @@ class _Account:
 
     def trade(self, weights: FloatArray, process: DecisionProcess, bar: int, day: int, level: FloatArray) -> None:
         """Trade to the weights, and pay for it."""
-        wealth = self.worth(level)
+        wealth = self.value(level)
         held = self.units * level
         before, market = np.append(held, self.cash) / wealth, process.market_known(range(bar, bar + 1))
         fill = settle(before[None], weights[None], process.costs, np.array([wealth]), market)
@@ -306,7 +306,7 @@ def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest
         "Returns and tax are a year's; the same weights in an account that pays tax. Gains not yet made at the end go "
         "untaxed, but where all is sold. There are no wash sales, no brackets, and losses are carried forward."
     )
-    table = make_table("What tax leaves", "Strategy", list(found), columns, caption, marked=runs[0].name)
+    table = make_table("Returns after tax", "Strategy", list(found), columns, caption, marked=runs[0].name)
     return Section("tax", "After tax", numbers, (table,), words=words)
 
 

@@ -170,18 +170,18 @@ def _measure(window: FloatArray, momentum: FloatArray, sleeve: FloatArray, annua
     """Traits (rows, 5) of fully invested portfolios (rows, assets), from three years of returns and their momentum."""
     year = window[-(len(window) // 3) :]
     market = year.mean(axis=1)
-    played = year @ sleeve.T
-    variance = played.var(axis=0)
-    spread = np.sqrt(np.maximum(variance, 1e-16))
-    apart = (market - market.mean()) @ (played - played.mean(axis=0)) / len(year)
+    returns = year @ sleeve.T
+    variance = returns.var(axis=0)
+    deviation = np.sqrt(np.maximum(variance, 1e-16))
+    covariance = (market - market.mean()) @ (returns - returns.mean(axis=0)) / len(year)
     own = window.mean(axis=0)
     mean = 0.5 * own + 0.5 * own.mean()
     return np.column_stack(
         [
-            spread * np.sqrt(annual),
-            sleeve @ year.std(axis=0) / spread,
+            deviation * np.sqrt(annual),
+            sleeve @ year.std(axis=0) / deviation,
             sleeve @ momentum,
-            apart / max(float(market.var()), 1e-16),
+            covariance / max(float(market.var()), 1e-16),
             (sleeve @ mean - variance / 2.0) * annual,
         ]
     )
@@ -198,7 +198,7 @@ def _with_cash(measured: FloatArray, invested: FloatArray, cash: float) -> Float
 
 
 def section(found: ExpertTraits, window: str) -> Section:
-    """The experts' traits for a report: of the sleeve and in total, and whether each is what it is called.
+    """The experts' traits for a report: of the sleeve and in total, and whether each has what its name claims.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def section(found: ExpertTraits, window: str) -> Section:
     window : str
         Which decisions were measured, in words.
     """
-    said = {None: "", True: "yes", False: "no"}
+    answers = {None: "", True: "yes", False: "no"}
     tables = tuple(
         make_table(
             title,
@@ -219,7 +219,7 @@ def section(found: ExpertTraits, window: str) -> Section:
                 ("Beta", Cell((of, ROW, "beta"))),
                 ("Expected growth", Cell((of, ROW, "growth"), "%", 1)),
                 ("Cash", Cell(("cash", ROW), "%", 0)),
-                ("As called", {name: said[found.holds(name, of)] for name in table}),
+                ("As called", {name: answers[found.holds(name, of)] for name in table}),
             ),
             marked=BASELINE,
         )
@@ -230,7 +230,7 @@ def section(found: ExpertTraits, window: str) -> Section:
         "hindsight. Each expert has a trait that its name claims: volatility below that of equal weight, or most "
         "(beta: least) of all experts.",
     )
-    return Section("expert_traits", "What the experts are", vars(found), tables, (), words)
+    return Section("expert_traits", "Traits of the experts", vars(found), tables, (), words)
 
 
 class GateState(TypedDict):
@@ -282,7 +282,7 @@ def gate_section(found: ByState, names: Sequence[str], window: str) -> Section:
     names : sequence of str
         Of the experts.
     window : str
-        Which decisions were looked at, in words.
+        Which decisions were measured, in words.
     """
     rows = [
         ((state,), f"{state} (score {low:g} to {high:g})") for state, (low, high) in STATES.items() if state in found
@@ -292,9 +292,6 @@ def gate_section(found: ByState, names: Sequence[str], window: str) -> Section:
         *((name.capitalize(), Cell((ROW, "gate", name), "%", 1)) for name in names),
         ("Cash in the aim", Cell((ROW, "cash"), "%", 1)),
     )
-    words = (
-        f"Means over {window}, by how bad the agent was told that the market was: the crisis score, fitted on the "
-        "training window.",
-    )
+    words = (f"Means over {window}, by the crisis score that the agent observed, fitted on the training window.",)
     table = make_table("Share of each expert in the aim", "The market", rows, columns)
-    return Section("gate_states", "The gate in crises", dict(found), (table,), (), words)
+    return Section("gate_states", "Gate weights by market state", dict(found), (table,), (), words)

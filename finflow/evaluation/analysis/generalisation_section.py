@@ -74,8 +74,8 @@ def section(training: pd.DataFrame) -> Section | None:
     numbers["points"] = len(rows)
     words = (
         "Value is the mean reward of a decision and Sharpe the ratio a year, both net, of the policy that would be "
-        "deployed, played in pieces of an episode. Worlds are what it learned in; the gap is training less validation. "
-        "KL says how far it is from the policy as pretrained, in nats per free dimension of the action.",
+        "deployed, simulated in segments of an episode. Worlds are what it learned in; the gap is training less "
+        "validation. KL says how far it is from the policy as pretrained, in nats per free dimension of the action.",
     )
     return Section("generalisation", "Generalisation", numbers, (_table(points),), (_figure(rows),), words)
 
@@ -98,7 +98,7 @@ def _table(points: dict[str, pd.Series]) -> Table:
     )
     rows = [((name,), heading) for name, heading in named.items() if name in points]
     caption = "Values and the gap in percent a decision. A dash: not measured, as worlds are where there is one alone."
-    return make_table("Worth and distance", "point", rows, columns, caption, marked=BEST_POINT)
+    return make_table("Value, gap and KL", "point", rows, columns, caption, marked=BEST_POINT)
 
 
 def _figure(rows: pd.DataFrame) -> Rendered:
@@ -132,8 +132,8 @@ def _figure(rows: pd.DataFrame) -> Rendered:
     gap = column("gap")
     return Rendered(
         "generalisation-curves",
-        "Worth in training and in validation",
-        "Where the curves of training and validation part, the policy learns what does not last.",
+        "Value in training and in validation",
+        "A gap that widens between training and validation is overfitting.",
         f"Line charts over {len(rows)} points of the training. The gap in value went from {1e4 * gap[0]:.2f} to "
         f"{1e4 * gap[-1]:.2f} basis points a decision.",
         render(draw, 3.0),

@@ -1,4 +1,4 @@
-"""Evidence from years that the blocks' policies did not see, and what the critics know of what moves are worth.
+"""Out-of-fold evidence of a policy, and the calibration of its critics on the advantages of actions.
 
 Made from the row that training logged when the finished agent was judged. The test window has no part.
 """
@@ -27,19 +27,19 @@ WINDOWS = ("training", "validation")
 
 
 class MoveGroup(TypedDict):
-    """Moves of which the critics say about the same, in the unit of rewards."""
+    """Actions to which the critics give about the same advantage, in the unit of rewards."""
 
-    critics: Annotated[Number, about("Mean of what the critics say that the moves are worth.")]
-    exact: Annotated[Number, about("Mean of what they were worth.")]
+    critics: Annotated[Number, about("Mean advantage by the critics.")]
+    exact: Annotated[Number, about("Mean exact advantage.")]
     error: Annotated[Number, about("Standard error of that, over blocks of bars.")]
 
 
 class CriticAgreement(TypedDict):
-    """Agreement of the critics with the exact worth of moves, the policy following after each."""
+    """Agreement of the critics with exact advantages of actions, the policy following after each."""
 
     slope: Annotated[Number, about("Exact advantages regressed on the critics': 1 is calibrated, less exaggerates.")]
     slope_error: Annotated[Number, about("Standard error of the slope, over blocks of bars.")]
-    groups: Annotated[list[MoveGroup], about("Tenths of the moves, from the worst to the best by the critics.")]
+    groups: Annotated[list[MoveGroup], about("Tenths of the actions, from the worst to the best by the critics.")]
     correlation: Annotated[Number, about("Correlation of the two; prices of single paths keep it far below 1.")]
 
 
@@ -100,13 +100,13 @@ def section(training: pd.DataFrame) -> Section | None:
 
 
 def _agreement(row: pd.Series, window: str) -> CriticAgreement:
-    """Agreement in a window, as training logged it: groups as JSON lists of what critics say, exact worth and error."""
+    """Agreement in a window, as training logged it: groups as lists of estimate, exact advantage and error."""
     groups = zip(*json.loads(row[f"{window}_advantage_groups"]), strict=True)
     return CriticAgreement(
         slope=float(row[f"{window}_advantage_slope"]),
         slope_error=float(row[f"{window}_advantage_slope_error"]),
         correlation=float(row[f"{window}_advantage_correlation"]),
-        groups=[MoveGroup(critics=said, exact=exact, error=error) for said, exact, error in groups],
+        groups=[MoveGroup(critics=estimated, exact=exact, error=error) for estimated, exact, error in groups],
     )
 
 
@@ -150,35 +150,35 @@ def _critics(windows: list[str]) -> Table:
     )
     rows = [(("critics", window), window) for window in windows]
     caption = (
-        "What many moves in the same state would have earned, exactly, on what the critics say: a slope of 1 means "
-        "that a move that is called worth x brought x on average."
+        "Exact advantages of many actions in the same state, regressed on those of the critics: a slope of 1 "
+        "means that an estimated advantage of x was x on average."
     )
-    return make_table("Do the critics know what moves are worth?", "window", rows, columns, caption)
+    return make_table("Calibration of the critics", "window", rows, columns, caption)
 
 
 def _figure(critics: Mapping[str, CriticAgreement]) -> Rendered:
-    """Exact worth of moves over what the critics say, in groups, with the line on which both agree."""
+    """Exact advantages over those of the critics, in groups, with the line on which both agree."""
 
     def draw(figure: Figure) -> None:
         panels: list[Axes] = list(np.atleast_1d(figure.subplots(1, len(critics), sharex=True, sharey=True)))
         for panel, (window, agreement) in zip(panels, critics.items(), strict=True):
             groups = agreement["groups"]
-            said, exact = np.array([one["critics"] for one in groups]), np.array([one["exact"] for one in groups])
-            error = np.array([one["error"] for one in groups])
-            ends = [float(said.min()), float(said.max())]
-            panel.plot(ends, ends, color=GREY, linewidth=1.0, label="what is said is so")
-            panel.errorbar(said, exact, 2.0 * error, color=BLUE, fmt="o", markersize=3.5, label="tenth of the moves")
+            estimated, exact, error = (np.array([one[key] for one in groups]) for key in ("critics", "exact", "error"))
+            ends = [float(estimated.min()), float(estimated.max())]
+            panel.plot(ends, ends, color=GREY, linewidth=1.0, label="calibrated")
+            label = "tenth of the actions"
+            panel.errorbar(estimated, exact, 2.0 * error, color=BLUE, fmt="o", markersize=3.5, label=label)
             panel.set_title(window)
-            panel.set_xlabel("worth by the critics")
-        panels[0].set_ylabel("exact worth")
+            panel.set_xlabel("advantage by the critics")
+        panels[0].set_ylabel("exact advantage")
         panels[0].legend(loc="best")
 
     slopes = ", ".join(f"{window} {agreement['slope']:.2f}" for window, agreement in critics.items())
     return Rendered(
         "critics-and-moves",
-        "Do the critics know what moves are worth?",
-        "Moves in tenths by what the critics say of them; bars are two standard errors over blocks of bars. Both in "
+        "Calibration of the critics",
+        "Actions in tenths by the critics' advantage; bars are two standard errors over blocks of bars. Both in "
         "the unit of rewards, over a horizon of rollouts.",
-        f"Charts of exact worth over the critics' for {len(critics)} windows; slopes: {slopes}.",
+        f"Charts of exact advantage over the critics' for {len(critics)} windows; slopes: {slopes}.",
         render(draw, 3.0),
     )

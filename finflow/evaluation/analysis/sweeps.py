@@ -97,10 +97,10 @@ def _break_even(
     words: list[Sentence] = []
     with forked(partial(_even, context, costs, _mean_return)) as by_return:
         by_sharpe = _even(context, costs, metrics.sharpe_of)
-    for key, bps, said in (("return", by_return(), "return"), ("sharpe", by_sharpe, "Sharpe ratio")):
+    for key, bps, measure in (("return", by_return(), "return"), ("sharpe", by_sharpe, "Sharpe ratio")):
         beyond = bps is not None and not np.isfinite(bps)
         found |= {f"{key}_bps": None if beyond else bps, f"{key}_beyond_bps": DEAREST_BPS if beyond else None}
-        judged = f"By {said}, {context.judged}"
+        judged = f"By {measure}, {context.judged}"
         if beyond:
             highest = Cell(("break_even", f"{key}_beyond_bps"), "bp", 0)
             words.append((f"{judged} is ahead of equal weight at up to ", highest, " a trade."))

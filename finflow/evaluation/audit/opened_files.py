@@ -61,9 +61,9 @@ class OpenedFiles:
 def _hook(event: str, args: tuple[Any, ...]) -> None:
     if not _ACTIVE or event not in _WORDS:
         return
-    said = _WORDS[event](*args)
-    if said is not None and not _imports_a_library(sys._getframe(1)):
-        _ACTIVE[-1][said] = None
+    text = _WORDS[event](*args)
+    if text is not None and not _imports_a_library(sys._getframe(1)):
+        _ACTIVE[-1][text] = None
 
 
 def _imports_a_library(frame: FrameType | None) -> bool:

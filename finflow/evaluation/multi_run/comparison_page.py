@@ -224,7 +224,7 @@ def _groups(groups: Sequence[Seeds]) -> Section:
             list(named),
             [
                 ("seeds", {name: ", ".join(group.seeds) for name, group in named.items()}),
-                *((said, column(means, metric, unit, digits)) for metric, (said, unit, digits) in shown.items()),
+                *((heading, column(means, metric, unit, digits)) for metric, (heading, unit, digits) in shown.items()),
             ],
         ),
         make_table(
@@ -275,22 +275,22 @@ def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered
 
 def _lines(runs: Sequence[Compared], groups: Sequence[Seeds], choice: Section) -> list[str]:
     width = max(len(run.label) for run in runs)
-    told = [f"{'run'.ljust(width)}  Sharpe  beats equal weight"]
+    lines = [f"{'run'.ljust(width)}  Sharpe  beats equal weight"]
     for run in runs:
         sharpe = run.numbers["sharpe"]
         shown = "-" if sharpe is None else f"{sharpe:.2f}"
-        told.append(f"{run.label.ljust(width)}  {shown.rjust(6)}  {run.answer or 'not compared'}")
+        lines.append(f"{run.label.ljust(width)}  {shown.rjust(6)}  {run.answer or 'not compared'}")
     for group in groups:
         found = group.interquartile_mean.get("sharpe")
         if found is not None:
             low, high = found.interval.low, found.interval.high
-            told.append(
+            lines.append(
                 f"{len(group.seeds)} seeds: interquartile mean of the Sharpe ratio {found.value:.2f} "
                 f"(95%: {low:.2f} to {high:.2f})"
             )
     overfitted, best = choice.numbers["overfitting"], choice.numbers["best"]
     if isinstance(overfitted, Mapping):
-        told.append(f"choosing the best of them: probability of backtest overfitting {overfitted['pbo']:.0%}")
+        lines.append(f"choosing the best of them: probability of backtest overfitting {overfitted['pbo']:.0%}")
     if isinstance(best, Mapping):
-        told.append(f"{best['name']}, as the best of {len(runs)}, beats equal weight: {best['beats_equal_weight']}")
-    return told
+        lines.append(f"{best['name']}, as the best of {len(runs)}, beats equal weight: {best['beats_equal_weight']}")
+    return lines

@@ -54,12 +54,12 @@ def weights(agent: Backtest) -> Rendered:
         legend_of_figure(figure, axes, 5)
 
     mean = agent.weights.mean(axis=0)
-    told = ", ".join(f"{agent.assets[column]} {mean[column]:.0%}" for column in top)
+    summary = ", ".join(f"{agent.assets[column]} {mean[column]:.0%}" for column in top)
     return Rendered(
         "weights",
         "Weights over time",
         "What was held after each trade. Assets beyond the largest are summed as “other”.",
-        f"Stacked areas of the weights of {agent.name}. On average: {told}, cash {mean[-1]:.0%}.",
+        f"Stacked areas of the weights of {agent.name}. On average: {summary}, cash {mean[-1]:.0%}.",
         render(draw, 4.0),
     )
 
@@ -87,13 +87,13 @@ def gate(agent: Backtest) -> Rendered | None:
             date_axis(panels[1], agent.dates)
         legend_of_figure(figure, panels[0], len(names))
 
-    told = ", ".join(f"{name} {share:.0%}" for name, share in zip(names, shares.mean(axis=0), strict=True))
+    summary = ", ".join(f"{name} {share:.0%}" for name, share in zip(names, shares.mean(axis=0), strict=True))
     moved = "" if rate is None else f" The trade rate was {float(np.mean(rate)):.0%} on average."
     return Rendered(
         "gate",
         "The gate",
         "The gate reads the market and mixes the portfolios of the experts into the portfolio aimed at.",
-        f"Stacked areas of the gate's shares. On average: {told}.{moved}",
+        f"Stacked areas of the gate's shares. On average: {summary}.{moved}",
         render(draw, 3.6 if rate is None else 4.6),
     )
 
@@ -117,7 +117,7 @@ def experts(agent: Backtest) -> Rendered | None:
         legend_of_figure(figure, panels[0], 5)
 
     mean = portfolios.mean(axis=0)
-    told = "; ".join(
+    summary = "; ".join(
         f"{name} held most in {agent.assets[column]} ({mean[number, column]:.0%} on average)"
         for number, (name, column) in enumerate(zip(names, mean.argmax(axis=1), strict=True))
     )
@@ -126,7 +126,7 @@ def experts(agent: Backtest) -> Rendered | None:
         "The experts",
         "The portfolio that each expert would hold, each reading the market through its own features. Colours as in "
         "the weights above.",
-        f"Stacked areas, one panel an expert: {told}.",
+        f"Stacked areas, one panel an expert: {summary}.",
         render(draw, 1.0 + 1.1 * len(names)),
     )
 
@@ -172,18 +172,20 @@ def training(frame: pd.DataFrame) -> Rendered | None:
             _draw_curve(axes, positions, values, phases, marker="")
             axes.set_title(_readable(name))
 
-    told = []
+    summary = []
     if sharpe.size:
         best = int(np.nanargmax(sharpe))
-        told.append(f"The best validation Sharpe ratio was {sharpe[best]:.2f}, after {positions[best]:,.0f} updates.")
+        summary.append(
+            f"The best validation Sharpe ratio was {sharpe[best]:.2f}, after {positions[best]:,.0f} updates."
+        )
     if curves:
-        told.append(f"Losses: {', '.join(_readable(name) for name in curves)}.")
+        summary.append(f"Losses: {', '.join(_readable(name) for name in curves)}.")
     return Rendered(
         "training",
         "Training curves",
         "Sharpe ratio on the validation window, and the losses, over the gradient updates: offline from recorded data, "
         "online from the agent's own trading in the training window.",
-        f"Line charts of the training. {' '.join(told)}",
+        f"Line charts of the training. {' '.join(summary)}",
         render(draw, 0.3 + 2.4 * bool(sharpe.size) + 1.6 * rows),
     )
 
@@ -219,13 +221,13 @@ def learned_score(frame: pd.DataFrame) -> Rendered | None:
 
     known = _numbers(frame["score_correlation"]) if "score_correlation" in frame else np.empty(0)
     known = known[np.isfinite(known)]
-    told = f" Their correlation over the online phase is {known[-1]:.2f}." if len(known) else ""
+    summary = f" Their correlation over the online phase is {known[-1]:.2f}." if len(known) else ""
     return Rendered(
         "learned-score",
-        "Score of the reward model and what is true",
-        "What the reward model would pay for the decisions of the agent, above what they were worth. A score "
-        f"that rises while the Sharpe ratio falls is a model that is being hacked.{told}",
-        f"Line charts of the score and the Sharpe ratio on the validation window.{told}",
+        "Score of the reward model and Sharpe ratio",
+        "Above, the mean score of the reward model for the agent's decisions; below, their Sharpe ratio. A score "
+        f"that rises while the Sharpe ratio falls is reward hacking.{summary}",
+        f"Line charts of the score and the Sharpe ratio on the validation window.{summary}",
         render(draw, 4.2),
     )
 

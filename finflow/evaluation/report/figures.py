@@ -82,13 +82,13 @@ def sharpe_ratios(
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(f"Sharpe ratio in excess of cash, annualised, with {confidence:.0%} interval")
 
-    told = "; ".join(f"{name} {_value_and_interval(values[name], intervals[name])}" for name in reversed(names))
+    summary = "; ".join(f"{name} {_value_and_interval(values[name], intervals[name])}" for name in reversed(names))
     return Rendered(
         "sharpe",
         "Sharpe ratios and their uncertainty",
         "Dots are the window's Sharpe ratios, lines their bootstrap intervals. Lines that overlap widely cannot be "
         "ranked by their dots; the paired difference at the top of the page is the sharper test.",
-        f"Dots with horizontal lines: Sharpe ratio and {confidence:.0%} interval of each strategy. {told}.",
+        f"Dots with horizontal lines: Sharpe ratio and {confidence:.0%} interval of each strategy. {summary}.",
         render(draw, 0.9 + 0.3 * len(names)),
     )
 
@@ -115,12 +115,12 @@ def drawdown(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
 
     deepest = {name: float(path.min()) for name, path in falls.items()}
     when = str(agent.dates[int(np.argmin(falls[agent.name]))])
-    told = ", ".join(f"{name} {value:.0%}" for name, value in sorted(deepest.items(), key=lambda item: item[1]))
+    summary = ", ".join(f"{name} {value:.0%}" for name, value in sorted(deepest.items(), key=lambda item: item[1]))
     return Rendered(
         "drawdown",
         "Drawdown",
         "How far wealth stood below its highest value so far, day by day, after costs.",
-        f"Area chart of the drawdown. {agent.name} was lowest on {when}. Deepest falls: {told}.",
+        f"Area chart of the drawdown. {agent.name} was lowest on {when}. Deepest falls: {summary}.",
         render(draw, 3.3),
     )
 
@@ -152,13 +152,13 @@ def costs_and_turnover(agent: Backtest, strategies: Sequence[Backtest]) -> Rende
         legend_of_figure(figure, lower)
 
     total = {run.name: float(run.costs.sum()) for run in (agent, *strategies)}
-    told = ", ".join(f"{name} {value:.2%}" for name, value in sorted(total.items(), key=lambda item: -item[1]))
+    summary = ", ".join(f"{name} {value:.2%}" for name, value in sorted(total.items(), key=lambda item: -item[1]))
     return Rendered(
         "costs",
         "Turnover and costs",
         "Turnover is the half-sum of absolute trades: 100 % replaces the whole portfolio once. The first purchase out "
         "of cash is in the first month.",
-        f"Two charts: bars of the turnover of each month, and lines of the costs paid so far. Costs in all: {told}.",
+        f"Two charts: bars of the turnover of each month, and lines of the costs paid so far. Costs in all: {summary}.",
         render(draw, 5.0),
     )
 
@@ -259,7 +259,7 @@ def rolling(agent: Backtest, baseline: Backtest | None) -> Rendered | None:
         date_axis(panels[-1], dates)
         legend_of_figure(figure, panels[0])
 
-    said = "; ".join(
+    summary = "; ".join(
         f"{name} from {np.nanmin(path):.1f} to {np.nanmax(path):.1f}"
         for name, path in sharpes.items()
         if np.isfinite(path).any()
@@ -269,7 +269,7 @@ def rolling(agent: Backtest, baseline: Backtest | None) -> Rendered | None:
         "Through time",
         f"Of the last {bars} {unit} at each date, after costs. What was earned in one stretch alone is seen here.",
         f"Lines of the Sharpe ratio and the volatility of the last {bars} {unit}, and of the return relative to "
-        f"equal weight. Sharpe ratios: {said}.",
+        f"equal weight. Sharpe ratios: {summary}.",
         render(draw, 2.0 * (2 + (baseline is not None)) + 0.3),
     )
 

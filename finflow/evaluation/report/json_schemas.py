@@ -245,7 +245,7 @@ class Report(TypedDict):
         Annotated[
             dict[str, GateState],
             about(
-                "By state of the market, by the crisis score that the agent was told: calm (under 0.2), between, or "
+                "By state of the market, by the crisis score that the agent observed: calm (under 0.2), between, or "
                 "crisis (0.8 or more); states that never were are left out."
             ),
         ]

@@ -289,16 +289,16 @@ def _guard_events(events: Sequence[Mapping[str, object]] | None) -> Section | No
         return Section(key, title, {}, words=("The guard saw nothing unusual in training, and did nothing.",))
     counts = {level: sum(event.get("level") == level for event in events) for level in ("alarm", "warning", "info")}
     rollbacks = sum(event.get("signal") == "rollback" for event in events)
-    said = f"{counts['alarm']} alarms, {counts['warning']} warnings, {counts['info']} notes; {rollbacks} rollbacks."
+    text = f"{counts['alarm']} alarms, {counts['warning']} warnings, {counts['info']} notes; {rollbacks} rollbacks."
     shown = events[-MOST_EVENTS:]
     if len(shown) < len(events):
-        said += f" The last {len(shown)} of {len(events)} are shown."
+        text += f" The last {len(shown)} of {len(events)} are shown."
     rows = tuple(
         Row(str(event.get("update")), tuple(str(event.get(name)) for name in ("phase", "level", "message")))
         for event in shown
     )
     table = Table("Guard events", ("Update", "Phase", "Level", "Event"), rows, heading=False)
-    return Section(key, title, {}, (table,), words=(said,))
+    return Section(key, title, {}, (table,), words=(text,))
 
 
 def _method(data: ReportData) -> Section:

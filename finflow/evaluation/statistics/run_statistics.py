@@ -35,7 +35,7 @@ from finflow.evaluation.report.section import Cell, Row, Table
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, interval
 
-FEWEST = 2  # runs: one says nothing of how far runs lie apart
+FEWEST = 2  # runs: one says nothing of how much runs vary
 SAMPLES = 2000
 
 Array = NDArray[np.float64]
@@ -162,7 +162,7 @@ def _improvement(one: Array, two: Array) -> Array:
 
 
 def _resample(table: Array, samples: int, generator: np.random.Generator) -> Array:
-    """Runs drawn with replacement, apart for each task: (samples, runs, tasks)."""
+    """Runs drawn with replacement, independently for each task: (samples, runs, tasks)."""
     runs, tasks = table.shape
     drawn = generator.integers(runs, size=(samples, runs, tasks))
     return np.asarray(table[drawn, np.arange(tasks)])
@@ -203,8 +203,8 @@ _SHOWN = {
 def figures_of(run: Backtest, baseline: Backtest) -> dict[str, Any]:
     """A run's metrics, and its Sharpe ratio less that of equal weight on the same days."""
     summary = metrics.summarise(run)
-    apart = summary["sharpe"] - metrics.sharpe_of(baseline)
-    return {**{name: summary[name] for name in _SHOWN if name != DIFFERENCE}, DIFFERENCE: apart}
+    difference = summary["sharpe"] - metrics.sharpe_of(baseline)
+    return {**{name: summary[name] for name in _SHOWN if name != DIFFERENCE}, DIFFERENCE: difference}
 
 
 def distribution(
@@ -233,8 +233,8 @@ def distribution(
         try:
             spread[key] = path_distribution([row[key] for row in rows.values()], seed, confidence, name)
         except EvidenceError as error:
-            said = f"{str(error)[:1].upper()}{str(error)[1:]}."
-            words += [said] if said not in words else []
+            reason = f"{str(error)[:1].upper()}{str(error)[1:]}."
+            words += [reason] if reason not in words else []
     return spread
 
 
