@@ -11,15 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
+from finflow.config import EvaluationConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.objective import Moments
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.comparison_context import ComparisonContext, with_memos
 from finflow.evaluation.report.results import ReportData
-from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import named_strategy
+from tests.evaluation.plain_processes import process_on
 
 STRATEGIES = ("buy-and-hold", "equal-weight", "risk-parity")
 DAYS = 400
@@ -104,15 +103,7 @@ def make_process(
         benchmark=close.mean(axis=1),
         benchmark_name="INDEX",
     )
-    features = Features(
-        assets=np.zeros((bars, assets, 1), dtype=np.float32),
-        market=np.zeros((bars, 1), dtype=np.float32),
-        asset_names=("none",),
-        market_names=("none",),
-        lenses={},
-        first_bar=0,
-    )
-    return DecisionProcess(panel, features, EnvConfig(**env), ObjectivesConfig(), Moments(4e-4, 1e-4))
+    return process_on(panel, **env)
 
 
 def make_context(process: DecisionProcess, window: range, *names: str, **settings: Any) -> ComparisonContext:

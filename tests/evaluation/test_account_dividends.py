@@ -6,43 +6,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.config import EnvConfig, ObjectivesConfig, TaxConfig
+from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.objective import Moments
 from finflow.evaluation.analysis.account import after_tax, holdings, trades
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.dividends import reinvest
-from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold
-from finflow.strategies.strategy import Information
+from tests.evaluation.plain_processes import Planned, Wandering, process_on
 
 FloatArray = NDArray[np.float64]
 WINDOW = range(4, 48)
-
-
-class Wandering:
-    """A new portfolio every day."""
-
-    name = "wandering"
-
-    def __init__(self) -> None:
-        self._rng = np.random.default_rng(1)
-
-    def decide(self, information: Information) -> FloatArray:
-        return self._rng.dirichlet(np.ones(len(information.portfolio)))
-
-
-class Planned:
-    """Names these weights, one decision after the other."""
-
-    name = "planned"
-
-    def __init__(self, weights: list[list[float]]) -> None:
-        self.weights = np.array(weights)
-
-    def decide(self, information: Information) -> FloatArray:
-        return self.weights[information.step]
 
 
 def process_of(
@@ -51,13 +25,7 @@ def process_of(
     """A market of these closes and dividends, in money a share."""
     names = tuple("ABC"[: close.shape[1]])
     panel = MarketPanel(dates=dates, assets=names, cash_returns=cash, **reinvest({"close": close}, paid, dates, names))
-    bars = len(dates)
-    features = Features(
-        np.zeros((bars, len(names), 1), np.float32),
-        *(np.zeros((bars, 1), np.float32), ("one",), ("one",), {}),
-        first_bar=0,
-    )
-    return DecisionProcess(panel, features, EnvConfig(**env), ObjectivesConfig(), Moments(4e-4, 1e-4))
+    return process_on(panel, **env)
 
 
 @pytest.fixture

@@ -11,16 +11,15 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
+from finflow.config import EnvConfig, EvaluationConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.objective import Moments
 from finflow.env.process_variants import with_costs
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight, named_strategy
 from finflow.strategies.online_selection import MeanReversion
 from finflow.strategies.strategy import Information, Strategy
+from tests.evaluation.plain_processes import process_on
 
 FloatArray = NDArray[np.float64]
 
@@ -50,16 +49,7 @@ def made_process(lag: int) -> DecisionProcess:
         assets=tuple("ABCDEF"),
         close=close,
     )
-    features = Features(
-        assets=np.zeros((BARS, ASSETS, 1), dtype=np.float32),
-        market=np.zeros((BARS, 1), dtype=np.float32),
-        asset_names=("none",),
-        market_names=("none",),
-        lenses={},
-        first_bar=0,
-    )
-    env = EnvConfig(execution_lag=lag, initial_capital=CAPITAL)
-    return DecisionProcess(panel, features, env, ObjectivesConfig(), Moments(4e-4, 1e-4))
+    return process_on(panel, execution_lag=lag, initial_capital=CAPITAL)
 
 
 def played(strategy: Strategy, lag: int) -> tuple[pd.DataFrame, pd.DataFrame, FloatArray]:

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
+from finflow.config import CostsConfig, EnvConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.objective import Moments
 from finflow.env.process_variants import with_costs
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis.sweeps import break_even_bps, capacity
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from finflow.strategies.strategy import Information
+from tests.evaluation.plain_processes import process_on
 
 FloatArray = NDArray[np.float64]
 
@@ -61,16 +60,7 @@ def made_process(edge: float = EDGE, volume: float | None = 1e6, noise: float = 
         close=close,
         volume=None if volume is None else volume / close,
     )
-    features = Features(
-        assets=np.zeros((BARS, 2, 1), dtype=np.float32),
-        market=np.zeros((BARS, 1), dtype=np.float32),
-        asset_names=("none",),
-        market_names=("none",),
-        lenses={},
-        first_bar=0,
-    )
-    settings = EnvConfig(execution_lag=0, **{"commission_bps": 0.0, "slippage_bps": 0.0, **env})
-    return DecisionProcess(panel, features, settings, ObjectivesConfig(), Moments(4e-4, 1e-4))
+    return process_on(panel, execution_lag=0, **{"commission_bps": 0.0, "slippage_bps": 0.0, **env})
 
 
 def mean_excess(process: DecisionProcess, bps: float) -> float:

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.config import EnvConfig, ObjectivesConfig, TaxConfig
+from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.objective import Moments
 from finflow.evaluation.analysis.account import after_tax, tax_section
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight
-from finflow.strategies.strategy import Information
+from tests.evaluation.plain_processes import Planned, process_on
 
 FloatArray = NDArray[np.float64]
 FREE = {"commission_bps": 0.0, "slippage_bps": 0.0}
@@ -32,23 +30,7 @@ def process_of(
         close=np.array(close, dtype=np.float64),
         cash_returns=np.array(cash if cash is not None else [0.0] * len(dates)),
     )
-    bars = len(dates)
-    features = Features(
-        np.zeros((bars, 2, 1), np.float32), np.zeros((bars, 1), np.float32), ("one",), ("one",), {}, first_bar=0
-    )
-    return DecisionProcess(panel, features, EnvConfig(execution_lag=0, **env), ObjectivesConfig(), Moments(4e-4, 1e-4))
-
-
-class Planned:
-    """Names these weights, one decision after the other."""
-
-    name = "planned"
-
-    def __init__(self, weights: list[list[float]]) -> None:
-        self.weights = np.array(weights)
-
-    def decide(self, information: Information) -> FloatArray:
-        return self.weights[information.step]
+    return process_on(panel, execution_lag=0, **env)
 
 
 def test_a_ledger_by_hand() -> None:

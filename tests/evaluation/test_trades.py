@@ -7,31 +7,16 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
 
-from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
+from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.objective import Moments
 from finflow.evaluation.analysis.account import as_parquet, holdings, trades
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold
-from finflow.strategies.strategy import Information
+from tests.evaluation.plain_processes import Wandering, process_on
 
 WINDOW = range(5, 40)
-
-
-class Wandering:
-    """A new portfolio every day."""
-
-    name = "wandering"
-
-    def __init__(self) -> None:
-        self._rng = np.random.default_rng(1)
-
-    def decide(self, information: Information) -> NDArray[np.float64]:
-        return self._rng.dirichlet(np.ones(len(information.portfolio)))
 
 
 def made(lag: int = 1, ends: bool = False, **costs: float) -> DecisionProcess:
@@ -46,11 +31,7 @@ def made(lag: int = 1, ends: bool = False, **costs: float) -> DecisionProcess:
         cash_returns=np.append(0.0, np.full(49, 1e-4)),
         volume=np.where(np.isfinite(close), 1e5, np.nan),
     )
-    features = Features(
-        np.zeros((50, 3, 1), np.float32), np.zeros((50, 1), np.float32), ("one",), ("one",), {}, first_bar=0
-    )
-    env = EnvConfig(execution_lag=lag, costs=CostsConfig(window=2, **costs))
-    return DecisionProcess(panel, features, env, ObjectivesConfig(), Moments(4e-4, 1e-4))
+    return process_on(panel, execution_lag=lag, costs=CostsConfig(window=2, **costs))
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
