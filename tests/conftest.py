@@ -172,7 +172,7 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(report, "draw_figures", lambda data, results: [])
     for section in (generalisation_section, out_of_fold_section):
         patch.setattr(section, "render", lambda draw, height: b"")
-    patch.setattr(tearsheet, "why_impossible", lambda run, baseline: "a test goes without")
+    patch.setattr(tearsheet, "tear_sheet_obstacle", lambda run, baseline: "a test goes without")
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seed
 from finflow.evaluation.report import report
 from finflow.evaluation.report.report import ReportData, write_report
 from finflow.evaluation.statistics.bootstrap import Interval
-from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.statistics.configuration_choice import DailyReturns, choice_section, judge_best, judge_choice
 from finflow.evaluation.statistics.run_statistics import Estimate
 from finflow.evaluation.statistics.significance_tests import Resampling
 from tests.browser import DESK, PAPER, PHONE, Browser, open_browser
@@ -195,7 +195,7 @@ def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
     likely = {"equal weight": Estimate(0.75, Interval(0.25, 1.0))}
     estimates = {"sharpe": Estimate(0.5, Interval(0.1, 0.9))}
     group = Seeds(tuple(run.label for run in runs), ("0", "1", "2"), estimates, likely)
-    daily = {run.label: Daily(run.returns, np.zeros(days), returns[3], returns[3]) for run in runs}
+    daily = {run.label: DailyReturns(run.returns, np.zeros(days), returns[3], returns[3]) for run in runs}
     choice = choice_section(
         judge_choice(returns[:3].T, tuple(daily), "runs"),
         "the test window",

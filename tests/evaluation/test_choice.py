@@ -10,7 +10,7 @@ import pytest
 from finflow.errors import EvidenceError
 from finflow.evaluation.report.section import section_html
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
-from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.statistics.configuration_choice import DailyReturns, choice_section, judge_best, judge_choice
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 
@@ -18,13 +18,13 @@ DAYS = 800
 RESAMPLING = Resampling(300, 21, 0)
 
 
-def drawn(count: int, edge: float = 0.0, seed: int = 0) -> dict[str, Daily]:
+def drawn(count: int, edge: float = 0.0, seed: int = 0) -> dict[str, DailyReturns]:
     """Strategies without skill beside one market, the last of them with an edge a day."""
     rng = np.random.default_rng(seed)
     market, cash = rng.normal(4e-4, 0.01, DAYS), np.full(DAYS, 5e-5)
     noise = rng.normal(0.0, 0.003, (count, DAYS))
     noise[-1] += edge
-    return {f"trial {number}": Daily(market + one, cash, market, market) for number, one in enumerate(noise)}
+    return {f"trial {number}": DailyReturns(market + one, cash, market, market) for number, one in enumerate(noise)}
 
 
 def test_a_matrix_in_gives_the_result_and_the_figure_out() -> None:
@@ -80,8 +80,8 @@ def test_readings_that_are_on_file_count_beside_the_choice() -> None:
 def test_one_that_is_equal_weight_itself_can_be_chosen_and_shows_nothing() -> None:
     choices = drawn(1)
     market = choices["trial 0"].baseline
-    choices["equal weight"] = Daily(market, choices["trial 0"].cash, market, market)
-    choices["trial 0"] = Daily(market - 1e-3, choices["trial 0"].cash, market, market)
+    choices["equal weight"] = DailyReturns(market, choices["trial 0"].cash, market, market)
+    choices["trial 0"] = DailyReturns(market - 1e-3, choices["trial 0"].cash, market, market)
     best = judge_best(choices, 0, RESAMPLING)
     assert (best.name, best.verdict.answer) == ("equal weight", "not shown")
     assert math.isnan(best.verdict.dsr)

@@ -9,7 +9,7 @@ import pytest
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.multi_run.joined_verdict import joined_section, judge_joined, mean_of_seeds
-from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths
+from finflow.evaluation.multi_run.repeated_trainings import ProtocolPaths, WindowResult
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 
@@ -28,12 +28,14 @@ def run_of(window: int, seed: int | None, edge: float = 0.0) -> Backtest:
     return Backtest(name, dates, returns, nothing, nothing, nothing, np.full((DAYS, 2), 0.5), ("A", "cash"))
 
 
-def paths_of(seeds: int, edge: float) -> Paths:
-    judged = tuple(Judged(w + 1, seed, w, 0, run_of(w, seed, edge)) for seed in range(seeds) for w in range(WINDOWS))
-    return Paths("walk-forward", judged, tuple((run_of(w, None),) for w in range(WINDOWS)), {"folds": WINDOWS})
+def paths_of(seeds: int, edge: float) -> ProtocolPaths:
+    judged = tuple(
+        WindowResult(w + 1, seed, w, 0, run_of(w, seed, edge)) for seed in range(seeds) for w in range(WINDOWS)
+    )
+    return ProtocolPaths("walk-forward", judged, tuple((run_of(w, None),) for w in range(WINDOWS)), {"folds": WINDOWS})
 
 
-def numbers_of(found: Paths, tries: Tries | None = None) -> Any:
+def numbers_of(found: ProtocolPaths, tries: Tries | None = None) -> Any:
     return joined_section(found, found.compared[0], tries or Tries(), RESAMPLING).numbers
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, joined, protocol_section
+from finflow.evaluation.multi_run.repeated_trainings import ProtocolPaths, WindowResult, joined, protocol_section
 from finflow.evaluation.statistics import metrics
 
 DAYS = 120
@@ -23,17 +23,17 @@ def run_of(seed: int, window: int, drift: float = 0.0, name: str = "finflow", da
     return Backtest(name, dates, returns, np.zeros(days), costs, costs, held, ("A", "B", "cash"))
 
 
-def found_in(seeds: int = 2, windows: int = 3, drift: float = 0.002) -> Paths:
+def found_in(seeds: int = 2, windows: int = 3, drift: float = 0.002) -> ProtocolPaths:
     """Walk-forward: one path a seed."""
     judged = tuple(
-        Judged(window + 1, seed, window, 0, run_of(seed, window, drift))
+        WindowResult(window + 1, seed, window, 0, run_of(seed, window, drift))
         for seed in range(seeds)
         for window in range(windows)
     )
     others = tuple(
         (run_of(90, window, name="equal-weight"), run_of(91, window, name="momentum")) for window in range(windows)
     )
-    return Paths("walk-forward", judged, others, {"folds": windows})
+    return ProtocolPaths("walk-forward", judged, others, {"folds": windows})
 
 
 def test_a_path_is_its_windows_one_after_another() -> None:
@@ -108,9 +108,9 @@ def test_an_agent_that_only_holds_cash_has_no_sharpe_ratio_to_spread() -> None:
 
 
 def test_choosing_among_paths_without_skill_is_overfitted_about_half_the_time() -> None:
-    judged = tuple(Judged(w + 1, seed, w, 0, run_of(seed, w)) for seed in range(6) for w in range(6))
+    judged = tuple(WindowResult(w + 1, seed, w, 0, run_of(seed, w)) for seed in range(6) for w in range(6))
     others = tuple(tuple(run_of(90 + number, window, name=f"s{number}") for number in range(8)) for window in range(6))
-    numbers = protocol_section(Paths("walk-forward", judged, others, {}), 0.95, 0).numbers
+    numbers = protocol_section(ProtocolPaths("walk-forward", judged, others, {}), 0.95, 0).numbers
     pbo = cast("dict[str, float]", numbers["pbo"])
     assert 0.2 < pbo["median"] < 0.95
     assert pbo["strategies"] == 9

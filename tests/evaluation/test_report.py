@@ -23,7 +23,7 @@ from finflow.errors import OutputError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report import metric_tables, page, report, tearsheet
 from finflow.evaluation.report.report import ReportData, write_report
-from finflow.evaluation.report.results import Results, as_json, judge
+from finflow.evaluation.report.results import Results, as_json, compute_results
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 from finflow.evaluation.statistics.readings_ledger import Tries
@@ -160,12 +160,12 @@ def test_metrics_json_has_the_metrics_and_no_times_or_paths(
 
 def test_the_same_data_and_seed_give_the_same_bytes(folder: Path, report_data: Callable[..., ReportData]) -> None:
     data = report_data()
-    results = judge(data)
+    results = compute_results(data)
     assert as_json(data, results) == (folder / "metrics.json").read_text("utf-8")
     drawn = report.draw_figures(data, results)
     assert [figure.png for figure in drawn] == [(folder / f"{name}.png").read_bytes() for name in FIGURES]
     other = report_data(seed=8)
-    assert as_json(other, judge(other)) != as_json(data, results)
+    assert as_json(other, compute_results(other)) != as_json(data, results)
 
 
 def test_returns_csv_gives_back_every_return(folder: Path, report_data: Callable[..., ReportData]) -> None:
@@ -187,7 +187,7 @@ def with_verdict(results: Results, answer: str, *enough: bool) -> Results:
 
 def test_the_verdict_comes_first_with_its_reasons(report_data: Callable[..., ReportData]) -> None:
     data = report_data(tries=Tries(configurations=3, others=2))
-    results = judge(data)
+    results = compute_results(data)
 
     def said(answer: str, *enough: bool) -> str:
         text = page.build_page(data, with_verdict(results, answer, *enough), [], [], [])
@@ -207,7 +207,7 @@ def test_the_verdict_comes_first_with_its_reasons(report_data: Callable[..., Rep
 
 def test_the_interval_that_is_shown_is_the_one_asked_for(report_data: Callable[..., ReportData]) -> None:
     data = report_data(confidence=0.8)
-    results = judge(data)
+    results = compute_results(data)
     shown = page.build_page(data, results, [], [], [])
     bounds = results.difference.interval
     said = f">{bounds.low:+.2f}</span> to ".replace(">-", ">−")
@@ -244,10 +244,10 @@ def test_patient_equal_weight_is_asked_before_a_yes(
 ) -> None:
     baseline = report_data().baseline
     better = dataclasses.replace(baseline, name="agent", returns=baseline.returns + 1e-3 + 1e-5 * baseline.turnover)
-    yes = judge(report_data(agent=better)).evidence.verdict
+    yes = compute_results(report_data(agent=better)).evidence.verdict
     assert yes.answer == "yes"
     patient = dataclasses.replace(better, name="patient", returns=better.returns + 1e-5)
-    held = judge(report_data(agent=better, patient=patient)).evidence.verdict
+    held = compute_results(report_data(agent=better, patient=patient)).evidence.verdict
     assert held.answer == "not shown"
     assert not held.reasons[-1].enough
     with pytest.raises(ValueError, match="covers other days"):
@@ -276,7 +276,7 @@ def test_equal_weight_is_not_compared_with_itself(
     data = report_data(agent=report_data().strategies[1], training=pd.DataFrame())
     text = write_report(tmp_path, data).read_text("utf-8")
     assert "Equal weight itself" in text
-    assert "There is no quantstats tear sheet: there is no equal weight beside it" in text
+    assert "There is no quantstats tear sheet: there is no equal weight to compare with" in text
     assert not (tmp_path / "tearsheet.html").exists()
     against = json.loads((tmp_path / "metrics.json").read_text())["against_equal_weight"]
     assert against == {"finding": "not compared", "interval": None, "sharpe_difference": None, "share_ahead": None}
@@ -315,8 +315,8 @@ def test_returns_that_quantstats_cannot_judge_are_told(
     backtest: Callable[..., Backtest], change: Callable[[np.ndarray], np.ndarray], reason: str
 ) -> None:
     agent, baseline = backtest("agent"), backtest("equal-weight")
-    assert tearsheet.why_impossible(agent, baseline) is None
-    told = tearsheet.why_impossible(dataclasses.replace(agent, returns=change(agent.returns)), baseline)
+    assert tearsheet.tear_sheet_obstacle(agent, baseline) is None
+    told = tearsheet.tear_sheet_obstacle(dataclasses.replace(agent, returns=change(agent.returns)), baseline)
     assert reason in str(told)
 
 

@@ -16,11 +16,11 @@ from finflow.evaluation.analysis import account, attribution, factors, ranking, 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.multi_run.joined_verdict import joined_section
-from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, protocol_section
+from finflow.evaluation.multi_run.repeated_trainings import ProtocolPaths, WindowResult, protocol_section
 from finflow.evaluation.report.json_schemas import json_schema
-from finflow.evaluation.report.results import ReportData, as_json, judge
+from finflow.evaluation.report.results import ReportData, as_json, compute_results
 from finflow.evaluation.report.section import Section
-from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.statistics.configuration_choice import DailyReturns, choice_section, judge_best, judge_choice
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.market.splits import Split
@@ -36,11 +36,11 @@ def protocol(backtest: Callable[..., Backtest]) -> tuple[Section, Section]:
         return dataclasses.replace(one, dates=one.dates + np.timedelta64(400 * window, "D"))
 
     judged = tuple(
-        Judged(window + 1, seed, window, 0, run("agent", seed, window)) for seed in (0, 1) for window in (0, 1)
+        WindowResult(window + 1, seed, window, 0, run("agent", seed, window)) for seed in (0, 1) for window in (0, 1)
     )
     others = tuple((run("equal-weight", 7, window), run("momentum", 8, window)) for window in (0, 1))
     settings = {**EvaluationConfig().protocol.model_dump(), "purge": 252}
-    paths = Paths("walk-forward", judged, others, settings)
+    paths = ProtocolPaths("walk-forward", judged, others, settings)
     together = joined_section(paths, paths.compared[0], Tries(), Resampling(99, 21, 0))
     return protocol_section(paths, 0.95, 0), together
 
@@ -50,7 +50,7 @@ def choice() -> Section:
     rng = np.random.default_rng(0)
     market = rng.normal(4e-4, 0.01, 300)
     names = ("one", "two", "three")
-    daily = {name: Daily(market + rng.normal(0.0, 0.003, 300), 0.0 * market, market, market) for name in names}
+    daily = {name: DailyReturns(market + rng.normal(0.0, 0.003, 300), 0.0 * market, market, market) for name in names}
     matrix = np.column_stack([one.returns for one in daily.values()])
     return choice_section(judge_choice(matrix, names), "these days", judge_best(daily, 0, Resampling(99, 21, 0)))
 
@@ -79,7 +79,7 @@ def content(
         choice(),
     )
     data = report_data(sections=tuple(section for section in sections if section is not None))
-    return json.loads(as_json(data, judge(data)))
+    return json.loads(as_json(data, compute_results(data)))
 
 
 @pytest.mark.parametrize("kind", ["report", "comparison"])

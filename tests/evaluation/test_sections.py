@@ -13,7 +13,7 @@ import pytest
 from finflow.evaluation.report import section
 from finflow.evaluation.report.page import build_page
 from finflow.evaluation.report.report_numbers import look_up, show
-from finflow.evaluation.report.results import ReportData, as_json, judge
+from finflow.evaluation.report.results import ReportData, as_json, compute_results
 from finflow.evaluation.report.section import Cell, Row, Section, Table, section_html
 
 NUMBERS = {"a<b": {"sharpe": 1.23456, "error": 0.5, "nothing": None, "word": "yes"}}
@@ -70,7 +70,7 @@ def test_numbers_are_written_with_their_units(value: float, unit: str, decimals:
 
 def test_a_section_is_in_the_page_in_its_contents_and_in_metrics_json(report_data: Callable[..., ReportData]) -> None:
     data = report_data(sections=(made(Cell(("a<b", "sharpe"))),))
-    results = judge(data)
+    results = compute_results(data)
     page = build_page(data, results, [], [], [])
     assert '<a href="#made">Made &amp; up</a>' in page
     assert '<section id="made">' in page

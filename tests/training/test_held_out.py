@@ -17,7 +17,7 @@ from finflow.config import Config, config_hash, load_config
 from finflow.errors import ConfigError
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.page import build_page
-from finflow.evaluation.report.results import ReportData, as_json, judge
+from finflow.evaluation.report.results import ReportData, as_json, compute_results
 from finflow.strategies.classical import COMPARED, EqualWeight
 from finflow.training.data.training_data import prepare
 from finflow.training.judging import evaluations, held_out
@@ -63,7 +63,7 @@ def test_the_report_of_a_made_up_market_scores_every_strategy(
     outcome = evaluations.backtest_strategies(settings(tmp_path), ["momentum"])
     (data,) = reports
     assert data.optimum is not None
-    results = judge(data)
+    results = compute_results(data)
     assert fits_schema(json.loads(as_json(data, results))) == []
     content = json.loads(as_json(data, results))["optimum"]
     assert set(content["scores"]) == set(results.metrics) == set(outcome.summary)
@@ -94,8 +94,8 @@ def test_a_report_says_why_there_is_no_score(tmp_path: Path, reports: list[Repor
     outcome = evaluations.backtest_strategies(settings(tmp_path, **{"env.execution_lag": 2}), ["equal-weight"])
     assert reports[0].optimum is None
     assert any("no score against the optimum: env.execution_lag = 2" in note for note in reports[0].notes)
-    assert "optimum" not in json.loads(as_json(reports[0], judge(reports[0])))
-    assert "Nearness to the optimum" not in build_page(reports[0], judge(reports[0]), [], [], [])
+    assert "optimum" not in json.loads(as_json(reports[0], compute_results(reports[0])))
+    assert "Nearness to the optimum" not in build_page(reports[0], compute_results(reports[0]), [], [], [])
     assert "optimality" not in outcome.summary["equal-weight"]
 
 
@@ -162,7 +162,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     outcome = evaluations.backtest_strategies(config, [wavering, "equal-weight"])
     (data,) = reports
     assert [section.key for section in data.sections] == ["attribution", "tax", "sweeps", "stress", "ranking"]
-    content = json.loads(as_json(data, judge(data)))
+    content = json.loads(as_json(data, compute_results(data)))
     assert fits_schema(content) == []
     assert content["stress"]["own"]["sample"] == "out-of-sample"
     assert content["stress"]["learned"]["sample"] == "in-sample"
@@ -173,7 +173,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     after, before = (content["tax"]["strategies"]["wavering"][key] for key in ("after", "before"))
     assert after != before
     assert set(COMPARED) <= set(content["sweeps"]["lags"]["2"])
-    assert numbers_hold(read_page(build_page(data, judge(data), [], [], [])), content) > 500
+    assert numbers_hold(read_page(build_page(data, compute_results(data), [], [], [])), content) > 500
 
     traded = pd.read_parquet(io.BytesIO(data.files["trades.parquet"]))
     assert set(traded["strategy"]) == {"wavering", "equal-weight"}

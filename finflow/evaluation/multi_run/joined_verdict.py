@@ -19,7 +19,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.multi_run.repeated_trainings import Paths
+from finflow.evaluation.multi_run.repeated_trainings import ProtocolPaths
 from finflow.evaluation.report.page import verdict_table
 from finflow.evaluation.report.report_numbers import Number, about, years_unit
 from finflow.evaluation.report.section import Cell, Section, Sentence
@@ -44,7 +44,7 @@ class WalkForwardVerdict(TypedDict):
     verdict: Annotated[VerdictNumbers, about("The answer, and the tests behind it.")]
 
 
-def joined_section(found: Paths, patient: Backtest, tries: Tries, resampling: Resampling) -> Section:
+def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resampling: Resampling) -> Section:
     """Section of a walk-forward's page on the verdict over all judged years.
 
     Parameters

@@ -54,7 +54,7 @@ TRAINING_IMPROVEMENT = (
 
 
 @dataclass(frozen=True)
-class Judged:
+class WindowResult:
     """One training's result in one window.
 
     Attributes
@@ -73,7 +73,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Paths:
+class ProtocolPaths:
     """Data of a protocol's section.
 
     Attributes
@@ -89,7 +89,7 @@ class Paths:
     """
 
     name: str
-    judged: tuple[Judged, ...]
+    judged: tuple[WindowResult, ...]
     others: tuple[tuple[Backtest, ...], ...]
     settings: Mapping[str, float]
 
@@ -190,12 +190,12 @@ def ensemble_section(
     return Section("seeds", "Agents of several seeds", numbers, tables, words=tuple(words))
 
 
-def protocol_section(found: Paths, confidence: float, seed: int) -> Section:
+def protocol_section(found: ProtocolPaths, confidence: float, seed: int) -> Section:
     """Windows, paths, their distribution and the fan of the paths.
 
     Parameters
     ----------
-    found : Paths
+    found : ProtocolPaths
     confidence, seed
         Of the bootstrap intervals.
     """
@@ -241,7 +241,7 @@ def protocol_section(found: Paths, confidence: float, seed: int) -> Section:
     return Section("protocol", f"Trained anew: {found.name}", numbers, tables, (fan(found),), tuple(words))
 
 
-def fan(found: Paths) -> Rendered:
+def fan(found: ProtocolPaths) -> Rendered:
     """Wealth of every path, the band of its middle half, and equal weight."""
     wealth = np.stack([run.wealth[1:] for run in found.agents])
     baseline = found.compared[0]
@@ -269,13 +269,13 @@ def fan(found: Paths) -> Rendered:
     )
 
 
-def _window(one: Judged, baseline: Backtest) -> dict[str, Any]:
+def _window(one: WindowResult, baseline: Backtest) -> dict[str, Any]:
     days: dict[str, Any] = {"fold": one.fold, "seed": one.seed, "window": one.window + 1, "path": one.path + 1}
     days |= {"start": str(one.run.dates[0]), "end": str(one.run.dates[-1]), "days": len(one.run.dates)}
     return days | figures_of(one.run, baseline)
 
 
-def _improvement(found: Paths, seed: int, confidence: float, words: list[str]) -> dict[str, object]:
+def _improvement(found: ProtocolPaths, seed: int, confidence: float, words: list[str]) -> dict[str, object]:
     """Probability that a training is ahead of equal weight, by Sharpe ratio, in a window drawn at random."""
     windows = range(len(found.others))
     own = [[sharpe_of(one.run) for one in found.judged if one.window == window] for window in windows]

@@ -15,7 +15,7 @@ from finflow.evaluation.analysis.account import as_parquet, holdings, trades
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report import agent_figures, figures, page, tearsheet
 from finflow.evaluation.report.drawing import Rendered
-from finflow.evaluation.report.results import CASH, ReportData, Results, as_json, judge
+from finflow.evaluation.report.results import CASH, ReportData, Results, as_json, compute_results
 from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.files import write_together
@@ -48,9 +48,9 @@ def write_report(folder: Path, data: ReportData) -> Path:
     OutputError
         If a file cannot be written.
     """
-    results = judge(data)
+    results = compute_results(data)
     limits = _limits(data)
-    obstacle = tearsheet.why_impossible(data.agent, data.baseline)
+    obstacle = tearsheet.tear_sheet_obstacle(data.agent, data.baseline)
     files: dict[str, bytes | str] = {}
     with forked(partial(draw_figures, data, results)) as figures_of_report:
         if data.baseline is not None and obstacle is None:

@@ -176,7 +176,7 @@ class Window(TypedDict):
     days: Annotated[int, about("Holding periods.")]
 
 
-def judge(data: ReportData) -> Results:
+def compute_results(data: ReportData) -> Results:
     """Compute every number of a report; the same data and seed give the same numbers."""
     runs = (data.agent, *data.compared)
     draws = significance.draw_days(len(data.agent.returns), data.bootstrap_samples, data.block_length, data.seed)

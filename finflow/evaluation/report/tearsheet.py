@@ -32,14 +32,14 @@ _THEME: dict[Any, Any] = {
 }
 
 
-def why_impossible(agent: Backtest, baseline: Backtest | None) -> str | None:
-    """Say why quantstats cannot judge these two, or None where it can.
+def tear_sheet_obstacle(agent: Backtest, baseline: Backtest | None) -> str | None:
+    """Reason why quantstats cannot make a tear sheet of these two; None where it can.
 
     Its regression fails on constant returns, and it takes a series that never loses and gains over 100 % in a day for
     prices.
     """
     if baseline is None:
-        return "there is no equal weight beside it to compare with"
+        return "there is no equal weight to compare with"
     for run in (agent, baseline):
         if len(run.returns) < 2:
             return f"{run.name} has only {len(run.returns)} return"
@@ -53,7 +53,7 @@ def why_impossible(agent: Backtest, baseline: Backtest | None) -> str | None:
 
 
 def tear_sheet(agent: Backtest, baseline: Backtest) -> str:
-    """Let quantstats judge the agent against a baseline; see `why_impossible` first.
+    """Let quantstats judge the agent against a baseline; see `tear_sheet_obstacle` first.
 
     The page loads nothing from the network (quantstats asks for an icon; that is taken out), and matplotlib's settings
     are as they were afterwards. Cash is handed over as one annual rate, the mean of its daily returns compounded.

@@ -51,7 +51,7 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False)
-class Daily:
+class DailyReturns:
     """Daily returns (days,) of one that may be chosen, and of what it is compared with, at its own costs.
 
     Attributes
@@ -95,7 +95,7 @@ def judge_choice(excess: Array, names: Sequence[str], what: str = "configuration
     return Choice(found, tuple(names), what, overfitting_histogram(found, len(names), what, "choice-logits"))
 
 
-def judge_best(choices: Mapping[str, Daily], counted: int, resampling: Resampling) -> Best:
+def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Resampling) -> Best:
     """Apply the three tests to the one with the best Sharpe ratio, knowing that it was chosen.
 
     SPA looks at all of them together, and DSR deflates by all that was tried.
@@ -207,7 +207,7 @@ def _table(best: Best) -> Table:
     return Table(f"{best.name}, as the best of several", ("Test", "Value"), rows)
 
 
-def _active_sharpe(one: Daily) -> float:
+def _active_sharpe(one: DailyReturns) -> float:
     """Sharpe ratio of the return over equal weight, a bar; 0 where that does not vary."""
     active = one.returns - one.baseline
     deviation = float(active.std(ddof=1))

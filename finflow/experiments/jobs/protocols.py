@@ -18,7 +18,7 @@ from finflow.config import Config, EvaluationConfig, config_hash, replace_values
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.joined_verdict import joined_section
-from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, joined, protocol_section
+from finflow.evaluation.multi_run.repeated_trainings import ProtocolPaths, WindowResult, joined, protocol_section
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
@@ -131,11 +131,11 @@ class ProtocolJob:
             unjudged=NOBODYS_PATH if self.protocol == "cpcv" else "",
         )
 
-    def _backtest(self, checkpoints: Sequence[Path]) -> tuple[Paths, list[Backtest]]:
+    def _backtest(self, checkpoints: Sequence[Path]) -> tuple[ProtocolPaths, list[Backtest]]:
         """Backtests of every training on its windows, and of its comparisons; of patient equal weight one a window."""
         config, windows, device = self.config, self.windows, device_here(self.config.train.device)
         makers = with_compared({}, config)
-        judged: list[Judged] = []
+        judged: list[WindowResult] = []
         others: dict[int, tuple[Backtest, ...]] = {}
         patient: dict[int, Backtest] = {}
         for (fold, seed), path in zip(self.parts, checkpoints, strict=True):
@@ -144,13 +144,13 @@ class ProtocolJob:
             for test, path_number in zip(fold.tests, fold.paths, strict=True):
                 window = windows.index(test)
                 (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT, acting=config.acting)])
-                judged.append(Judged(fold.number, seed, window, path_number, run))
+                judged.append(WindowResult(fold.number, seed, window, path_number, run))
                 if window not in others:
                     backtests = play_window(process, test, [make() for make in makers.values()])
                     others[window], patient[window] = (*backtests.runs, *backtests.benchmark), backtests.patient
         protocol, places = config.evaluation.protocol, range(len(windows))
         settings = {**protocol.model_dump(), "purge": purge_of(protocol, history_of(self.panel))}
-        paths = Paths(self.protocol, tuple(judged), tuple(others[place] for place in places), settings)
+        paths = ProtocolPaths(self.protocol, tuple(judged), tuple(others[place] for place in places), settings)
         return paths, [patient[place] for place in places]
 
     def span(self, bars: range) -> str:
@@ -232,7 +232,7 @@ def _limits(job: ProtocolJob, paths: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _paths_table(paths: Paths) -> bytes:
+def _paths_table(paths: ProtocolPaths) -> bytes:
     """Daily returns of every path, and of what they are compared with."""
     columns = {f"path {number}": run.returns for number, run in enumerate(paths.agents, start=1)}
     columns |= {run.name: run.returns for run in paths.compared}

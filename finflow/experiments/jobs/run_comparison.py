@@ -19,7 +19,13 @@ from finflow.evaluation.multi_run import comparison_page
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds
 from finflow.evaluation.report.results import BASELINE, CASH
 from finflow.evaluation.report.section import Section
-from finflow.evaluation.statistics.configuration_choice import Choice, Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.statistics.configuration_choice import (
+    Choice,
+    DailyReturns,
+    choice_section,
+    judge_best,
+    judge_choice,
+)
 from finflow.evaluation.statistics.run_statistics import improvement_estimate, interquartile_estimate
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.files import check_writable, write_together
@@ -217,7 +223,7 @@ def _choice(runs: Sequence[_Run]) -> Section:
     if not all(BASELINE in run.table and PATIENT in run.table for run in runs):
         return choice_section(choice, days)
     names = (CASH, BASELINE, PATIENT)
-    daily = {run.label: Daily(run.returns, *(run.column(name) for name in names)) for run in runs}
+    daily = {run.label: DailyReturns(run.returns, *(run.column(name) for name in names)) for run in runs}
     tries = [run.verdict.get("tries", {}) for run in runs]
     chosen_among = sum(one.get("configurations", 1) for one in tries)  # each was the best of its own
     counted = chosen_among + max(one.get("readings_before", 0) for one in tries)
