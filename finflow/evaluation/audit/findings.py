@@ -31,7 +31,7 @@ class Finding:
         Rows compared, over all dates.
     verdict : str
         "clean", "LEAK", "NOT REPEATABLE" (the same panel twice gave two answers), "FAILED" (it raised), "FORETELLS"
-        (it is worth more than can be known), or "note", which is no fault.
+        (it scores more than can be known), or "note", which is no fault.
     difference : float
         The largest absolute difference; infinite where numbers, shapes or the rows themselves came or went.
     where : str

@@ -32,7 +32,7 @@ BLOCK = 21
 BLOCKS, FEWEST = 8, 30
 """Blocks that a window is cut into, and the fewest decisions of one."""
 EFFECTIVE = 10.0
-"""Effective number of decisions under which nothing is said: the sum of sizes squared over the sum of squares."""
+"""Effective number of decisions under which no score is given: the sum of sizes squared over the sum of squares."""
 CHANCE = 4.0
 """Standard deviations of the placebos that a score may have by chance."""
 _NO_VIEW = 1e-4

@@ -116,7 +116,7 @@ def unprimed(panel: MarketPanel, components: Sequence[Component], lasts: Iterabl
         while receiver.poll(PATIENCE):
             place, answer = receiver.recv()
             answers[place] = answer
-    except EOFError:  # it has said all, or ended before its time: then some answers are missing, and not compared
+    except EOFError:  # it has sent all, or ended early: then missing answers are not compared
         pass
     finally:
         child.kill()
@@ -162,7 +162,7 @@ def audit(
         In the order in which one rests on another, so that the first that leaks is the likely cause.
     probes : iterable of Probe
     seed : int
-        Of the futures that are made up.
+        Of the synthetic futures.
     first : mapping, optional
         What `unprimed` gave.
 

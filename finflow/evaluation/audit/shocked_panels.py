@@ -22,7 +22,7 @@ REPEAT, CUT = "repeat", "cut"
 UNPRIMED = "unprimed"
 """The future is `replaced`, and nothing else was asked before."""
 _VIOLENCE = 0.05
-"""Deviation of a daily log return in a future that is made up: every day is a day to react to."""
+"""Deviation of a daily log return in a synthetic future: every day is a day to react to."""
 _JUMP = (0.1, 0.7)
 """Size of the first of those returns."""
 _DIVIDEND = 1e-3

@@ -99,7 +99,7 @@ class Seeds:
     ]
 
 
-class Made(NamedTuple):
+class PageFiles(NamedTuple):
     """Files by name, and lines for a terminal."""
 
     files: dict[str, bytes | str]
@@ -114,7 +114,7 @@ def make(
     panel: str,
     dates: NDArray[np.datetime64],
     choice: Section,
-) -> Made:
+) -> PageFiles:
     """Make the report of a comparison.
 
     Parameters
@@ -145,7 +145,9 @@ def make(
         [sections[0], figure_section(figure), *sections[1:]],
     )
     pictures = {f"{one.name}.png": one.png for one in (figure, *choice.figures)}
-    return Made({**pictures, "metrics.json": json_text(content), "report.html": page}, _lines(runs, groups, choice))
+    return PageFiles(
+        {**pictures, "metrics.json": json_text(content), "report.html": page}, _lines(runs, groups, choice)
+    )
 
 
 def _verdicts(runs: Sequence[Compared]) -> Finding:

@@ -152,10 +152,10 @@ def ensemble_section(
     confidence, seed
         Of the bootstrap intervals.
     scores : mapping, optional
-        In a made-up market, nearness to the optimum by agent.
+        In a synthetic market, nearness to the optimum by agent.
     """
     words = [
-        f"{len(agents)} agents, of the same configuration but for the seed, played the window each alone; "
+        f"{len(agents)} agents, equal but for the seed, were each backtested alone over the window; "
         f"{ensemble.name}, which the rest of this page is about, decides by the mean of their portfolios. None of them "
         "was chosen: the seeds are no tries.",
     ]

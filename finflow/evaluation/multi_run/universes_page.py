@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.multi_run.comparison_page import Made
+from finflow.evaluation.multi_run.comparison_page import PageFiles
 from finflow.evaluation.report.page import verdicts_of_several
 from finflow.evaluation.report.report_numbers import json_text
 from finflow.evaluation.report.results import BASELINE
@@ -63,7 +63,7 @@ class Universe:
         return cls(name, numbers, tuple(math.nan if one["sharpe"] is None else one["sharpe"] for one in alone.values()))
 
 
-def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0) -> Made:
+def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0) -> PageFiles:
     """Make the report of all universes.
 
     Parameters
@@ -88,7 +88,7 @@ def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0)
         sections,
     )
     text = json_text({"universes": numbers, "together": together})
-    return Made({"metrics.json": text, "report.html": page}, _lines(universes, together))
+    return PageFiles({"metrics.json": text, "report.html": page}, _lines(universes, together))
 
 
 def _together(universes: Sequence[Universe], confidence: float, seed: int) -> tuple[dict[str, object], tuple[str, ...]]:

@@ -101,7 +101,7 @@ def _limits(data: ReportData) -> tuple[str, ...]:
 
 
 def _returns_table(data: ReportData) -> str:
-    """Returns of everyone, of the seldom restored equal weight that the verdict asks for, and of cash."""
+    """Returns of all strategies, of the patient equal weight that the verdict compares with, and of cash."""
     runs = (data.agent, *data.compared, *([data.patient] if data.patient is not None else []))
     columns = {run.name: run.returns for run in runs}
     columns.setdefault(CASH, data.agent.cash_returns)

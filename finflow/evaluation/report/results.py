@@ -60,7 +60,7 @@ class ReportData:
     tries
         Tries on the panel so far; None where they are not counted, as in tests.
     patient
-        Equal weight that is seldom restored, over the same days: the verdict asks for it.
+        Equal weight rebalanced once a month, over the same days, for the verdict.
     unjudged
         Reason why there is no verdict; empty where there is one.
     events
@@ -125,7 +125,7 @@ class Results:
     evidence
         The verdict and the tests behind it.
     experts
-        By expert of the agent: what it is worth alone.
+        By expert of the agent: its metrics when it decides alone.
     """
 
     metrics: dict[str, dict[str, float]]

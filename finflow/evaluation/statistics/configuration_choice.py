@@ -57,7 +57,7 @@ class DailyReturns:
     Attributes
     ----------
     returns, cash, baseline, patient : float64 (days,)
-        Its own, those of cash, of equal weight, and of equal weight that is seldom restored.
+        Its own, those of cash, of equal weight, and of equal weight rebalanced once a month.
     """
 
     returns: Array
@@ -119,13 +119,13 @@ def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Re
         sharpes=tuple(_active_sharpe(one) for one in others.values()),
     )
     draws = significance.draw_days(len(chosen.returns), resampling.samples, resampling.block_length, resampling.seed)
-    own, base, seldom = (
+    own, equal, patient = (
         metrics.sharpe(returns[draws], chosen.cash[draws])
         for returns in (chosen.returns, chosen.baseline, chosen.patient)
     )
     verdict = reach_verdict(
         chosen.returns,
-        (Rival(chosen.baseline, own - base), Rival(chosen.patient, own - seldom)),
+        (Rival(chosen.baseline, own - equal), Rival(chosen.patient, own - patient)),
         tries,
         resampling,
         {name: one.returns for name, one in others.items()},
@@ -171,8 +171,8 @@ def choice_section(choice: Choice | str, days: str, best: Best | None = None) ->
 
 def _overfitted(choice: Choice, days: str) -> Sentence:
     return (
-        f"Who chooses the best of these {len(choice.names)} {choice.what} by its Sharpe ratio in one half of {days} "
-        "lands at or below the middle of them in the other half in ",
+        f"Choosing the best of these {len(choice.names)} {choice.what} by its Sharpe ratio in one half of {days} "
+        "ranks it at or below the median in the other half in ",
         Cell(("overfitting", "pbo"), "%", 1),
         " of ",
         Cell(("overfitting", "choices"), ",", 0),

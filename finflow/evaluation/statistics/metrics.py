@@ -1,9 +1,9 @@
 """Metrics of returns: of one series, or of thousands of resampled ones at once.
 
 Every function is pure and takes simple returns of bars, net of costs, as fractions (0.01 is 1 %), shape (..., steps),
-with 252 bars to a year (days) unless it is told another number. It gives a float for one series (steps,), and an array
+with 252 bars to a year (days) unless another number is passed. It gives a float for one series (steps,), and an array
 (...) for several. The rules for bad input are the same everywhere: an empty series, or one with a NaN anywhere, gives
-NaN, because a gap is a fault that must not vanish in a mean. What else is undefined is said at each function.
+NaN, because a gap is a fault that must not vanish in a mean. What else is undefined stands at each function.
 
 Agreement with quantstats 0.0.86 (held by tests, to 1e-10): `annual_return` is its `cagr`, `annual_volatility` its
 `volatility`, `sharpe` and `sortino` its functions of that name, `max_drawdown` and `calmar` too. Four differences:

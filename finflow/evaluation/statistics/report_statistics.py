@@ -128,7 +128,7 @@ def gather_evidence(
     resampling
         Of SPA and StepM.
     patient
-        Equal weight that is seldom restored; its resamples stand under its name.
+        Equal weight rebalanced once a month; its resamples stand under its name.
     draws
         Of the resamples.
     """

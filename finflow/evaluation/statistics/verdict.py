@@ -7,8 +7,8 @@ Yes takes three tests that agree, all on returns net of costs:
    them, and Romano and Wolf's StepM names this one;
 3. the paired bootstrap interval (95 %) of the difference of Sharpe ratios lies above zero.
 
-And all three must hold against patient equal weight too, which is restored once a month: equal weight that is restored
-every day pays for it, and whoever merely trades less beats it without any skill (measured: inverse volatility did so
+And all three must hold against patient equal weight too, which is rebalanced once a month: rebalancing equal
+weight every day costs, and whatever merely trades less beats it without any skill (measured: inverse volatility did so
 on one null market in six).
 
 The first counts the tries, the second allows for days that hang together, the third refuses a greater return that was
@@ -77,7 +77,7 @@ class Verdict:
     tries
         What the deflated Sharpe ratio counted.
     variance, expected_maximum
-        Of the tries' Sharpe ratios, and the best that luck would show among them; a bar.
+        Of the tries' Sharpe ratios, and the best that chance would show among them; a bar.
     superiority
         The SPA test; None where it could not be made.
     difference
@@ -172,10 +172,10 @@ def _test(
         baseline, {"judged": judged, **candidates}, resampling, SIZE
     )
     variance = tries.variance(track.sharpe, track.days)
-    luck = expected_maximum(tries.total, variance)
+    benchmark = expected_maximum(tries.total, variance)
     bounds = interval(differences, CONFIDENCE)
     reasons = (
-        _deflated(track, luck, tries),
+        _deflated(track, benchmark, tries),
         Reason(
             f"Superior predictive ability (SPA): p = {superiority.p_consistent:.3f}; yes needs less than {SIZE:g}"
             + ("." if named else ", and StepM does not name this one among the superior."),
@@ -189,11 +189,11 @@ def _test(
         answer = "yes"
     elif (bounds.defined and bounds.high < 0.0) or less:
         answer = "no"
-    return Verdict(answer, reasons, track, tries, variance, luck, superiority, bounds)
+    return Verdict(answer, reasons, track, tries, variance, benchmark, superiority, bounds)
 
 
-def _deflated(track: Track, luck: float, tries: Tries) -> Reason:
-    value = track.psr(luck)
+def _deflated(track: Track, benchmark: float, tries: Tries) -> Reason:
+    value = track.psr(benchmark)
     counted = "a single try" if tries.total == 1 else f"{tries.total} tries"
     return Reason(
         f"Deflated Sharpe ratio of the return over equal weight, for {counted}: {value:.3f}; yes needs {CONFIDENCE:g}.",
