@@ -307,10 +307,10 @@ def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Set
     costs: CostModel = process.costs
     if isinstance(state, WorldState):
         costs = Scaled(costs, state.cost_scale)
-    halted = _rows(process.halted, state) if process.has_halts else None
-    if halted is not None and bool(array_namespace(halted).any(halted)):
-        return settle_around_halts(before, target, halted, costs, state.wealth, _market_state(process, state))
-    return settle(before, target, costs, state.wealth, _market_state(process, state))
+    market = _market_state(process, state)
+    if process.has_halts:
+        return settle_around_halts(before, target, _rows(process.halted, state), costs, state.wealth, market)
+    return settle(before, target, costs, state.wealth, market)
 
 
 def _rows(table: NDArray[Any], state: PortfolioState) -> Any:

@@ -50,7 +50,7 @@ def keep_halted(before: Any, target: Any, halted: Any, wealth_factor: Any) -> An
 def settle_around_halts(
     before: Any, target: Any, halted: Any, costs: CostModel, wealth: Any, market: MarketState | None = None
 ) -> Settlement:
-    """Trade as `finflow.ledger.accounting.settle` does, but no share of a halted asset.
+    """Trade as `finflow.ledger.accounting.settle` does, but no share of a halted asset; the same where none is halted.
 
     The weight of an untraded share after the trade depends on the costs of the trade, so both are solved in turn.
 
@@ -65,6 +65,8 @@ def settle_around_halts(
     Settlement
     """
     xp = array_namespace(before)
+    if not bool(xp.any(halted)):
+        return settle(before, target, costs, wealth, market)
     factor = xp.ones_like(wealth)
     kept = keep_halted(before, target, halted, factor)
     done = settle(before, kept, costs, wealth, market)

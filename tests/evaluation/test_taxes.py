@@ -21,7 +21,11 @@ FREE = {"commission_bps": 0.0, "slippage_bps": 0.0}
 
 
 def process_of(
-    dates: list[str], close: list[list[float]], cash: list[float] | None = None, **env: float
+    dates: list[str],
+    close: list[list[float]],
+    cash: list[float] | None = None,
+    halted: list[list[bool]] | None = None,
+    **env: float,
 ) -> DecisionProcess:
     """A market of these prices, at lag 0."""
     panel = MarketPanel(
@@ -29,6 +33,7 @@ def process_of(
         assets=("A", "B"),
         close=np.array(close, dtype=np.float64),
         cash_returns=np.array(cash if cash is not None else [0.0] * len(dates)),
+        halted=None if halted is None else np.array(halted),
     )
     return process_on(panel, execution_lag=0, **env)
 
@@ -122,6 +127,19 @@ def test_an_asset_that_ends_is_sold_at_its_last_price() -> None:
     account = after_tax(process, range(0, 5), run, TaxConfig())
     assert account.gains == pytest.approx((2000.0, 0.0))
     assert account.wealth[-1] == pytest.approx(3000.0 - 0.37 * 2000.0)
+
+
+def test_a_halted_asset_is_not_sold_to_keep_its_weight_after_tax() -> None:
+    """Tax on the first sale of A makes A weigh more while it is halted: nothing more is sold until it trades again."""
+    dates = ["2019-12-30", "2019-12-31", "2020-06-30", "2021-01-04", "2021-02-01"]
+    close = [[1.0, 1.0], [1.0, 1.0], [2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]
+    halted = [[day == "2021-01-04", False] for day in dates]
+    process = process_of(dates, close, halted=halted, initial_capital=1000.0, **FREE)
+    plan = Planned([[0.5, 0.0, 0.5], [1 / 3, 0.0, 2 / 3], [1 / 3, 0.0, 2 / 3]])
+    (run,) = run_backtests(process, range(0, 5), [plan])
+    account = after_tax(process, range(0, 5), run, TaxConfig())
+    assert account.gains == pytest.approx((250.0, 0.0))  # 250 A at 2, bought at 1
+    assert account.paid == pytest.approx({2019: 0.0, 2020: 0.37 * 250.0, 2021: 0.0})
 
 
 def test_the_account_follows_the_weights_of_the_run_it_is_given() -> None:

@@ -24,8 +24,9 @@ from finflow.env.market_growth import share_prices
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
-from finflow.ledger.accounting import drift_and_pay, pay_out, settle
+from finflow.ledger.accounting import drift_and_pay, pay_out
 from finflow.ledger.costs import NO_TRADE
+from finflow.ledger.halts import settle_around_halts
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
 
 FloatArray = NDArray[np.float64]
@@ -244,12 +245,13 @@ class _Account:
         wealth = self.value(level)
         held = self.units * level
         before, market = np.append(held, self.cash) / wealth, process.market_known(range(bar, bar + 1))
-        fill = settle(before[None], weights[None], process.costs, np.array([wealth]), market)
+        halted, capital = process.halted[bar][None], np.array([wealth])
+        fill = settle_around_halts(before[None], weights[None], halted, process.costs, capital, market)
         left = wealth * float(fill.wealth_factor[0])
         wanted = left * fill.weights[0]
         change = wanted[:-1] - held
         change[np.abs(change) <= NO_TRADE * wealth] = 0.0
-        cost = wealth * process.costs.by_asset(change[None] / wealth, np.array([wealth]), market)[0]
+        cost = wealth * process.costs.by_asset(change[None] / wealth, capital, market)[0]
         for asset in np.flatnonzero(change < 0.0):
             sold = -float(change[asset])
             units = float(self.units[asset]) if wanted[asset] <= 0.0 else sold / float(level[asset])
