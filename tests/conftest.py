@@ -166,12 +166,11 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     """Have reports go without figures and tear sheet."""
-    from finflow.evaluation.analysis import generalisation_section, out_of_fold_section
+    from finflow.evaluation.analysis import training_sections
     from finflow.evaluation.report import report, tearsheet
 
     patch.setattr(report, "draw_figures", lambda data, results: [])
-    for section in (generalisation_section, out_of_fold_section):
-        patch.setattr(section, "render", lambda draw, height: b"")
+    patch.setattr(training_sections, "render", lambda draw, height: b"")
     patch.setattr(tearsheet, "tear_sheet_obstacle", lambda run, baseline: "a test goes without")
 
 

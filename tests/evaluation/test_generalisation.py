@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finflow.evaluation.analysis.generalisation_section import section
+from finflow.evaluation.analysis.training_sections import generalisation_section
 from finflow.evaluation.report.report_numbers import look_up
 from finflow.evaluation.report.section import section_html
 
@@ -34,7 +34,7 @@ def rows() -> pd.DataFrame:
 
 
 def test_first_best_and_last_point_are_shown() -> None:
-    found = section(rows())
+    found = generalisation_section(rows())
     assert found is not None
     assert found.numbers["points"] == 3
     assert [look_up(found.numbers, (point, "update")) for point in ("first", "best", "last")] == [100, 200, 300]
@@ -47,7 +47,7 @@ def test_first_best_and_last_point_are_shown() -> None:
 
 
 def test_its_numbers_fit_the_schema(fits_schema: Callable[[Any], list[str]]) -> None:
-    found = section(rows())
+    found = generalisation_section(rows())
     assert found is not None
     wrong = [line for line in fits_schema({"generalisation": dict(found.numbers)}) if "generalisation" in line]
     assert wrong == []
@@ -56,5 +56,5 @@ def test_its_numbers_fit_the_schema(fits_schema: Callable[[Any], list[str]]) -> 
 
 
 def test_nothing_is_shown_where_nothing_was_measured() -> None:
-    assert section(pd.DataFrame()) is None
-    assert section(pd.DataFrame({"update": [1], "q_loss": [0.1]})) is None
+    assert generalisation_section(pd.DataFrame()) is None
+    assert generalisation_section(pd.DataFrame({"update": [1], "q_loss": [0.1]})) is None

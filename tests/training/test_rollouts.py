@@ -22,7 +22,7 @@ from finflow.agent.networks.policy_ensemble import load_like
 from finflow.config import Config, changed_keys
 from finflow.config.yaml_text import parse_scalar
 from finflow.errors import CheckpointError, ConfigError, TrainingError
-from finflow.evaluation.analysis import out_of_fold_section
+from finflow.evaluation.analysis import training_sections
 from finflow.tensor_file import read_file, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, stored_config
 from finflow.training.checkpoints.migration import with_prior
@@ -471,7 +471,7 @@ def test_keys_that_rollouts_do_not_read_are_named(tiny: Make) -> None:
 
 def test_the_report_and_the_agent_number_the_references_alike() -> None:
     """The report reads a number that training logged; rooms below training cannot import the agent's list."""
-    assert out_of_fold_section.REFERENCES == REFERENCES
+    assert training_sections.REFERENCES == REFERENCES
 
 
 def test_a_horizon_beyond_the_data_is_refused_in_one_line(tiny: Make) -> None:

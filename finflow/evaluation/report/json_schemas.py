@@ -19,11 +19,10 @@ from finflow.evaluation.analysis.decision_explanation import Explanation
 from finflow.evaluation.analysis.expert_traits import ExpertTraits, GateState
 from finflow.evaluation.analysis.factors import Factors
 from finflow.evaluation.analysis.feature_distance import FeatureDistance
-from finflow.evaluation.analysis.generalisation_section import Generalisation
 from finflow.evaluation.analysis.optimality import KnownOptimum
-from finflow.evaluation.analysis.out_of_fold_section import OutOfFold
 from finflow.evaluation.analysis.ranking import RankingNumbers
 from finflow.evaluation.analysis.stress import StressPeriod
+from finflow.evaluation.analysis.training_sections import Generalisation, OutOfFold
 from finflow.evaluation.multi_run.comparison_page import ComparedMetric, Seeds
 from finflow.evaluation.multi_run.joined_verdict import WalkForwardVerdict
 from finflow.evaluation.report.report_numbers import (

@@ -18,7 +18,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis import attribution, decision_explanation, expert_traits
 from finflow.evaluation.analysis.optimality import score_runs
-from finflow.evaluation.analysis.out_of_fold_section import sections_of_training
+from finflow.evaluation.analysis.training_sections import sections_of_training
 from finflow.evaluation.backtest import Backtest, index_backtest
 from finflow.evaluation.comparison_context import ComparisonContext, Make, run_shared_backtests, with_memos
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section

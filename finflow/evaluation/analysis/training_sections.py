@@ -1,29 +1,158 @@
-"""Out-of-fold evidence of a policy, and the calibration of its critics on the advantages of actions.
+"""Sections of a report made from the rows that training logged; the test window has no part.
 
-Made from the row that training logged when the finished agent was judged. The test window has no part.
+Generalisation (columns ``generalisation_...``, docs/reference/worlds.md): values in training and in validation over
+time, and the KL of the policy. Out-of-fold evidence, from the row logged when the finished agent was judged, and the
+calibration of its critics on the advantages of actions.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NotRequired
 
 import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
-from finflow.evaluation.analysis import generalisation_section
-from finflow.evaluation.report.drawing import BLUE, GREY, Rendered, render
+from finflow.evaluation.report.drawing import BLUE, GREEN, GREY, PURPLE, Rendered, render
 from finflow.evaluation.report.report_numbers import Number, Share, about
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
+from finflow.evaluation.statistics.metrics import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PREFIX = "generalisation_"
+PLACES = {"worlds": ("worlds", GREEN), "train": ("training", PURPLE), "validation": ("validation", BLUE)}
+FIGURES = tuple(f"{place}_{kind}" for place in PLACES for kind in ("value", "sharpe"))
+BEST = "validation_value"
+BEST_POINT = "best by validation value"
 REFERENCES = ("equal-weight", "inverse-volatility", "pretrained")
 WINDOWS = ("training", "validation")
+
+
+def sections_of_training(training: pd.DataFrame | None) -> list[Section]:
+    """Sections that training's rows make: evidence out of fold and generalisation, where they were measured."""
+    if training is None:
+        return []
+    found = (out_of_fold_section(training), generalisation_section(training))
+    return [one for one in found if one is not None]
+
+
+class GeneralisationPoint(TypedDict):
+    """Value of the policy at one point of its training."""
+
+    update: Annotated[int, about("Gradient updates before it.")]
+    worlds_value: Annotated[Number, about("Mean reward of a decision in the synthetic training markets.")]
+    worlds_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the synthetic training markets.")]
+    train_value: Annotated[Number, about("Mean reward of a decision in the real training window.")]
+    train_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the real training window.")]
+    validation_value: Annotated[Number, about("Mean reward of a decision in the validation window.")]
+    validation_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the validation window.")]
+    gap: Annotated[Number, about("Value in training less that in validation.")]
+    kl: Annotated[Number, about("KL from the pretrained policy, nats per free dimension of the action.")]
+
+
+class Generalisation(TypedDict):
+    """Generalisation of the training; the test window has no part in it."""
+
+    points: Annotated[int, about("Points measured.")]
+    first: Annotated[GeneralisationPoint, about("The first measured.")]
+    best: NotRequired[Annotated[GeneralisationPoint, about("The best by validation value.")]]
+    last: Annotated[GeneralisationPoint, about("The last.")]
+
+
+def generalisation_section(training: pd.DataFrame) -> Section | None:
+    """Values in training and in validation over time, and the KL of the policy; None where none was measured.
+
+    Parameters
+    ----------
+    training
+        Rows as training logged them, in order.
+    """
+    column = PREFIX + "train_value"
+    if column not in training:
+        return None
+    rows = training[training[column].notna()]
+    if not len(rows):
+        return None
+    points = {"first": rows.iloc[0], "last": rows.iloc[-1]}
+    scores = pd.to_numeric(rows[BEST], errors="coerce").to_numpy(np.float64) if BEST in rows else np.empty(0)
+    if np.isfinite(scores).any():
+        points["best"] = rows.iloc[int(np.nanargmax(scores))]
+    numbers: dict[str, object] = {name: _point(row) for name, row in points.items()}
+    numbers["points"] = len(rows)
+    words = (
+        "Value is the mean reward of a decision and Sharpe the ratio a year, both net, of the policy that would be "
+        "deployed, simulated in segments of an episode. Worlds are what it learned in; the gap is training less "
+        "validation. KL says how far it is from the policy as pretrained, in nats per free dimension of the action.",
+    )
+    return Section(
+        "generalisation", "Generalisation", numbers, (_points_table(points),), (_points_figure(rows),), words
+    )
+
+
+def _point(row: pd.Series) -> dict[str, object]:
+    measured = {key: float(row.get(PREFIX + key, math.nan)) for key in (*FIGURES, "gap", "kl")}
+    return {"update": int(row["update"]), **measured}
+
+
+def _points_table(points: dict[str, pd.Series]) -> Table:
+    named = {"first": "first measured", "best": BEST_POINT, "last": "last"}
+    columns = (
+        ("update", Cell((ROW, "update"), ",", 0)),
+        *((heading, Cell((ROW, f"{place}_value"), "%", 3)) for place, (heading, _) in PLACES.items()),
+        ("gap", Cell((ROW, "gap"), "%", 3, plus=True)),
+        ("Sharpe, worlds", Cell((ROW, "worlds_sharpe"))),
+        ("training", Cell((ROW, "train_sharpe"))),
+        ("validation", Cell((ROW, "validation_sharpe"))),
+        ("KL", Cell((ROW, "kl"))),
+    )
+    rows = [((name,), heading) for name, heading in named.items() if name in points]
+    caption = "Values and the gap in percent a decision. A dash: not measured, as worlds are where there is one alone."
+    return make_table("Value, gap and KL", "point", rows, columns, caption, marked=BEST_POINT)
+
+
+def _points_figure(rows: pd.DataFrame) -> Rendered:
+    updates = rows["update"].to_numpy(dtype=np.float64)
+
+    def column(name: str) -> Array:
+        if PREFIX + name not in rows:
+            return np.full(len(rows), np.nan)
+        values: Array = rows[PREFIX + name].to_numpy(dtype=np.float64)
+        return values
+
+    moved = column("kl")
+    with_kl = bool(np.isfinite(moved).any())
+
+    def draw(figure: Figure) -> None:
+        axes: list[Axes] = list(np.atleast_1d(figure.subplots(1, 2 + with_kl)))
+        for kind, panel in (("value", axes[0]), ("sharpe", axes[1])):
+            for place, (label, colour) in PLACES.items():
+                values = column(f"{place}_{kind}")
+                if np.isfinite(values).any():
+                    scaled = 1e4 * values if kind == "value" else values
+                    panel.plot(updates, scaled, color=colour, label=label, marker="o", markersize=3.0)
+            panel.set_title("Value, basis points a decision" if kind == "value" else "Sharpe ratio a year")
+            panel.set_xlabel("gradient updates")
+        axes[0].legend(loc="best")
+        if with_kl:
+            axes[2].plot(updates, moved, color=BLUE, marker="o", markersize=3.0)
+            axes[2].set_title("KL from the pretrained policy")
+            axes[2].set_xlabel("gradient updates")
+
+    gap = column("gap")
+    return Rendered(
+        "generalisation-curves",
+        "Value in training and in validation",
+        "A gap that widens between training and validation is overfitting.",
+        f"Line charts over {len(rows)} points of the training. The gap in value went from {1e4 * gap[0]:.2f} to "
+        f"{1e4 * gap[-1]:.2f} basis points a decision.",
+        render(draw, 3.0),
+    )
 
 
 class MoveGroup(TypedDict):
@@ -58,16 +187,8 @@ class OutOfFold(TypedDict):
     critics: Annotated[dict[str, CriticAgreement], about("By window: training, validation.")]
 
 
-def sections_of_training(training: pd.DataFrame | None) -> list[Section]:
-    """Sections that training's rows make: evidence out of fold and generalisation, where they were measured."""
-    if training is None:
-        return []
-    found = (section(training), generalisation_section.section(training))
-    return [one for one in found if one is not None]
-
-
-def section(training: pd.DataFrame) -> Section | None:
-    """The section of a report; None where the training has no such evidence.
+def out_of_fold_section(training: pd.DataFrame) -> Section | None:
+    """Out-of-fold evidence, and the calibration of the critics; None where the training has none.
 
     Parameters
     ----------
@@ -92,10 +213,10 @@ def section(training: pd.DataFrame) -> Section | None:
         "forgone": float(row["out_of_fold_forgone"]),
         "critics": critics,
     }
-    tables = [_evidence(reference)]
+    tables = [_evidence_table(reference)]
     if critics:
-        tables.append(_critics(list(critics)))
-    figures = (_figure(critics),) if critics else ()
+        tables.append(_critics_table(list(critics)))
+    figures = (_critics_figure(critics),) if critics else ()
     return Section("out_of_fold", "What holds out of sample", numbers, tuple(tables), figures, _words(row, reference))
 
 
@@ -128,7 +249,7 @@ def _words(row: pd.Series, reference: str) -> tuple[str, ...]:
     return how, found
 
 
-def _evidence(reference: str) -> Table:
+def _evidence_table(reference: str) -> Table:
     columns = (
         ("t", Cell((ROW, "t_statistic"), decimals=1)),
         ("allowance", Cell((ROW, "selection"), decimals=1)),
@@ -142,7 +263,7 @@ def _evidence(reference: str) -> Table:
     return make_table("Evidence of the blocks", "gain", [((), heading)], columns, caption)
 
 
-def _critics(windows: list[str]) -> Table:
+def _critics_table(windows: list[str]) -> Table:
     columns = (
         ("slope", Cell((ROW, "slope"))),
         ("standard error", Cell((ROW, "slope_error"))),
@@ -156,7 +277,7 @@ def _critics(windows: list[str]) -> Table:
     return make_table("Calibration of the critics", "window", rows, columns, caption)
 
 
-def _figure(critics: Mapping[str, CriticAgreement]) -> Rendered:
+def _critics_figure(critics: Mapping[str, CriticAgreement]) -> Rendered:
     """Exact advantages over those of the critics, in groups, with the line on which both agree."""
 
     def draw(figure: Figure) -> None:
