@@ -33,14 +33,7 @@ FloatArray = NDArray[np.float64]
 
 
 def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFrame:
-    """Purchases and sales, a row for each asset and fill.
-
-    Parameters
-    ----------
-    process : DecisionProcess
-        The one that the backtest was run on.
-    window : range
-    run : Backtest
+    """Purchases and sales of a backtest on its process, a row for each asset and fill.
 
     Returns
     -------
@@ -155,16 +148,7 @@ class TaxedAccount:
 
 
 def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxConfig) -> TaxedAccount:
-    """Hold what a backtest held in an account that pays tax.
-
-    Parameters
-    ----------
-    process : DecisionProcess
-        The one that the backtest was run on.
-    window : range
-    run : Backtest
-    tax : TaxConfig
-    """
+    """Hold what a backtest on this process held in an account that pays tax."""
     bars = process.decision_bars(window)
     days = process.panel.dates.astype("datetime64[D]").astype(np.int64)
     years = process.panel.dates.astype("datetime64[Y]").astype(np.int64) + 1970

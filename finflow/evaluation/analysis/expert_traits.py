@@ -198,14 +198,7 @@ def _with_cash(measured: FloatArray, invested: FloatArray, cash: float) -> Float
 
 
 def section(found: ExpertTraits, window: str) -> Section:
-    """The experts' traits for a report: of the sleeve and in total, and whether each has what its name claims.
-
-    Parameters
-    ----------
-    found : ExpertTraits
-    window : str
-        Which decisions were measured, in words.
-    """
+    """The experts' traits for a report: of the sleeve and in total, and whether each has what its name claims."""
     answers = {None: "", True: "yes", False: "no"}
     tables = tuple(
         make_table(
@@ -273,17 +266,7 @@ def gate_by_state(crisis: FloatArray, gate: FloatArray, cash: FloatArray, names:
 
 
 def gate_section(found: ByState, names: Sequence[str], window: str) -> Section:
-    """The table for a report.
-
-    Parameters
-    ----------
-    found : dict
-        Of `gate_by_state`.
-    names : sequence of str
-        Of the experts.
-    window : str
-        Which decisions were measured, in words.
-    """
+    """Gate weights by market state for a report; ``window`` says which decisions were measured."""
     rows = [
         ((state,), f"{state} (score {low:g} to {high:g})") for state, (low, high) in STATES.items() if state in found
     ]

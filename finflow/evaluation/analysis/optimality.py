@@ -119,12 +119,7 @@ def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest]
 
 
 def optimality(samples: Sequence[Growth]) -> Optimality:
-    """The score over one or several samples, pooled.
-
-    Parameters
-    ----------
-    samples : sequence of Growth
-    """
+    """The score over one or several samples, pooled."""
     strategy, optimal, equal, hold = (
         np.concatenate([getattr(sample, name) for sample in samples])
         for name in ("strategy", "optimal", "equal_weight", "holding")
@@ -150,13 +145,7 @@ def optimality(samples: Sequence[Growth]) -> Optimality:
 def growth_of_runs(
     process: DecisionProcess, window: range, runs: Sequence[Backtest], best: Optimum
 ) -> dict[str, FloatArray]:
-    """Expected log growth of every bar of every run, costs paid, each (steps,).
-
-    Parameters
-    ----------
-    process, window, runs, best
-        As for ``score_runs``; no run need be there.
-    """
+    """Expected log growth of every bar of every run, costs paid, each (steps,); parameters as in `score_runs`."""
     prices, bars = best.policy.process, process.decision_bars(window)
     beliefs = prices.filtered(np.log(process.panel.close))[bars.start : bars.stop]
     cash = float(np.log1p(runs[0].cash_returns[0]))

@@ -168,19 +168,7 @@ def forward_returns(growth: FloatArray, listed: NDArray[np.bool_], bars: range, 
 
 
 def rank_run(process: DecisionProcess, window: range, run: Backtest, top: int, horizon: int) -> Ranking | None:
-    """Rank the weights of a backtest at one horizon; None where there are too few fills or assets.
-
-    Parameters
-    ----------
-    process : DecisionProcess
-    window : range
-        Bars that the backtest was of.
-    run : Backtest
-    top : int
-        K.
-    horizon : int
-        In bars.
-    """
+    """Rank the weights of a backtest at one horizon (bars), with K = ``top``; None for too few fills or assets."""
     bars = process.decision_bars(window)
     forward = forward_returns(process.growth, process.listed, bars, horizon, bars.stop)
     return rank(run.weights[:, :-1], forward, top, horizon - 1)

@@ -66,13 +66,7 @@ class Generalisation(TypedDict):
 
 
 def generalisation_section(training: pd.DataFrame) -> Section | None:
-    """Values in training and in validation over time, and the KL of the policy; None where none was measured.
-
-    Parameters
-    ----------
-    training
-        Rows as training logged them, in order.
-    """
+    """Values in training and in validation over time, and the KL of the policy; None where none was measured."""
     column = PREFIX + "train_value"
     if column not in training:
         return None
@@ -188,13 +182,7 @@ class OutOfFold(TypedDict):
 
 
 def out_of_fold_section(training: pd.DataFrame) -> Section | None:
-    """Out-of-fold evidence, and the calibration of the critics; None where the training has none.
-
-    Parameters
-    ----------
-    training
-        Rows as training logged them, in order.
-    """
+    """Out-of-fold evidence, and the calibration of the critics; None where the training has none."""
     if "out_of_fold_t" not in training:
         return None
     rows = training[training["out_of_fold_t"].notna()]

@@ -87,15 +87,7 @@ def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resamp
 def judge_joined(
     judged: Backtest, baseline: Backtest, patient: Backtest, tries: Tries, resampling: Resampling
 ) -> tuple[Verdict, LeastDifference | None]:
-    """The verdict on joined windows, and the least difference that it could have shown.
-
-    Parameters
-    ----------
-    judged, baseline, patient
-        Over the same days: the agent, equal weight and patient equal weight.
-    tries, resampling
-        As in `reach_verdict`.
-    """
+    """The verdict on joined windows, and the least difference that it could have shown; all over the same days."""
     draws = draw_days(len(judged.returns), resampling.samples, resampling.block_length, resampling.seed)
     own = resample_sharpe(judged, draws)
     rivals = [Rival(run.returns, own - resample_sharpe(run, draws)) for run in (baseline, patient)]

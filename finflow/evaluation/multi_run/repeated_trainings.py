@@ -191,14 +191,7 @@ def ensemble_section(
 
 
 def protocol_section(found: ProtocolPaths, confidence: float, seed: int) -> Section:
-    """Windows, paths, their distribution and the fan of the paths.
-
-    Parameters
-    ----------
-    found : ProtocolPaths
-    confidence, seed
-        Of the bootstrap intervals.
-    """
+    """Windows, paths, their distribution and the fan of the paths."""
     baseline = found.compared[0]
     windows = {
         f"fold {one.fold}, seed {one.seed}, window {one.window + 1}": _window(one, found.others[one.window][0])

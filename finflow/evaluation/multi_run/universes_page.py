@@ -64,14 +64,7 @@ class Universe:
 
 
 def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0) -> PageFiles:
-    """Make the report of all universes.
-
-    Parameters
-    ----------
-    universes : sequence of Universe
-    confidence, seed
-        Of the bootstrap over agents within each universe.
-    """
+    """Make the report of all universes; confidence and seed of a bootstrap over agents within each."""
     numbers = {one.name: one.numbers for one in universes}
     together, words = _together(universes, confidence, seed)
     sections = (

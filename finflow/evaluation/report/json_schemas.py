@@ -298,25 +298,12 @@ class _Closed(GenerateJsonSchema):
 
 
 def json_schema(kind: Literal["report", "comparison"]) -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of `metrics.json`, with a description of every key.
-
-    Parameters
-    ----------
-    kind
-        ``report`` for that of a run, ``comparison`` for that of a comparison.
-    """
+    """JSON schema (draft 2020-12) of the `metrics.json` of a run or a comparison, with a description of every key."""
     types: dict[str, Any] = {"report": Report, "comparison": Comparison}
     return schema_of(types[kind], f"metrics.json of a finflow {kind}")
 
 
 def schema_of(content: Any, title: str) -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of a type: no key that is not named, and a description of every key.
-
-    Parameters
-    ----------
-    content : type
-        A `TypedDict` or a dataclass.
-    title : str
-    """
+    """JSON schema (draft 2020-12) of a `TypedDict` or dataclass: closed, with a description of every key."""
     schema = TypeAdapter(content).json_schema(schema_generator=_Closed)
     return {"$schema": GenerateJsonSchema.schema_dialect, **schema, "title": title}

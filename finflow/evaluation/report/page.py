@@ -122,14 +122,7 @@ def figure_section(figure: Rendered) -> Section:
 
 
 def verdicts_of_several(answers: Mapping[str, str | None], warning: str) -> Finding:
-    """Verdicts of several runs, with a warning about reading them together.
-
-    Parameters
-    ----------
-    answers : mapping
-        Name -> answer; None where nothing was compared.
-    warning : str
-    """
+    """Verdicts of several runs (None: not compared), with a warning about reading them together."""
     reasons = tuple(
         f"{name}: {ANSWERS.get(str(answer), 'not compared with equal weight')}" for name, answer in answers.items()
     )

@@ -31,13 +31,6 @@ def write_report(folder: Path, data: ReportData) -> Path:
     disk leaves an earlier report as it was. The tear sheet is left out, and the page says why, where quantstats cannot
     judge the returns.
 
-    Parameters
-    ----------
-    folder
-        Folder of the files; made if it is missing.
-    data
-        Data of the report.
-
     Returns
     -------
     Path
