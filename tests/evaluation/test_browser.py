@@ -6,6 +6,7 @@ there is no Chromium these tests skip; what can be checked without one is in tes
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -20,7 +21,10 @@ from finflow.evaluation.analysis.sweeps import section as sweeps_section
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds, make
 from finflow.evaluation.report import report
+from finflow.evaluation.report.figures import equity
+from finflow.evaluation.report.page import figure_section
 from finflow.evaluation.report.report import ReportData, write_report
+from finflow.evaluation.report.section import section_html
 from finflow.evaluation.statistics.bootstrap import Interval
 from finflow.evaluation.statistics.configuration_choice import DailyReturns, choice_section, judge_best, judge_choice
 from finflow.evaluation.statistics.run_statistics import Estimate
@@ -141,11 +145,13 @@ def test_curves_that_are_not_asked_for_are_greyed_out(page: Browser) -> None:
     assert page.complaints == []
 
 
-def test_the_overlay_lies_on_the_drawn_curves(folder: Path) -> None:
+def test_the_overlay_lies_on_the_drawn_curves(report_data: Callable[..., ReportData]) -> None:
     """Each path lies on pixels of its colour in the PNG, and each legend entry on a handle of it."""
-    html = (folder / "report.html").read_text("utf-8")
+    data = report_data()
+    drawn = equity(data.agent, data.compared)
+    html = section_html(figure_section(drawn))
     overlay = html[html.index('<svg class="curves"') : html.index("</svg>")]
-    pixels = (image.imread(folder / "equity.png")[..., :3] * 255).round()
+    pixels = (image.imread(io.BytesIO(drawn.png))[..., :3] * 255).round()
     width, height = (float(number) for number in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', overlay)[0])
     assert (height, width) == pixels.shape[:2]
     paths = re.findall(r'<path d="([^"]+)" stroke="(#\w+)"', overlay)

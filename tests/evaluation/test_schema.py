@@ -63,11 +63,11 @@ def content(
     backtest: Callable[..., Backtest],
 ) -> Any:
     """metrics.json of a report with nearly all sections; tests of training have the others."""
-    process = process_of()
-    context = context_of(process, range(300, 700), "risk-parity", "equal-weight")
+    process = process_of(bars=500)
+    context = context_of(process, range(300, 500), "risk-parity", "equal-weight")
     bars = process.decision_bars(context.window)
     ends = range(bars.start + 1, bars.stop + 1)
-    split = Split(200, 300, 700)
+    split = Split(200, 300, 500)
     sections = (
         attribution.section(context, ()),
         account.tax_section(process, context.window, context.runs, TaxConfig(enabled=True)),

@@ -17,7 +17,7 @@ from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.analysis.sweeps import break_even_bps
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.section import section_html
+from finflow.evaluation.report.section import Section, section_html
 from finflow.evaluation.statistics import metrics
 from finflow.strategies.classical import EqualWeight, Momentum
 from finflow.strategies.rolling_rules import MinimumVariance
@@ -34,8 +34,13 @@ def context(
 
 
 @pytest.fixture(scope="module")
-def numbers(context: ComparisonContext) -> dict[str, Any]:
-    return dict(sweeps.section(context).numbers)
+def made(context: ComparisonContext) -> Section:
+    return sweeps.section(context)
+
+
+@pytest.fixture(scope="module")
+def numbers(made: Section) -> dict[str, Any]:
+    return dict(made.numbers)
 
 
 def test_another_core_finds_the_same(
@@ -134,8 +139,7 @@ def test_strategies_are_fitted_once_for_all_costs(
     assert len(fits) == 2
 
 
-def test_the_section_shows_the_sweeps(context: ComparisonContext) -> None:
-    made = sweeps.section(context)
+def test_the_section_shows_the_sweeps(made: Section) -> None:
     html = section_html(made)
     assert 'data-path="sweeps/costs_bps/50/minimum-variance/sharpe"' in html
     assert 'data-path="sweeps/lags/2/buy-and-hold/sharpe"' in html
