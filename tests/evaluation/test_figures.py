@@ -58,8 +58,8 @@ def test_thinning_keeps_the_ends() -> None:
 
 
 def test_lines_of_many_strategies_can_be_told_apart() -> None:
-    looks = [drawing.line_look(position) for position in range(24)]
-    assert len(set(looks)) == 24
+    styles = {tuple(drawing.line_style(position).values()) for position in range(24)}
+    assert len(styles) == 24
 
 
 def test_a_legend_of_long_names_stays_within_the_figure() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.evaluation.report.curve_overlay import measure_curves
-from finflow.evaluation.report.drawing import BLACK, Rendered, draw_wealth, line_look, render_measured
+from finflow.evaluation.report.drawing import BLACK, Rendered, draw_wealth, line_style, render_measured
 from finflow.evaluation.report.metric_tables import columns
 from finflow.evaluation.report.page import figure_section, verdicts_of_several
 from finflow.evaluation.report.report_numbers import DASH, about, json_text, one_of
@@ -254,16 +254,13 @@ def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered
     """Wealth of 1 invested in each run, and in equal weight as the first run has it."""
     paths = {run.label: np.cumprod(1.0 + run.returns) for run in runs}
     ends = ", ".join(f"{label} {path[-1]:.2f}" for label, path in paths.items())
-    looks: dict[str, dict[str, Any]] = {}
-    for position, label in enumerate(paths):
-        colour, dash = line_look(position)
-        looks[label] = {"linewidth": 1.6, "color": colour, "linestyle": dash}
+    styles = {label: {**line_style(position), "linewidth": 1.6} for position, label in enumerate(paths)}
     if runs[0].baseline is not None:
         paths[BASELINE] = np.cumprod(1.0 + runs[0].baseline)
-        looks[BASELINE] = {"color": BLACK, "linestyle": "--"}
+        styles[BASELINE] = {"color": BLACK, "linestyle": "--"}
 
     def draw(figure: Figure) -> None:
-        draw_wealth(figure, dates, paths, looks, columns=3)
+        draw_wealth(figure, dates, paths, styles, columns=3)
 
     return Rendered(
         "equity",

@@ -278,13 +278,13 @@ def _draw_curve(axes: Axes, positions: Array, values: Array, phases: NDArray[np.
     for phase in dict.fromkeys(phases.tolist()):
         chosen = np.flatnonzero((phases == phase) & np.isfinite(values))
         chosen = chosen[thinned(len(chosen), MOST_POINTS)]
-        look: dict[str, Any] = {
+        style: dict[str, Any] = {
             "color": PHASE_COLOURS.get(phase, GREEN),
             "marker": marker or ("o" if len(chosen) == 1 else ""),  # a line of one point is not seen
             "markersize": 3.5,
             "linewidth": 1.1,
         }
-        axes.plot(positions[chosen], values[chosen], label=phase, **look)
+        axes.plot(positions[chosen], values[chosen], label=phase, **style)
     axes.xaxis.set_major_locator(MaxNLocator(8 if marker else 4, integer=True))
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}")

@@ -1,7 +1,7 @@
-"""The look that all figures share: colours, sizes, axes, and how a figure becomes a PNG.
+"""Style of all figures: colours, sizes, axes, and how a figure becomes a PNG.
 
 Figures are made with matplotlib's object-oriented interface on the Agg canvas, so pyplot's global state is neither
-used nor changed. Colours are those of Okabe and Ito, which people with any common colour vision can tell apart.
+used nor changed. Colours are those of Okabe and Ito, which people with any common colour vision can distinguish.
 """
 
 from __future__ import annotations
@@ -150,9 +150,10 @@ def pyplot_restored() -> Iterator[None]:
         yield
 
 
-def line_look(position: int) -> tuple[str, str]:
+def line_style(position: int) -> dict[str, Any]:
     """Colour and dash of the line at a position among the strategies: no two share both within 24."""
-    return LINE_COLOURS[position % len(LINE_COLOURS)], DASHES[position // len(LINE_COLOURS) % len(DASHES)]
+    row, column = divmod(position, len(LINE_COLOURS))
+    return {"color": LINE_COLOURS[column], "linestyle": DASHES[row % len(DASHES)]}
 
 
 def percent_axis(axes: Axes) -> None:
@@ -194,14 +195,14 @@ def draw_wealth(
     figure: Figure,
     dates: Dates,
     paths: Mapping[str, NDArray[Any]],
-    looks: Mapping[str, dict[str, Any]],
+    styles: Mapping[str, dict[str, Any]],
     columns: int = 4,
 ) -> None:
     """Draw lines of wealth, of 1 invested, until ruin; the legend has each name with its last value."""
     axes = figure.subplots()
     for name, path in paths.items():
         shown = np.where(path > 0.0, path, np.nan)
-        axes.plot(dates, shown, label=f"{name}  {path[-1]:.2f}{TIMES}", **looks[name])
+        axes.plot(dates, shown, label=f"{name}  {path[-1]:.2f}{TIMES}", **styles[name])
     finish_wealth(figure, axes, dates, list(paths.values()), columns)
 
 

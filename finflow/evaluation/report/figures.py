@@ -20,7 +20,7 @@ from finflow.evaluation.report.drawing import (
     date_axis,
     draw_wealth,
     legend_of_figure,
-    line_look,
+    line_style,
     percent_axis,
     render,
     render_measured,
@@ -46,7 +46,7 @@ def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
     paths = dict(sorted(paths.items(), key=lambda item: -item[1][-1]))
 
     def draw(figure: Figure) -> None:
-        draw_wealth(figure, agent.dates, paths, _looks(agent, strategies))
+        draw_wealth(figure, agent.dates, paths, _styles(agent, strategies))
 
     png, curves = render_measured(draw, 4.4, measure_curves)
     ends = ", ".join(f"{name} {path[-1]:.2f}" for name, path in paths.items())
@@ -139,9 +139,9 @@ def costs_and_turnover(agent: Backtest, strategies: Sequence[Backtest]) -> Rende
             upper.step(middles, np.add.reduceat(base.turnover, first), where="mid", color=BLACK, lw=1.0, label=BASELINE)
         upper.set_title("Turnover a month (share of the portfolio replaced)")
         percent_axis(upper)
-        looks = _looks(agent, strategies)
+        styles = _styles(agent, strategies)
         for run in (*strategies, agent):
-            lower.plot(agent.dates, np.cumsum(run.costs), label=run.name, **looks[run.name])
+            lower.plot(agent.dates, np.cumsum(run.costs), label=run.name, **styles[run.name])
         lower.set_title("Costs paid so far (share of wealth)")
         lower.set_ylim(bottom=0.0)
         percent_axis(lower)
@@ -240,9 +240,9 @@ def rolling(agent: Backtest, baseline: Backtest | None) -> Rendered | None:
     def draw(figure: Figure) -> None:
         panels = figure.subplots(2 + (baseline is not None), 1, sharex=True)
         for run, colour, dash in zip(runs, (BLUE, BLACK), ("-", "--"), strict=False):
-            look = {"color": colour, "linestyle": dash, "label": run.name}
-            panels[0].plot(dates, sharpes[run.name], **look)
-            panels[1].plot(dates, rolling_volatility(run, bars), **look)
+            style = {"color": colour, "linestyle": dash, "label": run.name}
+            panels[0].plot(dates, sharpes[run.name], **style)
+            panels[1].plot(dates, rolling_volatility(run, bars), **style)
         panels[0].axhline(0.0, color="#B0B0B0", linewidth=1.0)
         panels[0].set_title("Sharpe ratio")
         panels[1].set_title("Volatility a year")
@@ -317,16 +317,15 @@ def overfitting_histogram(
     )
 
 
-def _looks(agent: Backtest, strategies: Sequence[Backtest]) -> dict[str, dict[str, Any]]:
+def _styles(agent: Backtest, strategies: Sequence[Backtest]) -> dict[str, dict[str, Any]]:
     """Colour, dash, width and order of every line: the agent stands out, equal weight is black."""
-    looks: dict[str, dict[str, Any]] = {agent.name: {"color": BLUE, "linewidth": 2.2, "zorder": 4}}
+    styles: dict[str, dict[str, Any]] = {agent.name: {"color": BLUE, "linewidth": 2.2, "zorder": 4}}
     others = [run.name for run in strategies if run.name != BASELINE]
     for position, name in enumerate(others):
-        colour, dash = line_look(position)
-        looks[name] = {"color": colour, "linestyle": dash, "linewidth": 1.1, "zorder": 2}
+        styles[name] = {**line_style(position), "linewidth": 1.1, "zorder": 2}
     if agent.name != BASELINE:
-        looks[BASELINE] = {"color": BLACK, "linestyle": "--", "linewidth": 1.4, "zorder": 3}
-    return looks
+        styles[BASELINE] = {"color": BLACK, "linestyle": "--", "linewidth": 1.4, "zorder": 3}
+    return styles
 
 
 def _value_and_interval(value: float, bounds: Interval) -> str:
