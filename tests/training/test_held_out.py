@@ -194,7 +194,7 @@ def test_a_report_without_sweeps_runs_nothing_again(
     played: list[int] = []
     play = held_out.run_shared_backtests
     monkeypatch.setattr(held_out, "run_shared_backtests", lambda *given: (played.append(1), play(*given))[1])
-    monkeypatch.setattr(ComparisonContext, "play", lambda *given, **named: pytest.fail("run again"))
+    monkeypatch.setattr(ComparisonContext, "backtest", lambda *given, **named: pytest.fail("run again"))
     training_data = prepare(tiny())
     held_out.judge_held_out(
         training_data, held_out.Subject({"equal-weight": EqualWeight}, "equal-weight"), tmp_path, sweeps=False
