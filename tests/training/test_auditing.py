@@ -298,7 +298,7 @@ def test_a_synthetic_market_is_clean(tiny: Callable[..., Config]) -> None:
 # --- the mode
 
 
-def test_single_bars_cover_a_month_of_every_window_and_telling_days(tiny: Callable[..., Config]) -> None:
+def test_single_bars_cover_a_month_of_every_window_and_notable_days(tiny: Callable[..., Config]) -> None:
     ready = prepare(tiny(market__train_end="2011-06-30"))  # each window has more than a month
     split, panel = ready.split, ready.panel
     bars = BARS_OF(panel, split, 340, 1, 0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import FeaturesConfig
 from finflow.env.decision_process import DecisionProcess
+from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_constraint, named_rewards, with_reward
 from finflow.evaluation.audit.look_ahead import Answer, Component, Rows, by_bar
 from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, UNPRIMED
 from finflow.evaluation.backtest import index_backtest
@@ -31,7 +33,6 @@ from finflow.training.audit.audited_decisions import (
     fills,
     replayed,
 )
-from finflow.training.audit.audited_rewards import audited_rewards
 from finflow.training.audit.audited_source import loaded, loaded_with_gap, loaded_with_newcomers
 from finflow.training.data.training_data import prepare_from
 
@@ -41,9 +42,11 @@ _FEW = ("replaced", "relisted", CUT, REPEAT, UNPRIMED)
 """Probes of what takes long: the wildest, the listings, and none at all."""
 _LEVELS = ("crash", "boom", REPEAT)
 """Probes that change the level of all prices alike: what comes after the first bar moves as it did."""
-_DOOR = ("replaced", "crash", CUT, REPEAT, UNPRIMED)
-"""Probes of listings at the door: with other listings, no two of three assets may be left."""
+_LISTINGS = ("replaced", "crash", CUT, REPEAT, UNPRIMED)
+"""Probes of listings in the source: with other listings, no two of three assets may be left."""
 _EPISODES, _LENGTH = 24, 60
+_REWARDED = 40  # bars before the last one known at which decisions are rewarded
+_REWARDS = 91  # purpose of the generator that draws them
 
 
 def _unscaled(panel: MarketPanel, chosen: FeaturesConfig) -> Iterator[tuple[str, FloatArray]]:
@@ -63,7 +66,7 @@ class AuditSubjects(AuditedMarket):
         yield Component("panel", self._fields)
         yield Component("source", self._source, lambda last, kind: kind in _FEW)
         if self.panel.n_assets > 2:
-            yield Component("source, listings", self._source_of_newcomers, lambda last, kind: kind in _DOOR)
+            yield Component("source, listings", self._source_of_newcomers, lambda last, kind: kind in _LISTINGS)
             yield Component("source, gaps", self._source_with_gap, lambda last, kind: kind in ("replaced", REPEAT))
         yield from self.of_features()
         for family in FAMILIES:
@@ -97,7 +100,7 @@ class AuditSubjects(AuditedMarket):
             if lag or self.config.env.fill == "close":
                 yield Component(f"environment, lag {lag}", self._environment(lag))
                 yield Component(f"fill, lag {lag}", self._fill(lag), lambda last, kind: kind in _LEVELS)
-        yield from audited_rewards(self)
+        yield from _rewards(self)
         yield Component("replay", self._replay)
 
     def of_decisions(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:
@@ -236,7 +239,7 @@ class AuditSubjects(AuditedMarket):
         short = min(_LENGTH, self.config.env.episode_length)
         train = self.config.train.model_copy(update={"offline_episodes": _EPISODES})
         env = self.config.env.model_copy(update={"episode_length": short})
-        # A user's own decisions are the same on every panel; what they were worth is the ledger's and audited there.
+        # A user's own decisions are the same on every panel; their returns are the ledger's and audited there.
         offline = self.config.offline.model_copy(update={"decisions": ()})
         config = self.config.model_copy(update={"train": train, "env": env, "offline": offline})
         lag, process = self.config.env.execution_lag, self.configured(panel, last)
@@ -255,3 +258,36 @@ class AuditSubjects(AuditedMarket):
         }
         scale = Rows(np.array([data.reward_scale]), np.array([window.stop - 1]))
         return {**columns, "reward scale": scale}
+
+
+def _rewards(market: AuditedMarket) -> Iterator[Component]:
+    """Every chosen reward on its own, one with a limit too; not the built-in one, which the environment's audit covers.
+
+    Raises
+    ------
+    ConfigError
+        If a reward cannot be used at all.
+    """
+    chosen = [of(market.config.objectives, market.panel.n_assets) for of in (named_rewards, named_constraint)]
+    terms = {term.name: term for rewards in chosen if rewards is not None for term in rewards.terms}
+    for term in terms.values():
+        if term.reward is not None:
+            yield Component(f"reward {term.name}", _reward_answers(market, term))
+
+
+def _reward_answers(market: AuditedMarket, term: RewardTerm) -> Callable[[MarketPanel, int], Answer]:
+    """Rewards of drawn decisions near a bar, each row at the last bar that the reward says it needs."""
+
+    def answer(panel: MarketPanel, last: int) -> Answer:
+        process = market.configured(panel, last)
+        alone = RewardSum([replace(term, weight=1.0, unit=1.0)]).with_tables(process.of_panels)
+        rewarded = with_reward(process, alone)
+        first = max(last - term.horizon - _REWARDED, 0)
+        bars = np.asarray(rewarded.decision_bars(range(first, last + term.horizon + 2)), dtype=np.int64)
+        if not len(bars):
+            return {}
+        rng = np.random.default_rng(np.random.SeedSequence([market.config.train.seed, _REWARDS, last]))
+        held, targets = rng.dirichlet(np.ones(process.n_weights), (len(bars), 2)).swapaxes(0, 1)
+        return {"reward": Rows(rewarded.step(rewarded.start(bars, held), targets).reward, bars + term.horizon)}
+
+    return answer

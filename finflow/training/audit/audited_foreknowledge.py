@@ -1,7 +1,7 @@
 """Foreknowledge in a configuration: features, a user's own strategies and the agent, held against unknown returns.
 
 Perturbations find whoever reads the future of the panel. Who has it from elsewhere (a file, a network, the source
-itself) answers the same whatever the panel says, and is found here by what the answers are worth.
+itself) answers the same whatever the panel says, and is found here by how well the answers predict returns.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class AuditedForeknowledge:
         for name, opened in self.opened.found.items():
             if opened:
                 first, more = list(opened)[:5], len(opened) - 5
-                said = ", ".join(first) + (f" and {more} more" if more > 0 else "")
-                yield self._finding(name, np.array([0, self.market.panel.n_bars - 1]), NOTED, said, OPENED, rows=0)
+                names = ", ".join(first) + (f" and {more} more" if more > 0 else "")
+                yield self._finding(name, np.array([0, self.market.panel.n_bars - 1]), NOTED, names, OPENED, rows=0)
 
     def _judged(self, name: str, views: Sequence[View], known: NDArray[np.int64], paid: int = 0) -> Finding:
         worst = max(self.test.scores(views, known, paid), key=lambda one: one.share, default=None)
@@ -135,7 +135,7 @@ class Decided(NamedTuple):
 def decided_views(
     process: DecisionProcess, window: range, strategy: Strategy, watched: Callable[..., FloatArray] | None = None
 ) -> Decided:
-    """Play a strategy, and make views of what it decides.
+    """Backtest a strategy, and make views of what it decides.
 
     Parameters
     ----------

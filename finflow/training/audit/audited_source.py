@@ -26,7 +26,7 @@ _HIGHEST_RATE = 1.0
 _NEAR = 250
 """Bars before and after a probe, of the pieces that have listings or a gap put into them."""
 _FEW = 6
-"""Bars, one more than the last ones on which Yahoo's door takes an absent asset to be still listed."""
+"""Bars, one more than the last ones on which the Yahoo source takes an absent asset to be still listed."""
 
 
 def loaded(panel: MarketPanel, market: MarketConfig) -> Answer:
@@ -79,7 +79,7 @@ def _around(panel: MarketPanel, last: int) -> tuple[MarketPanel, int]:
 def through_the_source(panel: MarketPanel, market: MarketConfig) -> MarketPanel:
     """Write a panel down as the configured source has its prices, and load it from there.
 
-    CSV and Parquet are written in the layout that was read, with every field of the panel. Yahoo's part is played by a
+    CSV and Parquet are written in the layout that was read, with every field of the panel. Yahoo is replaced by a
     download that answers from the panel, and the store keeps it in a folder of its own. Sources that cannot be changed
     (embedded, synthetic) are stood in for by a CSV file. A series of cash rates is written as the rates that explain
     the panel's returns of cash.
@@ -184,8 +184,8 @@ def _answers(panel: MarketPanel, auto_adjust: bool) -> Download:
     """A download with the panel's prices, in frames of yfinance's shape.
 
     Adjusted closes that know the last price stand beside the closes where those are asked for. Where an asset ended
-    within the last bars, Yahoo's door leaves those bars out until it is known that it has: a few more follow then, on
-    which whatever is still listed stays as it was.
+    within the last bars, the Yahoo source leaves those bars out until it is known that it has: a few more follow then,
+    on which whatever is still listed stays as it was.
     """
     tables = _tables(panel)
     close = tables["close"]

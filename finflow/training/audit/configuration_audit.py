@@ -222,11 +222,11 @@ def single_bars(panel: MarketPanel, split: Split, first: int, lag: int, seed: in
             chosen.append(range(begin, stop))
     days: set[int] = set()
     for start, stop in (windows[0], windows[2]):
-        days |= _telling_days(panel, max(start, first), stop)
+        days |= _notable_days(panel, max(start, first), stop)
     return chosen + [range(day, day + 1) for day in sorted(days) if not any(day in run for run in chosen)]
 
 
-def _telling_days(panel: MarketPanel, start: int, stop: int) -> set[int]:
+def _notable_days(panel: MarketPanel, start: int, stop: int) -> set[int]:
     """Days between `start` and `stop` on which a leak of few days may show."""
     if stop - start < 2:
         return set()
