@@ -15,14 +15,20 @@ from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.config import Config, TrainConfig
 from finflow.env.coverage import coverage_portfolios, draw_log_gammas
 from finflow.env.portfolio_state import PortfolioState, WorldState
-from finflow.guard.signals import crossed
 from finflow.offline.dataset import OfflineDataset
-from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.replay import MarketTensors, Transitions, join_rows, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.judging.generalisation_measure import mean_kl
 from finflow.training.phases.guard_snapshots import LearnerProbe
-from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units, scale_of_training
+from finflow.training.phases.pretrain import (
+    behaviour_returns,
+    behaviour_units,
+    behaviour_values,
+    fill_window,
+    probe_states,
+    reward_units,
+    scale_of_training,
+)
 from finflow.training.phases.schedules import between
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure
 from finflow.training.phases.training_state import ONLINE, ended_early
@@ -30,7 +36,6 @@ from finflow.training.playing.online_world import OnlineWorld
 from finflow.training.playing.rollout_steps import ended_episodes
 
 COVERAGE_POOL = 65_536
-CALIBRATION_ROWS = 4096  # states valued at once
 
 
 def vector_steps(config: Config, episodes: int) -> int:
@@ -74,7 +79,6 @@ class CoveragePool:
         return CoverageProposals(*(torch.from_numpy(part).float().to(device) for part in drawn))
 
 
-@torch.no_grad()
 def calibrate(
     store: Transitions, bcell: BCell, market: MarketTensors, units: RewardUnits, dataset: OfflineDataset
 ) -> None:
@@ -82,27 +86,11 @@ def calibrate(
 
     Raw returns-to-go are discounted rewards to the end of each episode, plus the fitted value of its last state.
     """
-    raw = bcell.config.calibration == "returns"
-    bars, portfolios, universe = store.columns["bar"], store.columns["portfolio"], store.columns.get("universe")
-    if raw:
-        bars, portfolios = bars + 1, store.columns["next_portfolio"]
-    fitted = torch.empty_like(store.columns["calibration"])
-    for start in range(0, len(store), CALIBRATION_ROWS):
-        rows = slice(start, min(start + CALIBRATION_ROWS, len(store)))
-        drawn = None if universe is None else universe[rows]
-        states = market.states(bars[rows], portfolios[rows], universe=drawn)
-        fitted[rows] = bcell.behaviour_value.of_behaviour(states)
-    if raw:
-        returns = lambda_returns(
-            units.scaled(store.columns["reward"].double(), store.columns["bar"], universe).cpu().numpy(),
-            fitted.double().cpu().numpy(),
-            dataset.terminated,
-            episode_ends(dataset.episode, dataset.terminated),
-            bcell.config.gamma,
-            1.0,
-        )
-        fitted.copy_(torch.from_numpy(returns))
-    store.columns["calibration"].copy_(fitted)
+    if bcell.config.calibration == "returns":
+        bounds = behaviour_returns(store, bcell.behaviour_value, market, units, dataset, bcell.config.gamma, 1.0)
+    else:
+        bounds = behaviour_values(store, bcell.behaviour_value, market)
+    store.columns["calibration"].copy_(bounds)
 
 
 def universe_of(state: PortfolioState, market: MarketTensors) -> NDArray[np.int64] | None:
@@ -227,38 +215,23 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
             if rolled_back:
                 break
             if run.state.reference is not None and done >= train.critic_only_updates:
-                _look_at_reference(run, bcell)
+                _check_reference(run, bcell)
         if rolled_back:
             run.stop_if_asked()
             continue
         last = counters.vector_step == warmup + steps or ended_early(run.state)
-        result = _between_updates(run, bcell, metrics, episode, last) or result
+        new = train.n_envs / config.env.episode_length
+        updates = train.updates_per_vector_step
+        result = run.validate_and_save(bcell.deployed, metrics, episode, new, updates, last) or result
         run.stop_if_asked()
     run.progress.end_phase()
     return result
 
 
-def _look_at_reference(run: TrainingRun, bcell: BCell) -> None:
-    """Measure the KL to the reference on the recorded states at every look of the guard."""
+def _check_reference(run: TrainingRun, bcell: BCell) -> None:
+    """Measure the KL to the reference on the recorded states at every check of the guard."""
     interval, train = run.config.guard.stability.check_interval, run.config.train
     if run.probe is not None and run.state.counters.phase_update % interval == 0:
         with torch.no_grad():
             divergence = mean_kl(bcell.policy, bcell.held_to, run.probe)
-        run.look_at_reference(divergence, interval * train.n_envs // train.updates_per_vector_step)
-
-
-def _between_updates(
-    run: TrainingRun, bcell: BCell, metrics: dict[str, Tensor], episode: float, last: bool
-) -> dict[str, float]:
-    """Validate and write checkpoints where they are due by the counters."""
-    train, updates = run.config.train, run.state.counters.phase_update
-    step = train.updates_per_vector_step
-    result: dict[str, float] = {}
-    if last or crossed(updates, step, train.validation_updates):
-        validated = run.validate(bcell.deployed, {"episode": episode})
-        result = {**{name: float(value) for name, value in metrics.items()}, **validated}
-    per_step = train.n_envs / run.config.env.episode_length
-    due = math.floor(episode / train.checkpoint_interval) > math.floor((episode - per_step) / train.checkpoint_interval)
-    if last or due or crossed(updates, step, train.checkpoint_updates):
-        run.checkpoint()
-    return result
+        run.check_reference(divergence, interval * train.n_envs // train.updates_per_vector_step)

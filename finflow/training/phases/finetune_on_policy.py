@@ -9,22 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
-from finflow.agent.gradient_steps import SkippingAdam, cosine
+from finflow.agent.gradient_steps import cosine
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.networks.critic import ValueNetwork
-from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.on_policy.on_policy_update import Figures
 from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.config import Config, changed_keys
 from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.guard.signals import crossed
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import Transitions
 from finflow.training.on_policy.market_rollouts import MarketPlayer, Played
@@ -41,15 +39,6 @@ from finflow.training.phases.training_run import TrainingRun, kept_on_failure
 from finflow.training.phases.training_state import ONLINE, TrainingState, ended_early
 from finflow.training.playing.rollout_steps import Reference
 from finflow.training.playing.rollout_workers import rollout_workers
-
-
-@dataclass
-class Watched:
-    """Networks that the guard measures, and the optimiser whose learning rates it lowers."""
-
-    policy: ExpertPolicy
-    value: ValueNetwork
-    optimiser: SkippingAdam
 
 
 def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
@@ -82,8 +71,9 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
         if unread := changed_keys(config, UNREAD):
             run.progress.note(f"{config.online.algorithm} does not read {', '.join(unread)} online; sac does")
         run.validate(bcell.deployed, {"episode": 0.0})
-    watched = Watched(bcell.policy, on_policy.value, on_policy.optimiser)
-    run.guard.begin(LearnerProbe(watched, bcell.policy, run.probe), dataset.reward_scale)
+    # Networks that the guard measures, and the optimiser whose learning rates it lowers.
+    learner = SimpleNamespace(policy=bcell.policy, value=on_policy.value, optimiser=on_policy.optimiser)
+    run.guard.begin(LearnerProbe(learner, bcell.policy, run.probe), dataset.reward_scale)
     env = on_policy.played.env
     with rollout_workers(env, bcell.policy, config) as workers, _rewarded(env, config) as queue:
         player = MarketPlayer(
@@ -107,7 +97,7 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, player: Mar
         counters.vector_step += len(played.rewards)
         figures = learn_from(on_policy, rollout, config, state, done)
         bcell.update_average((done + 1) / rollouts)
-        _step_schedule(state, steps)
+        state.entropy_schedule.advance(steps)
         episode = (done + 1) * config.online.rollout / config.env.episode_length
         rolled_back = run.count_update(_metrics(figures, rollout), _facts(played, state, episode), steps)
         if not rolled_back:
@@ -115,9 +105,10 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, player: Mar
             if done >= config.online.critic_only_rollouts:
                 if state.constraint is not None:
                     state.constraint.look(played.mean_constrained())
-                run.look_at_reference(played.decisions.divergence, played.rewards.numel())
+                run.check_reference(played.decisions.divergence, played.rewards.numel())
             last = counters.phase_update >= rollouts * steps or ended_early(state)
-            result = _between_rollouts(run, bcell, figures, episode, steps, last) or result
+            new = config.online.rollout / config.env.episode_length
+            result = run.validate_and_save(bcell.deployed, figures, episode, new, steps, last) or result
         run.stop_if_asked()
     return result
 
@@ -136,8 +127,10 @@ def _rewarded(env: PortfolioVectorEnv, config: Config) -> Iterator[RewardQueue |
 def _collect(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, player: MarketPlayer) -> tuple[Rollout, Played]:
     """Play a rollout; where a reward cannot be computed, write a checkpoint of the state before it first."""
     tensors, state = on_policy.played.capture()
+    control = run.state.reference
+    reference = None if control is None else Reference(bcell.held_to, control.beta)
     with kept_on_failure(run, lambda: on_policy.played.restore(tensors, state)):
-        return player.collect(_reference(run.state, bcell))
+        return player.collect(reference)
 
 
 def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state: TrainingState, done: int) -> Figures:
@@ -168,11 +161,6 @@ def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state
     return learner.update(rollout, scheduled)
 
 
-def _reference(state: TrainingState, bcell: BCell) -> Reference | None:
-    """The frozen policy and the coefficient of the penalty for leaving it."""
-    return None if state.reference is None else Reference(bcell.held_to, state.reference.beta)
-
-
 def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
     """Figures of an update as tensors, with the largest value; those of steps that were not taken are left out."""
     taken = figures.get("policy_steps", 1) > 0
@@ -193,24 +181,3 @@ def _facts(played: Played, state: TrainingState, episode: float) -> dict[str, fl
     if state.constraint is not None:
         facts |= state.constraint.figures() | {"constraint_mean": played.mean_constrained()}
     return facts
-
-
-def _step_schedule(state: TrainingState, steps: int) -> None:
-    """Move the entropy schedule on by a rollout's gradient steps."""
-    for _ in range(steps):
-        state.entropy_schedule.step()
-
-
-def _between_rollouts(
-    run: TrainingRun, bcell: BCell, figures: Figures, episode: float, steps: int, last: bool
-) -> dict[str, float]:
-    """Validate and write checkpoints where they are due by the counters."""
-    train, online, updates = run.config.train, run.config.online, run.state.counters.phase_update
-    result: dict[str, float] = {}
-    if last or crossed(updates, steps, train.validation_updates):
-        result = {**figures, **run.validate(bcell.deployed, {"episode": episode})}
-    before = episode - online.rollout / run.config.env.episode_length
-    due = math.floor(episode / train.checkpoint_interval) > math.floor(before / train.checkpoint_interval)
-    if last or due or crossed(updates, steps, train.checkpoint_updates):
-        run.checkpoint()
-    return result

@@ -13,6 +13,7 @@ from finflow.agent.gradient_steps import descend, freeze, make_optimiser, polyak
 from finflow.agent.learners.offline_learner import OfflineLearner
 from finflow.agent.losses.losses import bellman_target, mean_loss
 from finflow.agent.losses.risk import needs_quantiles
+from finflow.agent.networks.critic import ValueNetwork
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
@@ -125,7 +126,9 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
         far, before = (learner.moves_far(count / epochs.total) for count in (done, done - 1))
         run.guard.expect_large_moves(far, begins=not before)
         if epochs.returns_due(done):
-            refresh_returns(state.behaviour_returns, learner, store, market, units, dataset, config)
+            gamma, td_lambda = config.bcell.gamma, config.offline.td_lambda
+            returns = behaviour_returns(store, learner.value, market, units, dataset, gamma, td_lambda)
+            state.behaviour_returns.copy_(returns)
         rows = store.rows(epochs.rows(done, state.watch.manager.rollback_count).to(run.device))
         batch = make_batch(rows, market, units, state.noise, train.observation_noise, epochs.group_size)
         latest = learner.update(batch, done / epochs.total, state.noise) if run.guard.accepts(batch) else {}
@@ -223,32 +226,38 @@ def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) ->
 
 
 @torch.no_grad()
-def refresh_returns(
-    returns: Tensor,
-    learner: OfflineLearner,
+def behaviour_values(store: Transitions, value: ValueNetwork, market: MarketTensors, after: bool = False) -> Tensor:
+    """Fitted values of the behaviour at every stored state, or at those after the transitions; (transitions,)."""
+    bars, portfolios = store.columns["bar"] + int(after), store.columns["next_portfolio" if after else "portfolio"]
+    universe = store.columns.get("universe")
+    values = torch.empty(len(store), device=store.device)
+    for start in range(0, len(store), VALUE_ROWS):
+        rows = slice(start, min(start + VALUE_ROWS, len(store)))
+        drawn = None if universe is None else universe[rows]
+        values[rows] = value.of_behaviour(market.states(bars[rows], portfolios[rows], universe=drawn))
+    return values
+
+
+def behaviour_returns(
     store: Transitions,
+    value: ValueNetwork,
     market: MarketTensors,
     units: RewardUnits,
     dataset: OfflineDataset,
-    config: Config,
-) -> None:
-    """Write the behaviour's lambda-returns, in scaled rewards, bootstrapped from V_mu as it stands."""
-    values = np.empty(len(dataset))
-    universe = store.columns.get("universe")
-    for start in range(0, len(dataset), VALUE_ROWS):
-        rows = slice(start, min(start + VALUE_ROWS, len(dataset)))
-        drawn = None if universe is None else universe[rows]
-        states = market.states(store.columns["bar"][rows] + 1, store.columns["next_portfolio"][rows], universe=drawn)
-        values[rows] = learner.value.of_behaviour(states).cpu().numpy()
-    recomputed = lambda_returns(
-        units.scaled(store.columns["reward"].double(), store.columns["bar"], universe).cpu().numpy(),
-        values,
+    gamma: float,
+    td_lambda: float,
+) -> Tensor:
+    """The behaviour's lambda-returns, in scaled rewards, bootstrapped from a value as it stands; (transitions,)."""
+    columns = store.columns
+    returns = lambda_returns(
+        units.scaled(columns["reward"].double(), columns["bar"], columns.get("universe")).cpu().numpy(),
+        behaviour_values(store, value, market, after=True).double().cpu().numpy(),
         dataset.terminated,
         episode_ends(dataset.episode, dataset.terminated),
-        config.bcell.gamma,
-        config.offline.td_lambda,
+        gamma,
+        td_lambda,
     )
-    returns.copy_(torch.from_numpy(recomputed))
+    return torch.from_numpy(returns)
 
 
 def fitted_q_value(
@@ -295,6 +304,6 @@ def fitted_q_value(
         rows = store.rows(order[: max(FITTED_Q_ROWS // size, 1)].flatten().to(store.device))
         states = make_batch(rows, market, units, group_size=size).states
         action = learner.policy.deterministic(states).unsqueeze(1)
-        worth = critic.value(critic.encode(states), states, action, with_quantiles=0).mean
+        values = critic.value(critic.encode(states), states, action, with_quantiles=0).mean
     reference = units.earned(store.columns["bar"], universe).mean()
-    return units.unscaled(float(worth.mean()) * (1.0 - config.bcell.gamma)) + float(reference)
+    return units.unscaled(float(values.mean()) * (1.0 - config.bcell.gamma)) + float(reference)

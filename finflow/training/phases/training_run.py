@@ -25,10 +25,8 @@ from finflow.guard.state_capture import capture
 from finflow.training.checkpoints.feature_names import feature_names
 from finflow.training.checkpoints.manifest import runtime
 from finflow.training.data.training_data import TrainingData
-from finflow.training.judging.constraint_measure import score_of
 from finflow.training.judging.generalisation_measure import PREFIX, GeneralisationMeasure, mean_kl
-from finflow.training.judging.hacking_measure import look_at_score
-from finflow.training.judging.validation_play import play_validation
+from finflow.training.judging.validation import backtest_validation, check_reward_model, score_of
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import RunLog, UpdateProfiler
 from finflow.training.phases.rollout_state import Pretrained
@@ -192,7 +190,7 @@ class TrainingRun:
             self.log.record(counters.phase, counters.update, row)
         return ended + len(episodes)
 
-    def look_at_reference(self, divergence: float, decisions: int) -> None:
+    def check_reference(self, divergence: float, decisions: int) -> None:
         """Take the mean KL to the reference, in nats per free dimension, over decisions; may end the phase early."""
         reference, counters = self.state.reference, self.state.counters
         if reference is not None and (reason := reference.look(divergence, decisions)):
@@ -216,19 +214,19 @@ class TrainingRun:
             raise KeyboardInterrupt
 
     def validate(self, policy: ExpertPolicy, facts: Mapping[str, float | str] | None = None) -> dict[str, float]:
-        """Play the policy, acting as configured, on the validation window; keep it if it is the best so far.
+        """Backtest the policy, acting as configured, on the validation window; keep it if it is the best so far.
 
-        Returns the metrics of the play. ``risk_value`` stands in for the value in the choice of the best where there is
-        one, and a policy within the limit of a reward is better than any that is not. Where a reward model pays, the
-        guard compares its score with the metrics, and may end the training.
+        Returns the metrics. ``risk_value`` stands in for the value in the choice of the best where there is one, and a
+        policy within the limit of a reward is better than any that is not. Where a reward model pays, the guard
+        compares its score with the metrics, and may end the training.
         """
         counters = self.state.counters
-        backtest, metrics = play_validation(self.training_data, policy, self.device)
+        backtest, metrics = validation = backtest_validation(self.training_data, policy, self.device)
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
         row |= self._generalisation_of(policy)
         watch = self.state.watch.hacking
-        row |= look_at_score(self.training_data, watch, self.state.bcell, backtest, metrics)
+        row |= check_reward_model(self.training_data, watch, self.state.bcell, validation)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
         score = score_of(metrics, self.config)
         best = math.isfinite(score) and (counters.best_score is None or score > counters.best_score)
@@ -238,11 +236,52 @@ class TrainingRun:
         self.progress.advance(0, sharpe=sharpe)
         self.guard.after_validation(sharpe, score)
         if self.on_validation is not None:
-            validation = Validation(counters.phase, counters.update, counters.phase_update, score, best, backtest)
-            self.on_validation(validation)
+            self.on_validation(
+                Validation(counters.phase, counters.update, counters.phase_update, score, best, backtest)
+            )
         if watch is not None and watch.reasons:
             self._stop_hacked("; ".join(watch.reasons))
         return metrics
+
+    def validate_and_save(
+        self,
+        policy: ExpertPolicy,
+        metrics: Mapping[str, Tensor] | Mapping[str, float],
+        episode: float,
+        new_episodes: float,
+        steps: int,
+        last: bool,
+    ) -> dict[str, float]:
+        """Validate and write checkpoints where they are due in the online phase.
+
+        Parameters
+        ----------
+        policy : ExpertPolicy
+            The one that would be deployed.
+        metrics : mapping of Tensor or float
+            Of the last update.
+        episode, new_episodes : float
+            Episodes learned from so far, and of those since the last call.
+        steps : int
+            Gradient updates since the last call.
+        last : bool
+            Whether the phase ends here.
+
+        Returns
+        -------
+        dict
+            The update's metrics and the validation's; empty where no validation was due.
+        """
+        train, updates = self.config.train, self.state.counters.phase_update
+        result: dict[str, float] = {}
+        if last or crossed(updates, steps, train.validation_updates):
+            validated = self.validate(policy, {"episode": episode})
+            result = {**{name: float(value) for name, value in metrics.items()}, **validated}
+        interval = train.checkpoint_interval
+        due = math.floor(episode / interval) > math.floor((episode - new_episodes) / interval)
+        if last or due or crossed(updates, steps, train.checkpoint_updates):
+            self.checkpoint()
+        return result
 
     def _generalisation_of(self, policy: ExpertPolicy) -> dict[str, float]:
         """Figures of a policy in all windows, and its divergence from the pretrained policy."""

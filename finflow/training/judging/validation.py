@@ -1,0 +1,136 @@
+"""Validation of a policy as it is deployed: its backtest, the metrics, and the score that ranks checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.losses.risk import discounted_means, needs_quantiles, sample_risk
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.config import Config
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState
+from finflow.env.rewards.chosen_reward import with_reward
+from finflow.evaluation.backtest import Backtest, FloatArray, History, run_backtests, simulate, targets_of
+from finflow.evaluation.statistics.metrics import summarise
+from finflow.guard.reward_hacking import RewardHackingMonitor, ScoredValidation
+from finflow.preferences.preference_reward import PREFERENCE
+from finflow.strategies.strategy import Strategy
+from finflow.training.data.reward_choice import constrained
+from finflow.training.data.reward_constraint import constrained_score
+from finflow.training.data.training_data import TrainingData
+from finflow.training.judging.agent_strategy import AgentStrategy
+
+
+class ValidationBacktest(NamedTuple):
+    """A backtest on the validation window with its metrics.
+
+    Attributes
+    ----------
+    backtest : Backtest
+    metrics : dict
+        Of the validation window, net of costs. ``value`` is the mean built-in reward of a decision. Where the policy
+        maximises a risk measure, ``risk_value`` is that of the returns from each day on, in units of a day's reward.
+        Where a reward has a limit, ``constraint`` is its mean; where a reward model pays, ``score`` is the mean of its
+        score.
+    """
+
+    backtest: Backtest
+    metrics: dict[str, float]
+
+
+def backtest_validation(training_data: TrainingData, policy: ExpertPolicy, device: torch.device) -> ValidationBacktest:
+    """Backtest a policy, acting as configured, on the validation window."""
+    config, process, window = training_data.config, training_data.process, training_data.split.validation
+
+    def agent() -> AgentStrategy:
+        return AgentStrategy(policy, device, acting=config.acting)
+
+    (backtest,) = run_backtests(process, window, [agent()])
+    rewards = _rewards(backtest)
+    metrics = {"value": float(rewards.mean())}
+    if needs_quantiles(config.bcell):
+        metrics["risk_value"] = sample_risk(discounted_means(rewards, config.bcell.gamma), config.bcell)
+    limited = constrained(config, process)
+    if limited.constraint is not None:
+        metrics["constraint"] = _mean_constrained(limited, window, agent())
+    model = training_data.learning.process.reward
+    if config.objectives.reward == PREFERENCE and model is not None:  # decisions do not depend on their rewards
+        (scored,) = run_backtests(with_reward(process, model), window, [agent()])
+        metrics["score"] = float(_rewards(scored).mean())
+    return ValidationBacktest(backtest, metrics | summarise(backtest, config.objectives.cvar_alpha))
+
+
+def score_of(metrics: Mapping[str, float], config: Config) -> float:
+    """Score of a validation, by ``train.best_by``; a policy within the limit scores above any that is not."""
+    by = config.train.best_by
+    score = metrics["risk_value" if by == "value" and "risk_value" in metrics else by]
+    if "constraint" not in metrics:
+        return score
+    return constrained_score(score, metrics["constraint"], config.objectives.constraint)
+
+
+def check_reward_model(
+    training_data: TrainingData, watch: RewardHackingMonitor | None, bcell: BCell | None, validation: ValidationBacktest
+) -> dict[str, float]:
+    """Let the guard compare the reward model's score with the metrics of a validation.
+
+    The reference is the policy of ``online.reference`` where that is a file, else the first validation.
+
+    Returns
+    -------
+    dict
+        Figures for the validation's row; none but in the online phase.
+    """
+    if watch is None or bcell is None:
+        return {}
+    if watch.reference is None and isinstance(training_data.config.online.reference, Path):
+        watch.reference = _figures(backtest_validation(training_data, bcell.held_to, bcell.device))
+    figures = _figures(validation)
+    watch.check(figures)
+    return {"validation_concentration": figures.concentration, "score_correlation": watch.correlation}
+
+
+def _figures(validation: ValidationBacktest) -> ScoredValidation:
+    """Figures that the guard compares."""
+    metrics = validation.metrics
+    return ScoredValidation(
+        score=float(metrics["score"]),
+        sharpe=float(metrics["sharpe"]),
+        utility=metrics["value"],
+        turnover=float(metrics["annual_turnover"]),
+        concentration=float(np.square(validation.backtest.weights).sum(axis=1).mean()),
+    )
+
+
+def _mean_constrained(process: DecisionProcess, window: range, strategy: Strategy) -> float:
+    """Mean per decision of the reward with a limit, in a backtest of its own.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+        With a constraint.
+    window : range
+        Decisions whose reward reaches beyond it are left out.
+    strategy : Strategy
+        Fresh; begins in cash.
+    """
+    bars, history = process.decision_bars(window), History(process.panel.close)
+
+    def decide(step: int, state: PortfolioState) -> FloatArray:
+        return targets_of(process, state, [strategy], step, bars[step], history)
+
+    start = process.start(np.array([bars.start], dtype=np.int64))
+    played = simulate(process, start, np.array([len(bars)]), decide)
+    return float(np.mean([outcome.constrained[0] for _, outcome in played]))
+
+
+def _rewards(backtest: Backtest) -> FloatArray:
+    if backtest.rewards is None:
+        raise ValueError("a backtest of the agent has rewards")
+    return backtest.rewards
