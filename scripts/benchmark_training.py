@@ -46,7 +46,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "online phase, the rest": ("finflow.training.trainer", "finetune_rollouts"),
     "pretraining for the evidence": ("finflow.training.phases.finetune_rollouts", "pretrain_folds"),
     "rollouts": ("finflow.training.phases.finetune_rollouts", "learn_together"),
-    "play of the blocks": ("finflow.training.phases.finetune_rollouts", "_decide_blend"),
+    "play of the blocks": ("finflow.training.phases.finetune_rollouts", "_choose_blend"),
     "exact returns": ("finflow.training.phases.finetune_rollouts", "measure_returns"),
     "critics": ("finflow.training.phases.finetune_rollouts", "teach_critics"),
     "evaluation and report": ("finflow.training.trainer", "evaluate_agent"),

@@ -25,7 +25,7 @@ from finflow.training.logs.wandb_run import check_tracker, open_tracker
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.finetune_on_policy import finetune_on_policy
 from finflow.training.phases.finetune_rollouts import finetune_rollouts
-from finflow.training.phases.fold_pretraining import pretraining_beside
+from finflow.training.phases.fold_pretraining import pretraining_in_parallel
 from finflow.training.phases.pretrain import pretrain
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 from finflow.training.phases.training_run import OnValidation, TrainingRun
@@ -164,7 +164,7 @@ class FinFlowTrainer:
     def train(self) -> Outcome:
         """The whole pipeline, from wherever the state stands."""
         run = self._begin()
-        with pretraining_beside(run, self._data()):
+        with pretraining_in_parallel(run, self._data()):
             self.train_iql()
         self.finetune()
         return _evaluate(run)

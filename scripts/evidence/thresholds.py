@@ -54,7 +54,7 @@ def threshold_variants(n_seeds: int) -> list[Variant]:
 def recorded_looks() -> Iterator[list[list[Look]]]:
     """Record the looks of trainings in this block while alarms are not held back; yields them by phase."""
     phases: list[list[Look]] = []
-    ask, begin, look = RollbackManager.should_rollback, RollbackManager.begin_phase, RunGuard._look
+    ask, begin, look = RollbackManager.should_rollback, RollbackManager.begin_phase, RunGuard._check
     asked: list[Look] = []
 
     def should_rollback(self: RollbackManager, **figures: float | None) -> tuple[bool, str]:
@@ -73,12 +73,12 @@ def recorded_looks() -> Iterator[list[list[Look]]]:
         return events
 
     RollbackManager.should_rollback = should_rollback  # type: ignore[method-assign,assignment]
-    RollbackManager.begin_phase, RunGuard._look = begin_phase, record  # type: ignore[method-assign]
+    RollbackManager.begin_phase, RunGuard._check = begin_phase, record  # type: ignore[method-assign]
     try:
         yield phases
     finally:
         RollbackManager.should_rollback = ask  # type: ignore[method-assign]
-        RollbackManager.begin_phase, RunGuard._look = begin, look  # type: ignore[method-assign]
+        RollbackManager.begin_phase, RunGuard._check = begin, look  # type: ignore[method-assign]
 
 
 def reasons_in(phases: Sequence[Sequence[Look]], mode: str, preset: str) -> dict[str, int]:

@@ -32,7 +32,7 @@ from finflow.training.data.rollouts import RolloutMarket, as_tensors
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases import finetune_rollouts as phase
 from finflow.training.phases import fold_pretraining
-from finflow.training.phases.fold_evidence import CONFIDENCES, FoldPolicy, play_blends, weigh_evidence
+from finflow.training.phases.fold_evidence import CONFIDENCES, FoldPolicy, backtest_blends, weigh_evidence
 from finflow.training.phases.fold_pretraining import fold_epochs, outside
 from finflow.training.phases.rollout_state import Block, make_blocks
 from finflow.training.trainer import FinFlowTrainer
@@ -263,7 +263,7 @@ def test_blends_are_played_by_the_ledger(trained: tuple[FinFlowTrainer, Make]) -
     bars = range(process.first_bar, process.first_bar + 40)
     policy = trainer.agent.policy
     folds = [FoldPolicy(policy, bars, None), FoldPolicy(policy, bars[:39], None)]
-    whole, shorter = play_blends(folds, process, tensors, volatility)
+    whole, shorter = backtest_blends(folds, process, tensors, volatility)
     assert torch.equal(shorter, whole[:, :39])
     rewards = whole.numpy()
     assert rewards.shape == (2 * len(CONFIDENCES), 40)
@@ -283,7 +283,7 @@ def test_the_pretrained_policy_is_played_as_it_decides_alone(trained: tuple[FinF
     tensors, volatility = MarketTensors.of(process, CPU), trainer.training_data.log_volatility
     learned, pretrained = state.folds[0].policy, load_like(state.folds[0].policy, state.pretrained[0])
     bars = range(process.first_bar, process.first_bar + 30)
-    (played,) = play_blends([FoldPolicy(learned, bars, pretrained)], process, tensors, volatility)
+    (played,) = backtest_blends([FoldPolicy(learned, bars, pretrained)], process, tensors, volatility)
     rows = played.view(len(REFERENCES), len(CONFIDENCES), -1)
     with torch.no_grad():
         reading = pretrained(tensors.states(torch.tensor([bars.start]), torch.zeros(1, process.portfolio_size)))
@@ -348,7 +348,7 @@ def test_pretraining_during_the_offline_phase_changes_no_bit(
 
     monkeypatch.setattr(fold_pretraining, "_pretrain", pretrain_or_fail)
     beside = FinFlowTrainer(tiny(**keys))
-    with fold_pretraining.pretraining_beside(beside._begin(), beside.collect_offline_data()):
+    with fold_pretraining.pretraining_in_parallel(beside._begin(), beside.collect_offline_data()):
         beside.train_iql()
     beside.finetune()
     if fails:
@@ -368,7 +368,7 @@ def test_two_processes_share_the_blocks_that_neither_has_begun() -> None:
 def test_nothing_is_pretrained_beside_where_the_online_phase_does_not_need_it(tiny: Make) -> None:
     for keys in ({"bcell__rollouts__blocks": 1}, {"online__algorithm": "sac"}, {"offline__method": "none"}):
         trainer = FinFlowTrainer(tiny(**{**SMALL, **keys}))
-        with fold_pretraining.pretraining_beside(trainer._begin(), trainer.collect_offline_data()):
+        with fold_pretraining.pretraining_in_parallel(trainer._begin(), trainer.collect_offline_data()):
             pass
         assert trainer._begin().folds is None
 
@@ -410,7 +410,7 @@ def test_evidence_prefers_the_stage_and_the_reference_that_gain() -> None:
     assert evidence.blend.confidence > 0.95
     nothing = weigh_evidence([torch.from_numpy(early)], blocks, (0, 1.0), seed=0)
     assert nothing.blend.confidence == 0.0
-    assert "nothing was found that holds out of sample; this agent holds inverse volatility" in phase.describe(nothing)
+    assert "nothing was found that holds out of sample; this agent holds inverse volatility" in nothing.describe()
 
 
 def test_a_block_s_policy_that_breaks_is_caught_by_the_guard(

@@ -28,7 +28,7 @@ from finflow.provenance import code_hash, short_hash
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import device_here, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.judging.held_out import AGENT, Outcome, play_window, provenance, report_on, with_compared
+from finflow.training.judging.held_out import AGENT, Outcome, backtest_window, provenance, report_on, with_compared
 
 PATHS = "paths.csv"
 NOBODYS_PATH = (
@@ -146,7 +146,7 @@ class ProtocolJob:
                 (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT, acting=config.acting)])
                 judged.append(WindowResult(fold.number, seed, window, path_number, run))
                 if window not in others:
-                    backtests = play_window(process, test, [make() for make in makers.values()])
+                    backtests = backtest_window(process, test, [make() for make in makers.values()])
                     others[window], patient[window] = (*backtests.runs, *backtests.benchmark), backtests.patient
         protocol, places = config.evaluation.protocol, range(len(windows))
         settings = {**protocol.model_dump(), "purge": purge_of(protocol, history_of(self.panel))}

@@ -105,7 +105,7 @@ def experts_alone(
 ) -> list[AgentStrategy]:
     """Each expert as a strategy of its own, moving at the agent's trade rate; none of one head, which is the agent.
 
-    Played over the same market, the experts read it once for all of them. They act as the agent does.
+    Over the same market, the experts read it once for all of them. They act as the agent does.
     """
     if len(policy.names) == 1:
         return []

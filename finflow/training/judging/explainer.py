@@ -54,7 +54,7 @@ class Explainer:
     ----------
     policy : ExpertPolicy
     process : DecisionProcess
-        On which ``run`` was played.
+        Of ``run``.
     features : Features
         For their names.
     window : range
@@ -102,11 +102,11 @@ class Explainer:
         move = centre - held
         largest = torch.argsort(-move.abs(), stable=True)[:TRADES]
         directions = torch.cat([0.5 * move.sign().unsqueeze(0), torch.eye(len(names), dtype=torch.float64)[largest]])
-        found = integrated_gradients(self.policy, states, directions)
+        gradients = integrated_gradients(self.policy, states, directions)
         still = float(directions[0] @ held)
 
         def influences(row: int) -> dict[str, Influence]:
-            return self._influences(states, found.assets[row], found.market[row], found.reward_state[row])
+            return self._influences(states, gradients.assets[row], gradients.market[row], gradients.reward_state[row])
 
         features = influences(0)
         tried = asked or [FeatureChange(feature, 0.0) for feature in list(features)[:CHANGED]]
@@ -133,9 +133,9 @@ class Explainer:
             earned=earned | {"costs": float(day.costs[step])},
             weights=weights,
             integrated_gradients=IntegratedGradients(
-                baseline=float(found.baseline[0]) - still,
-                completeness_error=float(found.error[0]),
-                steps=found.steps,
+                baseline=float(gradients.baseline[0]) - still,
+                completeness_error=float(gradients.error[0]),
+                steps=gradients.steps,
                 features=features,
                 by_trade={
                     names[int(asset)]: {feature: one.part for feature, one in influences(row).items()}

@@ -1,6 +1,6 @@
 """Value of a policy where it learned and where it did not, measured at every validation.
 
-All windows are played in pieces of about an episode that each begin in cash, so that figures differ by the market
+All windows are backtested in pieces of about an episode that each begin in cash, so that figures differ by the market
 alone. Worlds are those of the phase: sixteen episodes, the same each time.
 """
 
@@ -54,7 +54,7 @@ class GeneralisationMeasure:
         policy : ExpertPolicy
             The one that would be deployed.
         phase : str
-            Whose worlds are played.
+            Whose worlds are drawn.
 
         Returns
         -------
@@ -72,7 +72,7 @@ class GeneralisationMeasure:
         return {PREFIX + name: value for name, value in figures.items()}
 
     def _windows(self, policy: ExpertPolicy) -> dict[str, float]:
-        """The real training window and the validation window, played together."""
+        """The real training window and the validation window, side by side."""
         data, process = self.data, self.data.process
         train = [data.train] if isinstance(data.train, range) else list(data.train)
         starts, sizes, names = [], [], []
@@ -82,7 +82,7 @@ class GeneralisationMeasure:
             sizes.append(np.full(len(first), size))
             names += [name] * len(first)
         state = process.start(np.concatenate(starts))
-        rewards, excess = play_pieces(process, policy, state, np.concatenate(sizes), self.device)
+        rewards, excess = backtest_pieces(process, policy, state, np.concatenate(sizes), self.device)
         figures: dict[str, float] = {}
         year = process.panel.bars_per_year
         for name in ("train", "validation"):
@@ -91,12 +91,12 @@ class GeneralisationMeasure:
         return figures
 
     def _worlds(self, policy: ExpertPolicy, phase: str) -> dict[str, float]:
-        """Episodes as the phase plays them to learn from, without the exploration."""
+        """Episodes of the phase's worlds, without the exploration."""
         process, length = self.data.learning.process, self.config.env.episode_length
         worlds = episode_worlds(self.config, process, phase)
         env = PortfolioVectorEnv(process, self.data.windows(phase), EPISODES, length, worlds=worlds)
         env.reset(seed=int(np.random.SeedSequence([self.config.train.seed, PURPOSE]).generate_state(1)[0]))
-        played = play_pieces(env.process, policy, env.state, np.full(EPISODES, length), self.device)
+        played = backtest_pieces(env.process, policy, env.state, np.full(EPISODES, length), self.device)
         return _figures("worlds", *played, process.panel.bars_per_year)
 
 
@@ -113,14 +113,14 @@ def pieces(bars: range, length: int) -> tuple[NDArray[np.int64], int]:
     return bars.start + size * np.arange(count), size
 
 
-def play_pieces(
+def backtest_pieces(
     process: DecisionProcess,
     policy: ExpertPolicy,
     state: PortfolioState,
     sizes: NDArray[np.int64],
     device: torch.device,
 ) -> tuple[FloatArray, FloatArray]:
-    """Play a policy in many pieces at once, each with its own number of decisions.
+    """Backtest a policy in many pieces at once, each with its own number of decisions.
 
     Returns
     -------

@@ -76,7 +76,7 @@ class Subject:
     facts : mapping
         To print with those of the market.
     policy, acting : ExpertPolicy and ActingConfig, optional
-        Of a judged agent: its experts are played alone, acting as it does, and its decisions explained.
+        Of a judged agent: its experts are backtested alone, acting as it does, and its decisions explained.
     members : sequence of Strategy
         The agents of a judged ensemble, each deciding alone.
     training : DataFrame, optional
@@ -106,7 +106,7 @@ class Subject:
 
 
 def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, sweeps: bool) -> Outcome:
-    """Play the judged strategy and those it is compared with over the test window, and write the report.
+    """Backtest the judged strategy and those it is compared with over the test window, and write the report.
 
     Parameters
     ----------
@@ -115,23 +115,23 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
     folder : Path
         The report goes into its ``reports``.
     sweeps : bool
-        Whether to play all again under other conditions.
+        Whether to backtest all again under other conditions.
     """
     check_writable(folder / REPORTS, keep=False)
     config, process = training_data.config, training_data.held_out_process()
     window, panel = training_data.split.test, training_data.panel
-    readings_of(ledger_of(config), panel.sha256)  # a damaged ledger is told before any work is done
+    readings_of(ledger_of(config), panel.sha256)  # a damaged ledger is an error before any work is done
     makers = with_compared(subject.makers, config)
     best, unknown = _optimum(config)
     optimal = [best.policy] if best is not None and best.policy.name not in makers else []
     strategies = [*(make() for make in makers.values()), *optimal]
     experts, members = subject.experts, subject.members
-    found = play_window(process, window, [*strategies, *experts, *members])
-    played = found.runs[: len(strategies)]
-    alone = found.runs[len(strategies) : len(strategies) + len(experts)]
-    agents = found.runs[len(strategies) + len(experts) :]
+    backtests = backtest_window(process, window, [*strategies, *experts, *members])
+    played = backtests.runs[: len(strategies)]
+    alone = backtests.runs[len(strategies) : len(strategies) + len(experts)]
+    agents = backtests.runs[len(strategies) + len(experts) :]
     known = score_runs(process, window, played, best) if best is not None else None
-    runs = (*played, *(index for index in found.benchmark if index.name not in makers))
+    runs = (*played, *(index for index in backtests.benchmark if index.name not in makers))
     context = ComparisonContext(process, window, makers, played[: len(makers)])
     tries = count_reading(config, panel.sha256, subject.identity, runs, folder)
     outcome = report_on(
@@ -153,7 +153,7 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
         ),
         files=tables_of(context, tuple(subject.makers)),
         tries=tries,
-        patient=found.patient,
+        patient=backtests.patient,
         events=subject.events,
     )
     for name, one in known.scores.items() if known is not None else ():
@@ -179,8 +179,8 @@ class WindowRuns(NamedTuple):
     benchmark: tuple[Backtest, ...]
 
 
-def play_window(process: DecisionProcess, window: range, strategies: Sequence[Strategy]) -> WindowRuns:
-    """Play strategies over a window, with the references that every report has."""
+def backtest_window(process: DecisionProcess, window: range, strategies: Sequence[Strategy]) -> WindowRuns:
+    """Backtest strategies over a window, with the references that every report has."""
     *runs, patient = run_shared_backtests(process, window, [*strategies, PatientEqualWeight()])
     index = index_backtest(process, window)
     return WindowRuns(tuple(runs), patient, () if index is None else (index,))
@@ -311,7 +311,7 @@ def cash_rate(panel: MarketPanel) -> str:
 
 def execution(env: EnvConfig) -> dict[str, str]:
     """Fills and costs of orders, for the report; costs by size and limits where they are configured."""
-    told = {
+    facts = {
         "lag": f"{env.execution_lag} bar(s) between the newest bar known and the fill",
         "fill": env.fill,
         "commission": f"{env.commission_bps:g} bp",
@@ -319,19 +319,19 @@ def execution(env: EnvConfig) -> dict[str, str]:
     }
     costs = env.costs.model_dump(exclude_defaults=True)
     if costs:
-        told |= {f"costs.{name}": f"{value:g}" for name, value in costs.items()}
-        told["initial capital"] = f"{env.initial_capital:,.0f}"
+        facts |= {f"costs.{name}": f"{value:g}" for name, value in costs.items()}
+        facts["initial capital"] = f"{env.initial_capital:,.0f}"
     for name in ("max_weight", "max_turnover", "no_trade_band"):
         value = getattr(env, name)
         if value != EnvConfig.model_fields[name].default:
-            told[name] = f"{value:g}"
-    return told
+            facts[name] = f"{value:g}"
+    return facts
 
 
 def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) -> tuple[str, ...]:
     """Limits of the data, in words."""
-    told = [str(training_data.panel.provenance.get("survivorship") or ""), *price_notes(training_data.panel)]
-    notes = [f"{note[:1].upper()}{note[1:]}." for note in told if note]
+    remarks = [str(training_data.panel.provenance.get("survivorship") or ""), *price_notes(training_data.panel)]
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in remarks if note]
     one = "One agent from one seed was" if agents < 2 else f"{agents} agents from {agents} seeds were"
     luck = "luck of the seed or of the period" if agents < 2 else "luck of the period"
     notes += [

@@ -32,7 +32,7 @@ from finflow.training.data.rollouts import RolloutMarket, as_tensors, repeated
 from finflow.training.data.training_worlds import episode_worlds
 
 ROWS = 512  # states measured at once
-GROUPS = 10  # of moves, by what the critics say of them
+GROUPS = 10  # of moves, by the critics' value of them
 BLOCKS = 20  # of bars, for standard errors
 DECISION_STATES = 4096  # in which decisions are compared
 TO_WEIGH = 100  # purpose of the draws of decisions, beside those of the phases
@@ -213,7 +213,7 @@ def teach_critics(
 
 @torch.no_grad()
 def calibrate(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> None:
-    """Scale the critics' means so that a move that is called worth x brought x on average, and set their level anew.
+    """Scale the critics' means so that predicted advantages are right on average, and set their level anew.
 
     Critics exaggerate: from the prices of single paths they learn some luck. The scale is the slope of exact advantages
     on theirs, in states of the training window that they did not learn from, and not below zero.
@@ -232,7 +232,7 @@ def critics_values(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> 
 
 
 class MoveValues(NamedTuple):
-    """Agreement of the critics with the exact worth of moves.
+    """Agreement of the critics with the exact values of moves.
 
     Attributes
     ----------
@@ -242,7 +242,7 @@ class MoveValues(NamedTuple):
         Standard error over blocks of bars.
     correlation : float
     critics, exact, error : list of float
-        Moves in groups of one size by what the critics say: mean of that, of the exact advantage, and the latter's
+        Moves in groups of one size by the critics' advantage: mean of that, of the exact advantage, and the latter's
         standard error over blocks of bars.
     """
 
@@ -259,24 +259,26 @@ def compare_advantages(values: Tensor, exact: ExactReturns, groups: int = GROUPS
 
     Windows overlap, so that states near each other share their luck: errors are over contiguous blocks of bars.
     """
-    found = calibration(values, exact.returns)
-    said, brought = (advantages(one).double().cpu().numpy() for one in (values, exact.returns))
+    fit = calibration(values, exact.returns)
+    predicted, measured = (advantages(one).double().cpu().numpy() for one in (values, exact.returns))
     block = np.empty(len(exact.bars), dtype=np.int64)
     for number, rows in enumerate(np.array_split(np.argsort(exact.bars, kind="stable"), BLOCKS)):
         block[rows] = number
-    sums = np.stack([_by_block((said * brought).sum(axis=1), block), _by_block((said**2).sum(axis=1), block)])
-    residual = sums[0] - float(found.slope) * sums[1]
-    order = np.argsort(said.ravel(), kind="stable")
-    of_move = np.repeat(block, said.shape[1])
+    sums = np.stack(
+        [_by_block((predicted * measured).sum(axis=1), block), _by_block((predicted**2).sum(axis=1), block)]
+    )
+    residual = sums[0] - float(fit.slope) * sums[1]
+    order = np.argsort(predicted.ravel(), kind="stable")
+    of_move = np.repeat(block, predicted.shape[1])
     means: list[tuple[float, float, float]] = []
     for rows in np.array_split(order, groups):
-        total, count = (_by_block(one, of_move[rows]) for one in (brought.ravel()[rows], np.ones(len(rows))))
+        total, count = (_by_block(one, of_move[rows]) for one in (measured.ravel()[rows], np.ones(len(rows))))
         mean = float(total.sum() / count.sum())
         error = float(np.sqrt(((total - mean * count) ** 2).sum()) / count.sum())
-        means.append((float(said.ravel()[rows].mean()), mean, error))
-    critics, worth, errors = (list(column) for column in zip(*means, strict=True))
+        means.append((float(predicted.ravel()[rows].mean()), mean, error))
+    critics, exact_means, errors = (list(column) for column in zip(*means, strict=True))
     slope_error = float(np.sqrt((residual**2).sum()) / max(sums[1].sum(), 1e-12))
-    return MoveValues(float(found.slope), slope_error, float(found.correlation), critics, worth, errors)
+    return MoveValues(float(fit.slope), slope_error, float(fit.correlation), critics, exact_means, errors)
 
 
 def _by_block(values: NDArray[np.float64], block: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -1,9 +1,9 @@
 """The online phase by exact rollouts: the B-Cell's policy and one for each block of the training years learn together.
 
 Every update rolls each policy through the next bars of its portfolios and follows the exact gradient of what it earned.
-At some updates the policies of the blocks are played in the block that they have not seen; the stage and the blend with
-a reference that this justifies are what the agent decides by. Then the agent's critics learn what that policy and other
-actions are worth. Validation judges the finished agent once.
+At some updates the policies of the blocks are backtested in the block that they have not seen; that evidence chooses
+the stage and the blend with a reference that the agent decides by. Then the agent's critics learn the values of that
+policy and of other actions. Validation judges the finished agent once.
 """
 
 from __future__ import annotations
@@ -18,18 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from finflow.agent.gradient_steps import (
-    compute_gradients,
-    cosine,
-    set_learning_rate,
-    step,
-)
+from finflow.agent.gradient_steps import compute_gradients, cosine, set_learning_rate, step
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.pathwise import (
-    advantage_scale,
-    rollout_loss,
-)
-from finflow.agent.networks.decision import PRETRAINED, MarketReading
+from finflow.agent.learners.pathwise import advantage_scale, rollout_loss
+from finflow.agent.networks.decision import Blend, MarketReading
 from finflow.agent.networks.policy_ensemble import SideBySide, joined_readings, load_like
 from finflow.agent.precision import no_denormals
 from finflow.config import Config, changed_keys
@@ -47,7 +39,7 @@ from finflow.training.phases.critic_evaluation import (
     set_level,
     teach_critics,
 )
-from finflow.training.phases.fold_evidence import Evidence, FoldPolicy, play_blends, weigh_evidence
+from finflow.training.phases.fold_evidence import FoldPolicy, backtest_blends, weigh_evidence
 from finflow.training.phases.fold_pretraining import pretrain_folds
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import probe_states, reward_units
@@ -69,14 +61,14 @@ UNREAD = (
 
 
 def rollout_updates(config: Config) -> int:
-    """Number of updates: as many as it takes to live through ``train.online_episodes``."""
+    """Number of updates that make up the decisions of ``train.online_episodes``."""
     keys = config.bcell.rollouts
     decisions = config.train.online_episodes * config.env.episode_length
     return math.ceil(decisions / (keys.portfolios * keys.horizon))
 
 
 def look_updates(total: int, looks: int) -> list[int]:
-    """Updates after which the blocks' policies are played: the last one, and others evenly before it."""
+    """Updates after which the blocks' policies are kept for backtests: the last one, and others evenly before it."""
     return sorted({math.ceil(total * number / looks) for number in range(1, looks + 1)} - {0})
 
 
@@ -84,7 +76,7 @@ def look_updates(total: int, looks: int) -> list[int]:
 def learn_side_by_side(
     market: RolloutMarket, members: Sequence[Member], scales: Tensor, config: Config
 ) -> list[dict[str, Tensor]]:
-    """Roll policies through the next windows of their portfolios; each takes one step up what it earned.
+    """Roll policies through the next windows of their portfolios; each takes one step of gradient ascent.
 
     Parameters
     ----------
@@ -221,8 +213,8 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
                 run.state.constraint.look(float(latest["constraint_mean"]))
             bcell.update_average((done + 1) / total)
         else:
-            if bcell.blend is not None and state.evidence is None:
-                _decide_blend(run, market, bcell, state)
+            if bcell.blend is not None and state.folds and state.looks:
+                bcell.blend.copy_(_choose_blend(run, market, bcell, state).to_tensor(run.device))
             if exact is None:
                 bars = _bars(state.portfolios.starts, TAUGHT, config, TO_TEACH)
                 exact = measure_returns(market, bcell.deployed, bars, config, TO_TEACH)
@@ -231,17 +223,17 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
                     run.guard.snapshots.compare_from_here(run.guard.probe)
             latest = teach_critics(market, bcell, exact, state.advantage_scales[0], config, done - total)
         metrics |= latest
-        lived = min(done + 1, total) * config.bcell.rollouts.portfolios * config.bcell.rollouts.horizon
+        decisions = min(done + 1, total) * config.bcell.rollouts.portfolios * config.bcell.rollouts.horizon
         latest["advantage_scale"] = state.advantage_scales[0]
         latest["mirrored_weight"] = torch.tensor(state.portfolios.mirrored)
-        facts = {"episode": lived / config.env.episode_length}
+        facts = {"episode": decisions / config.env.episode_length}
         if run.state.constraint is not None:
             facts |= run.state.constraint.figures()
         rolled_back = run.count_update(latest, facts)
         if rolled_back:
             exact = None
         elif counters.phase_update in looks:
-            _look(bcell, state)
+            _keep_policies(bcell, state)
         if not rolled_back and counters.phase_update % config.train.checkpoint_updates == 0:
             run.checkpoint()
         run.stop_if_asked()
@@ -259,8 +251,8 @@ def _bars(starts: NDArray[np.int64], batches: int, config: Config, purpose: int)
     return rng.choice(starts, batches * config.train.online_batch_size)
 
 
-def _look(bcell: BCell, state: RolloutState) -> None:
-    """Keep the policies as they stand."""
+def _keep_policies(bcell: BCell, state: RolloutState) -> None:
+    """Keep the policies as they stand, to be backtested in their blocks."""
     policy = bcell.policy if bcell.average is None else bcell.average.policy
     learned = [policy, *(fold.policy for fold in state.folds)]
     state.looks.append([{name: t.detach().clone() for name, t in one.state_dict().items()} for one in learned])
@@ -277,24 +269,22 @@ def _folds_at(state: RolloutState, look: Sequence[Mapping[str, Tensor]]) -> list
     ]
 
 
-def _decide_blend(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: RolloutState) -> None:
-    """Play the blocks' policies in their blocks, and give the agent the stage and the blend that this justifies."""
+def _choose_blend(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: RolloutState) -> Blend:
+    """Backtest the blocks' policies in their blocks, and give the agent the stage that this justifies; the blend."""
     policy = bcell.policy if bcell.average is None else bcell.average.policy
-    if bcell.blend is None or not state.folds or not state.looks:
-        return
+    volatility = run.training_data.log_volatility
     folds = [one for look in state.looks for one in _folds_at(state, look)]
-    played = play_blends(
-        folds, market.process, market.tensors, run.training_data.log_volatility, market.units.constraint
-    )
-    looks = [torch.cat(played[at : at + len(state.folds)], dim=1) for at in range(0, len(played), len(state.folds))]
-    evidence = weigh_evidence(looks, state.blocks, run.training_data.log_volatility, run.config.train.seed)
+    rewards = backtest_blends(folds, market.process, market.tensors, volatility, market.units.constraint)
+    count = len(state.folds)
+    looks = [torch.cat(rewards[at : at + count], dim=1) for at in range(0, len(rewards), count)]
+    evidence = weigh_evidence(looks, state.blocks, volatility, run.config.train.seed)
     chosen, *of_folds = state.looks[evidence.look]
     policy.load_state_dict(chosen)
     for number, member in enumerate(bcell.members or ()):  # short data may have fewer blocks than were asked for
         member.load_state_dict(of_folds[number] if number < len(of_folds) else chosen)
-    bcell.blend.copy_(evidence.blend.to_tensor(run.device))
     state.evidence, state.looks = evidence.facts(), []
-    run.progress.note(describe(evidence))
+    run.progress.note(evidence.describe())
+    return evidence.blend
 
 
 def _judge(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: RolloutState) -> dict[str, float]:
@@ -313,27 +303,13 @@ def _judge(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: Rollout
             continue
         drawn = _bars(bars, JUDGED, config, TO_JUDGE + number)
         exact = measure_returns(market, bcell.deployed, drawn, config, TO_JUDGE + number)
-        found = compare_advantages(critics_values(market, bcell, exact), exact)
-        facts[f"{name}_advantage_slope"] = found.slope
-        facts[f"{name}_advantage_slope_error"] = found.slope_error
-        facts[f"{name}_advantage_correlation"] = found.correlation
-        facts[f"{name}_advantage_groups"] = json.dumps([found.critics, found.exact, found.error])
+        compared = compare_advantages(critics_values(market, bcell, exact), exact)
+        facts[f"{name}_advantage_slope"] = compared.slope
+        facts[f"{name}_advantage_slope_error"] = compared.slope_error
+        facts[f"{name}_advantage_correlation"] = compared.correlation
+        facts[f"{name}_advantage_groups"] = json.dumps([compared.critics, compared.exact, compared.error])
     counters = run.state.counters
     counters.best_score = counters.best_update = None
     validated = run.validate(bcell.deployed, facts)
     run.checkpoint()
     return validated
-
-
-def describe(evidence: Evidence) -> str:
-    """One line on what was found out of sample, and what the agent therefore holds."""
-    reference, choice = named_reference(evidence.blend.reference), evidence.choice
-    found = f"out of fold t = {choice.t_statistic:.1f} over {reference}"
-    if evidence.blend.confidence == 0.0:
-        return f"{found}: nothing was found that holds out of sample; this agent holds {reference}"
-    return f"{found}: {evidence.blend.confidence:.0%} of the learned policy, the rest {reference}"
-
-
-def named_reference(reference: str) -> str:
-    """Name of a reference in a sentence."""
-    return "the pretrained policy" if reference == PRETRAINED else reference.replace("-", " ")

@@ -1,4 +1,4 @@
-"""Play of the folds' policies in the blocks that they have not seen, and the blend that it justifies."""
+"""Backtests of the folds' policies in their held-out blocks, and the blend that the evidence supports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.networks.decision import PATIENT, REFERENCES, Blend, MarketReading
+from finflow.agent.networks.decision import PATIENT, PRETRAINED, REFERENCES, Blend, MarketReading
 from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.agent.networks.policy_ensemble import SideBySide
 from finflow.env.decision_process import DecisionProcess
@@ -21,12 +21,12 @@ from finflow.training.data.replay import MarketTensors
 from finflow.training.data.reward_constraint import RewardConstraint
 from finflow.training.phases.rollout_state import Block
 
-CONFIDENCES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the blends that are played; at 0 the reference itself
+CONFIDENCES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the blends that are compared; at 0 the reference itself
 ROWS = 2048  # bars read at once
 
 
 class Evidence(NamedTuple):
-    """Result of the play out of fold of a training.
+    """Result of the out-of-fold backtests of a training.
 
     Attributes
     ----------
@@ -39,8 +39,8 @@ class Evidence(NamedTuple):
     unshrunk : float
         Confidence of the chosen blend before shrinkage.
     forgone : float
-        Mean reward of a decision, out of fold, by which the chosen blend as it was played exceeds the reference, times
-        the share of it that shrinkage takes away: what is left on the table if the gain is real.
+        Mean reward of a decision, out of fold, by which the chosen blend before shrinkage exceeds the reference, times
+        the share of it that shrinkage takes away: the cost of shrinkage if the gain is real.
     """
 
     look: int
@@ -62,9 +62,18 @@ class Evidence(NamedTuple):
             "look": float(self.look),
         }
 
+    def describe(self) -> str:
+        """One line on the evidence out of sample, and what the agent therefore holds."""
+        name = self.blend.reference
+        reference = "the pretrained policy" if name == PRETRAINED else name.replace("-", " ")
+        evidence = f"out of fold t = {self.choice.t_statistic:.1f} over {reference}"
+        if self.blend.confidence == 0.0:
+            return f"{evidence}: nothing was found that holds out of sample; this agent holds {reference}"
+        return f"{evidence}: {self.blend.confidence:.0%} of the learned policy, the rest {reference}"
+
 
 class FoldPolicy(NamedTuple):
-    """Policy of a block as it was at some stage, to be played there.
+    """Policy of a block as it was at some stage, for a backtest there.
 
     Attributes
     ----------
@@ -81,7 +90,7 @@ class FoldPolicy(NamedTuple):
 
 
 @torch.no_grad()
-def play_blends(
+def backtest_blends(
     folds: Sequence[FoldPolicy],
     process: DecisionProcess,
     tensors: MarketTensors,

@@ -1,7 +1,7 @@
 """Offline learning without a block of the training years, from which that block's policy starts.
 
-The pretrained policy has seen all training years. What pretraining is worth out of sample is what policies are worth
-that were pretrained without a block, in that block; and the blocks' policies begin as the agent's own does.
+The pretrained policy has seen all training years. Its performance out of sample is estimated by policies that were
+pretrained without a block, in that block; and the blocks' policies begin as the agent's own does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PURPOSE = 300  # generators of the blocks' networks and noise are numbered from 
 
 
 @contextmanager
-def pretraining_beside(run: TrainingRun, dataset: OfflineDataset) -> Iterator[None]:
+def pretraining_in_parallel(run: TrainingRun, dataset: OfflineDataset) -> Iterator[None]:
     """Pretrain what the online phase will need in another process, while the block runs the offline phase.
 
     The offline phase's update of small networks is mostly calls, which a second thread makes hardly faster. Where that

@@ -1,4 +1,4 @@
-"""State of learning from exact rollouts: portfolios on the way, policies of the folds, and their play out of fold."""
+"""State of learning from exact rollouts: portfolios in progress, policies of the folds, and their evidence."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Pretrained(NamedTuple):
 
 
 class Portfolios:
-    """Portfolios that live through stored bars, window after window; some begin anew elsewhere after each.
+    """Portfolios that step through stored bars, window after window; some restart elsewhere after each.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ class RolloutState:
     looks : list of list of dict of Tensor
         The agent's policy, then those of the folds, at each look so far; none once a blend was decided on.
     evidence : dict or None
-        Figures of the play out of fold, once the blend was decided on.
+        Figures of the out-of-fold backtests, once the blend was decided on.
     judged : bool
         Whether the finished agent was judged on the validation window.
     """
@@ -313,7 +313,7 @@ class RolloutState:
 def with_mirrors(market: RolloutMarket, state: RolloutState, keys: RolloutsConfig) -> RolloutMarket:
     """Market that has, for each member, its bars mirrored around returns predicted from the bars that it learns from.
 
-    The members' portfolios are told where in the tables of growth theirs is, and how much it weighs.
+    Sets where in the tables of growth each member's mirrored bars are, and how much they weigh.
     """
     everyone = [state.portfolios, *(fold.portfolios for fold in state.folds)]
     half = (len(everyone) + 1) // 2

@@ -127,11 +127,11 @@ class RunGuard:
         kept = np.isfinite(scaled) & (np.abs(scaled) <= self.config.guard.stability.reward_limit)
         outliers = monitor.check_rewards(scaled)
         self.memory.note("reward", float(scaled[kept].mean()) if kept.any() else 0.0)
-        self._tell(monitor.report_rewards(outliers, ~kept))
+        self._report(monitor.report_rewards(outliers, ~kept))
         return None if kept.all() else kept
 
     def after_update(self, metrics: Mapping[str, Tensor], steps: int = 1) -> bool:
-        """Check an update's figures, and at every look the policy and the parameters.
+        """Check an update's figures, and at every check interval the policy and the parameters.
 
         Parameters
         ----------
@@ -150,12 +150,12 @@ class RunGuard:
         figures = dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True)) if metrics else {}
         events = memory.check_update(counters.update, figures)
         if crossed(counters.phase_update, steps, self.config.guard.stability.check_interval):
-            events += self._look()
-        self._tell(events)
+            events += self._check()
+        self._report(events)
         alarms = [*(Event(**row) for row in memory.pending), *(event for event in events if event.level == ALARM)]
         memory.pending = []
         if memory.manager.advance(counters.update, bool(alarms)):
-            self._tell([self._event(INFO, "learning rate", f"back at {memory.manager.share:g} of its schedule")])
+            self._report([self._event(INFO, "learning rate", f"back at {memory.manager.share:g} of its schedule")])
         if alarms:
             return self._respond(alarms)
         if memory.manager.due(counters.phase_update, steps):
@@ -168,11 +168,11 @@ class RunGuard:
             return
         self.memory.score = score if np.isfinite(score) else None
         events = self.memory.monitor.check_sharpe(sharpe)
-        self._tell(events)
+        self._report(events)
         self.memory.pending = [event.row() for event in events if event.level == ALARM]
 
-    def _look(self) -> list[Event]:
-        """Check the parameters, the policy on fixed states, and the figures since the last look."""
+    def _check(self) -> list[Event]:
+        """Check the parameters, the policy on fixed states, and the figures since the last check."""
         monitor, manager = self.memory.monitor, self.memory.manager
         healthy = manager.last_healthy
         before = healthy.state["figures"] if healthy is not None else {}
@@ -203,14 +203,14 @@ class RunGuard:
         memory.block = {}
         if answer == LOWER:
             memory.monitor.settle()
-            self._tell([self._event(WARNING, "learning rate", f"lowered to {manager.share:g} of its schedule")])
+            self._report([self._event(WARNING, "learning rate", f"lowered to {manager.share:g} of its schedule")])
             return False
         snapshot = manager.take(counters.update)
         forgotten = self.snapshots.restore(snapshot, quarantine=not signals <= CRITIC)
         text = f"{len(signals)} alarm(s), {', '.join(sorted(signals))}: back to update {snapshot.update}"
         text += f", learning rates at {manager.share:g} of their schedules"
         text += f", {forgotten} transitions forgotten" if forgotten else ""
-        self._tell([self._event(WARNING, "rollback", text)])
+        self._report([self._event(WARNING, "rollback", text)])
         return True
 
     def _stop(self, alarms: Sequence[Event]) -> NoReturn:
@@ -220,13 +220,13 @@ class RunGuard:
             self.snapshots.restore(manager.last_healthy, quarantine=True)
         reason = f"training stopped at update {counters.update} of the {counters.phase} phase: "
         reason += f"{'; '.join(event.message for event in alarms)}, after {manager.phase_rollbacks} rollback(s)"
-        self._tell([self._event(ALARM, "stop", reason)])
+        self._report([self._event(ALARM, "stop", reason)])
         self._abort(reason, alarms)
 
     def _event(self, level: str, signal: str, message: str) -> Event:
         """Event of the current update."""
         return Event(self.state.counters.update, self.state.counters.phase, level, signal, message)
 
-    def _tell(self, events: Sequence[Event]) -> None:
+    def _report(self, events: Sequence[Event]) -> None:
         for event in events:
             self._announce(event)
