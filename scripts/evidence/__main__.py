@@ -1,45 +1,13 @@
 """Measurements that take long, and the pages of docs/evidence from them: `make evidence`. Resumes where it stopped.
 
-`python -m scripts.evidence PAGE` makes one page alone; ``--stale`` lists and marks those that other code made:
-
-=================== ================================================================================================
-``ablation``        trainings without single parts of the agent
-``anytime``         error rate and power of the sequential test of paper trading
-``crises``          gate weights by the crisis score
-``durability``      kills, faults of the disk, damaged and manipulated files
-``exercises``       what single settings of PPO and TRPO do on CartPole-v1
-``foresight``       the audit's test of foreknowledge: honest strategies, and the smallest leak that it flags
-``fuzzing``         files of every kind, changed at random; ``--fuzz-cases N``, ``--fuzz-seconds S``
-``generalisation``  regularisers by walk-forward; with ``--markets`` also on other markets, whose test windows it reads
-``guard``           faults injected into trainings
-``hand-over``       the transition from the offline to the online phase
-``kills``           an account at a broker whose process is killed again and again; ``--kills N``
-``listings``        learning with and without listings on the same prices
-``nulls``           error rate and power of the verdict; ``--retrain 0`` leaves out the demo's trainings
-``offline``         the offline methods
-``offline-updates`` the number of offline updates, judged by walk-forward
-``on-policy-tasks`` on-policy learning on CartPole-v1 and Pendulum-v1; ``--sb3-python PATH`` adds a peer
-``on-policy-markets`` PPO, TRPO and SAC on planted markets and the embedded one; the variance of gradients
-``optimality``      whole trainings against a known optimum; ``--sb3-python PATH`` adds SAC and TQC of other libraries
-``pendulum``        the online update on Pendulum-v1
-``planted``         offline learning on synthetic markets
-``preferences``     reward models of synthetic judges, and agents that learn from them
-``ranking``         agents that learn from a ranking, and experts that learn to rank
-``replication``     published tables beside finflow's figures; `python -m scripts.replicate NAME --save` makes them
-``rollouts``        learning from exact rollouts on planted and null markets
-``runs``            whole trainings on the embedded market
-``thresholds``      false alarms of the modes and presets of a rollback
-``transfer``        agents on assets that they were not trained on
-``tune``            the search
-``walk-forward-nulls`` error rate and power of the verdict over all judged years of a walk-forward
-=================== ================================================================================================
+`python -m scripts.evidence PAGE` makes one page alone; ``--stale`` lists and marks those that other code made.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,101 +18,46 @@ from finflow.config import Config
 from finflow.evaluation.analysis.expert_traits import STATES
 from finflow.files import write_atomically
 from finflow.provenance import code_hash
-from scripts.evidence import broker_kills_page
-from scripts.evidence.ablation import SIZE as ABLATION_SIZE
-from scripts.evidence.ablation import ablation_table, ablation_variants
-from scripts.evidence.anytime import FIRST_LOOK, anytime_page
-from scripts.evidence.box_tasks import (
-    PENDULUM_EPISODES,
-    PENDULUM_GOAL,
-    PENDULUM_STEPS,
-    WATCHED_EVERY,
-    pendulum_table,
-    pendulum_variants,
+from scripts.evidence import (
+    ablation,
+    anytime,
+    box_tasks,
+    broker_kills_page,
+    crises,
+    durability_page,
+    foresight,
+    fuzz_files,
+    generalisation,
+    guard_faults,
+    hand_over,
+    listings,
+    null_markets,
+    offline_methods,
+    offline_updates,
+    on_policy_markets,
+    on_policy_tasks,
+    optimality,
+    other_markets,
+    planted_signals,
+    preferences,
+    rankings,
+    rollout_controls,
+    rollouts,
+    thresholds,
+    transfer,
+    tuning_evidence,
+    walk_forward_nulls,
 )
-from scripts.evidence.crises import crises_table, crises_variants
-from scripts.evidence.durability_page import durability_page, made_once
-from scripts.evidence.foresight import DRAWS, foresight_page, foresight_variants
-from scripts.evidence.fuzz_files import CASES, fuzz_missing
-from scripts.evidence.fuzz_page import fuzz_table
-from scripts.evidence.generalisation import (
-    MULTIPLE,
-    REDUCED,
-    account,
-    chosen_overrides,
-    ranking_table,
-    walk_forward_variants,
-)
-from scripts.evidence.guard_faults import FAULT_AT, guard_table, guard_variants
-from scripts.evidence.hand_over import LOOKS, hand_over_table, hand_over_variants
-from scripts.evidence.listings import (
-    BOUND,
-    EARLIEST,
-    LATEST,
-    listings_table,
-    listings_variants,
-    share_words,
-)
-from scripts.evidence.null_markets import (
-    NullStudy,
-    frozen_agent,
-    retrain_missing,
-    retraining_lines,
-    study_markets,
-    study_table,
-    summarise_study,
-)
-from scripts.evidence.offline_methods import METHODS, FamilyRule, family_results, offline_table
-from scripts.evidence.offline_updates import SIZE as OFFLINE_SIZE
-from scripts.evidence.offline_updates import offline_updates_table, offline_updates_variants
-from scripts.evidence.on_policy_exercises import (
-    DECISIONS,
-    EXERCISES,
-    PPO,
-    exercise_table,
-    exercise_variants,
-    objective_drawing,
-)
-from scripts.evidence.on_policy_markets import (
-    SIZE,
-    gradient_table,
-    gradient_variants,
-    group_variants,
-    market_trainings_table,
-    market_trainings_variants,
-)
-from scripts.evidence.on_policy_tasks import EPISODES, on_policy_table, on_policy_variants, peers_of
-from scripts.evidence.optimality import GOAL, TIMES, optimality_table, optimality_variants, peers_on
-from scripts.evidence.other_markets import (
-    earlier_readings,
-    market_table,
-    market_variants,
-    reading_table,
-    reading_variants,
-)
-from scripts.evidence.planted_signals import planted_table, planted_variants
-from scripts.evidence.preferences import GOALS, SHORTER, preference_table, preference_variants, seeds_line
-from scripts.evidence.rankings import GOAL as RANKING_GOAL
-from scripts.evidence.rankings import TRAINED, ranking_variants, rankings_table
-from scripts.evidence.rollout_controls import (
-    control_table,
-    control_variants,
-    later_years_table,
-    later_years_variants,
-    momentum_table,
-)
-from scripts.evidence.rollouts import rollout_table, rollout_variants
+from scripts.evidence import on_policy_exercises as exercises
+from scripts.evidence.results import write_result
 from scripts.evidence.stale_pages import mark_pages, marked
-from scripts.evidence.thresholds import threshold_table, threshold_variants
-from scripts.evidence.transfer import transfer_table, transfer_variants
-from scripts.evidence.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
 from scripts.evidence.variants import Variant, classical_results, run_missing, table
-from scripts.evidence.walk_forward_nulls import walk_forward_page
 from scripts.replicate.page import replication_page
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES, TEXTS = ROOT / "docs" / "evidence", Path(__file__).parent / "pages"
-KEPT, RUNS = PAGES / "results", ROOT / "data" / "evidence"
+FOLDER, TEXTS = ROOT / "docs" / "evidence", Path(__file__).parent / "pages"
+KEPT, RUNS = FOLDER / "results", ROOT / "data" / "evidence"
+DEMO = ROOT / "configs" / "demo.yaml"
 VARIANTS = (Variant("default", seeds=(0, 1, 2)),)
 EPOCHS = 6  # of the offline methods: an eighth of the default, so that fifteen trainings take minutes
 OFFLINE = tuple(
@@ -154,7 +67,7 @@ OFFLINE = tuple(
         overrides={"offline.method": method, "train.offline_training_epochs": EPOCHS},
         offline_only=True,
     )
-    for method in METHODS
+    for method in offline_methods.METHODS
 )
 HINT = "Made with: python -m venv peers && peers/bin/pip install -c constraints.txt -e . sb3-contrib"
 PLANTED_SEEDS = 3
@@ -165,43 +78,26 @@ HEADINGS = {
     "environments": "Number of environments",
     "trust-region": "PPO and TRPO",
 }
+TASK_FACTS = {"episodes": on_policy_tasks.EPISODES, "final": 5 * on_policy_tasks.EPISODES}
+
+Make = Callable[[argparse.Namespace], None]
+PAGES: dict[str, Make] = {}
+"""Name of a page on the command line -> function that makes it."""
+
+
+def registered(make: Make) -> Make:
+    """Add a function that makes a page to `PAGES`."""
+    PAGES[make.__name__.removeprefix("make_").replace("_", "-")] = make
+    return make
 
 
 def main(arguments: Sequence[str]) -> None:
     """Make what is missing, then write the pages."""
-    pages = {
-        "ablation": _ablation,
-        "anytime": _anytime,
-        "crises": _crises,
-        "durability": _durability,
-        "foresight": _foresight,
-        "fuzzing": _fuzzing,
-        "generalisation": _generalisation,
-        "guard": _guard,
-        "hand-over": _hand_over,
-        "kills": _kills,
-        "listings": _listings,
-        "nulls": _nulls,
-        "offline": _offline,
-        "offline-updates": _offline_updates,
-        "exercises": _exercises,
-        "on-policy-tasks": _on_policy_tasks,
-        "on-policy-markets": _on_policy_markets,
-        "optimality": _optimality,
-        "pendulum": _pendulum,
-        "planted": _planted,
-        "preferences": _preferences,
-        "ranking": _ranking,
-        "replication": _replication,
-        "rollouts": _rollouts,
-        "runs": _runs,
-        "thresholds": _thresholds,
-        "transfer": _transfer,
-        "tune": _tune,
-        "walk-forward-nulls": _walk_forward_nulls,
-    }
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["all", *pages], default="all")
+    shown = "\n".join(f"  {name:20}{make.__doc__}" for name, make in sorted(PAGES.items()))
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=f"pages:\n{shown}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="?", choices=["all", *PAGES], default="all", metavar="PAGE", help="one page")
     parser.add_argument("--retrain", type=int, default=20, metavar="N", help="nulls: demo trainings on N null markets")
     parser.add_argument("--seeds", type=_count, default=5, help="seeds of the guard's trainings and others that say so")
     parser.add_argument("--kills", type=_count, default=50, metavar="N", help="kills: of the process")
@@ -209,14 +105,16 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--sb3-python", type=_interpreter, metavar="PATH", help=f"optimality, on-policy-tasks: peers too. {HINT}"
     )
-    parser.add_argument("--fuzz-cases", type=_count, default=CASES, metavar="N", help="fuzzing: of each kind of file")
+    parser.add_argument(
+        "--fuzz-cases", type=_count, default=fuzz_files.CASES, metavar="N", help="fuzzing: of each kind"
+    )
     parser.add_argument("--fuzz-seconds", type=_count, default=10**6, metavar="S", help="fuzzing: stop after S seconds")
     parser.add_argument("--stale", action="store_true", help="mark and list the pages that other code made; no more")
     given = parser.parse_args(arguments)
     if given.stale:
-        print("\n".join(mark_pages(PAGES)) or "the present code made every page")
+        print("\n".join(mark_pages(FOLDER)) or "the present code made every page")
         return
-    for name, make in pages.items():
+    for name, make in PAGES.items():
         if given.what in ("all", name):
             make(given)
 
@@ -235,219 +133,263 @@ def _interpreter(text: str) -> Path:
     return Path(text)
 
 
-def _ablation(given: argparse.Namespace) -> None:
+@registered
+def make_ablation(given: argparse.Namespace) -> None:
     """Contribution of each part of the agent."""
-    results = run_missing(ablation_variants(given.seeds), KEPT, RUNS)
-    _write("ablation", ablation_table(results), results, size=_listed(ABLATION_SIZE))
+    _page("ablation", ablation.ablation_variants(given.seeds), ablation.ablation_table, size=_listed(ablation.SIZE))
 
 
-def _anytime(given: argparse.Namespace) -> None:
+@registered
+def make_anytime(given: argparse.Namespace) -> None:
     """Error rate and power of the sequential test of paper trading under a look every day."""
-    _write("anytime", anytime_page(KEPT / "anytime.json"), first_look=FIRST_LOOK)
+    _write("anytime", anytime.anytime_page(KEPT / "anytime.json"), first_look=anytime.FIRST_LOOK)
 
 
-def _crises(given: argparse.Namespace) -> None:
+@registered
+def make_crises(given: argparse.Namespace) -> None:
     """Gate weights of trained agents in crises."""
-    results = run_missing(crises_variants(given.seeds), KEPT, RUNS)
     calm, crisis = f"{STATES['calm'][1]:g}", f"{STATES['crisis'][0]:g}"
-    _write("crises", crises_table(results), results, calm=calm, crisis=crisis)
+    _page("crises", crises.crises_variants(given.seeds), crises.crises_table, calm=calm, crisis=crisis)
 
 
-def _durability(given: argparse.Namespace) -> None:
+@registered
+def make_durability(given: argparse.Namespace) -> None:
     """Trainings that are killed, meet faults of the disk, or read damaged files."""
-    result = made_once(KEPT / "durability.json", RUNS / "durability")
-    _write("durability", durability_page(result))
+    result = durability_page.made_once(KEPT / "durability.json", RUNS / "durability")
+    _write("durability", durability_page.durability_page(result))
 
 
-def _foresight(given: argparse.Namespace) -> None:
+@registered
+def make_foresight(given: argparse.Namespace) -> None:
     """Scores of honest strategies in the audit's test of foreknowledge, and of leaks by their size."""
-    results = run_missing(foresight_variants(), KEPT, RUNS)
-    _write("foresight", foresight_page(results), draws=DRAWS)
+    results = run_missing(foresight.foresight_variants(), KEPT, RUNS)
+    _write("foresight", foresight.foresight_page(results), draws=foresight.DRAWS)
 
 
-def _fuzzing(given: argparse.Namespace) -> None:
+@registered
+def make_fuzzing(given: argparse.Namespace) -> None:
     """Files of every kind, changed at random and opened."""
-    _write("fuzzing", fuzz_table(fuzz_missing(KEPT, RUNS / "fuzzing", given.fuzz_cases, given.fuzz_seconds)))
+    results = fuzz_files.fuzz_missing(KEPT, RUNS / "fuzzing", given.fuzz_cases, given.fuzz_seconds)
+    _write("fuzzing", fuzz_files.fuzz_table(results))
 
 
-def _generalisation(given: argparse.Namespace) -> None:
+@registered
+def make_generalisation(given: argparse.Namespace) -> None:
     """Contribution of each regulariser by walk-forward, and the chosen configuration on other markets."""
-    results = run_missing(walk_forward_variants(given.seeds), KEPT, RUNS)
+    results = run_missing(generalisation.walk_forward_variants(given.seeds), KEPT, RUNS)
     reading: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
-    page = ranking_table(results) + "\n" + account(results)
+    page = generalisation.ranking_table(results) + "\n" + generalisation.account(results)
     if given.markets:
-        others = run_missing(market_variants(chosen_overrides(results), given.seeds, RUNS, REDUCED), KEPT, RUNS)
-        reading = run_missing(reading_variants(chosen_overrides(results)), KEPT, RUNS)
+        keys = generalisation.chosen_overrides(results)
+        others = run_missing(other_markets.market_variants(keys, given.seeds, RUNS, generalisation.REDUCED), KEPT, RUNS)
+        reading = run_missing(other_markets.reading_variants(keys), KEPT, RUNS)
         earlier = [json.loads(path.read_text()) for path in sorted(KEPT.glob("generalisation-earlier-reading-*.json"))]
-        page += _text("reading") + reading_table(reading[0]) + earlier_readings(earlier)
-        page += _text("markets") + market_table(others)
+        page += _text("reading") + other_markets.reading_table(reading[0]) + other_markets.earlier_readings(earlier)
+        page += _text("markets") + other_markets.market_table(others)
     made = [*results, *reading, *others]
-    _write("generalisation", page, made, reduced=_listed(REDUCED), multiple=f"{MULTIPLE:g}")
+    facts = {"reduced": _listed(generalisation.REDUCED), "multiple": f"{generalisation.MULTIPLE:g}"}
+    _write("generalisation", page, made, **facts)
 
 
-def _hand_over(given: argparse.Namespace) -> None:
+@registered
+def make_hand_over(given: argparse.Namespace) -> None:
     """Validation value across the hand-over to the online phase, with and without its safeguards."""
-    results = run_missing(hand_over_variants(given.seeds), KEPT, RUNS)
-    _write("hand-over", hand_over_table(results), results, looks=LOOKS - 1)
+    _page("hand-over", hand_over.hand_over_variants(given.seeds), hand_over.hand_over_table, looks=hand_over.LOOKS - 1)
 
 
-def _kills(given: argparse.Namespace) -> None:
+@registered
+def make_kills(given: argparse.Namespace) -> None:
     """An account at a broker, traded by a process that is killed again and again."""
     result = broker_kills_page.made_once(KEPT / "kills.json", RUNS / "kills", given.kills)
     _write("kills", broker_kills_page.kills_page(result), kills=len(result["kills"]))
 
 
-def _listings(given: argparse.Namespace) -> None:
-    """Loss of worth where assets list late and end early, beside the same market without listings."""
-    results = run_missing(listings_variants(), KEPT, RUNS)
-    facts = {"bound": BOUND, "late": share_words(LATEST), "early": share_words(EARLIEST)}
-    _write("listings", listings_table(results), results, **facts)
+@registered
+def make_listings(given: argparse.Namespace) -> None:
+    """Loss of performance where assets list late and end early, against the same market without listings."""
+    late, early = (listings.share_words(shares) for shares in (listings.LATEST, listings.EARLIEST))
+    facts = {"bound": listings.BOUND, "late": late, "early": early}
+    _page("listings", listings.listings_variants(), listings.listings_table, **facts)
 
 
-def _guard(given: argparse.Namespace) -> None:
+@registered
+def make_guard(given: argparse.Namespace) -> None:
     """Faults injected into trainings, with the guard and without."""
-    results = run_missing(guard_variants(given.seeds), KEPT, RUNS)
-    _write("guard", guard_table(results), results, fault_at=FAULT_AT)
+    _page("guard", guard_faults.guard_variants(given.seeds), guard_faults.guard_table, fault_at=guard_faults.FAULT_AT)
 
 
-def _offline(given: argparse.Namespace) -> None:
+@registered
+def make_offline(given: argparse.Namespace) -> None:
     """The offline methods, compared with the families that they learn from."""
     results = run_missing(OFFLINE, KEPT, RUNS)
-    found = offline_table(results, family_results(Config()))
-    _write("offline", found, results, rate=f"{100 * FamilyRule.rate:.0f}", epochs=EPOCHS)
+    found = offline_methods.offline_table(results, offline_methods.family_results(Config()))
+    _write("offline", found, results, rate=f"{100 * offline_methods.FamilyRule.rate:.0f}", epochs=EPOCHS)
 
 
-def _offline_updates(given: argparse.Namespace) -> None:
+@registered
+def make_offline_updates(given: argparse.Namespace) -> None:
     """Numbers of offline updates, judged on later years."""
-    results = run_missing(offline_updates_variants(given.seeds), KEPT, RUNS)
-    _write("offline-updates", offline_updates_table(results), results, size=_listed(OFFLINE_SIZE))
+    variants, size = offline_updates.offline_updates_variants(given.seeds), _listed(offline_updates.SIZE)
+    _page("offline-updates", variants, offline_updates.offline_updates_table, size=size)
 
 
-def _exercises(given: argparse.Namespace) -> None:
+@registered
+def make_exercises(given: argparse.Namespace) -> None:
     """Effects of single settings of PPO and TRPO, and a drawing of the clipped objective."""
-    results = run_missing(exercise_variants(EXERCISE_SEEDS), KEPT, RUNS)
-    tables = "\n".join(f"## {HEADINGS[name]}\n\n{exercise_table(name, results)}" for name in EXERCISES)
-    facts = {"decisions": f"{DECISIONS:,}", "seeds": EXERCISE_SEEDS, "settings": PPO.describe()}
-    _write("exercises", tables, results, episodes=EPISODES, final=5 * EPISODES, **facts)
-    write_atomically(PAGES.parent / "reference" / "clipped-objective.svg", objective_drawing())
+    results = run_missing(exercises.exercise_variants(EXERCISE_SEEDS), KEPT, RUNS)
+    sections = [f"## {HEADINGS[name]}\n\n{exercises.exercise_table(name, results)}" for name in exercises.EXERCISES]
+    facts = {"decisions": f"{exercises.DECISIONS:,}", "seeds": EXERCISE_SEEDS, "settings": exercises.PPO.describe()}
+    _write("exercises", "\n".join(sections), results, **TASK_FACTS, **facts)
+    write_atomically(FOLDER.parent / "reference" / "clipped-objective.svg", exercises.objective_drawing())
 
 
-def _on_policy_tasks(given: argparse.Namespace) -> None:
+@registered
+def make_on_policy_tasks(given: argparse.Namespace) -> None:
     """On-policy learning on solved tasks; of Stable-Baselines3 too, where it is installed."""
-    results = run_missing(on_policy_variants(given.seeds), KEPT, RUNS)
-    peers = [] if given.sb3_python is None else peers_of(given.sb3_python, given.seeds, KEPT)
-    _write("on-policy-tasks", on_policy_table(results, peers), results, episodes=EPISODES, final=5 * EPISODES)
+    results = run_missing(on_policy_tasks.on_policy_variants(given.seeds), KEPT, RUNS)
+    peers = [] if given.sb3_python is None else on_policy_tasks.peers_of(given.sb3_python, given.seeds, KEPT)
+    _write("on-policy-tasks", on_policy_tasks.on_policy_table(results, peers), results, **TASK_FACTS)
 
 
-def _on_policy_markets(given: argparse.Namespace) -> None:
+@registered
+def make_on_policy_markets(given: argparse.Namespace) -> None:
     """On-policy learning and soft actor-critic on markets, and the gradients of both kinds of advantages."""
-    results = run_missing([*market_trainings_variants(), *group_variants()], KEPT, RUNS)
-    gradients = run_missing(gradient_variants(), KEPT, RUNS)
-    page = market_trainings_table(results) + _text("gradients") + gradient_table(gradients)
-    _write("on-policy-markets", page, [*results, *gradients], size=_listed(SIZE))
+    variants = [*on_policy_markets.market_trainings_variants(), *on_policy_markets.group_variants()]
+    results = run_missing(variants, KEPT, RUNS)
+    gradients = run_missing(on_policy_markets.gradient_variants(), KEPT, RUNS)
+    tables = on_policy_markets.market_trainings_table(results), on_policy_markets.gradient_table(gradients)
+    _write(
+        "on-policy-markets",
+        _text("gradients").join(tables),
+        [*results, *gradients],
+        size=_listed(on_policy_markets.SIZE),
+    )
 
 
-def _optimality(given: argparse.Namespace) -> None:
+@registered
+def make_optimality(given: argparse.Namespace) -> None:
     """Scores against the known optimum and training time; of peers too, where they are installed."""
-    variants = optimality_variants(given.seeds)
+    variants = optimality.optimality_variants(given.seeds)
     results = run_missing(variants, KEPT, RUNS)
     peers: list[dict[str, Any]] = []
     if given.sb3_python is not None:
         for variant, own in zip(variants, results, strict=True):
             config = variant.config(own["seed"], RUNS)
-            peers += peers_on(own, config, given.sb3_python, ROOT / "scripts" / "peers" / "sb3_market.py", KEPT)
-    _write("optimality", optimality_table(results, peers), results, goal=GOAL, times=f"{TIMES:g}")
+            script = ROOT / "scripts" / "peers" / "sb3_market.py"
+            peers += optimality.peers_on(own, config, given.sb3_python, script, KEPT)
+    facts = {"goal": optimality.GOAL, "times": f"{optimality.TIMES:g}"}
+    _write("optimality", optimality.optimality_table(results, peers), results, **facts)
 
 
-def _pendulum(given: argparse.Namespace) -> None:
+@registered
+def make_pendulum(given: argparse.Namespace) -> None:
     """Online learning on a Box task."""
-    results = run_missing(pendulum_variants(given.seeds), KEPT, RUNS)
-    facts = {"steps": f"{PENDULUM_STEPS:,}", "every": f"{WATCHED_EVERY:,}", "goal": f"{PENDULUM_GOAL:.0f}"}
-    _write("pendulum", pendulum_table(results), results, episodes=PENDULUM_EPISODES, **facts)
+    facts = {"steps": f"{box_tasks.PENDULUM_STEPS:,}", "every": f"{box_tasks.WATCHED_EVERY:,}"}
+    facts |= {"goal": f"{box_tasks.PENDULUM_GOAL:.0f}", "episodes": f"{box_tasks.PENDULUM_EPISODES}"}
+    _page("pendulum", box_tasks.pendulum_variants(given.seeds), box_tasks.pendulum_table, **facts)
 
 
-def _planted(given: argparse.Namespace) -> None:
+@registered
+def make_planted(given: argparse.Namespace) -> None:
     """Scores of offline learning on markets whose optimum is known."""
-    results = run_missing(planted_variants(PLANTED_SEEDS), KEPT, RUNS)
-    _write("planted", planted_table(results), results)
+    _page("planted", planted_signals.planted_variants(PLANTED_SEEDS), planted_signals.planted_table)
 
 
-def _preferences(given: argparse.Namespace) -> None:
-    """Reward models of synthetic judges, and agents that learn from them beside those that learn from the truth."""
-    results = run_missing(preference_variants(given.seeds), KEPT, RUNS)
-    facts = {name: f"{value:g}" for name, value in GOALS.items()}
-    facts |= {"size": _listed(SHORTER), "seeds": seeds_line(results)}
-    _write("preferences", preference_table(results), results, **facts)
+@registered
+def make_preferences(given: argparse.Namespace) -> None:
+    """Reward models of synthetic judges, and agents that learn from them or from the true reward."""
+    results = run_missing(preferences.preference_variants(given.seeds), KEPT, RUNS)
+    facts = {name: f"{value:g}" for name, value in preferences.GOALS.items()}
+    facts |= {"size": _listed(preferences.SHORTER), "seeds": preferences.seeds_line(results)}
+    _write("preferences", preferences.preference_table(results), results, **facts)
 
 
-def _ranking(given: argparse.Namespace) -> None:
+@registered
+def make_ranking(given: argparse.Namespace) -> None:
     """Agents that learn from a ranking where one is planted, and experts that learn to rank."""
-    results = run_missing(ranking_variants(given.seeds), KEPT, RUNS)
-    _write("ranking", rankings_table(results), results, goal=f"{RANKING_GOAL:g}", size=_listed(TRAINED))
+    facts = {"goal": f"{rankings.GOAL:g}", "size": _listed(rankings.TRAINED)}
+    _page("ranking", rankings.ranking_variants(given.seeds), rankings.rankings_table, **facts)
 
 
-def _replication(given: argparse.Namespace) -> None:
+@registered
+def make_replication(given: argparse.Namespace) -> None:
     """Published tables computed anew, as far as their figures were kept."""
     _write("replication", replication_page(KEPT))
 
 
-def _rollouts(given: argparse.Namespace) -> None:
-    """Scores and evidence out of fold of learning from exact rollouts, beside controls and on later years."""
-    results = run_missing(rollout_variants(PLANTED_SEEDS), KEPT, RUNS)
+@registered
+def make_rollouts(given: argparse.Namespace) -> None:
+    """Scores and evidence out of fold of learning from exact rollouts, with controls and on later years."""
+    results = run_missing(rollouts.rollout_variants(PLANTED_SEEDS), KEPT, RUNS)
     results += [json.loads(path.read_text()) for path in sorted(KEPT.glob("rollouts-nyse-*.json"))]  # no prices here
-    controls = run_missing(control_variants(PLANTED_SEEDS), KEPT, RUNS)
-    later = run_missing(later_years_variants(given.seeds), KEPT, RUNS)
-    tables = [rollout_table(results), control_table(controls, results), momentum_table(controls)]
-    page = "\n".join([*tables, later_years_table(later)])
-    _write("rollouts", page, [*results, *controls, *later])
+    controls = run_missing(rollout_controls.control_variants(PLANTED_SEEDS), KEPT, RUNS)
+    later = run_missing(rollout_controls.later_years_variants(given.seeds), KEPT, RUNS)
+    tables = [
+        rollouts.rollout_table(results),
+        rollout_controls.control_table(controls, results),
+        rollout_controls.momentum_table(controls),
+        rollout_controls.later_years_table(later),
+    ]
+    _write("rollouts", "\n".join(tables), [*results, *controls, *later])
 
 
-def _runs(given: argparse.Namespace) -> None:
+@registered
+def make_runs(given: argparse.Namespace) -> None:
     """Whole trainings, compared with the classical strategies."""
     results = run_missing(VARIANTS, KEPT, RUNS)
     _write("runs", table(results, classical_results(Config())), results)
 
 
-def _thresholds(given: argparse.Namespace) -> None:
+@registered
+def make_thresholds(given: argparse.Namespace) -> None:
     """False alarms of the modes and presets of a rollback."""
-    results = run_missing(threshold_variants(given.seeds), KEPT, RUNS)
-    _write("thresholds", threshold_table(results), results)
+    _page("thresholds", thresholds.threshold_variants(given.seeds), thresholds.threshold_table)
 
 
-def _transfer(given: argparse.Namespace) -> None:
-    """Agents on assets that they were not trained on, beside agents trained on those assets."""
-    results = run_missing(transfer_variants(), KEPT, RUNS)
-    _write("transfer", transfer_table(results), results)
+@registered
+def make_transfer(given: argparse.Namespace) -> None:
+    """Agents on assets that they were not trained on, against agents trained on those assets."""
+    _page("transfer", transfer.transfer_variants(), transfer.transfer_table)
 
 
-def _tune(given: argparse.Namespace) -> None:
+@registered
+def make_tune(given: argparse.Namespace) -> None:
     """Results of a search, compared with random trials and with no search."""
-    results = run_missing(tuning_variants(ROOT / "configs" / "demo.yaml"), KEPT, RUNS)
-    _write("tuning", tuning_table(results), results, trials=TRIALS, fresh=FRESH)
+    facts = {"trials": tuning_evidence.TRIALS, "fresh": tuning_evidence.FRESH}
+    _page("tuning", tuning_evidence.tuning_variants(DEMO), tuning_evidence.tuning_table, **facts)
 
 
-def _nulls(given: argparse.Namespace) -> None:
+@registered
+def make_nulls(given: argparse.Namespace) -> None:
     """Error rate of the verdict in markets without an edge, and its power where one is planted."""
-    study, demo = NullStudy(), ROOT / "configs" / "demo.yaml"
-    rows = summarise_study(study_markets(study, frozen_agent(demo, RUNS / "frozen"), RUNS / "nulls.jsonl"))
-    content = {"code": code_hash(), "samples": study.samples, "rows": rows}
-    write_atomically(KEPT / "nulls.json", json.dumps(content, indent=2, sort_keys=True) + "\n")
-    lines = retraining_lines(retrain_missing(demo, given.retrain, KEPT, RUNS / "nulls"))
+    study, agent = null_markets.NullStudy(), null_markets.frozen_agent(DEMO, RUNS / "frozen")
+    rows = null_markets.summarise_study(null_markets.study_markets(study, agent, RUNS / "nulls.jsonl"))
+    write_result(KEPT / "nulls.json", {"code": code_hash(), "samples": study.samples, "rows": rows})
+    lines = null_markets.retraining_lines(null_markets.retrain_missing(DEMO, given.retrain, KEPT, RUNS / "nulls"))
     made = f"\nCode {code_hash()}; {study.samples} resamples a verdict, mean block 21 days.\n"
-    _write("nulls", study_table(rows) + lines + made)
+    _write("nulls", null_markets.study_table(rows) + lines + made)
 
 
-def _walk_forward_nulls(given: argparse.Namespace) -> None:
+@registered
+def make_walk_forward_nulls(given: argparse.Namespace) -> None:
     """Error rate of the verdict over all judged years of a walk-forward, and its power where an edge is planted."""
-    page = walk_forward_page(KEPT / "walk-forward-nulls.json", RUNS / "walk-forward-nulls.jsonl")
+    page = walk_forward_nulls.walk_forward_page(KEPT / "walk-forward-nulls.json", RUNS / "walk-forward-nulls.jsonl")
     _write("walk-forward-nulls", page)
+
+
+def _page(
+    name: str, variants: Sequence[Variant], tabled: Callable[[list[dict[str, Any]]], str], **facts: object
+) -> None:
+    """Train what is missing of some variants, and write the page of their table."""
+    results = run_missing(variants, KEPT, RUNS)
+    _write(name, tabled(results), results, **facts)
 
 
 def _write(name: str, content: str, results: Sequence[Mapping[str, Any]] = (), **facts: object) -> None:
     """Write a page: its text, its tables, and the provenance of the results."""
     text = _text(name, **facts) + content + (_made(results) if results else "")
-    write_atomically(PAGES / f"{name}.md", marked(text, code_hash()))
+    write_atomically(FOLDER / f"{name}.md", marked(text, code_hash()))
 
 
 def _text(name: str, **facts: object) -> str:

@@ -26,8 +26,6 @@ from scripts.evidence.rollouts import (
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
-__all__ = ["MARKETS", "PARTS", "SIZE", "WHOLE", "ablation_table", "ablation_variants"]
-
 WHOLE = "whole"
 #: Part -> heading of its row, and the keys that leave it out.
 PARTS: dict[str, tuple[str, dict[str, object]]] = {

@@ -23,19 +23,16 @@ from numpy.typing import NDArray
 from scipy import signal, stats
 
 from finflow.config import SyntheticConfig, load_config
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.market_growth import equal_weight_moments
 from finflow.evaluation.backtest import run_backtests
-from finflow.files import write_atomically
-from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.synthetic.synthetic_market import process_of
 from finflow.provenance import code_hash
 from finflow.strategies.classical import EqualWeight, named_strategy
 from finflow.trading.paper.expectation import ALPHA, SHIFT, Expectation
-from scripts.evidence.null_markets import WARM_UP
-from scripts.evidence.tables import markdown_table
+from scripts.evidence.null_markets import WARM_UP, process_after
+from scripts.evidence.results import kept_result
+from scripts.evidence.tables import markdown_table, share_interval
 
 FloatArray = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], FloatArray]
@@ -160,9 +157,7 @@ def in_blocks(rng: np.random.Generator, paths: int, bars: int, days: FloatArray,
 def real_days(panel: MarketPanel) -> dict[str, FloatArray]:
     """Net returns of equal weight, and of rules less equal weight's, on real prices after the first `WARM_UP` bars."""
     config = load_config(None, {}, environ={})
-    features = compute_features(panel, WARM_UP)
-    moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, WARM_UP))
-    process = DecisionProcess(panel, features, config.env, config.objectives, moments)
+    process = process_after(panel, WARM_UP, config)
     strategies = [EqualWeight(), *(named_strategy(name, config.evaluation) for name in RULES)]
     equal, *others = run_backtests(process, range(WARM_UP, panel.n_bars), strategies)
     found = {"equal weight": equal.returns}
@@ -263,19 +258,19 @@ def anytime_page(kept: Path, study: AnytimeStudy | None = None) -> str:
     """Tables of the page; measured anew where other code or another study made what is kept."""
     study = study or AnytimeStudy()
     stamp = {"code": code_hash(), "study": json.loads(json.dumps(asdict(study)))}
-    result: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() else {}
-    if {name: result.get(name) for name in stamp} != stamp:
+
+    def measured() -> dict[str, Any]:
         panel = load_panel(load_config(None, {}, environ={}).market)
-        result = {**stamp, **measure(study, panel, real_days(panel))}
-        write_atomically(kept, json.dumps(result, indent=1, sort_keys=True) + "\n")
-    return anytime_table(result)
+        return measure(study, panel, real_days(panel))
+
+    return anytime_table(kept_result(kept, stamp, measured))
 
 
 def anytime_table(result: Mapping[str, Any]) -> str:
     """Markdown tables: shares on null markets with exact 95 % intervals (Clopper and Pearson), and the power."""
     count = result["study"]["paths"]
     heads = ("sequential", "on a clock of bars", "t test every day", "t test at the end")
-    nulls = [[one["law"], *(_share(one["answers"][name], count) for name in TESTS)] for one in result["nulls"]]
+    nulls = [[one["law"], *(share_interval(one["answers"][name], count) for name in TESTS)] for one in result["nulls"]]
     power = [
         [
             one["law"],
@@ -290,19 +285,15 @@ def anytime_table(result: Mapping[str, Any]) -> str:
     ]
     titles = ("sequential", "median day", "t test at the end", "t test every day", "its median day")
     worst = max(result["nulls"], key=lambda one: one["answers"]["sequential"])
+    highest = share_interval(worst["answers"]["sequential"], count)
     return (
         "## Accounts like their backtest\n\n"
         + markdown_table(("returns", *heads), nulls)
-        + f"\nHighest share of the sequential test: {_share(worst['answers']['sequential'], count)}, {worst['law']}.\n"
+        + f"\nHighest share of the sequential test: {highest}, {worst['law']}.\n"
         + "\n## Accounts that fall short of it\n\n"
         + markdown_table(("returns", "annual Sharpe ratio lost", *titles), power)
         + f"\nCode {result['code']}; {count:,} paths a row.\n"
     )
-
-
-def _share(hits: int, count: int) -> str:
-    bounds = stats.binomtest(hits, count).proportion_ci(method="exact")
-    return f"{hits / count:.1%} ({bounds.low:.1%} to {bounds.high:.1%})"
 
 
 def _day(day: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from finflow.files import write_atomically
 from finflow.provenance import code_hash
 from scripts.evidence.broker_kills import Market, compare, live
 from scripts.evidence.durability import small_config, train
+from scripts.evidence.results import kept_result
 from scripts.evidence.tables import markdown_table
 
 BEGIN, TRAIN_END, VALIDATION_END = "2017-01-02", "2020-12-31", "2021-06-30"
@@ -52,13 +52,13 @@ def prepared(folder: Path, days: int) -> Callable[[str], Market]:
 def made_once(path: Path, runs: Path, kills: int) -> dict[str, Any]:
     """The measurement; the one in ``path`` where the same code made it."""
     stamp = {"code": code_hash(), "asked": kills}
-    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    if {name: found.get(name) for name in stamp} != stamp:
+
+    def measured() -> dict[str, Any]:
         shutil.rmtree(runs, ignore_errors=True)
         copy = prepared(runs, days=kills + 10)
-        found = {**stamp, **compare(live(copy("undisturbed")), live(copy("killed"), kills))}
-        write_atomically(path, json.dumps(found, indent=1, sort_keys=True) + "\n")
-    return found
+        return compare(live(copy("undisturbed")), live(copy("killed"), kills))
+
+    return kept_result(path, stamp, measured)
 
 
 def kills_page(result: Mapping[str, Any]) -> str:

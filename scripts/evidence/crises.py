@@ -1,7 +1,7 @@
-"""Evidence about what a trained gate does in crises on the embedded market, in training and validation windows.
+"""Evidence about the weights of a trained gate in crises on the embedded market, in training and validation windows.
 
-Trainings are of the defaults, in the reduced size of docs/evidence/generalisation.md. The gate is looked at where
-the policy ended, by the crisis score that the agent was told (`finflow.evaluation.analysis.expert_traits`).
+Trainings are of the defaults, in the reduced size of docs/evidence/generalisation.md. The gate is that of the last
+policy, by the crisis score among the agent's features (`finflow.evaluation.analysis.expert_traits`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.evaluation.analysis.expert_traits import STATES
 from finflow.training.judging.agent_strategy import gate_on
-from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.generalisation import REDUCED
+from scripts.evidence.results import train_both
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
-
-__all__ = ["crises_table", "crises_variants", "train_and_look"]
 
 
 def crises_variants(seeds: int, size: Mapping[str, object] = REDUCED) -> list[Variant]:
@@ -33,9 +31,7 @@ def crises_variants(seeds: int, size: Mapping[str, object] = REDUCED) -> list[Va
 def train_and_look(config: Config) -> dict[str, Any]:
     """Train, and read the gate off by state of the market: on the training window, and on validation."""
     began = time.process_time()
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    trainer.finetune()
+    trainer = train_both(config)
     training_data = trainer.training_data
     windows = {"training": training_data.split.train, "validation": training_data.split.validation}
     fitted = training_data.features.fitted

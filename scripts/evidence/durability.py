@@ -30,6 +30,7 @@ from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, CheckpointFold
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint, read_newest
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.results import train_both
 
 #: A training of a few seconds with everything in it.
 SMALL: dict[str, object] = {
@@ -79,10 +80,7 @@ def small_config(folder: Path, changes: dict[str, object] | None = None) -> Conf
 
 def train(config: Config, resume: Path | None = None) -> Path:
     """Both phases, without the report; returns the run folder."""
-    trainer = FinFlowTrainer(config, resume=resume)
-    trainer.train_iql()
-    trainer.finetune()
-    return trainer.run_folder
+    return train_both(config, resume=resume).run_folder
 
 
 def undisturbed(config: Config) -> Whole:

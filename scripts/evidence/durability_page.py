@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from finflow.config import config_hash
-from finflow.files import write_atomically
 from finflow.provenance import code_hash
 from scripts.evidence.durability import measure, small_config
 from scripts.evidence.fuzzing import fuzz
+from scripts.evidence.results import kept_result
 from scripts.evidence.tables import markdown_table
 
 CASES = 10_500
@@ -21,15 +20,15 @@ CASES = 10_500
 def made_once(path: Path, runs: Path) -> dict[str, Any]:
     """The measurements; those in ``path`` where the same code made them."""
     stamp = {"configuration": config_hash(small_config(runs)), "code": code_hash()}
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    if {name: found.get(name) for name in stamp} != stamp:
+
+    def measured() -> dict[str, Any]:
         shutil.rmtree(runs, ignore_errors=True)
         result = measure(runs / "durability")
         fuzzed = fuzz(runs / "fuzzing", CASES)
         result["seconds"]["fuzzing"] = fuzzed.pop("seconds")
-        found = {**stamp, **result, "fuzz": fuzzed}
-        write_atomically(path, json.dumps(found, indent=1, sort_keys=True) + "\n")
-    return found
+        return {**result, "fuzz": fuzzed}
+
+    return kept_result(path, stamp, measured)
 
 
 def durability_page(result: Mapping[str, Any]) -> str:

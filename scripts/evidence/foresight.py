@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,10 @@ from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, d
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.guard_faults import SMALL
+from scripts.evidence.guard_faults import SMALL, synthetic_keys
+from scripts.evidence.results import train_both
 from scripts.evidence.tables import markdown_table
-
-if TYPE_CHECKING:
-    from scripts.evidence.variants import Variant
+from scripts.evidence.variants import Variant
 
 FloatArray = NDArray[np.float64]
 
@@ -38,7 +36,6 @@ PREFIX, LEAKS = "foresight-", "foresight-leaks"
 KINDS = ("lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable")
 TRAINED = ("mean-reverting",)
 """Of them, those on which an agent is trained, too."""
-WINDOWS = {"market.train_end": "2014-12-31", "market.validation_end": "2018-12-31"}
 NAMED = ("momentum", "time-series-momentum", "olmar", "pamr", "inverse-volatility", "buy-and-hold")
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
 DECISIONS = (250, 1000)
@@ -71,8 +68,6 @@ class Extreme:
 
 def foresight_variants() -> list[Variant]:
     """Honest strategies on every market, and leaks on the embedded one."""
-    from scripts.evidence.variants import Variant
-
     embedded = Variant(f"{PREFIX}embedded", (0,), SMALL, measure=measure_honest)
     planted = [
         Variant(f"{PREFIX}{kind}", (0,), {**(SMALL if kind in TRAINED else {}), **_keys(kind)}, measure=measure)
@@ -83,15 +78,12 @@ def foresight_variants() -> list[Variant]:
 
 def _keys(kind: str) -> dict[str, object]:
     """A synthetic market; the log-normal one has such moves that its prices end sooner."""
-    bars = 3000 if kind == "lognormal" else 6000
-    return {"market.source": "synthetic", "market.synthetic.kind": kind, "market.synthetic.bars": bars, **WINDOWS}
+    return synthetic_keys(kind, 3000 if kind == "lognormal" else 6000)
 
 
 def measure_honest(config: Config) -> dict[str, Any]:
     """Train a small agent, and score it beside what `measure_rules` scores."""
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    trainer.finetune()
+    trainer = train_both(config)
     policy = policy_of(read_checkpoint(trainer.run_folder), trainer.device)
     return measure_rules(config, [AgentStrategy(policy, trainer.device)])
 

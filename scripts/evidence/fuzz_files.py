@@ -37,6 +37,7 @@ from scripts.evidence.fuzz_mutations import BYTES, many_rows, parquet_changed
 from scripts.evidence.fuzz_readers import READERS, Reader
 from scripts.evidence.fuzz_stores import STORES
 from scripts.evidence.fuzzing import _peak
+from scripts.evidence.tables import markdown_table
 
 KINDS: dict[str, Callable[[Path], Reader]] = {**READERS, **STORES}
 CASES = 10_000
@@ -326,3 +327,24 @@ def _as_json(kind: str, outcome: Outcome) -> str:
         "seconds": round(outcome.seconds, 1),
     }
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def fuzz_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Outcomes by kind of file, the cases that were wrong, and by which code; as Markdown."""
+    made = [result for result in results if result["cases"]]
+    rows: list[tuple[object, ...]] = []
+    for result in results:
+        outcomes = [result["said"].get(name, 0) for name in ("refused", "taken", "crash", "hang", "written outside")]
+        counts = [f"{result['cases']:,} of {result['goal']:,}", *(f"{count:,}" for count in outcomes)]
+        rows.append((result["kind"], *counts, f"{result['longest']:.1f} s", f"{result['memory']:,} MB"))
+    heads = ("file", "cases", "refused", "taken", "crashes", "hangs", "written outside", "longest", "memory")
+    wrong = [f"    {result['kind']}, {line}\n" for result in made for line in result["wrong"][:5]]
+    total, seconds = sum(result["cases"] for result in made), sum(result["seconds"] for result in made)
+    missing = sum(result["goal"] - result["cases"] for result in results)
+    left = f"**{missing:,} of the cases are still to be made.** The command above goes on where it stopped.\n\n"
+    codes = ", ".join(sorted({result["code"] for result in made}))
+    return (
+        f"{left if missing else ''}{markdown_table(heads, rows)}\n"
+        + ("Cases that ended otherwise, five of a kind at most:\n\n" + "".join(wrong) + "\n" if wrong else "")
+        + f"Code {codes}; {total:,} cases in {seconds:,.0f} s.\n"
+    )

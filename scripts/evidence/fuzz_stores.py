@@ -16,9 +16,6 @@ from finflow.experiments.tuning import trial_store
 from finflow.experiments.tuning.optuna_storage import JOURNAL, display_url, storage_errors
 from finflow.experiments.tuning.study_report import returns_of
 from finflow.experiments.tuning.study_results import ATTRIBUTES, best_trial, describe_outcome, encode_returns
-from finflow.guard.checkpoint_folder import LATEST, MODELS, PRETRAINED, CheckpointFolder
-from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.durability import small_config
 from scripts.evidence.fuzz_mutations import Mutation, json_changed, sqlite_changed
 from scripts.evidence.fuzz_readers import Reader
 from scripts.evidence.fuzzing import Fuzzer, facts_replaced, header_entries, header_size, tensors_replaced
@@ -84,20 +81,14 @@ def _journal(folder: Path) -> Reader:
 
 def _checkpoint(folder: Path) -> Reader:
     """Checkpoints of both phases, opened as a resume opens them, with a restored state."""
-    config = small_config(folder)
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    trainer.finetune()
-    models = CheckpointFolder(trainer.run_folder / MODELS)
-    originals = tuple(models.path(name).read_bytes() for name in (PRETRAINED, LATEST))
-    fuzzer = Fuzzer(folder, list(originals), config, trainer.training_data, len(trainer.collect_offline_data()))
+    fuzzer = Fuzzer.trained(folder)
 
     def by_hash(change: Callable[[Generator, bytes, Path], bytes]) -> Mutation:
         return lambda rng, content: change(rng, content, fuzzer.base)
 
     return Reader(
         fuzzer.path,
-        originals,
+        tuple(fuzzer.originals),
         (header_size, header_entries, by_hash(facts_replaced), by_hash(tensors_replaced)),
         lambda path: _said(fuzzer.opened(path.read_bytes())),
     )

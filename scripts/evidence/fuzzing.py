@@ -29,8 +29,8 @@ from finflow.tensor_file import KEY, file_content, read_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, stored_config
 from finflow.training.data.training_data import TrainingData
 from finflow.training.phases.training_state import start_offline, start_online
-from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import small_config
+from scripts.evidence.results import train_both
 
 JUNK: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2**31, -(2**63), 2**64, 10**400, 0.5, -1e308, 1e308),
@@ -176,14 +176,7 @@ def _opened(path: Path, content: bytes) -> tuple[dict[str, torch.Tensor], dict[s
 
 def fuzz(folder: Path, cases: int) -> dict[str, Any]:
     """Train a little, and open so many changed copies of checkpoints of both phases."""
-    config = small_config(folder)
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    trainer.finetune()
-    models = CheckpointFolder(trainer.run_folder / MODELS)
-    originals = [models.path(name).read_bytes() for name in (PRETRAINED, LATEST)]
-    transitions = len(trainer.collect_offline_data())
-    return Fuzzer(folder, originals, config, trainer.training_data, transitions).run(cases)
+    return Fuzzer.trained(folder).run(cases)
 
 
 class Fuzzer:
@@ -215,6 +208,15 @@ class Fuzzer:
         self.events: list[str] = []
         self.watching = False
         sys.addaudithook(self._heard)
+
+    @classmethod
+    def trained(cls, folder: Path) -> Fuzzer:
+        """Train a little, for checkpoints of both phases."""
+        config = small_config(folder)
+        trainer = train_both(config)
+        models = CheckpointFolder(trainer.run_folder / MODELS)
+        originals = [models.path(name).read_bytes() for name in (PRETRAINED, LATEST)]
+        return cls(folder, originals, config, trainer.training_data, len(trainer.collect_offline_data()))
 
     def mutated(self, rng: Generator, kind: str) -> bytes:
         """A changed file."""

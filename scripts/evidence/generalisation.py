@@ -33,11 +33,11 @@ from finflow.training.data.training_data import choose_device, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.generalisation_measure import PREFIX
 from finflow.training.logs.run_log import METRICS
+from scripts.evidence.results import Result, grouped
 from scripts.evidence.tables import markdown_table, shown_mean
 from scripts.evidence.variants import Variant
 
 FloatArray = NDArray[np.float64]
-Result = Mapping[str, Any]
 
 FOLDS = 3
 MULTIPLE = 1.0  # standard errors that are taken off a mean before it ranks
@@ -313,11 +313,7 @@ def _by_fold(found: Sequence[Result]) -> dict[int, FloatArray]:
 
 def _trainings(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Results of each configuration; those of the classical strategies left out."""
-    own: dict[str, list[Result]] = {}
-    for one in results:
-        if one["configuration_name"] != CLASSICAL:
-            own.setdefault(one["configuration_name"], []).append(one)
-    return own
+    return grouped((one for one in results if one["configuration_name"] != CLASSICAL), "configuration_name")
 
 
 def _over(one: Result) -> float:

@@ -11,22 +11,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from finflow.agent.batch import Batch
+from finflow.agent.learners.bcell import BCell
 from finflow.config import Config
 from finflow.errors import FinflowError
 from finflow.training.logs.run_log import EVENTS
 from finflow.training.phases import finetune as online
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.results import grouped
 from scripts.evidence.tables import markdown_table
-
-if TYPE_CHECKING:
-    from finflow.agent.learners.bcell import BCell
-    from scripts.evidence.variants import Variant
+from scripts.evidence.variants import Variant
 
 FAULT_AT = 250  # online updates before the fault
 SMALL: Mapping[str, object] = {
@@ -167,17 +166,18 @@ def train_with(fault: Fault | None, config: Config) -> dict[str, Any]:
     }
 
 
+def synthetic_keys(kind: str, bars: int = 6000) -> dict[str, object]:
+    """Keys of a synthetic market."""
+    windows = {"market.train_end": "2014-12-31", "market.validation_end": "2018-12-31"}
+    return {"market.source": "synthetic", "market.synthetic.kind": kind, "market.synthetic.bars": bars, **windows}
+
+
 def guard_variants(n_seeds: int) -> list[Variant]:
     """Trainings with every fault, guarded and not, and trainings without one on several markets."""
-    from scripts.evidence.variants import Variant
-
     seeds = tuple(range(n_seeds))
     variants = []
     for market in MARKETS:
-        source: dict[str, object] = {}
-        if market != "embedded":
-            source = {"market.source": "synthetic", "market.synthetic.kind": market, "market.synthetic.bars": 6000}
-            source |= {"market.train_end": "2014-12-31", "market.validation_end": "2018-12-31"}
+        source = {} if market == "embedded" else synthetic_keys(market)
         name = f"guard-healthy-{market}"
         variants.append(Variant(name, seeds, {**SMALL, **source}, measure=partial(train_with, None)))
     for fault in FAULTS:
@@ -190,9 +190,7 @@ def guard_variants(n_seeds: int) -> list[Variant]:
 
 def guard_table(results: Sequence[Mapping[str, Any]]) -> str:
     """Two Markdown tables: faults with the guard and without, and healthy trainings."""
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for result in results:
-        by_name.setdefault(result["variant"], []).append(result)
+    by_name = grouped(results, "variant")
     undisturbed = {result["seed"]: result["value"] for result in by_name["guard-healthy-embedded"]}
     values = np.array(list(undisturbed.values()), dtype=np.float64)
     deviation = float(values.std(ddof=1)) if len(values) > 1 else math.nan

@@ -26,10 +26,9 @@ from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.generalisation import REDUCED
 from scripts.evidence.optimality import FIRST_SAMPLE, ONLINE_LEARNING, SHOWN, Judge, judge_of
 from scripts.evidence.planted_signals import LEARNING, OWN
+from scripts.evidence.results import grouped
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
-
-__all__ = ["DEVICES", "FIRST", "LOOKS", "MARKETS", "hand_over_table", "hand_over_variants", "pretrain_and_branch"]
 
 FIRST = 0.2  # share of the fine-tuning that is looked at closely
 LOOKS = 21  # evaluations in it
@@ -139,8 +138,7 @@ def hand_over_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table: a row for each market and device, over seeds."""
     heads = ("pretrained", "deepest fall in the first fifth", "within the limit", "to the end", "end", "gap closed")
     rows = []
-    for market in dict.fromkeys(found["market"] for found in results):
-        own = [found for found in results if found["market"] == market]
+    for market, own in grouped(results, "market").items():
         whole = own[0]["curves"]["all devices"][-1][0]
         for name in own[0]["curves"]:
             curves = [found["curves"][name] for found in own]

@@ -16,8 +16,6 @@ from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.synthetic.synthetic_market import process_of
 
-__all__ = ["EXPECTED_RETURNS", "expected_returns"]
-
 EXPECTED_RETURNS = "scripts.evidence.known_state:expected_returns"  # as ``features.extra`` names it
 
 

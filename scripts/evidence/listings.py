@@ -1,4 +1,4 @@
-"""Evidence about learning where assets list late and end early, beside the same market without listings.
+"""Evidence about learning where assets list late and end early, compared with the same market without listings.
 
 Pairs of trainings on the same prices: one sees all of them, the other a panel whose prices are cut at drawn dates. Both
 agents are judged on the whole market, over the validation window; the test window is not read.
@@ -22,6 +22,8 @@ from finflow.training.data.training_data import TrainingData, prepare, prepare_f
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.optimality import judge_of
+from scripts.evidence.planted_signals import GROWTH
+from scripts.evidence.results import grouped, train_both
 from scripts.evidence.tables import half_width, markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
@@ -60,9 +62,7 @@ SYNTHETIC: dict[str, object] = {
     "market.synthetic.assets": 4,
     "market.train_end": "2018-12-31",
     "market.validation_end": "2020-12-31",
-    "objectives.sharpe_beta": 0.0,
-    "objectives.lambda_turn": 0.0,
-    "objectives.lambda_cvar": 0.0,
+    **GROWTH,
 }
 
 
@@ -176,9 +176,7 @@ def play_trained(training_data: TrainingData, judged: TrainingData) -> tuple[Bac
     float
         Largest weight that the agent asks for in an asset that is not known to be listed, over its own market.
     """
-    trainer = FinFlowTrainer(training_data.config, training_data=training_data)
-    trainer.train_iql()
-    trainer.finetune()
+    trainer = train_both(training_data.config, training_data=training_data)
     window = judged.split.validation
     panel = judged.process.panel
     process = judged.process if training_data is judged else process_on(training_data, panel)
@@ -213,17 +211,16 @@ def share_words(shares: tuple[float, float]) -> str:
 def listings_table(results: Sequence[Mapping[str, Any]]) -> str:
     """Markdown table: pairs by market and algorithm, and what listings cost, with the upper bound of it."""
     rows = []
-    for kind, algorithm, bars in dict.fromkeys((one["kind"], one["algorithm"], one["bars"]) for one in results):
-        own = [one for one in results if (one["kind"], one["algorithm"], one["bars"]) == (kind, algorithm, bars)]
-        losses = [one["complete"] - one["listings"] for one in own]
+    for (kind, algorithm, bars), pairs in grouped(results, "kind", "algorithm", "bars").items():
+        losses = [one["complete"] - one["listings"] for one in pairs]
         rows.append(
             [
-                *(kind, algorithm, f"{bars:,}", "Sharpe ratio" if kind == EMBEDDED else "score", len(own)),
-                f"{np.mean([one['listed_share'] for one in own]):.0%}",
-                *(mean_interval([one[name] for one in own], 3) for name in ("complete", "listings")),
+                *(kind, algorithm, f"{bars:,}", "Sharpe ratio" if kind == EMBEDDED else "score", len(pairs)),
+                f"{np.mean([one['listed_share'] for one in pairs]):.0%}",
+                *(mean_interval([one[name] for one in pairs], 3) for name in ("complete", "listings")),
                 mean_interval(losses, 3),
                 f"{upper_bound(losses):.3f}",
-                f"{max(one['listings_unlisted'] for one in own):g}",
+                f"{max(one['listings_unlisted'] for one in pairs):g}",
             ]
         )
     heads = (

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,15 @@ from finflow.training.data.training_data import prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import REPORTS
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.tables import markdown_table
+from scripts.evidence.results import Result, grouped, kept_result, train_both
+from scripts.evidence.tables import markdown_table, share_interval
 
 FloatArray = NDArray[np.float64]
+Verdicts = Sequence[Mapping[str, Any]]
 
 WARM_UP = 600  # bars before the judged window, for features and fits
 RULES = ("buy-and-hold", "inverse-volatility", "minimum-variance", "momentum")
 EVERY = 63  # decisions between refits: a solver's time times 200 markets
-ALLOWED = 0.02  # share of null markets that may end in a yes: 4 of 200
 TILT = "first half"
 
 
@@ -125,6 +127,13 @@ def permuted_panel(panel: MarketPanel, bars: range, seed: int, edge: float = 0.0
     return MarketPanel(dates=panel.dates[bars.start : bars.stop], assets=panel.assets, close=prices)
 
 
+def process_after(panel: MarketPanel, start: int, config: Config) -> DecisionProcess:
+    """Decision process of a market, whose features and moments are fitted on the bars before ``start``."""
+    features = compute_features(panel, start)
+    moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, start))
+    return DecisionProcess(panel, features, config.env, config.objectives, moments)
+
+
 def judge_market(
     panel: MarketPanel, strategies: Sequence[Strategy], config: Config, samples: int
 ) -> dict[str, dict[str, Any]]:
@@ -136,9 +145,7 @@ def judge_market(
         Strategy -> ``answer``; whether it would have been a yes against daily equal weight alone (``daily``); and what
         the three witnesses said against that: ``dsr``, ``p``, ``low``.
     """
-    features = compute_features(panel, WARM_UP)
-    moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, WARM_UP))
-    process = DecisionProcess(panel, features, config.env, config.objectives, moments)
+    process = process_after(panel, WARM_UP, config)
     rivals: list[Strategy] = [EqualWeight(), PatientEqualWeight()]
     baseline, patient, *runs = run_backtests(process, range(WARM_UP, panel.n_bars), [*rivals, *strategies])
     resampling = Resampling(samples, config.evaluation.block_length, seed=0)
@@ -169,33 +176,53 @@ def study_markets(study: NullStudy, policy: ExpertPolicy | None, notes: Path) ->
     policy : ExpertPolicy, optional
         A frozen agent, judged on the null markets beside the rules.
     notes : Path
-        One line a market, so that a study that was stopped goes on; of other code or another study: passed over.
-
-    Returns
-    -------
-    list of dict
-        ``edge``, ``seed``, and ``verdicts`` as of `judge_market`.
+        As of `judge_missing`.
     """
     config = load_config(None, {"evaluation.rebalance_every": EVERY}, environ={})
     training_data = prepare(config)
     test = training_data.split.test
     bars = range(test.start - WARM_UP, test.stop)
-    stamp = {"code": code_hash(), "samples": study.samples, "agent": policy is not None}
-    lines = [json.loads(line) for line in notes.read_text("utf-8").splitlines()] if notes.is_file() else []
-    known = {(one["edge"], one["seed"]): one for one in lines if one["stamp"] == stamp}
-    markets = [(0.0, seed) for seed in range(study.markets)]
-    markets += [(size, seed) for size in study.sizes for seed in range(study.planted)]
-    for edge, seed in markets:
-        if (edge, seed) in known:
-            continue
+
+    def judge(edge: float, seed: int) -> dict[str, Any]:
         panel = permuted_panel(training_data.panel, bars, seed, edge)
         names = RULES if edge == 0.0 else ("momentum",)
         strategies: list[Strategy] = [FirstHalf(), *(named_strategy(name, config.evaluation) for name in names)]
         if policy is not None and edge == 0.0:
             strategies.append(AgentStrategy(policy, torch.device("cpu"), "demo agent, frozen"))
-        verdicts = judge_market(panel, strategies, config, study.samples)
-        known[edge, seed] = {"edge": edge, "seed": seed, "stamp": stamp, "verdicts": verdicts}
-        append_line(notes, json.dumps(known[edge, seed]))
+        return judge_market(panel, strategies, config, study.samples)
+
+    return judge_missing(study, {"agent": policy is not None}, notes, judge)
+
+
+def judge_missing(
+    study: NullStudy, facts: Mapping[str, Any], notes: Path, judge: Callable[[float, int], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Judge every market of a study that is not in the notes yet.
+
+    Parameters
+    ----------
+    study : NullStudy
+    facts : mapping
+        What results depend on besides the code and the number of samples.
+    notes : Path
+        One line a market, so that a study that was stopped goes on; of other code or another study: passed over.
+    judge : callable
+        Gives the verdicts of the market with an edge and a seed.
+
+    Returns
+    -------
+    list of dict
+        ``edge``, ``seed``, and ``verdicts``: strategy -> ``answer``, ``daily`` and others.
+    """
+    stamp = {"code": code_hash(), "samples": study.samples, **facts}
+    lines = [json.loads(line) for line in notes.read_text("utf-8").splitlines()] if notes.is_file() else []
+    known = {(one["edge"], one["seed"]): one for one in lines if one["stamp"] == stamp}
+    markets = [(0.0, seed) for seed in range(study.markets)]
+    markets += [(size, seed) for size in study.sizes for seed in range(study.planted)]
+    for edge, seed in markets:
+        if (edge, seed) not in known:
+            known[edge, seed] = {"edge": edge, "seed": seed, "stamp": stamp, "verdicts": judge(edge, seed)}
+            append_line(notes, json.dumps(known[edge, seed]))
     return [known[market] for market in markets]
 
 
@@ -206,10 +233,7 @@ def frozen_agent(demo: Path, folder: Path) -> ExpertPolicy:
     marker = folder / "frozen.json"
     known = json.loads(marker.read_text("utf-8")) if marker.is_file() else {}
     if known.get("configuration") != config_hash(config) or not Path(known["checkpoint"]).is_file():
-        trainer = FinFlowTrainer(config)
-        trainer.train_iql()
-        trainer.finetune()
-        checkpoint = str(CheckpointFolder(trainer.run_folder / MODELS).path(BEST))
+        checkpoint = str(CheckpointFolder(train_both(config).run_folder / MODELS).path(BEST))
         known = {"configuration": config_hash(config), "checkpoint": checkpoint}
         write_atomically(marker, json.dumps(known) + "\n")
     return policy_of(read_checkpoint(Path(known["checkpoint"])), torch.device("cpu"))
@@ -244,7 +268,6 @@ def retrain_on_null(
     verdict = json.loads((reports / "metrics.json").read_text("utf-8"))["verdict"]
     return {
         "seed": seed,
-        "code": code_hash(),
         "answer": verdict["beats_equal_weight"],
         "dsr": verdict["dsr"],
         "p": None if verdict["spa"] is None else verdict["spa"]["p_consistent"],
@@ -254,37 +277,34 @@ def retrain_on_null(
 
 def retrain_missing(demo: Path, count: int, folder: Path, runs: Path) -> list[dict[str, Any]]:
     """`retrain_on_null` for seeds 0 to ``count`` - 1 whose JSON of the same code is not in ``folder`` yet."""
-    found = []
-    for seed in range(count):
-        path = folder / f"null-retraining-{seed}.json"
-        one = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        if one.get("code") != code_hash():
-            one = retrain_on_null(demo, seed, runs)
-            write_atomically(path, json.dumps(one, indent=2, sort_keys=True) + "\n")
-        found.append(one)
-    return found
+    stamp = {"code": code_hash()}
+    return [
+        kept_result(folder / f"null-retraining-{seed}.json", stamp, partial(retrain_on_null, demo, seed, runs))
+        for seed in range(count)
+    ]
 
 
-def summarise_study(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Counts of answers and of each witness's consent, by edge and strategy."""
+#: Number of verdicts that each of the three tests agrees with.
+AGREEING: dict[str, Callable[[Verdicts], Any]] = {
+    "dsr": lambda verdicts: sum(one["dsr"] >= CONFIDENCE for one in verdicts),
+    "spa": lambda verdicts: sum(one["p"] < SIZE for one in verdicts),
+    "interval": lambda verdicts: sum(one["low"] > 0.0 for one in verdicts),
+}
+
+
+def summarise_study(
+    results: Sequence[Result], figures: Mapping[str, Callable[[Verdicts], Any]] = AGREEING
+) -> list[dict[str, Any]]:
+    """Counts of answers, and other figures of the verdicts, by edge and strategy."""
     rows = []
-    for edge in dict.fromkeys(one["edge"] for one in results):
-        own = [one["verdicts"] for one in results if one["edge"] == edge]
-        for name in own[0]:
-            verdicts = [each[name] for each in own]
-            answers = Counter(each["answer"] for each in verdicts)
-            rows.append(
-                {
-                    "edge": edge,
-                    "strategy": name,
-                    "markets": len(verdicts),
-                    **{answer: answers[answer] for answer in ("yes", "not shown", "no")},
-                    "daily": sum(each["daily"] for each in verdicts),
-                    "dsr": sum(each["dsr"] >= CONFIDENCE for each in verdicts),
-                    "spa": sum(each["p"] < SIZE for each in verdicts),
-                    "interval": sum(each["low"] > 0.0 for each in verdicts),
-                }
-            )
+    for edge, markets in grouped(results, "edge").items():
+        for name in markets[0]["verdicts"]:
+            verdicts = [one["verdicts"][name] for one in markets]
+            answers = Counter(one["answer"] for one in verdicts)
+            row = {"edge": edge, "strategy": name, "markets": len(verdicts)}
+            row |= {answer: answers[answer] for answer in ("yes", "not shown", "no")}
+            row |= {"daily": sum(one["daily"] for one in verdicts)}
+            rows.append(row | {figure: value_of(verdicts) for figure, value_of in figures.items()})
     return rows
 
 
@@ -296,8 +316,7 @@ def study_table(rows: Sequence[Mapping[str, Any]]) -> str:
     planted = []
     for row in rows:
         if row["edge"] != 0.0:
-            low, high = wilson(row["yes"], row["markets"])
-            power = f"{row['yes'] / row['markets']:.0%} ({low:.0%} to {high:.0%})"
+            power = share_interval(row["yes"], row["markets"], 0, "wilson")
             planted.append([f"{row['edge']:g}", row["strategy"], row["markets"], row["yes"], power, row["no"]])
     edges = ("edge, annual Sharpe ratio", "strategy", "markets", "yes", "power", "no")
     return (
@@ -313,15 +332,6 @@ def retraining_lines(results: Sequence[Mapping[str, Any]]) -> str:
     answers = Counter(one["answer"] for one in results)
     counted = ", ".join(f"{answer} {answers[answer]}" for answer in ("yes", "not shown", "no"))
     return f"\nThe demo configuration, trained in full on {len(results)} null markets: {counted}.\n"
-
-
-def wilson(hits: int, count: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson 1927)."""
-    z = 1.959963984540054
-    share, scale = hits / count, 1.0 + z**2 / count
-    centre = (share + z**2 / (2.0 * count)) / scale
-    width = z * math.sqrt(share * (1.0 - share) / count + z**2 / (4.0 * count**2)) / scale
-    return max(0.0, centre - width), min(1.0, centre + width)
 
 
 def _train_in_full(config: Config) -> Path:

@@ -1,4 +1,4 @@
-"""Evidence about the offline phase: each method on several seeds, beside the behaviour that it learned from."""
+"""Evidence about the offline phase: each method on several seeds, and the behaviour that it learned from."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.strategy import Information
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.results import grouped
 from scripts.evidence.tables import half_width, markdown_table
 
 FloatArray = NDArray[np.float64]
@@ -81,8 +82,8 @@ def offline_table(results: Sequence[Mapping[str, Any]], families: Mapping[str, S
     for family, variants in families.items():
         cells = [_cell(key, [run[key] for run in variants if key in run], as_range=True) for key in SHOWN]
         rows.append([f"family {family}", f"{len(variants)} variants", *cells])
-    for variant in dict.fromkeys(result["variant"] for result in results):
-        own = [result["validation"]["end"] for result in results if result["variant"] == variant]
+    for variant, trainings in grouped(results, "variant").items():
+        own = [result["validation"]["end"] for result in trainings]
         cells = [_cell(key, [metrics[key] for metrics in own], as_range=False) for key in SHOWN]
         rows.append([variant, f"{len(own)} seeds", *cells])
     return markdown_table(("", "", *heads), rows)

@@ -8,18 +8,14 @@ enough: what further ones gain cannot be told from nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from scripts.evidence.generalisation import CLASSICAL, standard_error, walk_forward_variants
+from scripts.evidence.results import Result
 from scripts.evidence.tables import markdown_table
 from scripts.evidence.variants import Variant
-
-__all__ = ["LENGTHS", "MOST_SEEDS", "offline_updates_table", "offline_updates_variants"]
-
-Result = Mapping[str, Any]
 
 PAGE = "offline-updates"
 EPOCHS, PATIENCE = "train.offline_training_epochs", "offline.patience"

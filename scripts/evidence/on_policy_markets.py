@@ -16,14 +16,15 @@ from torch import Tensor
 
 from finflow.agent.on_policy.clipped_objective import surrogate_loss
 from finflow.config import Config, changed_config
+from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.judging.generalisation_measure import mean_kl
 from finflow.training.on_policy.market_rollouts import MarketPlayer
 from finflow.training.on_policy.on_policy_state import OnPolicyState
-from finflow.training.phases.training_run import Validation
 from finflow.training.phases.training_state import seeded
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.optimality import judge_of
+from scripts.evidence.results import grouped, train_and_validate
 from scripts.evidence.rollouts import LOG_RETURN, OWN
 from scripts.evidence.tables import markdown_table
 from scripts.evidence.variants import Variant
@@ -143,37 +144,24 @@ def gradient_variants(markets: Sequence[str] = PLANTED) -> list[Variant]:
 
 def learn_and_judge(config: Config) -> dict[str, Any]:
     """Train once: score or Sharpe ratio before and after, seconds, and the KL from the policy that it began with."""
-    found: list[Validation] = []
-    trainer = FinFlowTrainer(config, on_validation=found.append)
-    began = time.process_time()
-    trainer.train_iql()
-    offline = time.process_time() - began
-    trainer.finetune()
-    online = time.process_time() - began - offline
+    trainer, backtests, seconds = train_and_validate(config)
     run = trainer._begin()
     if run.probe is None:
         raise ValueError("a training has states to measure its policy on")
     planted = config.market.source == "synthetic"
-    judge = judge_of(trainer.training_data) if planted else _sharpe
-    plays = [one.backtest for one in found if one.phase == "online"]
+    judge = judge_of(trainer.training_data) if planted else sharpe_of
     with torch.no_grad():
         divergence = mean_kl(trainer.agent.policy, trainer.agent.prior, run.probe)
     reference = run.state.reference
     return {
-        "seconds": {"offline": round(offline, 1), "online": round(online, 1)},
-        "start": float(judge(plays[0])),
-        "end": float(judge(plays[-1])),
+        "seconds": seconds,
+        "start": float(judge(backtests[0])),
+        "end": float(judge(backtests[-1])),
         "kl": divergence * config.env.episode_length,
         "beta": None if reference is None else reference.beta,
         "ended_early": reference is not None and reference.stopped,
         "rollbacks": run.state.watch.manager.rollback_count,
     }
-
-
-def _sharpe(run: Any) -> float:
-    from finflow.evaluation.statistics.metrics import summarise
-
-    return float(summarise(run, 0.05)["sharpe"])
 
 
 def compare_gradients(config: Config, rollouts: int = ROLLOUTS) -> dict[str, Any]:
@@ -229,8 +217,7 @@ def gradient_of(state: OnPolicyState, player: MarketPlayer) -> Tensor:
 def market_trainings_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table of the trainings: mean and range over seeds."""
     rows: list[list[object]] = []
-    for variant in dict.fromkeys(result["variant"] for result in results):
-        own = [result for result in results if result["variant"] == variant]
+    for variant, own in grouped(results, "variant").items():
         market, algorithm, start = variant.removeprefix(PREFIX).rsplit("-", 2)
         betas = [one["beta"] for one in own if one["beta"] is not None]
         rows.append(

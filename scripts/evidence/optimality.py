@@ -14,7 +14,9 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -23,33 +25,16 @@ from finflow.config import Config, dump_config
 from finflow.errors import EvidenceError
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.files import write_atomically
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal.optimal_policy import optimum_of
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.training_run import Validation
-from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.known_state import EXPECTED_RETURNS
 from scripts.evidence.planted_signals import LEARNING, OWN
+from scripts.evidence.results import grouped, kept_result, train_both
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
-
-__all__ = [
-    "ALGORITHMS",
-    "FIRST_SAMPLE",
-    "GOAL",
-    "KINDS",
-    "MAPPINGS",
-    "ONLINE_LEARNING",
-    "SHOWN",
-    "TIMES",
-    "judge_of",
-    "optimality_table",
-    "optimality_variants",
-    "peers_on",
-    "traits",
-]
 
 GOAL = 0.95
 TIMES = 5.0  # what a peer may take, in times of ours
@@ -163,9 +148,7 @@ def train_and_follow(config: Config) -> dict[str, Any]:
         last = traits(found.backtest)
         looking += time.process_time() - now
 
-    trainer = FinFlowTrainer(config, training_data=training_data, on_validation=look)
-    trainer.train_iql()
-    trainer.finetune()
+    train_both(config, training_data=training_data, on_validation=look)
     seconds = round(time.process_time() - began - looking, 1)
     market = config.market.synthetic.kind + ("" if config.features.extra else ALONE)
     return {"market": market, "seconds": {"processor": seconds}, "curve": curve, **last}
@@ -202,20 +185,25 @@ def peers_on(own: Mapping[str, Any], config: Config, python: Path, script: Path,
         for mapping in MAPPINGS:
             path = folder / f"{own['variant']}-{algorithm}-{mapping}-{own['seed']}.json"
             stamp = {"configuration": own["configuration"], "limit": limit_of(own)}
-            found = json.loads(path.read_text()) if path.is_file() else {}
-            if {name: found.get(name) for name in stamp} != stamp:
-                settings = folder / f".{path.stem}.yaml"
-                write_atomically(settings, dump_config(config))
-                command = [str(python), str(script), str(settings), algorithm, mapping, str(stamp["limit"])]
-                ended = subprocess.run(command, capture_output=True, text=True, check=False, env=peer_environment())
-                settings.unlink()
-                if ended.returncode:
-                    raise EvidenceError(f"{algorithm} on {own['market']} failed: {ended.stderr.strip()[-300:]}")
-                measured = json.loads(ended.stdout.splitlines()[-1])
-                found = {**stamp, "algorithm": algorithm, "mapping": mapping, "seed": own["seed"], **measured}
-                write_atomically(path, json.dumps(found, indent=2, sort_keys=True) + "\n")
-            results.append({"market": own["market"], **found})
+            measure = partial(_ask_peer, [str(python), str(script)], config, own, algorithm, mapping)
+            measured = kept_result(path, stamp, measure)
+            results.append({"market": own["market"], **measured})
     return results
+
+
+def _ask_peer(
+    program: Sequence[str], config: Config, own: Mapping[str, Any], algorithm: str, mapping: str
+) -> dict[str, Any]:
+    """Train a peer once."""
+    with TemporaryDirectory() as folder:
+        settings = Path(folder) / "config.yaml"
+        settings.write_text(dump_config(config), "utf-8")
+        command = [*program, str(settings), algorithm, mapping, str(limit_of(own))]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, env=peer_environment())
+    if ended.returncode:
+        raise EvidenceError(f"{algorithm} on {own['market']} failed: {ended.stderr.strip()[-300:]}")
+    measured = json.loads(ended.stdout.splitlines()[-1])
+    return {"algorithm": algorithm, "mapping": mapping, "seed": own["seed"], **measured}
 
 
 def limit_of(own: Mapping[str, Any]) -> float:
@@ -233,8 +221,8 @@ def optimality_table(results: Sequence[Mapping[str, Any]], peers: Sequence[Mappi
     """A Markdown table: on each market ours, and each peer by the mapping with the better end; over seeds."""
     heads = ("seeds", "score at the end", "best look", f"seconds to {GOAL}", "seconds", "turnover a year")
     rows = []
-    for kind in dict.fromkeys(str(found["market"]) for found in results):
-        rows.append(_row(kind, "finflow", [found for found in results if found["market"] == kind]))
+    for kind, trainings in grouped(results, "market").items():
+        rows.append(_row(kind, "finflow", trainings))
         for algorithm in ALGORITHMS:
             own = [found for found in peers if (found["market"], found["algorithm"]) == (kind, algorithm)]
             by_mapping = {name: [found for found in own if found["mapping"] == name] for name in MAPPINGS}

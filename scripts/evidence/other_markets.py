@@ -18,22 +18,11 @@ from finflow.evaluation.report.results import BASELINE
 from finflow.strategies.classical import COMPARED
 from finflow.training.judging.held_out import REPORTS
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.generalisation import Result
 from scripts.evidence.optimality import ONLINE_LEARNING, SHOWN
 from scripts.evidence.planted_signals import LEARNING, OWN
+from scripts.evidence.results import Result, grouped
 from scripts.evidence.tables import markdown_table, shown_mean
 from scripts.evidence.variants import Variant
-
-__all__ = [
-    "earlier_readings",
-    "fitting",
-    "half_of_the_universe",
-    "market_table",
-    "market_variants",
-    "reading_table",
-    "reading_variants",
-    "train_and_read",
-]
 
 HALVES = 5
 ETF_WINDOWS = {"market.train_end": "2019-06-30", "market.validation_end": "2020-12-31"}
@@ -140,8 +129,7 @@ def market_table(results: Sequence[Result]) -> str:
         "optimality",
     )
     rows = []
-    for name in dict.fromkeys(one["configuration_name"] for one in results):
-        found = [one for one in results if one["configuration_name"] == name]
+    for name, found in grouped(results, "configuration_name").items():
         intervals = [one["against_equal_weight"]["interval"] for one in found]
         known = [interval for interval in intervals if interval is not None]
         span = f"{min(low for low, _ in known):+.2f} to {max(high for _, high in known):+.2f}" if known else "-"

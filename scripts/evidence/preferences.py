@@ -28,9 +28,8 @@ from finflow.preferences.pairs import PairFile
 from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.phases.training_run import Validation
 from finflow.training.phases.training_state import seeded
-from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.results import train_and_validate
 from scripts.evidence.rollouts import REDUCED, SHORT_OFFLINE
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
@@ -100,7 +99,7 @@ def learn_known_utility(config: Config) -> dict[str, Any]:
     learned, fresh = learn_of_judge(data, "mean-variance", FRESH)
     seconds = {"reward model": round(time.process_time() - began, 1)}
     agents = {"untrained": untrained(data)}
-    agents |= {name: run for name, run in train_on(config, data, learned, {"true": TRUE_REWARD}, seconds).items()}
+    agents |= train_on(config, data, learned, {"true": TRUE_REWARD}, seconds)
     return {
         "seconds": seconds,
         **_figures(fresh),
@@ -157,11 +156,7 @@ def train_on(
 
 def trained(config: Config, keys: Mapping[str, object]) -> Backtest:
     """Train with other keys; the last backtest of validation."""
-    looks: list[Validation] = []
-    trainer = FinFlowTrainer(changed_config(config, keys), on_validation=looks.append)
-    trainer.train_iql()
-    trainer.finetune()
-    return looks[-1].backtest
+    return train_and_validate(changed_config(config, keys)).backtests[-1]
 
 
 def untrained(data: TrainingData) -> Backtest:

@@ -22,14 +22,12 @@ from finflow.evaluation.statistics.metrics import summarise
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.return_rankings import horizon_returns
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.known_state import expected_returns
+from scripts.evidence.results import train_and_validate
 from scripts.evidence.rollouts import REDUCED, SHORT_OFFLINE, SHORTER_OFFLINE
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
-
-__all__ = ["EXPERT_SEEDS", "GOAL", "ranking_variants", "rankings_table"]
 
 FloatArray = NDArray[np.float64]
 
@@ -92,11 +90,8 @@ def ranking_variants(seeds: int) -> list[Variant]:
 
 def train(config: Config) -> dict[str, Any]:
     """Train both phases: the ranking by the weights held in the last validation backtest, and what they earned."""
-    data, looks, began = prepare(config), list[Validation](), time.process_time()
-    trainer = FinFlowTrainer(config, training_data=data, on_validation=looks.append)
-    trainer.train_iql()
-    trainer.finetune()
-    run = looks[-1].backtest
+    data, began = prepare(config), time.process_time()
+    run = train_and_validate(config, training_data=data).backtests[-1]
     held = rows_of(data, run.weights)
     earned = summarise(run, 0.05)
     names = ("sharpe", "annual_return", "annual_turnover", "annual_cost")

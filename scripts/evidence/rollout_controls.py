@@ -17,11 +17,10 @@ from finflow.training.data.training_data import prepare
 from finflow.training.phases.rollout_state import training_blocks
 from scripts.evidence.generalisation import CLASSICAL, standard_error, walk_forward_variants
 from scripts.evidence.optimality import SHOWN
-from scripts.evidence.rollouts import GROWTH, PLANTED, PREFIX, SHORTER_OFFLINE, monthly, planted_variants
+from scripts.evidence.planted_signals import GROWTH
+from scripts.evidence.rollouts import PLANTED, PREFIX, SHORTER_OFFLINE, monthly, planted_variants
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
-
-__all__ = ["control_table", "control_variants", "later_years_table", "later_years_variants", "momentum_table"]
 
 #: Name -> keys beside those of the planted markets.
 CONTROLS: dict[str, dict[str, object]] = {

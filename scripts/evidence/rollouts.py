@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from scipy import stats
 
 from finflow.agent.networks.decision import REFERENCES
 from finflow.config import Config, flatten
@@ -25,12 +23,13 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import TrainingData, prepare, prepare_from
 from finflow.training.logs.run_log import METRICS
-from finflow.training.phases.training_run import Validation
-from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.belief_ceiling import ceiling_of
 from scripts.evidence.null_markets import permuted_panel
 from scripts.evidence.optimality import HIDDEN, judge_of
-from scripts.evidence.tables import markdown_table, mean_interval
+from scripts.evidence.planted_signals import GROWTH
+from scripts.evidence.planted_signals import OWN as PLANTED_OWN
+from scripts.evidence.results import train_and_validate
+from scripts.evidence.tables import markdown_table, mean_interval, share_interval
 from scripts.evidence.variants import Variant
 
 ROOT = Path(__file__).parents[2]
@@ -53,11 +52,6 @@ SHORT_OFFLINE: dict[str, object] = {
 }
 #: Validation's Sharpe ratio after 5 epochs was that after 50 (1.15 and 1.13).
 SHORTER_OFFLINE = {**SHORT_OFFLINE, "train.offline_episodes": 500, "train.offline_training_epochs": 5}
-GROWTH: dict[str, object] = {
-    "objectives.sharpe_beta": 0.0,
-    "objectives.lambda_turn": 0.0,
-    "objectives.lambda_cvar": 0.0,
-}
 #: What is optimal is known for log return alone.
 LOG_RETURN: dict[str, object] = {
     **GROWTH,
@@ -65,10 +59,7 @@ LOG_RETURN: dict[str, object] = {
     "market.validation_end": "2014-12-31",
 }
 #: A spread that reverts fast and assets that can be told apart, so that features can show the signal.
-OWN: dict[str, dict[str, object]] = {
-    "mean-reverting": {"market.synthetic.persistence": 0.8},
-    "regime": {"market.synthetic.defensive_ratio": 0.5},
-}
+OWN = {kind: PLANTED_OWN[kind] for kind in ("mean-reverting", "regime")}
 REDUCED: dict[str, object] = {"train.online_episodes": 250, "bcell.rollouts.critic_updates": 1}
 
 
@@ -186,34 +177,21 @@ def _kind_of(config: Config) -> str:
 def learn_and_judge(
     training_data: TrainingData, kind: str, judge: Callable[[Backtest], float] | None = None
 ) -> dict[str, Any]:
-    """Train: worth at the hand-over and at the end (by default the Sharpe ratio), and the evidence out of fold."""
-    found: list[Validation] = []
-    trainer = FinFlowTrainer(training_data.config, training_data=training_data, on_validation=found.append)
-    began = time.process_time()
-    trainer.train_iql()
-    offline = time.process_time() - began
-    trainer.finetune()
-    online = time.process_time() - began - offline
+    """Train: value at the hand-over and at the end (by default the Sharpe ratio), and the evidence out of fold."""
+    trainer, backtests, seconds = train_and_validate(training_data.config, training_data=training_data)
     rows = [json.loads(line) for line in (trainer.run_folder / METRICS).read_text().splitlines()]
     judge = judge or sharpe_of
     windows = ("training", "validation")
     slopes = [f"{window}_advantage_{what}" for window in windows for what in ("slope", "slope_error")]
     names = ("confidence", "out_of_fold_t", "reference", *slopes)
-    start, end = _of_online(found)
     return {
         "kind": kind,
-        "seconds": {"offline": round(offline, 1), "online": round(online, 1)},
-        "start": judge(start),
-        "end": judge(end),
-        "turnover": float(summarise(end, 0.05)["annual_turnover"]),
+        "seconds": seconds,
+        "start": judge(backtests[0]),
+        "end": judge(backtests[-1]),
+        "turnover": float(summarise(backtests[-1], 0.05)["annual_turnover"]),
         **{name: float(rows[-1][name]) for name in names if name in rows[-1]},
     }
-
-
-def _of_online(found: Sequence[Validation]) -> tuple[Backtest, Backtest]:
-    """Backtests of validation at the hand-over and at the end."""
-    online = [one.backtest for one in found if one.phase == "online"]
-    return online[0], online[-1]
 
 
 def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
@@ -291,8 +269,7 @@ def _null_table(results: Sequence[Mapping[str, Any]]) -> str:
         if not own:
             continue
         count = sum(one["confidence"] > USED for one in own)
-        interval = stats.binomtest(count, len(own)).proportion_ci(0.95, method="exact")
-        share = f"{count / len(own):.0%} ({interval.low:.0%} to {interval.high:.0%})"
+        share = share_interval(count, len(own), 0)
         largest = max(one["confidence"] for one in own)
         moved = [one["end"] - one["start"] for one in own if math.isfinite(one["end"] - one["start"])]
         rows.append([kind, len(own), share, f"{largest:.2f}", mean_interval(moved, 3)])

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-__all__ = ["half_width", "markdown_table", "mean_interval", "shown_mean"]
-
 
 def markdown_table(heads: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """A table with one line a row, ended by a line break."""
@@ -35,6 +33,12 @@ def mean_interval(values: ArrayLike, decimals: int = 2) -> str:
     if not len(known):
         return "none"
     return f"{known.mean():.{decimals}f}" + (f" ± {half_width(known):.{decimals}f}" if len(known) > 1 else "")
+
+
+def share_interval(hits: int, count: int, decimals: int = 1, method: str = "exact") -> str:
+    """A share in percent with its 95 % interval, by Clopper and Pearson (exact) or ``wilson``."""
+    bounds = stats.binomtest(hits, count).proportion_ci(method=method)
+    return f"{hits / count:.{decimals}%} ({bounds.low:.{decimals}%} to {bounds.high:.{decimals}%})"
 
 
 def shown_mean(values: Sequence[float], decimals: int = 2) -> str:

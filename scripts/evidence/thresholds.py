@@ -8,42 +8,29 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from finflow.config import Config, RollbackConfig
 from finflow.guard.rollback import RollbackManager
 from finflow.guard.rollback_triggers import RollbackTriggers
 from finflow.guard.signals import Event
 from finflow.training.phases.run_guard import RunGuard
-from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.guard_faults import SMALL
+from scripts.evidence.guard_faults import SMALL, synthetic_keys
+from scripts.evidence.results import grouped, train_both
 from scripts.evidence.tables import markdown_table
-
-if TYPE_CHECKING:
-    from scripts.evidence.variants import Variant
+from scripts.evidence.variants import Variant
 
 PREFIX = "thresholds-"
 MODES = ("strict", "robust")
 PRESETS = ("conservative", "standard", "aggressive")
 SIGNALS = ("kl", "critic", "actor", "reward")
-MARKETS: Mapping[str, Mapping[str, object]] = {
-    "embedded": {},
-    "regime": {
-        "market.source": "synthetic",
-        "market.synthetic.kind": "regime",
-        "market.synthetic.bars": 6000,
-        "market.train_end": "2014-12-31",
-        "market.validation_end": "2018-12-31",
-    },
-}
+MARKETS: Mapping[str, Mapping[str, object]] = {"embedded": {}, "regime": synthetic_keys("regime")}
 
 Look = dict[str, float | None]
 
 
 def threshold_variants(n_seeds: int) -> list[Variant]:
     """Small trainings without a fault, on each market."""
-    from scripts.evidence.variants import Variant
-
     return [
         Variant(f"{PREFIX}{market}", tuple(range(n_seeds)), {**SMALL, **keys}, measure=count_reasons)
         for market, keys in MARKETS.items()
@@ -99,9 +86,7 @@ def count_reasons(config: Config) -> dict[str, Any]:
     """Train once, and count what each mode and preset would have taken for a fault."""
     began = time.monotonic()
     with recorded_looks() as phases:
-        trainer = FinFlowTrainer(config)
-        trainer.train_iql()
-        trainer.finetune()
+        trainer = train_both(config)
     return {
         "seconds": {"all": round(time.monotonic() - began, 1)},
         "looks": sum(map(len, phases)),
@@ -113,15 +98,13 @@ def count_reasons(config: Config) -> dict[str, Any]:
 def threshold_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table: reasons per hundred looks, by mode, preset and signal."""
     rows: list[list[object]] = []
-    for variant in dict.fromkeys(result["variant"] for result in results):
-        own = [result for result in results if result["variant"] == variant]
-        looks = sum(result["looks"] for result in own)
+    for variant, trainings in grouped(results, "variant").items():
+        looks = sum(result["looks"] for result in trainings)
         for mode in MODES:
             for preset in PRESETS:
-                counts = {
-                    name: sum(result["reasons"][mode][preset][name] for result in own) for name in (*SIGNALS, "any")
-                }
-                shares = [f"{100.0 * counts[name] / max(looks, 1):.1f}" for name in (*SIGNALS, "any")]
+                reasons = [result["reasons"][mode][preset] for result in trainings]
+                counts = [sum(one[name] for one in reasons) for name in (*SIGNALS, "any")]
+                shares = [f"{100.0 * count / max(looks, 1):.1f}" for count in counts]
                 rows.append([variant.removeprefix(PREFIX), looks, mode, preset, *shares])
     heads = ("market", "looks", "mode", "preset", "KL", "critic's loss", "actor's loss", "reward", "any of them")
     return markdown_table(heads, rows)

@@ -1,4 +1,4 @@
-"""Evidence about agents on assets that they were not trained on, beside agents trained on those assets.
+"""Evidence about agents on assets that they were not trained on, compared with agents trained on those assets.
 
 Only the validation window is read.
 """
@@ -19,6 +19,7 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.listings import REDUCED
+from scripts.evidence.results import grouped, train_both
 from scripts.evidence.rollouts import monthly
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
@@ -88,10 +89,7 @@ def _parts(order: np.ndarray[Any, Any], count: int) -> dict[str, np.ndarray[Any,
 
 
 def _trained(config: Config, assets: Sequence[str]) -> FinFlowTrainer:
-    trainer = FinFlowTrainer(changed_config(config, {"market.tickers": list(assets)}))
-    trainer.train_iql()
-    trainer.finetune()
-    return trainer
+    return train_both(changed_config(config, {"market.tickers": list(assets)}))
 
 
 def _judged(visitor: FinFlowTrainer, resident: FinFlowTrainer) -> dict[str, float]:
@@ -109,8 +107,7 @@ def _judged(visitor: FinFlowTrainer, resident: FinFlowTrainer) -> dict[str, floa
 def transfer_table(results: Sequence[Mapping[str, Any]]) -> str:
     """Markdown table: agents from elsewhere and at home on each target, and their paired difference."""
     rows = []
-    for market in LEARNED:
-        own = [one for one in results if one["market"] == market]
+    for market, own in grouped(results, "market").items():
         for target in dict.fromkeys(place for one in own for place in one["targets"]):
             found = [one["targets"][target] for one in own]
             columns = {name: [one[name] for one in found] for name in ("visitor", "resident", "equal-weight")}

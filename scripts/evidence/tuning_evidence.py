@@ -28,11 +28,10 @@ from finflow.strategies.optimal.optimal_policy import optimum_of
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.progress_display import ProgressDisplay
-from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.planted_signals import GROWTH
+from scripts.evidence.results import train_both
 from scripts.evidence.tables import half_width, markdown_table, mean_interval
 from scripts.evidence.variants import Variant
-
-__all__ = ["PAIRS", "TRIALS", "WAYS", "search_and_retrain", "tuning_table", "tuning_variants"]
 
 PAIRS, TRIALS, FRESH = 10, 14, 3
 FRESH_FROM = 1000  # seeds of the trainings that are scored
@@ -56,9 +55,7 @@ MARKET = {
     "market.synthetic.bars": 7000,
     "market.train_end": "2010-12-31",
     "market.validation_end": "2012-12-31",
-    "objectives.sharpe_beta": 0.0,
-    "objectives.lambda_turn": 0.0,
-    "objectives.lambda_cvar": 0.0,
+    **GROWTH,
 }
 SEARCH = {
     "tune.folds": 1,
@@ -144,9 +141,7 @@ def retrain(config: Config) -> dict[str, Any]:
     began = time.monotonic()
     scores = []
     for seed in range(FRESH_FROM, FRESH_FROM + FRESH):
-        trainer = FinFlowTrainer(changed_config(config, {"train.seed": seed}), progress=_Silent())
-        trainer.train_iql()
-        trainer.finetune()
+        trainer = train_both(changed_config(config, {"train.seed": seed}), progress=_Silent())
         path = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
         policy = policy_of(read_checkpoint(path), trainer.device) if path.is_file() else trainer.policy
         process, window = trainer.training_data.held_out_process(), trainer.training_data.split.test

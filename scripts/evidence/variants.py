@@ -5,10 +5,10 @@ Only the validation window is read here: the test window is for a run's own repo
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ import pandas as pd
 from finflow.config import Config, config_hash, load_config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.files import write_atomically
 from finflow.provenance import code_hash
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.training.data.training_data import prepare
 from finflow.training.logs.run_log import METRICS
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.offline_methods import pretrain_and_measure
+from scripts.evidence.results import grouped, kept_result
 from scripts.evidence.tables import markdown_table
 
 SHOWN = ("sharpe", "annual_return", "annual_volatility", "max_drawdown", "annual_turnover", "annual_cost")
@@ -59,6 +59,11 @@ class Variant:
         places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
         return load_config(None, {**self.overrides, **places, "train.seed": seed}, environ={})
 
+    def measured(self, seed: int, config: Config) -> dict[str, Any]:
+        """The result of a training with a seed, and the names of both."""
+        measure = self.measure or (pretrain_and_measure if self.offline_only else train_and_measure)
+        return {"variant": self.name, "seed": seed, **measure(config)}
+
 
 def run_missing(variants: Sequence[Variant], folder: Path, runs: Path) -> list[dict[str, Any]]:
     """Train what is not there yet, and return every result.
@@ -79,16 +84,10 @@ def run_missing(variants: Sequence[Variant], folder: Path, runs: Path) -> list[d
     results = []
     for variant in variants:
         for seed in variant.seeds:
-            path = folder / f"{variant.name}-{seed}.json"
             config = variant.config(seed, runs)
             stamp = {"configuration": config_hash(config), "code": code_hash()}
-            found = json.loads(path.read_text()) if path.is_file() else {}
-            if {name: found.get(name) for name in stamp} != stamp:
-                whole = pretrain_and_measure if variant.offline_only else train_and_measure
-                measure = variant.measure or whole
-                found = {"variant": variant.name, "seed": seed, **stamp, **measure(config)}
-                write_atomically(path, json.dumps(found, indent=2, sort_keys=True) + "\n")
-            results.append(found)
+            path = folder / f"{variant.name}-{seed}.json"
+            results.append(kept_result(path, stamp, partial(variant.measured, seed, config)))
     return results
 
 
@@ -128,13 +127,12 @@ def table(results: Sequence[Mapping[str, Any]], classical: Mapping[str, Mapping[
     rows: list[list[object]] = []
     for name, metrics in classical.items():
         rows.append([name, "", *(_shown(key, [metrics[key]]) for key in SHOWN)])
-    for variant in dict.fromkeys(result["variant"] for result in results):
-        own = [result for result in results if result["variant"] == variant]
+    for variant, trainings in grouped(results, "variant").items():
         for stage in STAGES:
-            found = [result["validation"][stage] for result in own if stage in result["validation"]]
-            if found:
-                cells = [_shown(key, [metrics[key] for metrics in found]) for key in SHOWN]
-                rows.append([f"finflow, {variant}, {stage}", len(found), *cells])
+            measured = [result["validation"][stage] for result in trainings if stage in result["validation"]]
+            if measured:
+                cells = [_shown(key, [metrics[key] for metrics in measured]) for key in SHOWN]
+                rows.append([f"finflow, {variant}, {stage}", len(measured), *cells])
     return markdown_table(("", "seeds", *heads), rows)
 
 

@@ -8,10 +8,8 @@ drawn at random and held, anew for each fold, and the half of the assets that di
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,38 +18,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import Config, load_config
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.market_growth import equal_weight_moments
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.joined_verdict import judge_joined
 from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import Fold, folds_of, history_of, load_before_test
-from finflow.files import write_atomically
-from finflow.line_file import append_line
-from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
 from finflow.strategies.classical import EqualWeight, PatientEqualWeight, named_strategy
 from finflow.strategies.strategy import Information, Strategy, with_cash
-from scripts.evidence.null_markets import EVERY, TILT, FirstHalf, permuted_panel, wilson
-from scripts.evidence.tables import markdown_table
+from scripts.evidence.null_markets import (
+    EVERY,
+    TILT,
+    FirstHalf,
+    NullStudy,
+    Verdicts,
+    judge_missing,
+    permuted_panel,
+    process_after,
+    summarise_study,
+)
+from scripts.evidence.results import write_result
+from scripts.evidence.tables import markdown_table, share_interval
 
 FloatArray = NDArray[np.float64]
 
 RANDOM, WINNERS = "random portfolio", "past winners"
 RULES = ("inverse-volatility",)
-
-
-@dataclass(frozen=True)
-class JoinedStudy:
-    """Settings of the calibration of the joined verdict; as those of `NullStudy`."""
-
-    markets: int = 200
-    planted: int = 25
-    sizes: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
-    samples: int = 500
+STUDY = NullStudy(sizes=(0.25, 0.5, 0.75, 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +101,7 @@ def judge_joined_market(panel: MarketPanel, config: Config, seed: int, edge: flo
     """
     folds = folds_of("walk-forward", panel.n_bars, config.evaluation.protocol, history_of(panel))
     learned = folds[0].tests[0].start
-    features = compute_features(panel, learned)
-    moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, learned))
-    process = DecisionProcess(panel, features, config.env, config.objectives, moments)
+    process = process_after(panel, learned, config)
     played: list[tuple[Backtest, ...]] = []
     for fold in folds:
         rules = untrained(fold, panel, seed, config)
@@ -129,44 +122,23 @@ def judge_joined_market(panel: MarketPanel, config: Config, seed: int, edge: flo
     return found
 
 
-def study_joined(study: JoinedStudy, notes: Path) -> list[dict[str, Any]]:
-    """Judge every market of a study that is not in the notes yet: one line a market; of other code: passed over."""
+def study_joined(study: NullStudy, notes: Path) -> list[dict[str, Any]]:
+    """Judge every market of a study that is not in the notes yet: see `judge_missing`."""
     config = load_config(None, {"evaluation.rebalance_every": EVERY}, environ={})
     panel, _ = load_before_test(config)
-    stamp = {"code": code_hash(), "samples": study.samples}
-    lines = [json.loads(line) for line in notes.read_text("utf-8").splitlines()] if notes.is_file() else []
-    known = {(one["edge"], one["seed"]): one for one in lines if one["stamp"] == stamp}
-    markets = [(0.0, seed) for seed in range(study.markets)]
-    markets += [(size, seed) for size in study.sizes for seed in range(study.planted)]
-    for edge, seed in markets:
-        if (edge, seed) not in known:
-            market = permuted_panel(panel, range(panel.n_bars), seed, edge)
-            verdicts = judge_joined_market(market, config, seed, edge, study.samples)
-            known[edge, seed] = {"edge": edge, "seed": seed, "stamp": stamp, "verdicts": verdicts}
-            append_line(notes, json.dumps(known[edge, seed]))
-    return [known[market] for market in markets]
+
+    def judge(edge: float, seed: int) -> dict[str, Any]:
+        market = permuted_panel(panel, range(panel.n_bars), seed, edge)
+        return judge_joined_market(market, config, seed, edge, study.samples)
+
+    return judge_missing(study, {}, notes, judge)
 
 
-def summarise_joined(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Counts of answers by edge and strategy, and the median of the least difference."""
-    rows = []
-    for edge in dict.fromkeys(one["edge"] for one in results):
-        own = [one["verdicts"] for one in results if one["edge"] == edge]
-        for name in own[0]:
-            verdicts = [each[name] for each in own]
-            answers = Counter(each["answer"] for each in verdicts)
-            rows.append(
-                {
-                    "edge": edge,
-                    "strategy": name,
-                    "markets": len(verdicts),
-                    "days": verdicts[0]["days"],
-                    **{answer: answers[answer] for answer in ("yes", "not shown", "no")},
-                    "daily": sum(each["daily"] for each in verdicts),
-                    "least": float(np.median([each["least"] for each in verdicts])),
-                }
-            )
-    return rows
+#: Judged days, and the median of the least difference for a yes.
+FIGURES: dict[str, Callable[[Verdicts], Any]] = {
+    "days": lambda verdicts: verdicts[0]["days"],
+    "least": lambda verdicts: float(np.median([one["least"] for one in verdicts])),
+}
 
 
 def joined_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -174,8 +146,7 @@ def joined_table(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = ("not shown", "no", "daily")
     nulls, planted = [], []
     for row in rows:
-        low, high = wilson(row["yes"], row["markets"])
-        share = f"{row['yes'] / row['markets']:.1%} ({low:.1%} to {high:.1%})"
+        share = share_interval(row["yes"], row["markets"], method="wilson")
         shown = [row["markets"], row["yes"], share, *(row[key] for key in columns), f"{row['least']:.2f}"]
         if row["edge"] == 0.0:
             nulls.append([row["strategy"], *shown])
@@ -190,11 +161,9 @@ def joined_table(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def walk_forward_page(kept: Path, notes: Path, study: JoinedStudy | None = None) -> str:
+def walk_forward_page(kept: Path, notes: Path, study: NullStudy = STUDY) -> str:
     """Make what is missing, keep the counts, and give the tables of the page."""
-    study = study or JoinedStudy()
-    rows = summarise_joined(study_joined(study, notes))
-    content = {"code": code_hash(), "samples": study.samples, "rows": rows}
-    write_atomically(kept, json.dumps(content, indent=2, sort_keys=True) + "\n")
+    rows = summarise_study(study_joined(study, notes), FIGURES)
+    write_result(kept, {"code": code_hash(), "samples": study.samples, "rows": rows})
     made = f"{rows[0]['days']:,} judged days; {study.samples} resamples a verdict, mean block 21 days."
     return f"{joined_table(rows)}\nCode {code_hash()}; {made}\n"

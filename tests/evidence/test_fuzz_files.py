@@ -11,8 +11,7 @@ import pytest
 
 from finflow.errors import FinflowError
 from scripts.evidence import fuzz_files
-from scripts.evidence.fuzz_files import KINDS, Outcome, file_name, fuzz_kind, fuzz_missing
-from scripts.evidence.fuzz_page import fuzz_table
+from scripts.evidence.fuzz_files import KINDS, Outcome, file_name, fuzz_kind, fuzz_missing, fuzz_table
 from scripts.evidence.fuzz_readers import Reader
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")

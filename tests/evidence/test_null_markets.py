@@ -17,6 +17,7 @@ from finflow.strategies.classical import BuyAndHold, Momentum
 from finflow.strategies.strategy import Information
 from scripts.evidence import null_markets
 from scripts.evidence.null_markets import WARM_UP, FirstHalf, NullStudy, judge_market, permuted_panel
+from scripts.evidence.tables import share_interval
 
 DAYS = 900
 
@@ -134,8 +135,8 @@ def test_a_retraining_reads_the_verdict_of_its_report(tmp_path: Path) -> None:
 
 def test_the_interval_of_a_share_is_wilsons() -> None:
     """Brown, Cai and DasGupta 2001: 0 of 10 gives 0 to 0.278; and the two sides mirror each other."""
-    assert null_markets.wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert null_markets.wilson(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
+    assert share_interval(0, 10, 2, "wilson") == "0.00% (0.00% to 27.75%)"
+    assert share_interval(10, 10, 2, "wilson") == "100.00% (72.25% to 100.00%)"
 
 
 def test_the_first_half_is_held_equally() -> None:

@@ -44,7 +44,7 @@ def test_the_line_stays_until_the_results_are_others_and_goes_with_them() -> Non
 
 
 def test_writing_a_page_marks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "PAGES", tmp_path)
+    monkeypatch.setattr(evidence, "FOLDER", tmp_path)
     result = {"seconds": {"offline": 1.0}, "code": OLD}
     evidence._write("thresholds", "| table |\n", [result])
     assert f"> Made by code {OLD}" in (tmp_path / "thresholds.md").read_text()
@@ -61,11 +61,11 @@ def test_a_folder_is_marked_and_its_stale_pages_are_named(tmp_path: Path, capsys
 
 def test_stale_pages_are_told() -> None:
     """They do not fail the suite: results are made anew from time to time, and the code changes every day."""
-    found = describe_stale(evidence.PAGES)
+    found = describe_stale(evidence.FOLDER)
     if found:
         warnings.warn("pages of evidence that earlier code made:\n" + "\n".join(found), stacklevel=1)
 
 
-@pytest.mark.parametrize("path", sorted(evidence.PAGES.glob("*.md")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(evidence.FOLDER.glob("*.md")), ids=lambda path: path.stem)
 def test_every_page_names_the_code_that_made_it(path: Path) -> None:
     assert older_codes(path.read_text("utf-8"), "")

@@ -13,12 +13,11 @@ from finflow.experiments.jobs.folds import folds_of, history_of
 from finflow.market.panel import MarketPanel
 from finflow.strategies.strategy import Information
 from scripts.evidence import walk_forward_nulls
-from scripts.evidence.null_markets import permuted_panel
+from scripts.evidence.null_markets import NullStudy, permuted_panel
 from scripts.evidence.walk_forward_nulls import (
     RANDOM,
     WINNERS,
     HeldWeights,
-    JoinedStudy,
     judge_joined_market,
     untrained,
 )
@@ -86,7 +85,7 @@ def test_a_study_goes_on_where_it_stopped(
 
     monkeypatch.setattr(walk_forward_nulls, "judge_joined_market", once)
     monkeypatch.setattr(walk_forward_nulls, "load_before_test", lambda config: (panel, 500))
-    study = JoinedStudy(markets=2, planted=1, sizes=(0.5,), samples=100)
+    study = NullStudy(markets=2, planted=1, sizes=(0.5,), samples=100)
     page = walk_forward_nulls.walk_forward_page(tmp_path / "kept.json", tmp_path / "notes.jsonl", study)
     assert judged == [(0, 0.0), (1, 0.0), (0, 0.5)]
     assert walk_forward_nulls.walk_forward_page(tmp_path / "kept.json", tmp_path / "notes.jsonl", study) == page

@@ -1,0 +1,94 @@
+"""Results of evidence on the disk, made once for a state of the code, and the trainings that most of them are of."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from finflow.config import Config
+from finflow.evaluation.backtest import Backtest
+from finflow.files import write_atomically
+from finflow.training.phases.training_run import Validation
+from finflow.training.phases.training_state import ONLINE
+from finflow.training.trainer import FinFlowTrainer
+
+Result = Mapping[str, Any]
+
+
+def kept_result(path: Path, stamp: Result, make: Callable[[], Result]) -> dict[str, Any]:
+    """The result in a JSON file where its stamp is the same; else it is made anew and written.
+
+    Parameters
+    ----------
+    path : Path
+    stamp : mapping
+        Entries of the result that say what it was made by, such as the hash of the code.
+    make : callable
+        Gives the other entries.
+    """
+    result: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    if {name: result.get(name) for name in stamp} != stamp:
+        result = {**stamp, **make()}
+        write_result(path, result)
+    return result
+
+
+def write_result(path: Path, result: Result) -> None:
+    """Write a result as JSON."""
+    write_atomically(path, json.dumps(result, indent=2, sort_keys=True) + "\n")
+
+
+def grouped(results: Iterable[Result], *keys: str) -> dict[Any, list[Result]]:
+    """Results by an entry, or by a tuple of several; groups and their members are in the order of the results."""
+    groups: dict[Hashable, list[Result]] = {}
+    for one in results:
+        values = tuple(one[key] for key in keys)
+        groups.setdefault(values if len(keys) > 1 else values[0], []).append(one)
+    return groups
+
+
+def train_both(config: Config, **options: Any) -> FinFlowTrainer:
+    """Train both phases, without the report.
+
+    Parameters
+    ----------
+    config : Config
+    options
+        Of the trainer.
+    """
+    trainer = FinFlowTrainer(config, **options)
+    trainer.train_iql()
+    trainer.finetune()
+    return trainer
+
+
+class Training(NamedTuple):
+    """A training of both phases.
+
+    Attributes
+    ----------
+    trainer : FinFlowTrainer
+    backtests : list of Backtest
+        Of the validations of the online phase, the hand-over first.
+    seconds : dict of float
+        Processor time of each phase.
+    """
+
+    trainer: FinFlowTrainer
+    backtests: list[Backtest]
+    seconds: dict[str, float]
+
+
+def train_and_validate(config: Config, **options: Any) -> Training:
+    """Train both phases as `train_both` does, and keep the validations and the time of each phase."""
+    validations: list[Validation] = []
+    trainer = FinFlowTrainer(config, on_validation=validations.append, **options)
+    began = time.process_time()
+    trainer.train_iql()
+    middle = time.process_time()
+    trainer.finetune()
+    seconds = {"offline": round(middle - began, 1), "online": round(time.process_time() - middle, 1)}
+    return Training(trainer, [one.backtest for one in validations if one.phase == ONLINE], seconds)
