@@ -10,7 +10,7 @@ from typing import Any
 from finflow.config import config_hash
 from finflow.provenance import code_hash
 from scripts.evidence.durability import measure, small_config
-from scripts.evidence.fuzzing import fuzz
+from scripts.evidence.fuzz_checkpoints import fuzz
 from scripts.evidence.results import kept_result
 from scripts.evidence.tables import markdown_table
 

@@ -33,10 +33,10 @@ from numpy.random import Generator
 from finflow.errors import FinflowError
 from finflow.files import write_atomically
 from finflow.provenance import code_hash
+from scripts.evidence.fuzz_checkpoints import _peak
 from scripts.evidence.fuzz_mutations import BYTES, many_rows, parquet_changed
 from scripts.evidence.fuzz_readers import READERS, Reader
 from scripts.evidence.fuzz_stores import STORES
-from scripts.evidence.fuzzing import _peak
 from scripts.evidence.tables import markdown_table
 
 KINDS: dict[str, Callable[[Path], Reader]] = {**READERS, **STORES}

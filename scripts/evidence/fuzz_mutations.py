@@ -18,10 +18,27 @@ import pandas as pd
 import yaml
 from numpy.random import Generator
 
-from scripts.evidence.fuzzing import JUNK, NAMES, flipped, overwritten, truncated
-
 Mutation = Callable[[Generator, bytes], bytes]
 
+JUNK: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 2**31, -(2**63), 2**64, 10**400, 0.5, -1e308, 1e308),
+    *("", "x", "\0", "../../etc/passwd", "9" * 5000, "\ud800", "a" * 100_000, "[" * 2000),
+    *("!!python/object/apply:os.system [id]", [], {}, [[]], [None], {"x": 1}),
+)
+NAMES = (
+    "../../../tmp/x",
+    "/etc/passwd",
+    "..",
+    ".",
+    "a/../b",
+    "C:\\x",
+    "a\0b",
+    "a\nb",
+    "",
+    "~/.ssh",
+    "$(id)",
+    "x" * 5000,
+)
 CELLS = (
     *("", " ", "nan", "inf", "-inf", "1e400", "-1e308", "1e-400", "0x10", "1_000", "1,5", "9" * 5000, "١٢٣", "true"),
     *("2020-02-30", "0000-00-00", "99999-01-01", "2020-01-01T25:00", "1677-01-01", "9999-12-31", "today", "\0", '"'),
@@ -48,6 +65,28 @@ LAUGHS = "\n".join(
     [f"a0: &a0 {{{', '.join(f'k{n}: x' for n in range(9))}}}"]
     + [f"a{level}: &a{level} {{{', '.join(f'k{n}: *a{level - 1}' for n in range(9))}}}" for level in range(1, 12)]
 )
+
+
+def flipped(rng: Generator, content: bytes) -> bytes:
+    """One to eight bits."""
+    changed = bytearray(content)
+    for _ in range(int(rng.integers(1, 9))):
+        changed[int(rng.integers(len(content)))] ^= 1 << int(rng.integers(8))
+    return bytes(changed)
+
+
+def truncated(rng: Generator, content: bytes) -> bytes:
+    """Cut short, or a piece left out."""
+    start, end = sorted(int(place) for place in rng.integers(0, len(content), 2))
+    return content[:start] if rng.random() < 0.5 else content[:start] + content[max(end, start + 1) :]
+
+
+def overwritten(rng: Generator, content: bytes) -> bytes:
+    """A stretch of noise, zeros or other bytes of the file, or something appended."""
+    start, size = int(rng.integers(len(content))), int(2 ** rng.uniform(0, 14))
+    elsewhere = int(rng.integers(len(content)))
+    piece = (rng.bytes(size), bytes(size), content[elsewhere : elsewhere + size])[int(rng.integers(3))]
+    return content + piece if rng.random() < 0.2 else content[:start] + piece + content[start + size :]
 
 
 def replaced(rng: Generator, content: bytes) -> bytes:

@@ -38,6 +38,7 @@ from finflow.training.checkpoints.run_resolver import JOB, NOTE, resolve_run
 from finflow.training.data.offline_data import CARD
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.evaluations import _behaviour, _logged
+from scripts.evidence.fuzz_checkpoints import header_entries, header_size
 from scripts.evidence.fuzz_mutations import (
     Mutation,
     csv_changed,
@@ -47,7 +48,6 @@ from scripts.evidence.fuzz_mutations import (
     value_changed,
     yaml_changed,
 )
-from scripts.evidence.fuzzing import header_entries, header_size
 
 SETTINGS: dict[str, object] = {
     **{"market.source": "synthetic", "market.synthetic.bars": 700, "market.synthetic.assets": 3},
@@ -80,8 +80,14 @@ class Reader:
     read: Callable[[Path], object]
 
 
-def _prices(folder: Path, kind: str, frame: pd.DataFrame) -> Reader:
+def _file(name: str, content: bytes, change: Mutation, read: Callable[[Path], object]) -> Callable[[Path], Reader]:
+    """Maker of a reader of one file with one original."""
+    return lambda folder: Reader(folder / name, (content,), (change,), read)
+
+
+def _prices(folder: Path, kind: str, make: Callable[[], pd.DataFrame]) -> Reader:
     """A file of prices, opened as the source of a market."""
+    frame = make()
     path = folder / f"prices.{kind}"
     index = not isinstance(frame.index, pd.RangeIndex)
     content = frame.to_csv(index=index).encode() if kind == "csv" else frame.to_parquet(index=index)
@@ -100,41 +106,9 @@ def _long() -> pd.DataFrame:
     return rows.assign(Open=rows["Close"], High=rows["Close"] * 1.01, Low=rows["Close"] * 0.99, Volume=1000)
 
 
-def _wide_csv(folder: Path) -> Reader:
-    return _prices(folder, "csv", _closes())
-
-
-def _long_csv(folder: Path) -> Reader:
-    return _prices(folder, "csv", _long())
-
-
-def _two_lines_csv(folder: Path) -> Reader:
+def _two_lines() -> pd.DataFrame:
     levels = pd.MultiIndex.from_product([("Close", "Volume"), ASSETS], names=("Price", "Ticker"))
-    both = pd.concat([_closes(), 1000.0 * _closes()], axis=1)
-    return _prices(folder, "csv", both.set_axis(levels, axis=1))
-
-
-def _wide_parquet(folder: Path) -> Reader:
-    return _prices(folder, "parquet", _closes())
-
-
-def _long_parquet(folder: Path) -> Reader:
-    return _prices(folder, "parquet", _long())
-
-
-def _rates(folder: Path) -> Reader:
-    content = pd.DataFrame({"rate": 0.01}, DAYS).to_csv().encode()
-    return Reader(folder / "rates.csv", (content,), (csv_changed,), read_rates)
-
-
-def _names(folder: Path) -> Reader:
-    return Reader(folder / "tickers.txt", (b"AAPL, MSFT # two\nBRK-B\nSPY\n",), (csv_changed,), read_tickers)
-
-
-def _relatives(folder: Path) -> Reader:
-    content = "\n".join(["A B C", *("1.01 0.99 1.0" for _ in range(20))]).encode()
-    start = DAYS[0].date()
-    return Reader(folder / "relatives.txt", (content,), (csv_changed,), lambda path: prices_from_relatives(path, start))
+    return pd.concat([_closes(), 1000.0 * _closes()], axis=1).set_axis(levels, axis=1)
 
 
 def _decisions(folder: Path) -> Reader:
@@ -144,26 +118,6 @@ def _decisions(folder: Path) -> Reader:
     return Reader(
         folder / "decisions.csv", (content,), (csv_changed,), lambda path: read_decisions(path, panel, panel.n_bars)
     )
-
-
-def _holdings_csv(folder: Path) -> Reader:
-    content = b"ticker,shares\nA,10\nB,2.5\ncash,1000\n"
-    return Reader(folder / "held.csv", (content,), (csv_changed,), lambda path: read_holdings(path, ASSETS))
-
-
-def _holdings_json(folder: Path) -> Reader:
-    content = b'{"shares": {"A": 10, "B": 2.5}, "cash": 1000}'
-    return Reader(folder / "held.json", (content,), (json_changed,), lambda path: read_holdings(path, ASSETS))
-
-
-def _holdings_yaml(folder: Path) -> Reader:
-    content = b"shares:\n  A: 10\n  B: 2.5\ncash: 1000\n"
-    return Reader(folder / "held.yaml", (content,), (yaml_changed,), lambda path: read_holdings(path, ASSETS))
-
-
-def _fills(folder: Path) -> Reader:
-    content = b"ticker,shares,price,cost\nA,10,5.5,0.1\nB,-2,3,\n"
-    return Reader(folder / "fills.csv", (content,), (csv_changed,), lambda path: read_fills(path, ASSETS))
 
 
 def _configuration(folder: Path) -> Reader:
@@ -177,22 +131,22 @@ def _pair(day: int, better: str) -> dict[str, object]:
     return {"first": {"strategy": "momentum", **span}, "second": {"strategy": "cash", **span}, "better": better}
 
 
-def _pairs_json(folder: Path) -> Reader:
-    content = "".join(json.dumps(_pair(day, "tie")) + "\n" for day in range(6)).encode()
-    return Reader(folder / "pairs.jsonl", (content,), (json_changed,), lambda path: read_pairs([path]))
+def _pairs_of_strategies() -> bytes:
+    """Comparisons of two strategies, a JSON object a line."""
+    return "".join(json.dumps(_pair(day, "tie")) + "\n" for day in range(6)).encode()
 
 
-def _pairs_csv(folder: Path) -> Reader:
+def _pair_table() -> bytes:
+    """The same as a table."""
     columns = [f"{which}_{name}" for which in ("first", "second") for name in ("run", "strategy", "start", "end")]
     row = ",momentum,2020-01-01,2020-02-01,,cash,2020-01-01,2020-02-01,first\n"
-    content = (",".join([*columns, "better"]) + "\n" + 5 * row).encode()
-    return Reader(folder / "pairs.csv", (content,), (csv_changed,), lambda path: read_pairs([path]))
+    return (",".join([*columns, "better"]) + "\n" + 5 * row).encode()
 
 
-def _readings(folder: Path) -> Reader:
+def _readings() -> bytes:
+    """Entries of the ledger of readings, a JSON object a line."""
     one = Reading("p", "j", "agent", ("cash",), "c", 1, ("2020-01-01", "2021-01-01"), 0.1, "logs/x", "2022-01-01")
-    content = "".join(json.dumps(dataclasses.asdict(one)) + "\n" for _ in range(4)).encode()
-    return Reader(folder / "readings.jsonl", (content,), (json_changed,), lambda path: readings_of(path, "p"))
+    return "".join(json.dumps(dataclasses.asdict(one)) + "\n" for _ in range(4)).encode()
 
 
 def _log(folder: Path) -> Reader:
@@ -341,29 +295,46 @@ def _config(folder: Path) -> Config:
     return load_config(None, {**SETTINGS, **places}, environ={})
 
 
+HOLDINGS = partial(read_holdings, universe=ASSETS)
 READERS: dict[str, Callable[[Path], Reader]] = {
-    "CSV: prices, one column an asset": _wide_csv,
-    "CSV: prices, one row an asset": _long_csv,
-    "CSV: prices, two lines of names": _two_lines_csv,
-    "CSV: rates of cash": _rates,
+    "CSV: prices, one column an asset": partial(_prices, kind="csv", make=_closes),
+    "CSV: prices, one row an asset": partial(_prices, kind="csv", make=_long),
+    "CSV: prices, two lines of names": partial(_prices, kind="csv", make=_two_lines),
+    "CSV: rates of cash": _file(
+        "rates.csv", pd.DataFrame({"rate": 0.01}, DAYS).to_csv().encode(), csv_changed, read_rates
+    ),
     "CSV: decisions": _decisions,
-    "CSV: holdings": _holdings_csv,
-    "CSV: fills": _fills,
-    "CSV: pairs": _pairs_csv,
+    "CSV: holdings": _file("held.csv", b"ticker,shares\nA,10\nB,2.5\ncash,1000\n", csv_changed, HOLDINGS),
+    "CSV: fills": _file(
+        "fills.csv",
+        b"ticker,shares,price,cost\nA,10,5.5,0.1\nB,-2,3,\n",
+        csv_changed,
+        lambda path: read_fills(path, ASSETS),
+    ),
+    "CSV: pairs": _file("pairs.csv", _pair_table(), csv_changed, lambda path: read_pairs([path])),
     "CSV: returns of a report": partial(_path_of_report, name="returns.csv"),
     "CSV: returns of a compared run": partial(_run_json, name="reports/returns.csv"),
-    "text: names of assets": _names,
-    "text: price relatives": _relatives,
-    "Parquet: prices, one column an asset": _wide_parquet,
-    "Parquet: prices, one row an asset": _long_parquet,
+    "text: names of assets": _file("tickers.txt", b"AAPL, MSFT # two\nBRK-B\nSPY\n", csv_changed, read_tickers),
+    "text: price relatives": _file(
+        "relatives.txt",
+        "\n".join(["A B C", *("1.01 0.99 1.0" for _ in range(20))]).encode(),
+        csv_changed,
+        lambda path: prices_from_relatives(path, DAYS[0].date()),
+    ),
+    "Parquet: prices, one column an asset": partial(_prices, kind="parquet", make=_closes),
+    "Parquet: prices, one row an asset": partial(_prices, kind="parquet", make=_long),
     "Parquet: holdings of a report": partial(_path_of_report, name="holdings.parquet"),
     "Parquet: trades of a report": partial(_path_of_report, name="trades.parquet"),
     "YAML: configuration": _configuration,
     "YAML: configuration of a compared run": partial(_run_json, name="config.yaml"),
-    "YAML: holdings": _holdings_yaml,
-    "JSON: holdings": _holdings_json,
-    "JSON: pairs, a line each": _pairs_json,
-    "JSON: test readings, a line each": _readings,
+    "YAML: holdings": _file("held.yaml", b"shares:\n  A: 10\n  B: 2.5\ncash: 1000\n", yaml_changed, HOLDINGS),
+    "JSON: holdings": _file("held.json", b'{"shares": {"A": 10, "B": 2.5}, "cash": 1000}', json_changed, HOLDINGS),
+    "JSON: pairs, a line each": _file(
+        "pairs.jsonl", _pairs_of_strategies(), json_changed, lambda path: read_pairs([path])
+    ),
+    "JSON: test readings, a line each": _file(
+        "readings.jsonl", _readings(), json_changed, lambda path: readings_of(path, "p")
+    ),
     "JSON: paper trading, a line each": _log,
     "JSON: metrics of a report": partial(_run_json, name="reports/metrics.json"),
     "JSON: manifest": partial(_run_json, name="manifest.json"),

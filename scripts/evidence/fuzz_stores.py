@@ -16,9 +16,9 @@ from finflow.experiments.tuning import trial_store
 from finflow.experiments.tuning.optuna_storage import JOURNAL, display_url, storage_errors
 from finflow.experiments.tuning.study_report import returns_of
 from finflow.experiments.tuning.study_results import ATTRIBUTES, best_trial, describe_outcome, encode_returns
+from scripts.evidence.fuzz_checkpoints import Fuzzer, facts_replaced, header_entries, header_size, tensors_replaced
 from scripts.evidence.fuzz_mutations import Mutation, json_changed, sqlite_changed
 from scripts.evidence.fuzz_readers import Reader
-from scripts.evidence.fuzzing import Fuzzer, facts_replaced, header_entries, header_size, tensors_replaced
 
 IDENTITY = {"objective": "sharpe", "space": '{"bcell.tau": "0.1 to 1"}', "market": "m"}
 PATIENCE = 0.5

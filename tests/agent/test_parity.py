@@ -7,39 +7,21 @@ out here from the stored weights; whatever is a loss, a weight or a target goes 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import Networks
 from finflow.agent.losses import losses
 from finflow.config import BCellConfig
-from scripts.evidence.box_task import BoxCritic, BoxPolicy, BoxValue, box_batch
+from scripts.evidence.box_task import BoxCritic, BoxPolicy, BoxValue
+from tests.agent.parity import TYPES, Arrays, layers, load, take_over, their_batch
 
-FIXTURES = Path(__file__).parent / "fixtures"
 GAMMA, EXPECTILE, TEMPERATURE = 0.97, 0.8, 5.0
 TOLERANCE = 1e-5
-TYPES = [torch.float32, torch.float64]
-Arrays = dict[str, Tensor]
-
-
-def load(name: str, dtype: torch.dtype) -> Arrays:
-    """The arrays of one fixture."""
-    with np.load(FIXTURES / f"d3rlpy_{name}.npz") as file:
-        return {key: torch.from_numpy(file[key]).to(dtype) for key in file.files if key != "d3rlpy_version"}
-
-
-def layers(arrays: Arrays, name: str, rows: Tensor) -> Tensor:
-    """Linear layers with a ReLU after each but the last: the encoders and heads of d3rlpy."""
-    count = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in arrays)
-    for index in range(count):
-        rows = rows @ arrays[f"{name}.{index}.weight"].T + arrays[f"{name}.{index}.bias"]
-        rows = rows.relu() if index < count - 1 else rows
-    return rows
 
 
 def critics(arrays: Arrays, name: str, observations: Tensor, actions: Tensor) -> Tensor:
@@ -74,7 +56,7 @@ def log_probabilities(arrays: Arrays) -> Tensor:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_v_loss_is_that_of_d3rlpy(dtype: torch.dtype) -> None:
     # the mean over the batch of |tau - 1(u < 0)| u^2, without a factor of a half, on both sides
-    arrays = load("iql", dtype)
+    arrays = load("d3rlpy_iql", dtype)
     value = layers(arrays, "value", arrays["batch.observations"])[:, 0]
     loss = losses.expectile_loss(advantage(arrays) + value, value, EXPECTILE)
     assert loss.item() == pytest.approx(arrays["v_loss"].item(), abs=TOLERANCE)
@@ -84,7 +66,7 @@ def test_v_loss_is_that_of_d3rlpy(dtype: torch.dtype) -> None:
 def test_q_loss_is_that_of_d3rlpy(dtype: torch.dtype) -> None:
     # the sum over critics of the mean over the batch, without a factor of a half, on both sides; both use V(s')
     # itself, not a target network of V
-    arrays = load("iql", dtype)
+    arrays = load("d3rlpy_iql", dtype)
     next_value = layers(arrays, "value", arrays["batch.next_observations"])[:, 0]
     target = losses.bellman_target(
         column(arrays, "batch.rewards"), column(arrays, "batch.terminals"), next_value, GAMMA
@@ -95,7 +77,7 @@ def test_q_loss_is_that_of_d3rlpy(dtype: torch.dtype) -> None:
 
 def test_advantage_weights_are_those_of_d3rlpy() -> None:
     # d3rlpy cuts exp(beta A) at 100, we cut beta A at log 100: the same number, without an infinity on the way
-    arrays = load("iql", torch.float64)
+    arrays = load("d3rlpy_iql", torch.float64)
     weights = losses.advantage_weights(advantage(arrays), TEMPERATURE)
     np.testing.assert_allclose(weights, column(arrays, "advantage_weights"), rtol=TOLERANCE)
     assert (weights > 99.999).any()  # the cut is at work in this batch
@@ -104,14 +86,16 @@ def test_advantage_weights_are_those_of_d3rlpy() -> None:
 
 def test_policy_loss_is_that_of_d3rlpy() -> None:
     # d3rlpy does not divide by the dimensions of the action, so neither do we here: n_dimensions = 1
-    arrays = load("iql", torch.float64)  # in float32 rounding alone moves a loss of 101 by more than the tolerance
+    arrays = load(
+        "d3rlpy_iql", torch.float64
+    )  # in float32 rounding alone moves a loss of 101 by more than the tolerance
     weights = losses.advantage_weights(advantage(arrays), TEMPERATURE)
     loss = losses.weighted_likelihood_loss(log_probabilities(arrays), weights, 1)
     assert loss.item() == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)
 
 
 def test_the_networks_written_out_here_are_those_of_d3rlpy() -> None:
-    arrays = load("iql", torch.float64)
+    arrays = load("d3rlpy_iql", torch.float64)
     for name, observations in (("values", "batch.observations"), ("next_values", "batch.next_observations")):
         np.testing.assert_allclose(layers(arrays, "value", arrays[observations]), arrays[name], atol=TOLERANCE)
     np.testing.assert_allclose(log_probabilities(arrays), column(arrays, "log_probabilities"), atol=TOLERANCE)
@@ -122,7 +106,7 @@ def test_the_networks_written_out_here_are_those_of_d3rlpy() -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_td3bc_critic_target_and_loss_are_those_of_d3rlpy(dtype: torch.dtype) -> None:
     # smoothing noise of deviation 0.2 cut at 0.5, the action cut to -1..1, the least value over target critics
-    arrays = load("td3bc", dtype)
+    arrays = load("d3rlpy_td3bc", dtype)
     smoothed = layers(arrays, "target_policy", arrays["batch.next_observations"]).tanh()
     smoothed = (smoothed + (0.2 * arrays["noise"]).clamp(-0.5, 0.5)).clamp(-1.0, 1.0)
     ahead = critics(arrays, "target_critic", arrays["batch.next_observations"], smoothed)
@@ -137,7 +121,7 @@ def test_td3bc_critic_target_and_loss_are_those_of_d3rlpy(dtype: torch.dtype) ->
 
 def test_td3bc_policy_loss_is_that_of_d3rlpy() -> None:
     # lambda = 2.5 / mean |Q| by the first critic, without gradient; the squared error is meant over dimensions too
-    arrays = load("td3bc", torch.float64)
+    arrays = load("d3rlpy_td3bc", torch.float64)
     action = layers(arrays, "policy", arrays["batch.observations"]).tanh()
     value = critics(arrays, "critic", arrays["batch.observations"], action)[0]
     distance = (action - arrays["batch.actions"]).square().mean(dim=1)
@@ -145,20 +129,10 @@ def test_td3bc_policy_loss_is_that_of_d3rlpy() -> None:
     assert losses.td3bc_loss(value, distance).item() == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)
 
 
-def take_over(arrays: Arrays, names: list[str], network: nn.Module) -> None:
-    """Put d3rlpy's layers into our ensemble's, (E, inputs, outputs), its single output first."""
-    with torch.no_grad():
-        for index, layer in enumerate((network.first, network.second, network.last)):
-            for member, name in enumerate(names):
-                weight, bias = arrays[f"{name}.{index}.weight"].T, arrays[f"{name}.{index}.bias"]
-                layer.weight[member, :, : weight.shape[1]] = weight
-                layer.bias[member, 0, : weight.shape[1]] = bias
-
-
 def test_an_update_of_iql_reports_the_losses_of_d3rlpy() -> None:
     # the learner itself, on the networks for Box tasks; d3rlpy computes all losses before any step, we V's first, so
     # steps are next to nothing here
-    arrays = load("iql", torch.float64)
+    arrays = load("d3rlpy_iql", torch.float64)
     config = BCellConfig(
         gamma=GAMMA,
         iql_expectile=EXPECTILE,
@@ -179,14 +153,7 @@ def test_an_update_of_iql_reports_the_losses_of_d3rlpy() -> None:
     take_over(arrays, ["target_critic.0", "target_critic.1"], learner.target_critic.layers)
     with torch.no_grad():
         learner.policy.log_scale.copy_(-5.0 + 7.0 * arrays["policy.log_deviation_parameter"][0].sigmoid())
-    batch = box_batch(
-        arrays["batch.observations"],
-        arrays["batch.actions"],
-        column(arrays, "batch.rewards"),
-        column(arrays, "batch.terminals"),
-        arrays["batch.next_observations"],
-    )
-    metrics = learner.update(batch, 0.0, generator)
+    metrics = learner.update(their_batch(arrays), 0.0, generator)
     for name in ("v_loss", "q_loss", "policy_loss"):
         assert metrics[name].item() == pytest.approx(arrays[name].item(), abs=TOLERANCE), name
 
@@ -194,7 +161,7 @@ def test_an_update_of_iql_reports_the_losses_of_d3rlpy() -> None:
 def test_cloning_is_that_of_d3rlpy_under_a_scale_of_one() -> None:
     # d3rlpy's cloning is the squared error of a deterministic policy, meant over batch and dimensions; ours is a
     # likelihood, which at a deviation of one is half of it per dimension, and a constant
-    arrays = load("bc", torch.float64)
+    arrays = load("d3rlpy_bc", torch.float64)
     mean = layers(arrays, "policy", arrays["batch.observations"]).tanh()
     density = torch.distributions.Normal(mean, 1.0).log_prob(arrays["batch.actions"]).sum(dim=1)
     loss = losses.weighted_likelihood_loss(density, torch.ones_like(density), mean.shape[1])

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from finflow.agent.learners import soft_actor_critic
 from finflow.agent.learners.bcell import BCell
@@ -22,30 +21,12 @@ from finflow.agent.losses import losses, regularisers
 from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.config import BCellConfig
 from scripts.evidence.box_sac import LOG_SCALE_RANGE, SquashedNormal, box_agent
-from scripts.evidence.box_task import BoxLayers, box_batch
+from tests.agent.parity import TYPES, Arrays, layers, load, take_over, their_batch
 
-FIXTURES = Path(__file__).parent / "fixtures"
 GAMMA, TEMPERATURE, TOLERANCE = 0.97, 0.3, 1e-5
 SIZE, OBSERVATION, ACTION, HIDDEN = 32, 5, 3, 8
 DROPPED = 2  # of each of TQC's critics
 WEIGHT, THRESHOLD = 5.0, 0.7  # of d3rlpy's conservative penalty
-TYPES = [torch.float32, torch.float64]
-Arrays = dict[str, Tensor]
-
-
-def load(name: str, dtype: torch.dtype = torch.float64) -> Arrays:
-    """The arrays of one fixture."""
-    with np.load(FIXTURES / f"{name}.npz") as file:
-        return {key: torch.from_numpy(file[key]).to(dtype) for key in file.files if "version" not in key}
-
-
-def layers(arrays: Arrays, name: str, rows: Tensor) -> Tensor:
-    """Linear layers with a ReLU after each but the last."""
-    count = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in arrays)
-    for index in range(count):
-        rows = rows @ arrays[f"{name}.{index}.weight"].T + arrays[f"{name}.{index}.bias"]
-        rows = rows.relu() if index < count - 1 else rows
-    return rows
 
 
 def policy(arrays: Arrays, name: str, observations: Tensor) -> SquashedNormal:
@@ -143,7 +124,7 @@ def test_truncated_target_is_that_of_tqc(dtype: torch.dtype) -> None:
 
 def test_actor_loss_is_that_of_tqc() -> None:
     # the mean over critics, where SAC takes the least
-    arrays = load("sb3_tqc")
+    arrays = load("sb3_tqc", torch.float64)
     actions, log_density = drawn(arrays, "batch.observations", 0)
     value = critics(arrays, "critic", arrays["batch.observations"], actions)[:, :, 0].mean(dim=-1).mean(dim=0)
     loss = losses.actor_loss(log_density[:, 0], value, torch.tensor(TEMPERATURE, dtype=torch.float64), 1)
@@ -188,13 +169,13 @@ def test_conservative_penalty_is_that_of_d3rlpy(dtype: torch.dtype) -> None:
 
 
 def test_cal_ql_with_an_infinite_lower_bound_is_cql_and_with_a_high_one_is_not() -> None:
-    arrays = load("d3rlpy_cql")
+    arrays = load("d3rlpy_cql", torch.float64)
     assert penalty(arrays, calibration=-math.inf).item() == pytest.approx(of_d3rlpy(arrays), abs=TOLERANCE)
     assert penalty(arrays, calibration=1.0).item() > of_d3rlpy(arrays) + 0.01
 
 
 def test_actor_loss_is_that_of_d3rlpy() -> None:
-    arrays = load("d3rlpy_cql")
+    arrays = load("d3rlpy_cql", torch.float64)
     decided = policy(arrays, "policy", arrays["batch.observations"])
     actions, log_density = decided.sample(arrays["actor_noise"].unsqueeze(1))
     value = critics(arrays, "critic", arrays["batch.observations"], actions)[..., 0, 0].min(dim=0).values
@@ -203,17 +184,6 @@ def test_actor_loss_is_that_of_d3rlpy() -> None:
 
 
 # the whole update -------------------------------------------------------------------------------
-
-
-def take_over(arrays: Arrays, names: list[str], network: nn.Module) -> None:
-    """Put their layers into our ensemble's, (E, inputs, outputs)."""
-    assert isinstance(network, BoxLayers)
-    with torch.no_grad():
-        for index, layer in enumerate((network.first, network.second, network.last)):
-            for member, name in enumerate(names):
-                weight, bias = arrays[f"{name}.{index}.weight"].T, arrays[f"{name}.{index}.bias"]
-                layer.weight[member, :, : weight.shape[1]] = weight
-                layer.bias[member, 0, : weight.shape[1]] = bias
 
 
 def agent_of(arrays: Arrays, actor: str, targets: str, **settings: object) -> BCell:
@@ -242,15 +212,9 @@ def hand_out(noise: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> Iterator[T
 
 def test_an_update_reports_the_losses_of_sb3_sac(monkeypatch: pytest.MonkeyPatch) -> None:
     # entropy is per dimension with us, so the temperature is three times SB3's for the same objective
-    arrays = load("sb3_sac")
+    arrays = load("sb3_sac", torch.float64)
     agent = agent_of(arrays, "actor", "target_critic", cql_alpha=0.0)
-    batch = box_batch(
-        arrays["batch.observations"],
-        arrays["batch.actions"],
-        arrays["batch.rewards"][:, 0],
-        arrays["batch.dones"][:, 0],
-        arrays["batch.next_observations"],
-    )
+    batch = their_batch(arrays, "dones")
     handed = hand_out([arrays["noise"][0], arrays["noise"][1]], monkeypatch)
     metrics = agent.update_sac(batch, None, torch.Generator(), 0, alpha=ACTION * TEMPERATURE)
     assert next(handed, None) is None
@@ -261,16 +225,10 @@ def test_an_update_reports_the_losses_of_sb3_sac(monkeypatch: pytest.MonkeyPatch
 
 def test_an_update_reports_the_conservative_penalty_of_d3rlpy(monkeypatch: pytest.MonkeyPatch) -> None:
     # as published where the action has one free dimension; ours counts entropy per dimension, so we are told of one
-    arrays = load("d3rlpy_cql")
+    arrays = load("d3rlpy_cql", torch.float64)
     agent = agent_of(arrays, "policy", "critic", cql_samples=arrays["uniform"].shape[1])
     monkeypatch.setattr(type(agent.policy), "free_dimensions", lambda self, actions, states: 1)
-    batch = box_batch(
-        arrays["batch.observations"],
-        arrays["batch.actions"],
-        arrays["batch.rewards"][:, 0],
-        arrays["batch.terminals"][:, 0],
-        arrays["batch.next_observations"],
-    )._replace(calibrations=torch.full((SIZE,), -math.inf, dtype=torch.float64))
+    batch = their_batch(arrays)._replace(calibrations=torch.full((SIZE,), -math.inf, dtype=torch.float64))
     first = arrays["actor_noise"].unsqueeze(1)
     noise = [torch.cat([first, arrays["noise"][place].transpose(0, 1)], dim=1) for place in range(2)]
     handed = hand_out(noise, monkeypatch)

@@ -12,7 +12,7 @@ import torch
 from finflow.config import Config
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
-from scripts.evidence import fuzzing
+from scripts.evidence import fuzz_checkpoints
 from scripts.evidence.durability import (
     FAULTS,
     Whole,
@@ -24,7 +24,7 @@ from scripts.evidence.durability import (
     undisturbed,
 )
 from scripts.evidence.durability_page import durability_page
-from scripts.evidence.fuzzing import KINDS, Fuzzer
+from scripts.evidence.fuzz_checkpoints import KINDS, Fuzzer
 from tests.short_trainings import MONTH_TO_VALIDATE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
@@ -89,7 +89,7 @@ def test_a_limit_that_the_system_itself_sets_leaves_the_file_before(tmp_path: Pa
 
 
 def test_files_made_to_mislead_end_in_one_clear_line(tmp_path: Path) -> None:
-    found = fuzzing.fuzz(tmp_path, 126)
+    found = fuzz_checkpoints.fuzz(tmp_path, 126)
     assert found["wrong"] == []
     assert found["memory"] < 200
     for kind in KINDS:
@@ -111,8 +111,8 @@ def test_the_watch_over_them_sees_what_it_should(
 ) -> None:
     fuzzer = object.__new__(Fuzzer)
     fuzzer.path, fuzzer.events, fuzzer.watching = tmp_path / "file", [], False
-    fuzzing.sys.addaudithook(fuzzer._heard)
-    monkeypatch.setattr(fuzzing, "read_checkpoint", fault)
+    fuzz_checkpoints.sys.addaudithook(fuzzer._heard)
+    monkeypatch.setattr(fuzz_checkpoints, "read_checkpoint", fault)
     assert fuzzer.opened(b"").startswith(words)
 
 

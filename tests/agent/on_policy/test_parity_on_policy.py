@@ -5,10 +5,8 @@ From the same weights, rollout and noise; the numbers are theirs (`../fixtures/m
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -27,18 +25,11 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
 from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.agent.on_policy.task_policies import TaskActorCritic
+from tests.agent.parity import Arrays, load
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 KINDS = ["box", "discrete"]
 GAMMA, LAMBDA, CLIP, VALUE_CLIP, ENTROPY, RATE = 0.97, 0.9, 0.2, 0.1, 0.01, 3e-3
 TOLERANCE, STEP_TOLERANCE = 1e-5, 1e-4
-Arrays = dict[str, Tensor]
-
-
-def load(name: str) -> Arrays:
-    """The arrays of one fixture."""
-    with np.load(FIXTURES / f"{name}.npz") as file:
-        return {key: torch.from_numpy(file[key]) for key in file.files if key != "version"}
 
 
 def agent_with(arrays: Arrays, kind: Any, when: str) -> TaskActorCritic:

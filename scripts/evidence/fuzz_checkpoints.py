@@ -13,7 +13,6 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,56 +29,14 @@ from finflow.training.checkpoints.checkpoint_reader import policy_of, read_check
 from finflow.training.data.training_data import TrainingData
 from finflow.training.phases.training_state import start_offline, start_online
 from scripts.evidence.durability import small_config
+from scripts.evidence.fuzz_mutations import JUNK, NAMES, Mutation, flipped, overwritten, truncated
 from scripts.evidence.results import train_both
 
-JUNK: tuple[Any, ...] = (
-    *(None, True, False, 0, -1, 1, 2**31, -(2**63), 2**64, 10**400, 0.5, -1e308, 1e308),
-    *("", "x", "\0", "../../etc/passwd", "9" * 5000, "\ud800", "a" * 100_000, "[" * 2000),
-    *("!!python/object/apply:os.system [id]", [], {}, [[]], [None], {"x": 1}),
-)
-NAMES = (
-    "../../../tmp/x",
-    "/etc/passwd",
-    "..",
-    ".",
-    "a/../b",
-    "C:\\x",
-    "a\0b",
-    "a\nb",
-    "",
-    "~/.ssh",
-    "$(id)",
-    "x" * 5000,
-)
 DTYPES = ("F64", "I8", "BF16", "F8_E4M3", "F8_E8M0", "F4", "C64", "U64", "BOOL", "X", "", "OBJECT")
 WATCHED: tuple[str, ...] = (
     *("exec", "compile", "import", "code.__new__", "pickle.", "marshal.", "ctypes.", "socket.connect", "subprocess."),
     *("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.remove", "os.rename", "os.mkdir", "shutil."),
 )
-
-Mutation = Callable[[Generator, bytes], bytes]
-
-
-def flipped(rng: Generator, content: bytes) -> bytes:
-    """One to eight bits."""
-    changed = bytearray(content)
-    for _ in range(int(rng.integers(1, 9))):
-        changed[int(rng.integers(len(content)))] ^= 1 << int(rng.integers(8))
-    return bytes(changed)
-
-
-def truncated(rng: Generator, content: bytes) -> bytes:
-    """Cut short, or a piece left out."""
-    start, end = sorted(int(place) for place in rng.integers(0, len(content), 2))
-    return content[:start] if rng.random() < 0.5 else content[:start] + content[max(end, start + 1) :]
-
-
-def overwritten(rng: Generator, content: bytes) -> bytes:
-    """A stretch of noise, zeros or other bytes of the file, or something appended."""
-    start, size = int(rng.integers(len(content))), int(2 ** rng.uniform(0, 14))
-    elsewhere = int(rng.integers(len(content)))
-    piece = (rng.bytes(size), bytes(size), content[elsewhere : elsewhere + size])[int(rng.integers(3))]
-    return content + piece if rng.random() < 0.2 else content[:start] + piece + content[start + size :]
 
 
 def header_size(rng: Generator, content: bytes) -> bytes:
