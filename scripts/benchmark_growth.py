@@ -121,7 +121,7 @@ def measure_case(case: Case) -> dict[str, float]:
     return found
 
 
-def measure_apart(case: Case) -> dict[str, float]:
+def measure_in_process(case: Case) -> dict[str, float]:
     """Figures of one case, measured in a new process."""
     command = [sys.executable, str(Path(__file__)), *(str(number) for number in case)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -162,7 +162,7 @@ def benchmark_growth(_: argparse.Namespace) -> None:
     """Measure every case, and write the page."""
     found: dict[Case, dict[str, float]] = {}
     for case in cases():
-        found[case] = measure_apart(case)
+        found[case] = measure_in_process(case)
         print(growth_table({case: found[case]}).splitlines()[2], flush=True)
     machine = (
         f"{processor_name()}, one thread: matrix products {gemm_rate() / 1e9:.0f} GFLOP/s, copies in the caches "

@@ -1,7 +1,7 @@
 """Seconds of a default training, by phase and by operation: `python scripts/benchmark.py training`.
 
 One training with the default configuration on the embedded market is timed, each part without what it calls of the
-others; then a few updates of each phase are taken apart, on one thread. The time of every operation is shown with its
+others; then a few updates of each phase are profiled, on one thread. The time of every operation is shown with its
 bound: the larger of its floating-point operations over the rate of a large matrix product and its bytes over the
 rate of a memory copy in the caches, both measured here. The page docs/reference/speed.md is written anew.
 """
@@ -34,7 +34,7 @@ from finflow.training.phases import finetune_rollouts
 from finflow.training.trainer import FinFlowTrainer
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "speed.md"
-UPDATES = 5  # that are taken apart
+UPDATES = 5  # that are profiled
 WARM = 3  # before those
 SHOWN = 12  # operations with the most time
 #: Name -> module and function that it is timed at; what a part calls of the others counts as theirs.
@@ -218,7 +218,7 @@ def operation_table(operations: list[Operation]) -> str:
 
 
 def benchmark_training(_: argparse.Namespace) -> None:
-    """Time a default training, take its updates apart, and write the page."""
+    """Time a default training, profile its updates, and write the page."""
     spent = Spent()
     config = load_config(None, {}, environ={})
     with tempfile.TemporaryDirectory(prefix="finflow-speed-") as name:

@@ -1,4 +1,4 @@
-"""Evidence about what single parts of the default agent are worth: where something is planted, and on real prices.
+"""Contribution of single parts of the default agent: where a signal is planted, and on real prices.
 
 Each part is left out alone, with the same seeds: samples of a market of hidden regimes that the default was not chosen
 by, and seeds of trainings on the embedded prices. Validation is read once a training, the test window never.
@@ -92,8 +92,8 @@ def ablation_table(results: Sequence[Mapping[str, Any]]) -> str:
     """Markdown table: mean over seeds with half the width of its 95 % interval, and differences seed by seed."""
     heads = ["finflow"]
     for market in MARKETS:
-        worth = "score" if market == "regime" else "Sharpe"
-        heads += [f"{market}: {worth}", "less the default's", "confidence", "turnover a year"]
+        measure_of = "score" if market == "regime" else "Sharpe"
+        heads += [f"{market}: {measure_of}", "less the default's", "confidence", "turnover a year"]
     rows = []
     for part, (heading, _) in PARTS.items():
         row: list[object] = [heading]
@@ -104,7 +104,7 @@ def ablation_table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(results: Sequence[Mapping[str, Any]], market: str, part: str) -> list[str]:
-    """Worth of a training without a part in a market; empty where it was not trained."""
+    """Performance of a training without a part in a market; empty where it was not trained."""
     own, whole = (_of(results, market, name, "end") for name in (part, WHOLE))
     if not len(own):
         return ["", "", "", ""]

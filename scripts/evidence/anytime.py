@@ -1,7 +1,7 @@
-"""Error rate and power of paper trading's sequential test under a look every day, beside tests that are no such.
+"""Error rate and power of paper trading's sequential test, made every day, and of tests that are not sequential.
 
 A path is a backtest and an account after it, drawn from one law, so that the account behaves like its backtest. What is
-tested is `Expectation`, as paper trading calls it. Beside it:
+tested is `Expectation`, as paper trading calls it, and for comparison:
 
 - the same test on a clock of bars, which takes returns as normal, independent and of one deviation;
 - Welch's t test of the account's mean against the backtest's at 5 %, made again every day from the 21st on;
@@ -198,11 +198,11 @@ def _first(hits: NDArray[np.bool_]) -> float:
 def _by_bars(expected: Expectation, account: FloatArray) -> FloatArray:
     """Logarithm of the evidence on a clock of bars, (n,)."""
     count = np.arange(1.0, len(account) + 1.0)
-    apart = np.cumsum(np.log1p(account)) - count * expected.mean
+    excess = np.cumsum(np.log1p(account)) - count * expected.mean
     within = expected.deviation**2 * (count + count**2 / expected.count)
     beyond = (count * SHIFT * expected.deviation) ** 2 / expected.bars_per_year
     total = within + beyond
-    return np.asarray(0.5 * np.log(within / total) + apart**2 * beyond / (2.0 * within * total))
+    return np.asarray(0.5 * np.log(within / total) + excess**2 * beyond / (2.0 * within * total))
 
 
 def _distant(expected: Expectation, account: FloatArray) -> NDArray[np.bool_]:
@@ -227,7 +227,7 @@ def _critical(freedom: FloatArray) -> FloatArray:
 
 
 def measure(study: AnytimeStudy, panel: MarketPanel, rules: Mapping[str, FloatArray]) -> dict[str, Any]:
-    """Counts of paths on which each test ever said that the account had left its backtest, and when.
+    """Counts of paths on which each test ever rejected that the account behaves like its backtest, and when.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """The B-Cell's own online update on any gymnasium task with a Box of observations and a Box of actions.
 
-A squashed normal policy with the interface of the portfolio's, beside the critics of `box_task`. What is learned, and
+A squashed normal policy with the interface of the portfolio's, for the critics of `box_task`. What is learned, and
 how, is `BCell.update_sac` unchanged: so what SAC is known to do on its usual tasks, this code can be held to.
 
 References

@@ -107,7 +107,7 @@ class BoxPolicy(nn.Module):
         return mean
 
     def pathwise_gradient(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> PathwiseGradient:
-        """The mean action, and the likelihood of the data's; there is nothing else to learn beside them."""
+        """The mean action, and the likelihood of the data's; there is nothing else to learn."""
         cloning, metrics = self.imitation_loss(batch, torch.ones_like(weights))
         return PathwiseGradient(self(batch.states), cloning, torch.zeros_like(cloning), metrics)
 

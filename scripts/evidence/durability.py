@@ -1,8 +1,8 @@
 """Evidence about durability: trainings that are killed, run out of disk or lose power, and files made to mislead.
 
-A small training on a made-up market is run once undisturbed. Then the same training is disturbed, in a forked process,
-at a step that was drawn: an update, or a step of a write (half of the bytes written, the flush, the rename, the second
-name). What counts is the final checkpoint, byte for byte.
+A small training on a synthetic market is run once undisturbed. Then the same training is disturbed, in a forked
+process, at a step that was drawn: an update, or a step of a write (half of the bytes written, the flush, the rename,
+the second name). The final checkpoint is compared byte for byte.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _keys(kind: str) -> dict[str, object]:
 
 
 def measure_honest(config: Config) -> dict[str, Any]:
-    """Train a small agent, and score it beside what `measure_rules` scores."""
+    """Train a small agent, and score it with what `measure_rules` scores."""
     trainer = train_both(config)
     policy = policy_of(read_checkpoint(trainer.run_folder), trainer.device)
     return measure_rules(config, [AgentStrategy(policy, trainer.device)])

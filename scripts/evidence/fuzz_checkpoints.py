@@ -2,7 +2,7 @@
 
 Each is opened as a resume opens it. What may come of it is one CheckpointError, or, where the hash is right and what
 was changed decides nothing, a training that can go on. An audit hook of the interpreter watches that nothing is
-executed, imported, started, connected to, or opened beside the file itself.
+executed, imported, started, connected to, or opened but the file itself.
 """
 
 from __future__ import annotations

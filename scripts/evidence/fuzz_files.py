@@ -2,8 +2,8 @@
 
 A file is opened in a process of its own, which a second one watches: a case ends when it is taken, or refused with one
 line of a FinflowError. Any other exception is a crash, and so is the end of the process; a case that takes longer than
-`PATIENCE` is a hang, and its process is ended. An audit hook of the interpreter, and a look at the folders around,
-see whether anything is written outside the folder of the file.
+`PATIENCE` is a hang, and its process is ended. An audit hook of the interpreter, and the folders around it, show
+whether anything is written outside the folder of the file.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _watch(ours: Connection, outcome: Outcome) -> None:
 
 
 def _work(kind: str, folder: Path, start: int, stop: int, tell: Connection) -> None:
-    """Make a reader, and open changed files, one after the other; everything is told."""
+    """Make a reader, and open changed files, one after the other, and send every outcome."""
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     logging.disable(logging.CRITICAL)

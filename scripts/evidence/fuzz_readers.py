@@ -69,7 +69,7 @@ class Reader:
     originals : tuple of bytes
         Whole files that are taken.
     changes : tuple of Mutation
-        By the rules of its format, beside those of bytes.
+        By the rules of its format, besides those of bytes.
     read : callable
         Opens the file; a mistake in it is a FinflowError.
     """

@@ -95,7 +95,7 @@ def _checkpoint(folder: Path) -> Reader:
 
 
 def _said(outcome: str) -> None:
-    """The outcome of `Fuzzer.opened`, told as other readers tell it."""
+    """Raise the outcome of `Fuzzer.opened` as other readers raise theirs."""
     if outcome == "refused":
         raise CheckpointError("refused")
     if outcome != "taken":

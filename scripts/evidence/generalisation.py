@@ -138,7 +138,7 @@ def walk_forward_variants(
 
 
 def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
-    """Train one fold, and judge its best checkpoint, beside equal weight, on the fold's own window."""
+    """Train one fold, and backtest its best checkpoint and equal weight on the fold's own window."""
     began = time.process_time()
     plan = make_protocol_job(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut, seed = plan.folds[fold - 1], config.train.seed
@@ -229,7 +229,7 @@ class Ranked(NamedTuple):
 def ranked(results: Sequence[Result], multiple: float = MULTIPLE) -> list[Ranked]:
     """Configurations by their scores, the best first.
 
-    Seeds of a fold share its window, and are no evidence apart of each other about other windows. So the error is that
+    Seeds of a fold share its window, and are no independent evidence about other windows. So the error is that
     of the folds' means, where it is larger than the one of all trainings taken as independent. What was given up after
     its first seeds stands behind what was not, whatever its score.
 

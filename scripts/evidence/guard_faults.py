@@ -80,7 +80,7 @@ def _learning_rates(bcell: BCell, batch: Batch) -> Batch:
 
 @torch.no_grad()
 def _explode(bcell: BCell, batch: Batch) -> Batch:
-    """Critics, and the targets that they follow, worth a thousand times as much."""
+    """Multiply the values of critics and of their targets by a thousand."""
     for critic in (bcell.critic, bcell.target_critic):
         for name, parameter in critic.named_parameters():
             if name.startswith("mean."):

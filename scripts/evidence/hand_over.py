@@ -3,8 +3,8 @@
 Each seed is pretrained once. From that checkpoint it is fine-tuned in full, and again for the first fifth alone with
 one device of the hand-over left out: Cal-QL's calibration, the warm-up (collected transitions, then critics alone), the
 offline transitions in every batch, or the anchor to the pretrained policy with the slow rise of the policy's rate. On
-made-up markets a policy is judged by its score (docs/reference/synthetic.md), each seed on a sample of its own; on the
-embedded one by its Sharpe ratio. All on the validation window.
+synthetic markets a policy is judged by its score (docs/reference/synthetic.md), each seed on a sample of its own; on
+the embedded one by its Sharpe ratio. All on the validation window.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scripts.evidence.results import grouped
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
-FIRST = 0.2  # share of the fine-tuning that is looked at closely
+FIRST = 0.2  # share of the fine-tuning that is evaluated often
 LOOKS = 21  # evaluations in it
 DEVICES: dict[str, dict[str, object]] = {
     "all devices": {},
@@ -57,7 +57,7 @@ MARKETS: dict[str, dict[str, object]] = {
 
 
 def hand_over_variants(seeds: int, markets: Sequence[str] = tuple(MARKETS)) -> list[Variant]:
-    """Each market with each seed; a made-up market has another sample for each."""
+    """Each market with each seed; a synthetic market has another sample for each."""
     return [
         Variant(
             f"hand-over-{market}",
@@ -74,7 +74,7 @@ def hand_over_variants(seeds: int, markets: Sequence[str] = tuple(MARKETS)) -> l
 
 
 def pretrain_and_branch(config: Config) -> dict[str, Any]:
-    """Pretrain, and fine-tune from there in every way of `DEVICES`; what the policy was worth at each look."""
+    """Pretrain, and fine-tune from there in every way of `DEVICES`; the policy's value at each evaluation."""
     began = time.process_time()
     training_data = prepare(config)
     judge, unit = _judge(training_data)
@@ -99,7 +99,7 @@ class _Enough(Exception):
 def _fine_tuned(
     config: Config, start: Path, training_data: TrainingData, judge: Judge, whole: bool
 ) -> list[list[float]]:
-    """Updates and worth at each look of a fine-tuning from a pretrained checkpoint."""
+    """Updates and value at each evaluation of a fine-tuning from a pretrained checkpoint."""
     train = config.train
     total = train.online_episodes * config.env.episode_length // train.n_envs * train.updates_per_vector_step
     curve: list[list[float]] = []
@@ -131,7 +131,7 @@ def _judge(training_data: TrainingData) -> tuple[Judge, str]:
 def deepest_fall(curve: Sequence[Sequence[float]], last: float) -> float:
     """Largest fall of the measure below its first value up to an update; zero or more."""
     first = curve[0][1]
-    return max(0.0, *(first - worth for update, worth in curve if update <= last))
+    return max(0.0, *(first - value for update, value in curve if update <= last))
 
 
 def hand_over_table(results: Sequence[Mapping[str, Any]]) -> str:

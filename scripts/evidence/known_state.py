@@ -2,7 +2,7 @@
 
 The optimum of such a market is a function of the process's belief (`finflow.market.synthetic.price_processes`) and the
 portfolio. The features that finflow has let through only a part of that belief, so that a learner that reads them can
-be as good as that part allows, and no better. With this one beside them what is measured is the learner. It is causal,
+be as good as that part allows, and no better. With this one added, the learner alone is measured. It is causal,
 and knows the parameters of the process, which no feature of a real market can.
 """
 
@@ -25,12 +25,12 @@ def expected_returns(panel: MarketPanel) -> NDArray[np.float64]:
     Parameters
     ----------
     panel : MarketPanel
-        Of a made-up market.
+        Of a synthetic market.
 
     Raises
     ------
     MarketError
-        If the market is not a made-up one.
+        If the market is not a synthetic one.
     """
     facts = panel.provenance
     if facts.get("source") != "synthetic":

@@ -137,7 +137,7 @@ def cut_listings(panel: MarketPanel, train_end: int, count: int, rng: np.random.
 
 
 def measure_pair(config: Config) -> dict[str, Any]:
-    """Train with and without listings on the same prices: worth of both agents on the whole market."""
+    """Train with and without listings on the same prices: performance of both agents on the whole market."""
     began = time.process_time()
     whole = prepare(config)
     synthetic = config.market.source == "synthetic"
@@ -145,17 +145,17 @@ def measure_pair(config: Config) -> dict[str, Any]:
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, config.market.synthetic.seed, 90]))
     ragged = prepare_from(cut_listings(whole.panel, whole.split.train_end, count, rng), config)
     judge = judge_of(whole) if synthetic else sharpe_of
-    worth = {}
+    performance = {}
     for name, training_data in (("complete", whole), ("listings", ragged)):
         run, unlisted = play_trained(training_data, whole)
-        worth[name] = judge(run)
-        worth[f"{name}_unlisted"] = unlisted
+        performance[name] = judge(run)
+        performance[f"{name}_unlisted"] = unlisted
     listed = ragged.panel.listed[: ragged.split.train_end]
     found = {
         "kind": config.market.synthetic.kind if synthetic else EMBEDDED,
         "algorithm": config.online.algorithm,
         "bars": whole.split.train_end,
-        **worth,
+        **performance,
         "listed_share": float(listed.mean()),
         "seconds": {"both": round(time.process_time() - began, 1)},
     }

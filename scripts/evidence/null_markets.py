@@ -1,7 +1,7 @@
 """Error rate of the verdict in markets without an edge, and its power where one is planted.
 
 The null: the labels of the assets are permuted independently at each date, so that all assets are exchangeable and no
-rule can beat equal weight but by luck, while what the market does as a whole, and how far its assets lie apart on any
+rule can beat equal weight but by luck, while what the market does as a whole, and how far its assets differ on any
 day, stay as they were. (Shuffling dates would be no null: a tilt to calm assets survives it.) The planted edge: in such
 a market the first half of the assets earns more every day, the others less, by an amount stated as the annual Sharpe
 ratio of the first half's return over equal weight.
@@ -93,7 +93,7 @@ class NullStudy:
 
 
 def permuted_panel(panel: MarketPanel, bars: range, seed: int, edge: float = 0.0) -> MarketPanel:
-    """Prices whose returns at each date are those of the panel in another order, apart for each date.
+    """Prices whose returns at each date are those of the panel in another order, drawn for each date.
 
     Parameters
     ----------
@@ -142,8 +142,8 @@ def judge_market(
     Returns
     -------
     dict
-        Strategy -> ``answer``; whether it would have been a yes against daily equal weight alone (``daily``); and what
-        the three witnesses said against that: ``dsr``, ``p``, ``low``.
+        Strategy -> ``answer``; whether it would have been a yes against daily equal weight alone (``daily``); and the
+        figures of the three tests against that: ``dsr``, ``p``, ``low``.
     """
     process = process_after(panel, WARM_UP, config)
     rivals: list[Strategy] = [EqualWeight(), PatientEqualWeight()]
@@ -174,7 +174,7 @@ def study_markets(study: NullStudy, policy: ExpertPolicy | None, notes: Path) ->
     ----------
     study : NullStudy
     policy : ExpertPolicy, optional
-        A frozen agent, judged on the null markets beside the rules.
+        A frozen agent, judged on the null markets as the rules are.
     notes : Path
         As of `judge_missing`.
     """

@@ -1,8 +1,8 @@
-"""Evidence about how many offline updates pay: trainings of several lengths, judged on years that they never saw.
+"""Value of further offline updates: trainings of several lengths, judged on years that they never saw.
 
 Every length is trained for each fold of a walk-forward with the same seeds, and its best checkpoint in validation is
 played on the fold's later years, net of costs. The smallest number of updates within one standard error of the best is
-enough: what further ones gain cannot be told from nothing.
+enough: the gain of further ones is not distinguished from zero.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def offline_updates_variants(seeds: int) -> list[Variant]:
     """
     lengths = {_file_name(name): keys for name, keys in LENGTHS.items()}
     variants = walk_forward_variants(min(seeds, MOST_SEEDS), lengths, SIZE, PAGE)
-    return [one for one in variants if CLASSICAL not in one.name]  # equal weight stands beside each training
+    return [one for one in variants if CLASSICAL not in one.name]  # each training has its own backtest of equal weight
 
 
 def offline_updates_table(results: Sequence[Result]) -> str:

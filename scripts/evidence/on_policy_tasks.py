@@ -1,4 +1,4 @@
-"""On-policy learning on solved tasks: CartPole-v1 and Pendulum-v1, beside Stable-Baselines3 on the same settings.
+"""On-policy learning on solved tasks: CartPole-v1 and Pendulum-v1, and Stable-Baselines3 on the same settings.
 
 References
 ----------
@@ -34,7 +34,7 @@ from finflow.training.on_policy.vector_tasks import VectorTask
 from scripts.evidence.tables import markdown_table
 from scripts.evidence.variants import Variant
 
-EPISODES = 20  # of each look at a policy, and five times as many at the end
+EPISODES = 20  # of each evaluation of a policy, and five times as many at the end
 HELD_OUT_SEED = 10_000
 LOOKS = 20
 PEER = Path(__file__).resolve().parents[1] / "peers" / "sb3_on_policy.py"
@@ -221,15 +221,15 @@ def on_policy_table(results: Sequence[Mapping[str, Any]], peers: Sequence[Mappin
     rows: list[list[object]] = []
     for task in TASKS:
         own = [result for result in results if result["variant"] == f"on-policy-{task.key}"]
-        beside = [result for result in peers if result["variant"] == task.key]
+        of_peer = [result for result in peers if result["variant"] == task.key]
         if own:
             reached = [_first(result["curve"], task.goal) for result in own]
             first = ", ".join("never" if one is None else f"{one:,}" for one in reached)
             counts = sum(result["rollbacks"] for result in own)
             rows.append([task.key, len(own), f"{task.goal:g}", first, _spread(own), counts, _seconds(own)])
-        if beside:
-            name = f"{task.key}, Stable-Baselines3 {beside[0]['version']}"
-            rows.append([name, len(beside), f"{task.goal:g}", "", _spread(beside), "", _seconds(beside)])
+        if of_peer:
+            name = f"{task.key}, Stable-Baselines3 {of_peer[0]['version']}"
+            rows.append([name, len(of_peer), f"{task.goal:g}", "", _spread(of_peer), "", _seconds(of_peer)])
     lines = [
         f'- {task.key}: {task.describe()}; the rest as `OnPolicySettings.of("{task.algorithm}")`' for task in TASKS
     ]

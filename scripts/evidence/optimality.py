@@ -1,7 +1,7 @@
-"""Evidence about how near whole trainings come to the optimum of made-up markets, in what time, beside peers.
+"""Distance of whole trainings from the optimum of synthetic markets over time, and that of other libraries.
 
-Each seed has a sample of the market of its own. A training is looked at on the validation window as it goes; the looks
-are left out of its time, which is the processor's. Peers (Stable-Baselines3's SAC and sb3-contrib's TQC, in an
+Each seed has a sample of the market of its own. A training is evaluated on the validation window as it goes, which is
+left out of its time, the processor's. Peers (Stable-Baselines3's SAC and sb3-contrib's TQC, in an
 environment of their own) learn on the same training window from the same observations and rewards, and are stopped
 after a multiple of the time that ours took to the goal.
 """
@@ -38,16 +38,16 @@ from scripts.evidence.variants import Variant
 
 GOAL = 0.95
 TIMES = 5.0  # what a peer may take, in times of ours
-FIRST_SAMPLE = 30  # others were looked at when `ONLINE_LEARNING` was found
+FIRST_SAMPLE = 30  # others were used when `ONLINE_LEARNING` was chosen
 KINDS = ("lognormal", "mean-reverting", "regime", "constant-drift", "exchangeable")
 ALGORITHMS = ("sac", "tqc")
 MAPPINGS = ("softmax", "share")
 PREFIX = "optimality-"
 HIDDEN = ("mean-reverting", "regime")  # kinds whose state has to be guessed from prices
 ALONE = "-by-features"
-#: The state of the price process, beside the features that every market has.
+#: The state of the price process, added to the features that every market has.
 SHOWN: dict[str, object] = {"features.extra": [EXPECTED_RETURNS]}
-#: Where the signal is strong, entropy is worth little; the default weight is for markets where it is nearly all noise.
+#: Where the signal is strong, entropy helps little; the default weight is for markets where it is nearly all noise.
 #: Weights are in sigma_A, about 1/15 of a day's deviation in these markets.
 #: A trade pays for itself within days, so that rewards further ahead are noise. The policy leaves the pretrained one
 #: slowly, held by an anchor that lets go half-way, and what it learns comes to rest.

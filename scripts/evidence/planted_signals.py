@@ -25,7 +25,7 @@ from scripts.evidence.results import grouped
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
-FIRST_SAMPLE = 20  # others were looked at when `LEARNING` and `OWN` were found
+FIRST_SAMPLE = 20  # others were used when `LEARNING` and `OWN` were chosen
 MARKETS = ("constant-drift", "lognormal", "mean-reverting", "regime")
 EXTRACTIONS = {"awr": "as published", "gradient": "critics' gradient"}
 #: One history, every asset, nothing held back: what is planted is to be found, not to be guarded against.
@@ -67,7 +67,7 @@ LEARNING: dict[str, object] = {
     "bcell.critic_weight_decay": 1.0,
     "bcell.iql_cloning": 0.3,
 }
-#: What a market has of its own: a spread that reverts faster and assets that can be told apart, so that the signal can
+#: What a market has of its own: a spread that reverts faster and assets that differ, so that the signal can
 #: be seen; and little that holds a policy to its data where one asset is the best throughout.
 OWN: dict[str, dict[str, object]] = {
     "constant-drift": {"bcell.iql_cloning": 0.03},

@@ -1,4 +1,4 @@
-"""Evidence about preferences: what a reward model learns of a judge, and what agents that learn from it are worth.
+"""Evidence about preferences: what a reward model learns of a judge, and the utility of agents that learn from it.
 
 Every seed has pairs, a reward model and two trainings of its own: one on the model, and the same on what it stands for.
 The judge sees the training window; agents are judged on the validation window, the test window is not read.

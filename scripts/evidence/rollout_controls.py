@@ -1,4 +1,4 @@
-"""Evidence beside that on rollouts: with the state shown, by another algorithm, of a published rule, on later years."""
+"""Controls of the evidence on rollouts: with the state shown, by SAC, of a published rule, and on later years."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scripts.evidence.rollouts import PLANTED, PREFIX, SHORTER_OFFLINE, monthly,
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
-#: Name -> keys beside those of the planted markets.
+#: Name -> keys added to those of the planted markets.
 CONTROLS: dict[str, dict[str, object]] = {
     "state shown": SHOWN,
     "sac": {"online.algorithm": "sac", "train.online_episodes": 250},  # takes about as long as rollouts

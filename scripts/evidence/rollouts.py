@@ -1,6 +1,6 @@
 """Evidence about learning from exact rollouts: what it finds where something is planted, and where nothing is.
 
-One configuration for every market. Each sample is a market of its own, none of which was looked at when the values were
+One configuration for every market. Each sample is a market of its own, none of which was used when the values were
 chosen. Validation is read once a training, the test window never.
 """
 
@@ -33,7 +33,7 @@ from scripts.evidence.tables import markdown_table, mean_interval, share_interva
 from scripts.evidence.variants import Variant
 
 ROOT = Path(__file__).parents[2]
-FIRST_SAMPLE = 66  # earlier ones were looked at
+FIRST_SAMPLE = 66  # earlier ones were used to choose values
 PLANTED = ("constant-drift", "lognormal", "mean-reverting", "regime")
 FIRST_NULL = 60
 #: Null market -> samples, 200 in all: those of months take less than half as long.
@@ -58,7 +58,7 @@ LOG_RETURN: dict[str, object] = {
     "market.train_end": "2010-12-31",
     "market.validation_end": "2014-12-31",
 }
-#: A spread that reverts fast and assets that can be told apart, so that features can show the signal.
+#: A spread that reverts fast and assets that differ, so that features can show the signal.
 OWN = {kind: PLANTED_OWN[kind] for kind in ("mean-reverting", "regime")}
 REDUCED: dict[str, object] = {"train.online_episodes": 250, "bcell.rollouts.critic_updates": 1}
 
@@ -77,7 +77,7 @@ def rollout_variants(samples: int, nulls: Mapping[str, int] = NULLS) -> list[Var
 
 
 def planted_variants(samples: int) -> list[Variant]:
-    """Each planted market with ``samples`` samples, none of which was looked at before."""
+    """Each planted market with ``samples`` samples, none of which was used before."""
     return [
         Variant(
             f"{PREFIX}{kind}",
@@ -141,7 +141,7 @@ def real_variants(seeds: int, nyse: Path | None = None) -> list[Variant]:
 
 
 def learn_null(config: Config) -> dict[str, Any]:
-    """Train in a market without an edge: a made-up one, or real prices with their labels permuted at every date."""
+    """Train in a market without an edge: a synthetic one, or real prices with their labels permuted at every date."""
     if config.market.source == "synthetic":
         return learn_and_judge(prepare(config), "exchangeable")
     panel = load_panel(config.market)
@@ -157,7 +157,7 @@ def learn_planted(config: Config) -> dict[str, Any]:
 
 
 def learn_real(config: Config) -> dict[str, Any]:
-    """Train on real prices, beside equal weight."""
+    """Train on real prices; the Sharpe ratio of equal weight, too."""
     training_data = prepare(config)
     kind = _kind_of(config)
     equal = named_strategy("equal-weight", config.evaluation)

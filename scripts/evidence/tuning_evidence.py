@@ -1,4 +1,4 @@
-"""Evidence about the search: on markets whose optimum is known, what its best configurations are worth on fresh seeds.
+"""Evidence about the search: on markets whose optimum is known, scores of its best configurations on fresh seeds.
 
 Each pair has a sample of the market of its own. On it three searches of the demo's configuration (TPE, as many random
 trials, TPE that stops trials early) and no search at all; then the best of each is trained anew with seeds that no
@@ -78,7 +78,7 @@ SEARCH = {
     },
 }
 """The default space, but: no weights of the objective, since the score is one of log growth; sizes about the demo's;
-and a temperature that may be small, since where a signal is strong, entropy is worth little."""
+and a temperature that may be small, since where a signal is strong, entropy helps little."""
 
 
 def tuning_variants(

@@ -22,7 +22,7 @@ def answer(update: Callable[[int], None], version: str) -> None:
     Parameters
     ----------
     update : callable
-        One update, on a batch that is ready; told how many there were before it.
+        One update, on a batch that is ready; its argument is the number of updates before it.
     version : str
     """
     with FlopCounterMode(display=False) as counter:

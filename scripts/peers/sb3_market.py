@@ -1,4 +1,4 @@
-"""Stable-Baselines3's SAC or sb3-contrib's TQC on a made-up market of finflow's: `evidence.py optimality` runs this.
+"""Stable-Baselines3's SAC or sb3-contrib's TQC on a synthetic market: `scripts.evidence optimality` runs this.
 
     python sb3_market.py CONFIGURATION {sac,tqc} {softmax,share} SECONDS
 

@@ -1,1 +1,1 @@
-"""Published tables computed anew with finflow, one command each, beside the figures of the papers."""
+"""Published tables computed anew with finflow, one command each, compared with the figures of the papers."""

@@ -1,4 +1,4 @@
-"""Compute a published table anew and print it beside the published figures.
+"""Compute a published table anew and compare it with the published figures.
 
 ======== =============================================================================================================
 demiguel monthly Sharpe ratios of 1/N, minimum variance and others: table 3 of DeMiguel, Garlappi and Uppal (2009)

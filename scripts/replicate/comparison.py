@@ -1,4 +1,4 @@
-"""Figures beside published ones, compared to the last digit that was published."""
+"""Comparisons with published figures, to the last digit that was published."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Comparison:
         """Computed less published, in units of the published digits; 0 where all of them agree."""
         if self.published is None:
             return ""
-        apart = Decimal(self.shown) - Decimal(self.published)
-        return "0" if not apart else f"{apart:+}"
+        difference = Decimal(self.shown) - Decimal(self.published)
+        return "0" if not difference else f"{difference:+}"
 
 
 def in_digits_of(published: str, value: float) -> str:

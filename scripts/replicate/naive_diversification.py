@@ -25,7 +25,7 @@ IN_SAMPLE = "mean-variance, in sample"
 
 
 def compare_policies(sets: Mapping[tuple[str, str], pd.DataFrame]) -> list[Comparison]:
-    """Sharpe ratios of the policies on every data set beside the published ones.
+    """Sharpe ratios of the policies on every data set, and the published ones.
 
     Parameters
     ----------
