@@ -19,7 +19,7 @@ from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards, with_b
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import prepare
-from finflow.training.on_policy.market_rollouts import MarketPlayer
+from finflow.training.on_policy.market_rollouts import RolloutCollector
 from finflow.training.phases.training_state import start_offline, start_online
 
 WORKERS, STEPS, TRANSITIONS = 4, 256, 1000
@@ -57,7 +57,7 @@ class Contexts:
         return context.xp.zeros((len(context.bar), len(self.names)))
 
 
-def make_player(reward: type[Sleeping]) -> MarketPlayer:
+def make_collector(reward: type[Sleeping]) -> RolloutCollector:
     """An untrained policy in the embedded market, with PPO's usual portfolios."""
     name = f"{__name__}:{reward.__name__}"
     config = load_config(None, {"online.algorithm": "ppo", "objectives.reward": name, "train.device": "cpu"}, {})
@@ -68,22 +68,24 @@ def make_player(reward: type[Sleeping]) -> MarketPlayer:
     if played is None:
         raise ValueError("PPO learns on-policy")
     units = RewardUnits.of(data.learning.process, 1.0, "none", device)
-    return MarketPlayer(played.played.env, played.agent, units, config, state.exploration, lambda _: None)
+    return RolloutCollector(played.played.env, played.agent, units, config, state.exploration, lambda _: None)
 
 
-def contexts_of(player: MarketPlayer, process: DecisionProcess) -> Sequence[RewardContext]:
+def contexts_of(collector: RolloutCollector, process: DecisionProcess) -> Sequence[RewardContext]:
     """Facts that the reward is given in a rollout."""
     if process.reward is None:
         raise ValueError("there is no reward to compute")
     contexts = Contexts(process.reward)
-    play(player, player.env, with_reward(process, contexts), None)
+    collect(collector, collector.env, with_reward(process, contexts), None)
     return contexts.seen
 
 
-def play(player: MarketPlayer, env: PortfolioVectorEnv, process: DecisionProcess, queue: RewardQueue | None) -> None:
-    """Play a rollout in a market."""
-    env.process, player.queue = process, queue
-    player.play(STEPS)
+def collect(
+    collector: RolloutCollector, env: PortfolioVectorEnv, process: DecisionProcess, queue: RewardQueue | None
+) -> None:
+    """Collect a rollout in a market."""
+    env.process, collector.queue = process, queue
+    collector.decide(STEPS)
 
 
 def compute_all(queue: RewardQueue, contexts: Sequence[RewardContext]) -> None:
@@ -98,19 +100,19 @@ def benchmark_rewards(given: argparse.Namespace) -> None:
     use_one_thread()
     print(f"{STEPS} vector steps of PPO's usual portfolios; {WORKERS} workers, which have started")
     for reward in (Sleeping, Napping):
-        player = make_player(reward)
-        env, process = player.env, player.env.process
+        collector = make_collector(reward)
+        env, process = collector.env, collector.env.process
         with queued_rewards(process, WORKERS) as (queued, queue):
             if queue is None:
                 raise ValueError("the reward is one that workers compute")
-            contexts = contexts_of(player, process)
+            contexts = contexts_of(collector, process)
             compute_all(queue, contexts)
             times: dict[str, list[float]] = {"rollout": [], "rewards": [], "together": []}
             for _ in range(given.rounds):
-                alone = partial(play, player, env, with_builtin_reward(process), None)
+                alone = partial(collect, collector, env, with_builtin_reward(process), None)
                 times["rollout"].append(seconds_of(alone).clock)
                 times["rewards"].append(seconds_of(partial(compute_all, queue, contexts)).clock)
-                times["together"].append(seconds_of(partial(play, player, env, queued, queue)).clock)
+                times["together"].append(seconds_of(partial(collect, collector, env, queued, queue)).clock)
         print_times(reward, times)
 
 

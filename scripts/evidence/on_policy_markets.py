@@ -19,7 +19,7 @@ from finflow.config import Config, changed_config
 from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.judging.generalisation_measure import mean_kl
-from finflow.training.on_policy.market_rollouts import MarketPlayer
+from finflow.training.on_policy.market_rollouts import RolloutCollector
 from finflow.training.on_policy.on_policy_state import OnPolicyState
 from finflow.training.phases.training_state import seeded
 from finflow.training.trainer import FinFlowTrainer
@@ -186,14 +186,14 @@ def compare_gradients(config: Config, rollouts: int = ROLLOUTS) -> dict[str, Any
     for name, keys in ESTIMATORS.items():
         changes = {"online.rollout": 256, "online.minibatch": 64, **keys}
         own = changed_config(config, changes)
-        player = MarketPlayer(
+        collector = RolloutCollector(
             state.played.env, state.agent, units, own, seeded(config.train.seed, 77), lambda rewards: None
         )
         if name == "gae":
             for _ in range(10):
-                state.learner.update_critic(player.collect()[0])
+                state.learner.update_critic(collector.collect()[0])
         for _ in range(rollouts):
-            found[name].append(gradient_of(state, player))
+            found[name].append(gradient_of(state, collector))
     gradients = {name: torch.stack(rows) for name, rows in found.items()}
     variance = {name: float(rows.var(dim=0).sum()) for name, rows in gradients.items()}
     means = {name: rows.mean(dim=0) for name, rows in gradients.items()}
@@ -205,9 +205,9 @@ def compare_gradients(config: Config, rollouts: int = ROLLOUTS) -> dict[str, Any
     }
 
 
-def gradient_of(state: OnPolicyState, player: MarketPlayer) -> Tensor:
+def gradient_of(state: OnPolicyState, collector: RolloutCollector) -> Tensor:
     """Policy gradient of one rollout, flattened; advantages are not normalised."""
-    rollout, _ = player.collect()
+    rollout, _ = collector.collect()
     log_prob = state.agent.distribution(rollout.observations).log_prob(rollout.actions)
     loss = surrogate_loss((log_prob - rollout.log_prob).exp(), rollout.advantages)
     parts = torch.autograd.grad(loss, list(state.agent.actor_parameters()), allow_unused=True)

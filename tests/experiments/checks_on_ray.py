@@ -38,8 +38,8 @@ from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from finflow.training.data.training_data import prepare
 from finflow.training.phases.training_state import start_offline, start_online
-from finflow.training.playing import rollout_workers
-from finflow.training.playing.rollout_workers import CPU
+from finflow.training.rollouts import rollout_workers
+from finflow.training.rollouts.rollout_workers import CPU
 from finflow.worker_pool import OrderedPool, _RayTasks
 from scripts.evidence.durability import small_config
 from tests.experiments.tasks_on_ray import fail_once_begun, in_a_task, stopped, total

@@ -23,12 +23,13 @@ from finflow.env.portfolio_state import rows_of as portfolios_of
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
-from finflow.training.on_policy.market_rollouts import MarketPlayer
+from finflow.training.on_policy.market_rollouts import RolloutCollector
 from finflow.training.on_policy.noise_effects import NoiseEffects, remaining_decisions
 from finflow.training.on_policy.on_policy_state import UNREAD, rollouts_of, steps_per_rollout
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.phases.training_run import TrainingRun
+from finflow.training.rollouts.rollout_steps import observed
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import in_child
 from tests.training.test_guarding import QUICK, events_of
@@ -105,29 +106,8 @@ def test_the_phase_begins_with_the_policy_and_the_value_of_the_offline_phase(
     assert all(seen)
 
 
-@pytest.mark.parametrize("lam", [1.0, 0.5, 0.0])
-def test_group_relative_advantages_weight_later_differences(lam: float, tiny: Make) -> None:
-    keys = {"online__advantages": "group", "online__group_size": 2, "online__group_lambda": lam}
-    trainer = FinFlowTrainer(tiny(**SMALL | keys))
-    trainer.train_iql()
-    run = trainer._begin()
-    trainer._hand_over(run)
-    state, dataset = run.state.on_policy, trainer.collect_offline_data()
-    assert state is not None
-    units = reward_units(run, dataset)
-    player = MarketPlayer(state.played.env, state.agent, units, trainer.config, run.state.exploration, lambda _: None)
-    rollout, played = player.collect()
-    rewards = played.rewards.view(len(played.rewards), -1, 2)
-    ahead = torch.zeros_like(rewards[0])
-    expected = torch.empty_like(rewards)
-    for step in reversed(range(len(rewards))):
-        ahead = rewards[step] - rewards[step].flip(-1) + trainer.config.bcell.gamma * lam * ahead
-        expected[step] = ahead
-    torch.testing.assert_close(rollout.advantages, expected.flatten(), rtol=1e-4, atol=1e-5)
-
-
-def grouped_player(tiny: Make, **keys: Any) -> MarketPlayer:
-    """What plays a policy of a short offline phase, with group-relative advantages."""
+def grouped_collector(tiny: Make, **keys: Any) -> RolloutCollector:
+    """Collector of rollouts of an untrained policy, with group-relative advantages."""
     trainer = FinFlowTrainer(tiny(**SMALL | {"online__advantages": "group", "online__group_size": 2} | keys))
     trainer.train_iql()
     run = trainer._begin()
@@ -135,32 +115,50 @@ def grouped_player(tiny: Make, **keys: Any) -> MarketPlayer:
     state = run.state.on_policy
     assert state is not None
     units = reward_units(run, trainer.collect_offline_data())
-    return MarketPlayer(state.played.env, state.agent, units, trainer.config, run.state.exploration, lambda _: None)
+    return RolloutCollector(state.played.env, state.agent, units, trainer.config, run.state.exploration, lambda _: None)
 
 
-def test_the_noise_of_later_decisions_is_taken_off_what_it_brings_more_than_its_mirror_image(tiny: Make) -> None:
-    """Each drawn action and its mirror image played on, one by one, by the policy's modes at the same prices."""
+def observe(collector: RolloutCollector, state: PortfolioState) -> Any:
+    """Observations of portfolio states."""
+    return observed(collector.env.process, collector.agent.market, state, state.bar)
+
+
+@pytest.mark.parametrize("lam", [1.0, 0.5, 0.0])
+def test_group_relative_advantages_weight_later_differences(lam: float, tiny: Make) -> None:
+    collector = grouped_collector(tiny, online__group_lambda=lam)
+    rollout, rewarded = collector.collect()
+    rewards = rewarded.rewards.view(len(rewarded.rewards), -1, 2)
+    ahead = torch.zeros_like(rewards[0])
+    expected = torch.empty_like(rewards)
+    for step in reversed(range(len(rewards))):
+        ahead = rewards[step] - rewards[step].flip(-1) + collector.gamma * lam * ahead
+        expected[step] = ahead
+    torch.testing.assert_close(rollout.advantages, expected.flatten(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_effect_of_the_noise_of_later_decisions_is_subtracted_from_returns(tiny: Make) -> None:
+    """Each drawn action and its mirror image, simulated one by one with the policy's modes at the same prices."""
     horizon = 3
-    player = grouped_player(tiny, online__group_noise=horizon)
-    rollout, played = player.collect()
-    process, gamma = player.env.process, player.config.bcell.gamma
+    collector = grouped_collector(tiny, online__group_noise=horizon)
+    rollout, played = collector.collect()
+    process, gamma = collector.env.process, collector.config.bcell.gamma
     steps, portfolios = played.rewards.shape
 
     def brings(state: PortfolioState, place: int, action: torch.Tensor, count: int) -> float:
         one, total = portfolios_of(state, np.arange(portfolios) == place), 0.0
         for ahead in range(count):
-            observed = player._observed(one, one.bar)
-            action = action if ahead == 0 else player.agent.distribution(observed).mode()
+            observations = observe(collector, one)
+            action = action if ahead == 0 else collector.agent.distribution(observations).mode()
             outcome = process.step(one, log_portfolio(action).exp().double().numpy())
             reward = torch.as_tensor(outcome.reward, dtype=torch.float32)
-            total += gamma**ahead * float(player.units.scaled(reward, observed[0]))
+            total += gamma**ahead * float(collector.units.scaled(reward, observations[0]))
             one = outcome.state
         return total
 
     with torch.no_grad():
         effects = torch.zeros(steps, portfolios)
         for step, state in enumerate(played.decisions.states):
-            mode = player.agent.distribution(player._observed(state, state.bar)).mode()
+            mode = collector.agent.distribution(observe(collector, state)).mode()
             for place in range(portfolios):
                 drawn, centre = played.decisions.actions[step, place : place + 1], mode[place : place + 1]
                 count = min(horizon, steps - step)
@@ -177,15 +175,11 @@ def test_the_noise_of_later_decisions_is_taken_off_what_it_brings_more_than_its_
 
 def test_effects_of_noise_have_mean_zero_and_less_variance_is_left(tiny: Make) -> None:
     """Over other draws from the same states, whatever the mean effect of the action; so the gradient is not biased."""
-    player = grouped_player(tiny, online__group_noise=4)
-    _, played = player.collect()
+    collector = grouped_collector(tiny, online__group_noise=4)
+    _, played = collector.collect()
     with torch.no_grad():
-        distribution = player.agent.distribution(
-            player._observed(played.decisions.states[0], played.decisions.states[0].bar)
-        )
-        followed = NoiseEffects(
-            player.env.process, player.agent, player.units, lambda one: player._observed(one, one.bar), 4, 0.99
-        )
+        distribution = collector.agent.distribution(observe(collector, played.decisions.states[0]))
+        followed = NoiseEffects(collector.env.process, collector.agent, collector.units, 4, 0.99)
         noise = torch.Generator().manual_seed(3)
         drawn = torch.stack([distribution.sample(noise) for _ in range(2000)])
         remaining = torch.full(drawn.shape[:2], 8)
@@ -196,8 +190,8 @@ def test_effects_of_noise_have_mean_zero_and_less_variance_is_left(tiny: Make) -
     assert bool((effects.mean(dim=0).abs() < 4.0 * error).all())
     squares = []
     for horizon in (0, 20):  # on the same draws from the same states
-        player = grouped_player(tiny, online__group_noise=horizon, online__rollout=80)
-        squares.append(sum(float(player.collect()[0].advantages.square().mean()) for _ in range(12)))
+        collector = grouped_collector(tiny, online__group_noise=horizon, online__rollout=80)
+        squares.append(sum(float(collector.collect()[0].advantages.square().mean()) for _ in range(12)))
     assert squares[1] < 0.6 * squares[0]
 
 

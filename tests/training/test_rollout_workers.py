@@ -15,8 +15,14 @@ from pydantic import ValidationError
 from finflow.config import Config, config_hash, load_config
 from finflow.errors import TrainingError
 from finflow.training.phases import finetune_on_policy as phase
-from finflow.training.playing import rollout_workers as workers
-from finflow.training.playing.rollout_workers import PlayedMarket, PlayedPart, RolloutWorkers, count_parts, play_part
+from finflow.training.rollouts import rollout_workers as workers
+from finflow.training.rollouts.rollout_workers import (
+    PartDecisions,
+    RolloutWorkers,
+    WorkerMarket,
+    count_parts,
+    decide_part,
+)
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_reward_workers import GROUPS, OWN, SMALL, learned, same
 from tests.training.whole_trainings import Make, Stop, train_through
@@ -27,7 +33,7 @@ WORLDS = {"worlds__assets": 3, "worlds__cost_low": 0.5, "worlds__cost_high": 2.0
 class Here:
     """Plays every part in this process, in the reverse order."""
 
-    def __init__(self, function: Any, shared: PlayedMarket, *_: Any) -> None:
+    def __init__(self, function: Any, shared: WorkerMarket, *_: Any) -> None:
         self.shared = shared
         self.parts: list[tuple[Any, ...]] = []
 
@@ -40,8 +46,8 @@ class Here:
     def submit(self, *arguments: Any) -> None:
         self.parts.append(arguments)
 
-    def results(self) -> list[PlayedPart]:
-        found = [play_part(self.shared, *arguments) for arguments in reversed(self.parts)]
+    def results(self) -> list[PartDecisions]:
+        found = [decide_part(self.shared, *arguments) for arguments in reversed(self.parts)]
         self.parts = []
         return found[::-1]
 
@@ -49,13 +55,13 @@ class Here:
         self.parts = []
 
 
-def killing(shared: PlayedMarket, part: Any) -> PlayedPart:
+def killing(shared: WorkerMarket, part: Any) -> PartDecisions:
     """Play a part, and kill the process at the first one that is played after the file KILLED_ONCE is gone."""
     killed = Path(os.environ["KILLED_ONCE"])
     if not killed.exists():
         killed.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return play_part(shared, part)
+    return decide_part(shared, part)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +87,7 @@ def test_a_killed_worker_changes_no_bit(tiny: Make, monkeypatch: pytest.MonkeyPa
     mark = tmp_path / "killed"
     mark.touch()
     monkeypatch.setenv("KILLED_ONCE", str(mark))
-    monkeypatch.setattr(workers, "play_part", killing)
+    monkeypatch.setattr(workers, "decide_part", killing)
     config = tiny(**SMALL, train__rollout_workers=1)
     with monkeypatch.context() as patch:
         patch.setattr(workers, "OrderedPool", Here)

@@ -13,23 +13,23 @@ from torch import Generator, Tensor
 from finflow.agent.on_policy.advantages import generalised_advantages, leave_one_out_advantages
 from finflow.agent.on_policy.policy_interface import Observations, Rollout
 from finflow.config import Config
-from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.env.portfolio_state import WorldState
 from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
 from finflow.training.on_policy.noise_effects import NoiseEffects, remaining_decisions
 from finflow.training.on_policy.on_policy_state import discount_of
-from finflow.training.playing.rollout_steps import Decisions, Reference, decide, observed, start_groups
-from finflow.training.playing.rollout_workers import RolloutWorkers
-from finflow.training.playing.segment_pay import SegmentPay
+from finflow.training.rollouts.rollout_steps import Decisions, Reference, decide, start_groups
+from finflow.training.rollouts.rollout_workers import RolloutWorkers
+from finflow.training.rollouts.segment_rewards import SegmentRewards
 
 Accept = Callable[[NDArray[np.float64]], NDArray[np.bool_] | None]
 """Which of the environments' rewards may be learned from; None for all."""
 
 
-class Played(NamedTuple):
-    """Decisions with what is learned from them, each tensor (steps, portfolios).
+class RewardedDecisions(NamedTuple):
+    """Decisions with the rewards that are learned from, each tensor (steps, portfolios).
 
     Attributes
     ----------
@@ -52,17 +52,16 @@ class Played(NamedTuple):
         return float(self.constrained[self.kept].double().mean())
 
     def learnable(self, advantages: Tensor, values: Tensor) -> Rollout:
-        """The decisions to learn from, one below the other, with targets ``advantages + values``."""
-        made = self.decisions
-        own = Rollout(made.observations, made.actions, made.log_prob, values, advantages, advantages + values)
-        observations, *rest = own
-        kept = self.kept.flatten()
-        flat = Rollout(tuple(part.flatten(0, 1) for part in observations), *(part.flatten(0, 1) for part in rest))
+        """The decisions to learn from in one dimension, with targets ``advantages + values``."""
+        decisions, kept = self.decisions, self.kept.flatten()
+        parts = (decisions.actions, decisions.log_prob, values, advantages, advantages + values)
+        observations = tuple(part.flatten(0, 1) for part in decisions.observations)
+        flat = Rollout(observations, *(part.flatten(0, 1) for part in parts))
         return flat if bool(kept.all()) else flat.rows(kept.nonzero().squeeze(1))
 
 
-class MarketPlayer:
-    """Plays a policy in the environments.
+class RolloutCollector:
+    """Collects rollouts of a policy in the environments.
 
     Parameters
     ----------
@@ -73,13 +72,13 @@ class MarketPlayer:
     generator : Generator
         Draws the actions.
     accept : callable
-        Judges the environments' rewards.
+        Checks the environments' rewards.
     queue : RewardQueue, optional
-        Has the rewards, where workers compute them: they are taken at the end of a rollout.
+        Has the rewards, where workers compute them: they are fetched at the end of a rollout.
     workers : RolloutWorkers, optional
-        Play the portfolios, with generators of their own.
-    pay : SegmentPay, optional
-        Pays the rewards by the segment.
+        Step the portfolios, with their own generators.
+    by_segment : SegmentRewards, optional
+        Gives the rewards by the segment.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class MarketPlayer:
         accept: Accept,
         queue: RewardQueue | None = None,
         workers: RolloutWorkers | None = None,
-        pay: SegmentPay | None = None,
+        by_segment: SegmentRewards | None = None,
     ) -> None:
         self.env = env
         self.agent = agent
@@ -102,11 +101,11 @@ class MarketPlayer:
         self.accept = accept
         self.queue = queue
         self.workers = workers
-        self.pay = pay
+        self.by_segment = by_segment
         self.gamma = discount_of(config)
 
-    def collect(self, reference: Reference | None = None) -> tuple[Rollout, Played]:
-        """Play one rollout with the configured advantages.
+    def collect(self, reference: Reference | None = None) -> tuple[Rollout, RewardedDecisions]:
+        """Collect one rollout with the configured advantages.
 
         Parameters
         ----------
@@ -118,17 +117,17 @@ class MarketPlayer:
         if online.advantages == "group":
             if self.workers is None:  # which start groups themselves
                 start_groups(self.env, online)
-            if self.pay is not None:
-                self.pay.begin()
-            played = self.play(min(steps, self.env.episode_length), reference)
-            return self._group_relative(played), played
-        played = self.play(steps, reference)
-        decisions = played.decisions
+            if self.by_segment is not None:
+                self.by_segment.begin()
+            rewarded = self.decide(min(steps, self.env.episode_length), reference)
+            return self._group_relative(rewarded), rewarded
+        rewarded = self.decide(steps, reference)
+        decisions = rewarded.decisions
         values, following = self._values(decisions.observations), self._values(decisions.next_observations)
         if online.algorithm == "reinforce":  # no baseline
             values, following = torch.zeros_like(values), torch.zeros_like(following)
         advantages = generalised_advantages(
-            played.rewards,
+            rewarded.rewards,
             values,
             following,
             decisions.terminated if self.gamma < 1.0 else decisions.ended,
@@ -136,11 +135,11 @@ class MarketPlayer:
             self.gamma,
             1.0 if online.algorithm in ("a2c", "reinforce") else online.gae_lambda,
         )
-        return played.learnable(advantages, values), played
+        return rewarded.learnable(advantages, values), rewarded
 
     @torch.no_grad()
-    def play(self, steps: int, reference: Reference | None = None) -> Played:
-        """Play so many vector steps from where the environments stand.
+    def decide(self, steps: int, reference: Reference | None = None) -> RewardedDecisions:
+        """Take so many vector steps from the present state of the environments, and scale their rewards.
 
         Raises
         ------
@@ -153,21 +152,30 @@ class MarketPlayer:
         else:
             decisions = self.workers.decide(self.env, policy, steps, reference, market.assets.device)
         raw = decisions.rewards if self.queue is None else self.queue.collect()
-        judged = [_judged(self, decisions, step, reward) for step, reward in enumerate(raw)]
-        rewards = torch.stack([one for one, _ in judged])
-        if self.pay is not None:
-            turnover = torch.from_numpy(np.stack(decisions.turnover)).to(rewards)
-            rewards = self.pay.pay(rewards, turnover, decisions.ended)
-        return Played(
+        scaled, kept = zip(*(self._scaled(decisions, step, reward) for step, reward in enumerate(raw)), strict=True)
+        rewards = torch.stack(scaled)
+        if self.by_segment is not None:
+            turnover = torch.from_numpy(decisions.turnover).to(rewards)
+            rewards = self.by_segment.assign(rewards, turnover, decisions.ended)
+        return RewardedDecisions(
             decisions,
             rewards if decisions.charge is None else rewards - decisions.charge,
-            torch.from_numpy(np.stack(decisions.constrained)).to(decisions.log_prob),
-            torch.stack([kept for _, kept in judged]),
+            torch.from_numpy(decisions.constrained).to(decisions.log_prob),
+            torch.stack(kept),
         )
 
-    def _observed(self, state: PortfolioState, bars: NDArray[np.int64]) -> Observations:
-        """Observations of portfolios at bars."""
-        return observed(self.env.process, self.agent.market, state, bars)
+    def _scaled(self, decisions: Decisions, step: int, reward: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+        """Scaled rewards of a step, and which may be learned from."""
+        bars, _, *universe = (part[step] for part in decisions.observations)
+        state, kept = decisions.states[step], self.accept(reward)
+        accepted = np.ones(len(reward), dtype=np.bool_) if kept is None else kept
+        members = state.universe if isinstance(state, WorldState) else None
+        self.units.remember(reward[accepted], state.bar[accepted], None if members is None else members[accepted])
+        known = torch.as_tensor(accepted, device=bars.device)
+        raw = torch.as_tensor(np.where(accepted, reward, 0.0), dtype=torch.float32, device=bars.device)
+        limited = torch.as_tensor(decisions.constrained[step], dtype=torch.float32, device=bars.device)
+        scaled = self.units.scaled(raw, bars, universe[0] if universe else None, limited)
+        return torch.where(known, scaled, torch.zeros_like(raw)), known
 
     @torch.no_grad()
     def _values(self, observations: Observations) -> Tensor:
@@ -175,51 +183,33 @@ class MarketPlayer:
         steps, portfolios = observations[0].shape
         return self.agent.value(tuple(part.flatten(0, 1) for part in observations)).view(steps, portfolios)
 
-    def _group_relative(self, played: Played) -> Rollout:
-        """Returns to the end of the window less the mean of the group's others; an ended portfolio earns no more.
+    def _group_relative(self, rewarded: RewardedDecisions) -> Rollout:
+        """Returns to the end of the window less the mean of the group's others, zero after the end of an episode.
 
         Later rewards are weighted by powers of gamma and ``online.group_lambda``. Differences from the others are
         linear in the returns, so that differences of weighted returns are weighted differences. The effects of the
-        noise of later decisions are taken off, where they are followed (``online.group_noise``).
+        noise of later decisions are subtracted with ``online.group_noise``.
         """
         decay = self.gamma * self.config.online.group_lambda
-        ended = played.decisions.ended
+        ended = rewarded.decisions.ended
         alive = torch.ones_like(ended)
         alive[1:] = (1.0 - ended[:-1]).cumprod(dim=0)
-        returns = torch.empty_like(played.rewards)
-        effects = self._noise_effects(played, decay)
-        following = torch.zeros_like(played.rewards[0])
+        returns = torch.empty_like(rewarded.rewards)
+        effects = self._noise_effects(rewarded, decay)
+        following = torch.zeros_like(rewarded.rewards[0])
         for step in range(len(returns) - 1, -1, -1):
-            returns[step] = alive[step] * played.rewards[step] + decay * following
+            returns[step] = alive[step] * rewarded.rewards[step] + decay * following
             following = returns[step] if effects is None else returns[step] - alive[step] * effects[step]
         grouped = returns.view(len(returns), -1, self.config.online.group_size)
         advantages = leave_one_out_advantages(grouped).view_as(returns)
-        return played._replace(kept=played.kept & (alive > 0.0)).learnable(advantages, torch.zeros_like(returns))
+        return rewarded._replace(kept=rewarded.kept & (alive > 0.0)).learnable(advantages, torch.zeros_like(returns))
 
-    def _noise_effects(self, played: Played, decay: float) -> Tensor | None:
+    def _noise_effects(self, rewarded: RewardedDecisions, decay: float) -> Tensor | None:
         """Effect of each decision's own noise on rewards from there on, (steps, portfolios); None where it stays in."""
         horizon = self.config.online.group_noise
         if horizon == 0:
             return None
-        process = self.env.process
-        followed = NoiseEffects(
-            process, self.agent, self.units, lambda one: self._observed(one, one.bar), horizon, decay, self.queue
-        )
-        made = played.decisions
-        return followed.of(made.states, made.actions, remaining_decisions(made.ended.cpu())).to(played.rewards)
-
-
-def _judged(
-    player: MarketPlayer, decisions: Decisions, step: int, reward: NDArray[np.float64]
-) -> tuple[Tensor, Tensor]:
-    """Scaled rewards of a step, and which may be learned from."""
-    bars, _, *universe = (part[step] for part in decisions.observations)
-    state, units, kept = decisions.states[step], player.units, player.accept(reward)
-    accepted = np.ones(len(reward), dtype=np.bool_) if kept is None else kept
-    members = state.universe if isinstance(state, WorldState) else None
-    units.remember(reward[accepted], state.bar[accepted], None if members is None else members[accepted])
-    known = torch.as_tensor(accepted, device=bars.device)
-    raw = torch.as_tensor(np.where(accepted, reward, 0.0), dtype=torch.float32, device=bars.device)
-    limited = torch.as_tensor(decisions.constrained[step], dtype=torch.float32, device=bars.device)
-    scaled = units.scaled(raw, bars, universe[0] if universe else None, limited)
-    return torch.where(known, scaled, torch.zeros_like(raw)), known
+        followed = NoiseEffects(self.env.process, self.agent, self.units, horizon, decay, self.queue)
+        decisions = rewarded.decisions
+        remaining = remaining_decisions(decisions.ended.cpu())
+        return followed.of(decisions.states, decisions.actions, remaining).to(rewarded.rewards)

@@ -1,9 +1,10 @@
-"""Effect of a decision's own noise on what follows: a control variate of group-relative returns.
+"""Effect of a decision's noise on later rewards: a control variate of group-relative returns.
 
-A return holds the noise of all later decisions, which no baseline of the prices can know. Prices are exogenous, so what
-a drawn action brings can be lived through: followed by the policy's modes, at the same prices. Half of what it brings
-more than its mirror image around the mode is odd in the noise of that decision. Its mean is zero whatever came before,
-so the effects of later decisions can be taken off a return, and the policy gradient stays without bias.
+A return holds the noise of all later decisions, which no baseline of the prices can know. Prices are exogenous, so the
+rewards that follow a drawn action can be simulated: at the same prices, with the policy's modes as later decisions.
+Half of their difference from those of the action mirrored around the mode is odd in the noise of that decision. Its
+mean is zero whatever came before, so subtracting the effects of later decisions from a return leaves the policy
+gradient without bias.
 
 References
 ----------
@@ -12,7 +13,7 @@ Cheng, Yan and Boots (2020), Trajectory-wise Control Variates for Variance Reduc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,23 +26,21 @@ from finflow.agent.on_policy.policy_interface import Observations
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, join_states, rows_of
 from finflow.env.rewards.reward_queue import RewardQueue
-from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
+from finflow.training.rollouts.rollout_steps import observed
 
 
 class NoiseEffects(NamedTuple):
-    """Effects of the noise of decisions, by playing each of them and its mirror image on.
+    """Effects of the noise of decisions, by simulating each of them and its mirror image.
 
     Attributes
     ----------
     process : DecisionProcess
     agent : MarketActorCritic
     units : RewardUnits
-    observe : callable
-        Observations of portfolio states.
     horizon : int
-        Decisions that an effect is followed for, the drawn one among them.
+        Decisions simulated for an effect, the drawn one among them.
     decay : float
         Weight of a reward for each decision that it is later.
     queue : RewardQueue or None
@@ -51,7 +50,6 @@ class NoiseEffects(NamedTuple):
     process: DecisionProcess
     agent: MarketActorCritic
     units: RewardUnits
-    observe: Callable[[PortfolioState], Observations]
     horizon: int
     decay: float
     queue: RewardQueue | None = None
@@ -67,40 +65,43 @@ class NoiseEffects(NamedTuple):
         actions : Tensor, (steps, portfolios, K - 1)
             Log ratios that were drawn there.
         remaining : int Tensor, (steps, portfolios)
-            Decisions to the end of the window or of the episode, this one among them: nothing is played beyond.
+            Decisions to the end of the window or of the episode, this one among them: nothing is simulated beyond.
         """
         start, drawn = join_states(states), actions.flatten(0, 1)
         last = remaining.flatten().clamp(max=self.horizon).repeat(2).cpu().numpy()
-        mode = self.agent.distribution(self.observe(start)).mode()
+        mode = self.agent.distribution(self._observations(start)).mode()
         state, coordinates = join_states([start, start]), torch.cat([drawn, 2.0 * mode - drawn])
         running = np.arange(len(last))
-        played: list[_PlayedOn] = []
+        simulated: list[_SimulatedStep] = []
         for ahead in range(int(last.max(initial=0))):
             keep = last[running] > ahead
             state, coordinates, running = rows_of(state, keep), coordinates[torch.from_numpy(keep)], running[keep]
             if ahead > 0:
-                coordinates = self.agent.distribution(self.observe(state)).mode()
+                coordinates = self.agent.distribution(self._observations(state)).mode()
             state, step = self._step(state, coordinates, running)
-            played.append(step)
-        own, mirrored = self._sum(played, len(last)).chunk(2)
-        return (0.5 * (own - mirrored)).view(actions.shape[:2])
+            simulated.append(step)
+        drawn_sum, mirrored = self._sum(simulated, len(last)).chunk(2)
+        return (0.5 * (drawn_sum - mirrored)).view(actions.shape[:2])
+
+    def _observations(self, state: PortfolioState) -> Observations:
+        """Observations of portfolio states."""
+        return observed(self.process, self.agent.market, state, state.bar)
 
     def _step(
         self, state: PortfolioState, coordinates: Tensor, running: NDArray[np.int64]
-    ) -> tuple[PortfolioState, _PlayedOn]:
-        """States after decisions in log ratios, and what they brought."""
-        market: MarketTensors = self.agent.market
-        observed = self.observe(state)
-        universe = observed[2] if len(observed) > 2 else None
-        targets = market.scatter_assets(log_portfolio(coordinates).exp(), universe)
+    ) -> tuple[PortfolioState, _SimulatedStep]:
+        """States after decisions in log ratios, and their rewards."""
+        observations = self._observations(state)
+        universe = observations[2] if len(observations) > 2 else None
+        targets = self.agent.market.scatter_assets(log_portfolio(coordinates).exp(), universe)
         outcome = self.process.step(state, targets.cpu().numpy().astype(np.float64))
-        return outcome.state, _PlayedOn(running, outcome.reward, observed[0], universe, outcome.constrained)
+        return outcome.state, _SimulatedStep(running, outcome.reward, observations[0], universe, outcome.constrained)
 
-    def _sum(self, played: Sequence[_PlayedOn], count: int) -> Tensor:
+    def _sum(self, simulated: Sequence[_SimulatedStep], count: int) -> Tensor:
         """Discounted scaled rewards of each decision, (count,)."""
         total, units = torch.zeros(count), self.units._replace(normalizer=None)
-        known = [step.reward for step in played] if self.queue is None else self.queue.collect()
-        for ahead, (step, reward) in enumerate(zip(played, known, strict=True)):
+        known = [step.reward for step in simulated] if self.queue is None else self.queue.collect()
+        for ahead, (step, reward) in enumerate(zip(simulated, known, strict=True)):
             earned = np.where(np.isfinite(reward), reward, 0.0)
             rewards = torch.as_tensor(earned, dtype=torch.float32, device=step.bars.device)
             limited = None if step.constrained is None else torch.from_numpy(step.constrained).to(rewards)
@@ -108,8 +109,8 @@ class NoiseEffects(NamedTuple):
         return total
 
 
-class _PlayedOn(NamedTuple):
-    """A step of decisions that are played on: which, their raw rewards, and where they were taken."""
+class _SimulatedStep(NamedTuple):
+    """A simulated step: which decisions it follows, its raw rewards, and where it was taken."""
 
     running: NDArray[np.int64]
     reward: NDArray[np.float64]

@@ -16,8 +16,8 @@ from finflow.config import Config
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
-from finflow.training.playing.online_world import Environments, make_environments
-from finflow.training.playing.segment_pay import SegmentPay
+from finflow.training.rollouts.online_world import Environments, make_environments
+from finflow.training.rollouts.segment_rewards import SegmentRewards
 
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
 UNREAD = (
@@ -91,7 +91,7 @@ class OnPolicyState:
         The learner's.
     penalty : DoublingKL
         The learner's.
-    pay : SegmentPay or None
+    pay : SegmentRewards or None
         Where scores are paid by the segment.
     episodes : int
         Episodes that ended so far.
@@ -107,7 +107,7 @@ class OnPolicyState:
         self.optimiser, self.penalty = self.learner.optimiser, self.learner.penalty
         preference = config.objectives.preference
         by_segment = preference.paid == "segment"
-        self.pay = SegmentPay(preference, config.online.portfolios, bcell.device) if by_segment else None
+        self.pay = SegmentRewards(preference, config.online.portfolios, bcell.device) if by_segment else None
         self.episodes = 0
 
     def begin(self, bcell: BCell) -> None:

@@ -32,8 +32,8 @@ from finflow.training.phases.pretrain import (
 from finflow.training.phases.schedules import between
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure
 from finflow.training.phases.training_state import ONLINE, ended_early
-from finflow.training.playing.online_world import OnlineWorld
-from finflow.training.playing.rollout_steps import ended_episodes
+from finflow.training.rollouts.online_world import OnlineWorld
+from finflow.training.rollouts.rollout_steps import ended_episodes
 
 COVERAGE_POOL = 65_536
 

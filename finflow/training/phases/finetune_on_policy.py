@@ -25,7 +25,7 @@ from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import Transitions
-from finflow.training.on_policy.market_rollouts import MarketPlayer, Played
+from finflow.training.on_policy.market_rollouts import RewardedDecisions, RolloutCollector
 from finflow.training.on_policy.on_policy_state import (
     UNREAD,
     OnPolicyState,
@@ -37,8 +37,8 @@ from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure
 from finflow.training.phases.training_state import ONLINE, TrainingState, ended_early
-from finflow.training.playing.rollout_steps import Reference
-from finflow.training.playing.rollout_workers import rollout_workers
+from finflow.training.rollouts.rollout_steps import Reference
+from finflow.training.rollouts.rollout_workers import rollout_workers
 
 
 def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
@@ -76,16 +76,16 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     run.guard.begin(LearnerProbe(learner, bcell.policy, run.probe), dataset.reward_scale)
     env = on_policy.played.env
     with rollout_workers(env, bcell.policy, config) as workers, _rewarded(env, config) as queue:
-        player = MarketPlayer(
+        collector = RolloutCollector(
             env, on_policy.agent, units, config, state.exploration, run.guard.learnable, queue, workers, on_policy.pay
         )
-        result = _learn(run, on_policy, bcell, player)
+        result = _learn(run, on_policy, bcell, collector)
     run.progress.end_phase()
     return result
 
 
-def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, player: MarketPlayer) -> dict[str, float]:
-    """Play and learn from rollouts to the end of the phase; the last update's figures and validation metrics."""
+def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: RolloutCollector) -> dict[str, float]:
+    """Collect and learn from rollouts to the end of the phase; the last update's figures and validation metrics."""
     config, state, counters = run.config, run.state, run.state.counters
     steps, rollouts = steps_per_rollout(config), rollouts_of(config)
     result: dict[str, float] = {}
@@ -93,19 +93,19 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, player: Mar
         done = counters.phase_update // steps
         if done == config.online.critic_only_rollouts:
             run.guard.settle()
-        rollout, played = _collect(run, on_policy, bcell, player)
-        counters.vector_step += len(played.rewards)
+        rollout, rewarded = _collect(run, on_policy, bcell, collector)
+        counters.vector_step += len(rewarded.rewards)
         figures = learn_from(on_policy, rollout, config, state, done)
         bcell.update_average((done + 1) / rollouts)
         state.entropy_schedule.advance(steps)
         episode = (done + 1) * config.online.rollout / config.env.episode_length
-        rolled_back = run.count_update(_metrics(figures, rollout), _facts(played, state, episode), steps)
+        rolled_back = run.count_update(_metrics(figures, rollout), _facts(rewarded, state, episode), steps)
         if not rolled_back:
-            on_policy.episodes = run.log_episodes(played.decisions.episodes, on_policy.episodes)
+            on_policy.episodes = run.log_episodes(rewarded.decisions.episodes, on_policy.episodes)
             if done >= config.online.critic_only_rollouts:
                 if state.constraint is not None:
-                    state.constraint.look(played.mean_constrained())
-                run.check_reference(played.decisions.divergence, played.rewards.numel())
+                    state.constraint.look(rewarded.mean_constrained())
+                run.check_reference(rewarded.decisions.divergence, rewarded.rewards.numel())
             last = counters.phase_update >= rollouts * steps or ended_early(state)
             new = config.online.rollout / config.env.episode_length
             result = run.validate_and_save(bcell.deployed, figures, episode, new, steps, last) or result
@@ -124,13 +124,15 @@ def _rewarded(env: PortfolioVectorEnv, config: Config) -> Iterator[RewardQueue |
             env.process = before
 
 
-def _collect(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, player: MarketPlayer) -> tuple[Rollout, Played]:
-    """Play a rollout; where a reward cannot be computed, write a checkpoint of the state before it first."""
+def _collect(
+    run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: RolloutCollector
+) -> tuple[Rollout, RewardedDecisions]:
+    """Collect a rollout; where a reward cannot be computed, write a checkpoint of the state before it first."""
     tensors, state = on_policy.played.capture()
     control = run.state.reference
     reference = None if control is None else Reference(bcell.held_to, control.beta)
     with kept_on_failure(run, lambda: on_policy.played.restore(tensors, state)):
-        return player.collect(reference)
+        return collector.collect(reference)
 
 
 def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state: TrainingState, done: int) -> Figures:
@@ -169,15 +171,15 @@ def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
     return metrics | {"largest_value": rollout.values.abs().max().double()}
 
 
-def _facts(played: Played, state: TrainingState, episode: float) -> dict[str, float]:
+def _facts(rewarded: RewardedDecisions, state: TrainingState, episode: float) -> dict[str, float]:
     """Entries of a row beside the update's own: rewards, ended episodes, the reference, the constraint."""
-    facts = {"episode": episode, "reward": float(played.rewards.mean())}
-    if played.decisions.episodes:
-        facts["episode_return"] = fmean(one.net_return for one in played.decisions.episodes)
-        facts["episode_sharpe"] = fmean(one.sharpe for one in played.decisions.episodes)
+    facts = {"episode": episode, "reward": float(rewarded.rewards.mean())}
+    if rewarded.decisions.episodes:
+        facts["episode_return"] = fmean(one.net_return for one in rewarded.decisions.episodes)
+        facts["episode_sharpe"] = fmean(one.sharpe for one in rewarded.decisions.episodes)
     if state.reference is not None:
-        facts["reference_kl"] = state.reference.of_episode(played.decisions.divergence)
+        facts["reference_kl"] = state.reference.of_episode(rewarded.decisions.divergence)
         facts["reference_beta"] = state.reference.beta
     if state.constraint is not None:
-        facts |= state.constraint.figures() | {"constraint_mean": played.mean_constrained()}
+        facts |= state.constraint.figures() | {"constraint_mean": rewarded.mean_constrained()}
     return facts

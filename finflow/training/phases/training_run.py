@@ -33,7 +33,7 @@ from finflow.training.phases.rollout_state import Pretrained
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
-from finflow.training.playing.rollout_steps import EndedEpisode
+from finflow.training.rollouts.rollout_steps import EndedEpisode
 
 GUARD_REPORT = "guard-report.md"
 LOG_EVERY = 50  # updates between two rows of metrics

@@ -25,7 +25,7 @@ from finflow.training.data.training_data import TrainingData
 from finflow.training.on_policy.on_policy_state import OnPolicyState
 from finflow.training.phases.rollout_state import RolloutState
 from finflow.training.phases.schedules import EntropyScheduler
-from finflow.training.playing.online_world import OnlineWorld, WorldPosition, make_world
+from finflow.training.rollouts.online_world import OnlineWorld, WorldPosition, make_world
 
 OFFLINE, ONLINE = "offline", "online"
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here

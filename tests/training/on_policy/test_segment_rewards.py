@@ -11,7 +11,7 @@ import torch
 from finflow.config import PreferenceConfig
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
-from finflow.training.playing.segment_pay import SegmentPay
+from finflow.training.rollouts.segment_rewards import SegmentRewards
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_reward_hacking import LOOKS, OFFLINE, RETURN, likes
 from tests.training.whole_trainings import Make, Stop, latest, train_through
@@ -24,36 +24,36 @@ ENDED[2, 1] = 1.0
 TURNOVER = torch.full_like(SCORES, 0.25)
 
 
-def paying(**keys: object) -> SegmentPay:
+def by_segment(**keys: object) -> SegmentRewards:
     values = {"paid": "segment", "segment": 2, **keys}
-    return SegmentPay(PreferenceConfig.model_validate(values), 2, torch.device("cpu"))
+    return SegmentRewards(PreferenceConfig.model_validate(values), 2, torch.device("cpu"))
 
 
 def test_the_sum_is_paid_at_the_end_of_a_segment_and_of_an_episode() -> None:
     expected = [[0.0, 0.0], [3.0, 30.0], [0.0, 30.0], [7.0, 0.0], [0.0, 90.0], [11.0, 0.0]]
-    assert paying().pay(SCORES, TURNOVER, ENDED).tolist() == expected
+    assert by_segment().assign(SCORES, TURNOVER, ENDED).tolist() == expected
 
 
 def test_units_are_turnover_or_decisions() -> None:
-    assert paying(scaling="horizon").pay(SCORES, TURNOVER, ENDED)[1:3].tolist() == [[1.5, 15.0], [0.0, 30.0]]
-    assert paying(scaling="turnover").pay(SCORES, TURNOVER, ENDED)[1:3].tolist() == [[6.0, 60.0], [0.0, 120.0]]
-    idle = paying(scaling="turnover").pay(SCORES, torch.zeros_like(SCORES), ENDED)
+    assert by_segment(scaling="horizon").assign(SCORES, TURNOVER, ENDED)[1:3].tolist() == [[1.5, 15.0], [0.0, 30.0]]
+    assert by_segment(scaling="turnover").assign(SCORES, TURNOVER, ENDED)[1:3].tolist() == [[6.0, 60.0], [0.0, 120.0]]
+    idle = by_segment(scaling="turnover").assign(SCORES, torch.zeros_like(SCORES), ENDED)
     assert idle[1].tolist() == pytest.approx([30.0, 300.0])
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 5])
 def test_rollouts_may_cut_a_segment_and_a_resume_goes_on_within_it(cut: int) -> None:
-    first, second = paying(segment=3), paying(segment=3)
-    parts = [first.pay(SCORES[:cut], TURNOVER[:cut], ENDED[:cut])]
+    first, second = by_segment(segment=3), by_segment(segment=3)
+    parts = [first.assign(SCORES[:cut], TURNOVER[:cut], ENDED[:cut])]
     second.restore(*first.capture())
-    parts.append(second.pay(SCORES[cut:], TURNOVER[cut:], ENDED[cut:]))
-    assert torch.equal(torch.cat(parts), paying(segment=3).pay(SCORES, TURNOVER, ENDED))
+    parts.append(second.assign(SCORES[cut:], TURNOVER[cut:], ENDED[cut:]))
+    assert torch.equal(torch.cat(parts), by_segment(segment=3).assign(SCORES, TURNOVER, ENDED))
 
 
 def test_a_state_that_cannot_be_is_refused() -> None:
-    tensors, state = paying().capture()
+    tensors, state = by_segment().capture()
     with pytest.raises(ValueError, match="longer"):
-        paying().restore({**tensors, "age": torch.tensor([0, 2])}, state)
+        by_segment().restore({**tensors, "age": torch.tensor([0, 2])}, state)
 
 
 def test_a_training_paid_by_the_segment_resumes_to_the_same_bits(

@@ -1,7 +1,8 @@
-"""Scores of decisions paid at the last decision of a segment, as a reward model was asked about segments.
+"""Scores of decisions summed up and given as one reward at the last decision of a segment.
 
-A segment is so many decisions of an episode one after another, and what is left of it at its end. Sums are what they
-were: only the time of the payment changes, and on request its unit.
+A reward model that learned from comparisons of segments scores segments as a whole. A segment is so many consecutive
+decisions of an episode, or what is left of it at its end. The sum of rewards does not change, only their time and, if
+configured, their unit.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from torch import Tensor
 from finflow.config import PreferenceConfig
 from finflow.guard.state_capture import check_like
 
-LEAST_TURNOVER = 0.1  # of a segment: below it a unit of turnover would be about nothing
+LEAST_TURNOVER = 0.1  # of a segment, in the divisor: scores of segments without trades stay finite
 
 
-class SegmentPay:
-    """Scores of portfolios that wait for the end of their segments.
+class SegmentRewards:
+    """Scores of portfolios whose segments are not over.
 
     Parameters
     ----------
@@ -42,12 +43,12 @@ class SegmentPay:
         self.age = torch.zeros(portfolios, dtype=torch.int64, device=device)
 
     def begin(self) -> None:
-        """Begin a segment in every portfolio: all episodes were started anew."""
-        for one in (self.waiting, self.traded, self.age):
-            one.zero_()
+        """Begin a segment in every portfolio, after a reset of all episodes."""
+        for tensor in (self.waiting, self.traded, self.age):
+            tensor.zero_()
 
-    def pay(self, scores: Tensor, turnover: Tensor, ended: Tensor) -> Tensor:
-        """Pay scores of consecutive decisions, and remember what is not due yet.
+    def assign(self, scores: Tensor, turnover: Tensor, ended: Tensor) -> Tensor:
+        """Move scores of consecutive decisions to the ends of their segments; those of open segments are kept.
 
         Parameters
         ----------
@@ -60,16 +61,16 @@ class SegmentPay:
         Tensor, (steps, portfolios)
             The segment's score at its last decision, zero at the others.
         """
-        paid = torch.zeros_like(scores)
+        rewards = torch.zeros_like(scores)
         for step in range(len(scores)):
             self.waiting += scores[step]
             self.traded += turnover[step]
             self.age += 1
             due = (self.age >= self._length) | (ended[step] > 0.0)
-            paid[step] = torch.where(due, self.waiting / self._unit(), paid[step])
-            for one in (self.waiting, self.traded, self.age):
-                one.masked_fill_(due, 0)
-        return paid
+            rewards[step] = torch.where(due, self.waiting / self._unit(), rewards[step])
+            for tensor in (self.waiting, self.traded, self.age):
+                tensor.masked_fill_(due, 0)
+        return rewards
 
     def _unit(self) -> Tensor | float:
         """Divisor of the score of each portfolio's segment."""

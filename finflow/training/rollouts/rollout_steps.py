@@ -1,8 +1,9 @@
-"""Decisions of a policy in portfolios that step together, before their rewards are judged."""
+"""Decisions of a policy in portfolios that step together, with raw rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ class Reference(NamedTuple):
 
 
 class Decisions(NamedTuple):
-    """Decisions of several portfolios side by side, each tensor (steps, portfolios, ...).
+    """Decisions of several portfolios together, each tensor and array (steps, portfolios, ...).
 
     Attributes
     ----------
@@ -72,8 +73,8 @@ class Decisions(NamedTuple):
     charge : Tensor or None
         Scaled reward that the reference takes; None without one.
     terminated, ended : Tensor
-    rewards, constrained, turnover : list of array
-        Raw, (portfolios,) of each step; of the reward with a limit zeros where none has one.
+    rewards, constrained, turnover : array
+        Raw; of the reward with a limit zeros where there is none.
     divergence : float
         Mean KL to the reference in nats per free dimension; 0 without one.
     episodes : list of EndedEpisode
@@ -88,30 +89,20 @@ class Decisions(NamedTuple):
     charge: Tensor | None
     terminated: Tensor
     ended: Tensor
-    rewards: list[NDArray[np.float64]]
-    constrained: list[NDArray[np.float64]]
-    turnover: list[NDArray[np.float64]]
-    divergence: float
-    episodes: list[EndedEpisode]
-    states: list[PortfolioState]
-
-
-class _Step(NamedTuple):
-    """One vector step: the fields of `Decisions` without the steps."""
-
-    observations: Observations
-    next_observations: Observations
-    actions: Tensor
-    log_prob: Tensor
-    charge: Tensor | None
-    terminated: Tensor
-    ended: Tensor
-    reward: NDArray[np.float64]
+    rewards: NDArray[np.float64]
     constrained: NDArray[np.float64]
     turnover: NDArray[np.float64]
     divergence: float
     episodes: list[EndedEpisode]
-    state: PortfolioState
+    states: list[PortfolioState]
+
+    def map_tensors(self, convert: Callable[[Any], Any]) -> Decisions:
+        """The same decisions with each tensor converted, or each array that a worker sent in place of one."""
+        changes: dict[str, Any] = {name: convert(getattr(self, name)) for name in ("actions", "log_prob")}
+        changes |= {name: convert(getattr(self, name)) for name in ("terminated", "ended")}
+        for name in ("observations", "next_observations"):
+            changes[name] = tuple(convert(part) for part in getattr(self, name))
+        return self._replace(charge=None if self.charge is None else convert(self.charge), **changes)
 
 
 def start_groups(env: PortfolioVectorEnv, online: OnlineConfig) -> None:
@@ -136,7 +127,7 @@ def decide(
     steps: int,
     reference: Reference | None = None,
 ) -> Decisions:
-    """Play a policy for so many vector steps from where the environments stand.
+    """Step the environments so many times from their present state, by actions drawn from a policy.
 
     Parameters
     ----------
@@ -148,22 +139,32 @@ def decide(
     steps : int
     reference : Reference, optional
     """
-    played = [_step(env, policy, market, generator, reference) for _ in range(steps)]
-    charges = [step.charge for step in played if step.charge is not None]
+    taken = [_step(env, policy, market, generator, reference) for _ in range(steps)]
+    joined = join_decisions(taken, [step.states[0] for step in taken], dim=0)
+    return joined._replace(divergence=sum(step.divergence / steps for step in taken))
+
+
+def join_decisions(parts: Sequence[Decisions], states: list[PortfolioState], dim: int) -> Decisions:
+    """Join decisions of consecutive steps (``dim`` 0) or of several portfolios (``dim`` 1), with the states given."""
+
+    def joined(pieces: Iterable[Tensor]) -> Tensor:
+        return torch.cat(list(pieces), dim=dim)
+
+    charges = [part.charge for part in parts if part.charge is not None]
     return Decisions(
-        _stacked([step.observations for step in played]),
-        _stacked([step.next_observations for step in played]),
-        torch.stack([step.actions for step in played]),
-        torch.stack([step.log_prob for step in played]),
-        torch.stack(charges) if charges else None,
-        torch.stack([step.terminated for step in played]),
-        torch.stack([step.ended for step in played]),
-        [step.reward for step in played],
-        [step.constrained for step in played],
-        [step.turnover for step in played],
-        sum(step.divergence / steps for step in played),
-        [episode for step in played for episode in step.episodes],
-        [step.state for step in played],
+        tuple(joined(pieces) for pieces in zip(*(part.observations for part in parts), strict=True)),
+        tuple(joined(pieces) for pieces in zip(*(part.next_observations for part in parts), strict=True)),
+        joined(part.actions for part in parts),
+        joined(part.log_prob for part in parts),
+        joined(charges) if charges else None,
+        joined(part.terminated for part in parts),
+        joined(part.ended for part in parts),
+        np.concatenate([part.rewards for part in parts], axis=dim),
+        np.concatenate([part.constrained for part in parts], axis=dim),
+        np.concatenate([part.turnover for part in parts], axis=dim),
+        fmean(part.divergence for part in parts),
+        [episode for part in parts for episode in part.episodes],
+        states,
     )
 
 
@@ -173,7 +174,7 @@ def _step(
     market: MarketTensors,
     generator: Generator,
     reference: Reference | None,
-) -> _Step:
+) -> Decisions:
     """Take one decision in every portfolio."""
     state = env.state
     observations = observed(env.process, market, state, state.bar)
@@ -185,26 +186,27 @@ def _step(
     targets = market.scatter_assets(log_portfolio(actions).exp(), universe[0] if universe else None)
     _, reward, terminated, truncated, info = env.step(targets.cpu().numpy())
     members = state.universe if isinstance(state, WorldState) else None
-    charge, apart = None, 0.0
+    following = observed(env.process, market, info.get("final_state", env.state), state.bar + 1, members)
+    charge, divergence = None, 0.0
     if reference is not None:
         other = distribution_of(reference.policy, states)
-        charge = reference.beta * (log_prob - other.log_prob(actions)) / distribution.dimensions
-        apart = _mean_divergence(distribution, other)
+        charge = (reference.beta * (log_prob - other.log_prob(actions)) / distribution.dimensions)[None]
+        divergence = _mean_divergence(distribution, other)
     ended = terminated | truncated
-    return _Step(
-        observations,
-        observed(env.process, market, info.get("final_state", env.state), state.bar + 1, members),
-        actions,
-        log_prob,
+    return Decisions(
+        tuple(part[None] for part in observations),
+        tuple(part[None] for part in following),
+        actions[None],
+        log_prob[None],
         charge,
-        torch.as_tensor(terminated, device=actions.device).float(),
-        torch.as_tensor(ended, device=actions.device).float(),
-        reward,
-        info.get("constraint", np.zeros_like(reward)),
-        info["turnover"],
-        apart,
+        torch.as_tensor(terminated, device=actions.device).float()[None],
+        torch.as_tensor(ended, device=actions.device).float()[None],
+        reward[None],
+        info.get("constraint", np.zeros_like(reward))[None],
+        info["turnover"][None],
+        divergence,
         ended_episodes(info, ended, env.process.env.initial_capital),
-        state,
+        [state],
     )
 
 
@@ -230,7 +232,3 @@ def _mean_divergence(distribution: PortfolioDistribution, other: PortfolioDistri
     if isinstance(dimensions, Tensor):
         return float((divergence / dimensions).mean())
     return float(divergence.mean()) / dimensions
-
-
-def _stacked(steps: list[Observations]) -> Observations:
-    return tuple(torch.stack(part) for part in zip(*steps, strict=True))

@@ -1,17 +1,16 @@
-"""Rollouts by workers: the portfolios of a vector environment in fixed parts, each played in another process.
+"""Rollouts by workers: the portfolios of a vector environment in fixed parts, each stepped in another process.
 
-The parts are fixed by the configuration and not by the number of workers, and each draws from generators of its own,
-seeded by the environment's. So every number of workers gives the same bits. They are not those of one process that
-plays all portfolios together: its portfolios draw from one generator in turn, and matrix products and the equations of
-trades are solved for all of them at once, which rounds otherwise for fewer.
+The parts are fixed by the configuration and not by the number of workers, and each has its own generators, seeded by
+the environment's. So every number of workers gives the same bits. They are not those of one process that steps all
+portfolios together: its portfolios draw from one generator in turn, and matrix products and the equations of trades are
+solved for all of them at once, which rounds otherwise for fewer.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,16 +25,16 @@ from finflow.env.rewards.chosen_reward import with_reward
 from finflow.env.rewards.reward_queue import SentRewards, with_builtin_reward
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.replay import MarketTensors
-from finflow.training.playing.rollout_steps import Decisions, Reference, decide, start_groups
+from finflow.training.rollouts.rollout_steps import Decisions, Reference, decide, join_decisions, start_groups
 from finflow.worker_pool import OrderedPool
 
 KEY = "train.rollout_workers"
-PARTS = 4  # at most; each more is a call of the networks more
+PARTS = 4  # at most; each more is another call of the networks
 CPU = torch.device("cpu")
 Arrays = dict[str, NDArray[Any]]
 
 
-class PlayedMarket(NamedTuple):
+class WorkerMarket(NamedTuple):
     """Environments and networks of every worker.
 
     Attributes
@@ -55,8 +54,8 @@ class PlayedMarket(NamedTuple):
     policy: ExpertPolicy
 
 
-class Part(NamedTuple):
-    """Portfolios that a worker plays.
+class PortfolioPart(NamedTuple):
+    """Portfolios that a worker steps.
 
     Attributes
     ----------
@@ -78,31 +77,31 @@ class Part(NamedTuple):
     steps: int
 
 
-class PlayedPart(NamedTuple):
+class PartDecisions(NamedTuple):
     """Decisions of a part, tensors as arrays, and the state of its environments after them."""
 
-    decisions: Any
+    decisions: Decisions
     arrays: Arrays
 
 
 def count_parts(config: Config) -> int:
-    """Number of parts that the portfolios are played in: the largest up to four that keeps groups whole."""
+    """Number of parts that the portfolios are stepped in: the largest up to four that keeps groups whole."""
     online = config.online
     units = online.portfolios // (online.group_size if online.advantages == "group" else 1)
     return next(count for count in range(PARTS, 0, -1) if units % count == 0)
 
 
 class RolloutWorkers:
-    """Plays the portfolios of an environment in other processes.
+    """Steps the portfolios of an environment in other processes.
 
     Parameters
     ----------
     pool : OrderedPool
-        Of `play_part`.
+        Of `decide_part`.
     config : Config
     """
 
-    def __init__(self, pool: OrderedPool[PlayedPart], config: Config) -> None:
+    def __init__(self, pool: OrderedPool[PartDecisions], config: Config) -> None:
         self._pool = pool
         self._config = config
 
@@ -114,7 +113,7 @@ class RolloutWorkers:
         reference: Reference | None,
         device: torch.device,
     ) -> Decisions:
-        """Play a policy for so many vector steps from where the environments stand, and move them there.
+        """Step the environments so many times by actions drawn from a policy, as `rollout_steps.decide` does.
 
         Raises
         ------
@@ -131,19 +130,21 @@ class RolloutWorkers:
             for part in range(parts):
                 rows = slice(part * size, (part + 1) * size)
                 own = {name: array[rows] for name, array in arrays.items()}
-                self._pool.submit(Part(own, (int(seeds[part, 0]), int(seeds[part, 1])), sent, held, steps))
-            played = self._pool.results()
+                self._pool.submit(PortfolioPart(own, (int(seeds[part, 0]), int(seeds[part, 1])), sent, held, steps))
+            results = self._pool.results()
         except BaseException:
             self._pool.discard()
             raise
-        joined = {name: np.concatenate([one.arrays[name] for one in played]) for name in arrays}
+        joined = {name: np.concatenate([one.arrays[name] for one in results]) for name in arrays}
         env.set_state(joined, dict(env.np_random.bit_generator.state))
-        return join_parts([one.decisions for one in played], device)
+        decided = [one.decisions.map_tensors(torch.tensor) for one in results]  # arrays of Ray cannot be written to
+        states = [join_states(of_step) for of_step in zip(*(part.states for part in decided), strict=True)]
+        return join_decisions(decided, states, dim=1).map_tensors(lambda tensor: tensor.to(device))
 
 
 @contextmanager
 def rollout_workers(env: PortfolioVectorEnv, policy: ExpertPolicy, config: Config) -> Iterator[RolloutWorkers | None]:
-    """Start workers that play the environments' portfolios; None without ``train.rollout_workers``.
+    """Start workers that step the environments' portfolios; None without ``train.rollout_workers``.
 
     Parameters
     ----------
@@ -158,12 +159,12 @@ def rollout_workers(env: PortfolioVectorEnv, policy: ExpertPolicy, config: Confi
     size = env.num_envs // count_parts(config)
     plain, rewards = with_builtin_reward(env.process), SentRewards.of(env.process.reward)
     own = PortfolioVectorEnv(plain, env.window, size, env.episode_length, env.random_portfolios, env.worlds)
-    shared = PlayedMarket(config, own, rewards, copy.deepcopy(policy).cpu())
-    with OrderedPool(play_part, shared, workers, KEY, config.train.threads) as pool:
+    shared = WorkerMarket(config, own, rewards, copy.deepcopy(policy).cpu())
+    with OrderedPool(decide_part, shared, workers, KEY, config.train.threads) as pool:
         yield RolloutWorkers(pool, config)
 
 
-class _Playing(NamedTuple):
+class _WorkerState(NamedTuple):
     """Environments and networks as a worker uses them."""
 
     env: PortfolioVectorEnv
@@ -172,34 +173,34 @@ class _Playing(NamedTuple):
     reference: ExpertPolicy
 
 
-_ready: tuple[PlayedMarket, _Playing] | None = None
+_ready: tuple[WorkerMarket, _WorkerState] | None = None
 
 
-def play_part(shared: PlayedMarket, part: Part) -> PlayedPart:
-    """Play a part of the portfolios in a worker.
+def decide_part(shared: WorkerMarket, part: PortfolioPart) -> PartDecisions:
+    """Take the decisions of a part of the portfolios in a worker.
 
     Raises
     ------
     TrainingError
         If a reward raises, or returns what cannot be used.
     """
-    playing, online = _playing_of(shared), shared.config.online
-    env = playing.env
+    worker, online = _worker_state(shared), shared.config.online
+    env = worker.env
     env.set_state(part.arrays, dict(np.random.default_rng(part.seeds[0]).bit_generator.state))
-    set_parameters(playing.policy, part.policy)
+    set_parameters(worker.policy, part.policy)
     reference = None
     if part.reference is not None:
-        set_parameters(playing.reference, part.reference[0])
-        reference = Reference(playing.reference, part.reference[1])
+        set_parameters(worker.reference, part.reference[0])
+        reference = Reference(worker.reference, part.reference[1])
     if online.advantages == "group":
         start_groups(env, online)
     generator = Generator().manual_seed(part.seeds[1])
-    decisions = decide(env, playing.policy, playing.market, generator, part.steps, reference)
+    decisions = decide(env, worker.policy, worker.market, generator, part.steps, reference)
     arrays, _ = env.get_state()
-    return PlayedPart(_mapped(decisions, Tensor.numpy), arrays)
+    return PartDecisions(decisions.map_tensors(Tensor.numpy), arrays)
 
 
-def _playing_of(shared: PlayedMarket) -> _Playing:
+def _worker_state(shared: WorkerMarket) -> _WorkerState:
     """Environments and networks, made once in each worker."""
     global _ready
     if _ready is None or _ready[0] is not shared:
@@ -207,7 +208,7 @@ def _playing_of(shared: PlayedMarket) -> _Playing:
         if shared.rewards is not None:
             env.process = with_reward(env.process, shared.rewards.restored())
         market = MarketTensors.of(env.process, CPU)
-        _ready = shared, _Playing(env, market, copy.deepcopy(shared.policy), copy.deepcopy(shared.policy))
+        _ready = shared, _WorkerState(env, market, copy.deepcopy(shared.policy), copy.deepcopy(shared.policy))
     return _ready[1]
 
 
@@ -219,41 +220,3 @@ def parameters_of(policy: ExpertPolicy) -> Arrays:
 def set_parameters(policy: ExpertPolicy, parameters: Arrays) -> None:
     """Give a policy other parameters."""
     policy.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in parameters.items()})
-
-
-def join_parts(parts: Sequence[Any], device: torch.device) -> Decisions:
-    """Decisions of all parts side by side, in the order of the parts."""
-    tensors = [_mapped(part, torch.tensor) for part in parts]  # arrays of Ray cannot be written to
-
-    def joined(pieces: Sequence[Tensor]) -> Tensor:
-        return torch.cat(list(pieces), dim=1).to(device)
-
-    charges = [part.charge for part in tensors if part.charge is not None]
-    return Decisions(
-        tuple(joined(pieces) for pieces in zip(*(part.observations for part in tensors), strict=True)),
-        tuple(joined(pieces) for pieces in zip(*(part.next_observations for part in tensors), strict=True)),
-        joined([part.actions for part in tensors]),
-        joined([part.log_prob for part in tensors]),
-        joined(charges) if charges else None,
-        joined([part.terminated for part in tensors]),
-        joined([part.ended for part in tensors]),
-        [np.concatenate(step) for step in zip(*(part.rewards for part in tensors), strict=True)],
-        [np.concatenate(step) for step in zip(*(part.constrained for part in tensors), strict=True)],
-        [np.concatenate(step) for step in zip(*(part.turnover for part in tensors), strict=True)],
-        fmean(part.divergence for part in tensors),
-        [episode for part in tensors for episode in part.episodes],
-        [join_states(states) for states in zip(*(part.states for part in tensors), strict=True)],
-    )
-
-
-def _mapped(decisions: Any, convert: Callable[[Any], Any]) -> Any:
-    """Decisions with their tensors, or arrays in place of these, converted."""
-    return decisions._replace(
-        observations=tuple(convert(part) for part in decisions.observations),
-        next_observations=tuple(convert(part) for part in decisions.next_observations),
-        actions=convert(decisions.actions),
-        log_prob=convert(decisions.log_prob),
-        charge=None if decisions.charge is None else convert(decisions.charge),
-        terminated=convert(decisions.terminated),
-        ended=convert(decisions.ended),
-    )

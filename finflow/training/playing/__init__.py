@@ -1,1 +1,0 @@
-"""Decisions of a policy in portfolios of the market: in this process, or in others."""
