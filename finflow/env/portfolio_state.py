@@ -93,8 +93,13 @@ def next_state(state: PortfolioState, weights: Any, wealth: Any, objective: Any)
     return replace(state, bar=state.bar + 1, **changes)
 
 
-def rows_of(state: PortfolioState, which: NDArray[np.bool_]) -> PortfolioState:
-    """Select the portfolios that the mask ``which`` (N,) names."""
+def universe_of(state: PortfolioState) -> NDArray[np.int64] | None:
+    """Sub-universes of the portfolios, (N,); None where all have all assets."""
+    return state.universe if isinstance(state, WorldState) else None
+
+
+def rows_of(state: PortfolioState, which: NDArray[np.bool_] | slice) -> PortfolioState:
+    """Select the portfolios of a mask (N,) or a slice."""
     return type(state)(**{name: value[which] for name, value in vars(state).items()})
 
 

@@ -24,14 +24,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.training.data.regime_prediction import regime_returns
+from finflow.training.data.regime_prediction import PARTS, matrix_product, regime_returns
 
 FloatArray = NDArray[np.float64]
 Penalties = tuple[float, float]
 
 RANDOM_FEATURES = 200
 READ_FEATURES = 4  # that each random feature reads on average
-PARTS = 5  # contiguous parts of the bars by which the penalty is chosen
 PENALTIES = tuple(10.0 ** (0.5 * power) for power in range(-10, 7))  # in multiples of the features' mean sum of squares
 ROWS = 65_536  # of bars and assets, read at once
 
@@ -59,7 +58,7 @@ class RandomFeatures(NamedTuple):
 
     def of(self, features: FloatArray) -> FloatArray:
         """The features (..., F) themselves and their functions, (..., F + functions)."""
-        return np.concatenate([features, np.tanh(_product(features, self.weights) + self.biases)], axis=-1)
+        return np.concatenate([features, np.tanh(matrix_product(features, self.weights) + self.biases)], axis=-1)
 
 
 class Predictions(NamedTuple):
@@ -127,7 +126,7 @@ def predicted_returns(process: DecisionProcess, segments: Sequence[range], regim
     level, count, squares = 0.0, 0, 0.0
     for some in _chunks(process, bars):
         relative, _, common, known = _rows(process, functions, some)
-        found[some + 1] = np.where(known, _product(relative, ridge.coefficients) + by_regime[some + 1], np.nan)
+        found[some + 1] = np.where(known, matrix_product(relative, ridge.coefficients) + by_regime[some + 1], np.nan)
         level, count = level + float(common.sum()), count + int(known.any(axis=1).sum())
         squares += float(np.square(by_regime[some + 1] * known).sum())
     explained = squares + ridge.squares
@@ -210,12 +209,6 @@ def _moments(
         values = torch.from_numpy(excess.reshape(-1))
         squares, products = squares + rows.T @ rows, products + rows.T @ values
     return _Moments(squares, products)
-
-
-def _product(rows: FloatArray, columns: FloatArray) -> FloatArray:
-    """Matrix product by torch, whose bits depend on ``train.threads``; NumPy's depend on the number of cores."""
-    found: FloatArray = (torch.from_numpy(rows) @ torch.from_numpy(columns)).numpy()
-    return found
 
 
 def _chunks(process: DecisionProcess, bars: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

@@ -66,7 +66,7 @@ def _market(process: DecisionProcess, rows: BoolArray) -> tuple[FloatArray, Floa
     relative = np.where(listed, logs - mean[:, None], 0.0)
     known = torch.from_numpy(relative[rows])
     vectors = torch.linalg.eigh(known.T @ known).eigenvectors.flip(1)[:, : min(COMPONENTS, known.shape[1] - 1)]
-    returns = np.concatenate([mean[:, None], _product(relative, vectors.numpy())], axis=1)
+    returns = np.concatenate([mean[:, None], matrix_product(relative, vectors.numpy())], axis=1)
     scale = returns[rows].std(axis=0)
     return returns / np.where(scale > 0.0, scale, 1.0) * rows[:, None], relative, listed
 
@@ -89,11 +89,11 @@ def _predict(
     held = np.stack([(weights[:, s, None] * listed).sum(axis=0) for s in range(REGIMES)])
     means = np.stack([(weights[:, s, None] * relative).sum(axis=0) for s in range(REGIMES)]) / np.maximum(held, 1.0)
     now = model.filtered(returns, known)[bars - lag]
-    ahead = _product(now, np.linalg.matrix_power(model.transitions, 1 + lag))
-    return _product(ahead - weights.sum(axis=0) / weights.sum(), means)
+    ahead = matrix_product(now, np.linalg.matrix_power(model.transitions, 1 + lag))
+    return matrix_product(ahead - weights.sum(axis=0) / weights.sum(), means)
 
 
-def _product(rows: FloatArray, columns: FloatArray) -> FloatArray:
+def matrix_product(rows: FloatArray, columns: FloatArray) -> FloatArray:
     """Matrix product by torch, whose bits depend on ``train.threads``; NumPy's depend on the number of cores."""
     found: FloatArray = (torch.from_numpy(rows) @ torch.from_numpy(np.ascontiguousarray(columns))).numpy()
     return found

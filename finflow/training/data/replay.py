@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch, States
 from finflow.agent.losses.listwise import ListwiseTargets
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.env.portfolio_state import PortfolioState, universe_of
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import SOURCES
 from finflow.strategies.behaviour import FAMILIES, family_tables
@@ -271,6 +271,7 @@ class Transitions:
         kept : array, (N,), optional
             Which of them to append; all when left out.
         """
+        universe = universe_of(state)
         rows = {
             "bar": state.bar,
             "portfolio": before,
@@ -280,7 +281,7 @@ class Transitions:
             "terminated": terminated,
             "family": np.full(len(reward), ONLINE),
             "calibration": calibration,
-            **({"universe": state.universe} if isinstance(state, WorldState) else {}),
+            **({} if universe is None else {"universe": universe}),
         }
         self.add(**(rows if kept is None else {name: values[kept] for name, values in rows.items()}))
 

@@ -38,8 +38,7 @@ def return_rankings(config: Config, training_data: TrainingData, device: torch.d
         return None
     if config.bcell.expert_ranking == "ndcg":
         RankingReward(keys).check(process.n_weights - 1)
-    windows = training_data.segments or (training_data.split.train,)
-    returns, candidates = horizon_returns(process, windows, keys.horizon)
+    returns, candidates = horizon_returns(process, training_data.train_segments, keys.horizon)
     if config.bcell.expert_ranking == "ndcg":
         relevance = graded_gains(returns, candidates, keys.grades)
     else:

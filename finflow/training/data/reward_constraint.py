@@ -123,8 +123,8 @@ def make_constraint(config: Config, training_data: TrainingData) -> RewardConstr
     keys = config.objectives.constraint
     if keys.reward is None:
         return None
-    windows = training_data.segments or (training_data.split.train,)
-    return RewardConstraint(keys, constraint_units_of(training_data.learning.process, keys.reward, windows))
+    process, segments = training_data.learning.process, training_data.train_segments
+    return RewardConstraint(keys, constraint_units_of(process, keys.reward, segments))
 
 
 def constrained_score(score: float, mean: float, keys: ConstraintConfig) -> float:

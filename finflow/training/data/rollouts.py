@@ -1,8 +1,8 @@
 """Rollouts of a policy through the decision process on stored bars, exact and differentiable.
 
-Prices do not react to our trades, and costs are known: what a policy would have earned over a stretch of stored bars is
-computed by the ledger itself, with its gradient for every action on the way. What a policy reads of the market does not
-depend on its portfolio, so that it is computed once for all portfolios that live through the same bars.
+Prices do not react to trades, and costs are known: the rewards of a policy over stored bars are computed by the ledger
+itself, with their gradient for every action on the way. What a policy reads of the market does not depend on its
+portfolio, so that it is computed once for all portfolios on the same bars.
 
 References
 ----------
@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import States
@@ -27,7 +26,7 @@ from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import SideBySide
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.env.portfolio_state import PortfolioState, rows_of, universe_of
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 
@@ -95,18 +94,17 @@ class RolloutMarket(NamedTuple):
         """
         device = self.tensors.market.device
         bars = torch.as_tensor((np.arange(horizon)[:, None] + state.bar).reshape(-1), device=device)
-        universe = _universe_of(state)
-        drawn = None if universe is None else torch.as_tensor(np.tile(universe, horizon), device=device)
+        universe = _universe_of(state, device)
+        repeats = None if universe is None else universe.repeat(horizon)
         blank = torch.zeros(len(bars), self.process.portfolio_size, device=device)
-        return policy.read_market(self.tensors.states(bars, blank, noise, observation_noise, drawn), noise)
+        return policy.read_market(self.tensors.states(bars, blank, noise, observation_noise, repeats), noise)
 
     def states(self, state: PortfolioState) -> States:
         """Observations of portfolios, as networks read them."""
         device = self.tensors.market.device
-        universe = _universe_of(state)
-        drawn = None if universe is None else torch.as_tensor(universe, device=device)
         portfolio = self.process.observed_portfolio(state).float()
-        return self.tensors.states(torch.as_tensor(state.bar, device=device), portfolio, universe=drawn)
+        bars = torch.as_tensor(state.bar, device=device)
+        return self.tensors.states(bars, portfolio, universe=_universe_of(state, device))
 
     def roll_out(
         self,
@@ -132,18 +130,17 @@ class RolloutMarket(NamedTuple):
         batch, rewards, growth, turnover, constrained = len(state.bar), [], [], [], []
         for h in range(horizon):
             bars = torch.as_tensor(state.bar, device=state.weights.device)
-            universe = _universe_of(state)
-            drawn = None if universe is None else torch.as_tensor(universe, device=bars.device)
+            universe = _universe_of(state, bars.device)
             if h == 0 and first is not None:
                 action = first
             else:
-                portfolio = self.tensors.gather_assets(self.process.observed_portfolio(state).float(), drawn)
+                portfolio = self.tensors.gather_assets(self.process.observed_portfolio(state).float(), universe)
                 states = States(self.tensors.assets[:1, : portfolio.shape[1] - 4], self.tensors.market[:1], portfolio)
                 action = policy.trade_toward(states, reading.rows(h * batch, (h + 1) * batch)).distribution.centre()
-            step = self.process.step(state, self.tensors.scatter_assets(action, drawn).double())
+            step = self.process.step(state, self.tensors.scatter_assets(action, universe).double())
             known = bars % len(self.units.reference)  # in further tables of growth bars are counted on
             limited = None if step.constrained is None else step.constrained.float()
-            rewards.append(self.units.scaled(step.reward.float(), known, drawn, limited))
+            rewards.append(self.units.scaled(step.reward.float(), known, universe, limited))
             constrained += [] if limited is None else [limited.detach()]
             growth.append(torch.log1p(step.simple_return))
             turnover.append(step.turnover.detach())
@@ -175,8 +172,7 @@ def joined_states(states: Sequence[PortfolioState]) -> PortfolioState:
 def separate_states(state: PortfolioState, count: int) -> list[PortfolioState]:
     """Portfolios in as many states of one size: the inverse of `joined_states`."""
     size = len(state.bar) // count
-    rows = [slice(size * number, size * (number + 1)) for number in range(count)]
-    return [type(state)(**{name: value[own] for name, value in vars(state).items()}) for own in rows]
+    return [rows_of(state, slice(size * number, size * (number + 1))) for number in range(count)]
 
 
 def repeated(state: PortfolioState, count: int) -> PortfolioState:
@@ -191,6 +187,7 @@ def repeated(state: PortfolioState, count: int) -> PortfolioState:
     )
 
 
-def _universe_of(state: PortfolioState) -> NDArray[np.int64] | None:
+def _universe_of(state: PortfolioState, device: torch.device) -> Tensor | None:
     """Sub-universes of portfolios; None where there are none."""
-    return state.universe if isinstance(state, WorldState) else None
+    universe = universe_of(state)
+    return None if universe is None else torch.as_tensor(universe, device=device)

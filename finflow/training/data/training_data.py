@@ -45,8 +45,8 @@ class TrainingData:
     moments : Moments
         Of equal weight on the training window.
     segments : tuple of range
-        Where the bars to learn from are parted by what was held out: the parts, in each of which episodes stay. Empty
-        where they are all of the training window.
+        Parts of the training window, where held-out bars separate them; each episode stays within one. Empty where the
+        window is whole.
     """
 
     config: Config
@@ -62,19 +62,22 @@ class TrainingData:
         """Bars that episodes stay within; of several ranges, each within one."""
         return self.segments or self.split.train
 
+    @property
+    def train_segments(self) -> tuple[range, ...]:
+        """Segments of the training window: `segments`, or the whole window."""
+        return self.segments or (self.split.train,)
+
     @cached_property
     def learning(self) -> LearningMarket:
         """The market that is learned in, with the configured reward; `process` itself where both are the usual ones."""
-        windows = self.segments or (self.split.train,)
-        market = make_learning_market(self.config, self.process, self.features, self.moments, windows)
-        return market._replace(process=choose_reward(self.config, market.process, windows))
+        segments = self.train_segments
+        market = make_learning_market(self.config, self.process, self.features, self.moments, segments)
+        return market._replace(process=choose_reward(self.config, market.process, segments))
 
     def windows(self, phase: str) -> range | tuple[range, ...]:
         """Bars of `learning` that the episodes of a phase stay within, as `train` has them."""
         resampled = self.learning.resampled if uses_worlds(self.config, phase) else ()
-        if not resampled:
-            return self.train
-        return (*(self.segments or (self.split.train,)), *resampled)
+        return (*self.train_segments, *resampled) if resampled else self.train
 
     @property
     def shape(self) -> NetworkShape:
@@ -119,7 +122,7 @@ class TrainingData:
     def unlisted(self) -> tuple[str, ...]:
         """Assets that are not listed at every bar that is learned from."""
         process = self.process
-        windows = [process.decision_bars(window) for window in self.segments or (self.split.train,)]
+        windows = [process.decision_bars(window) for window in self.train_segments]
         bars = [bar for window in windows for bar in range(window.start, window.stop + 1)]  # with the last one's growth
         listed = process.panel.listed[bars]
         return tuple(asset for number, asset in enumerate(process.panel.assets) if not listed[:, number].all())

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from finflow.agent.on_policy.advantages import generalised_advantages, leave_one_out_advantages
 from finflow.agent.on_policy.policy_interface import Observations, Rollout
 from finflow.config import Config
-from finflow.env.portfolio_state import WorldState
+from finflow.env.portfolio_state import universe_of
 from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.rewards import RewardUnits
@@ -169,7 +169,7 @@ class RolloutCollector:
         bars, _, *universe = (part[step] for part in decisions.observations)
         state, kept = decisions.states[step], self.accept(reward)
         accepted = np.ones(len(reward), dtype=np.bool_) if kept is None else kept
-        members = state.universe if isinstance(state, WorldState) else None
+        members = universe_of(state)
         self.units.remember(reward[accepted], state.bar[accepted], None if members is None else members[accepted])
         known = torch.as_tensor(accepted, device=bars.device)
         raw = torch.as_tensor(np.where(accepted, reward, 0.0), dtype=torch.float32, device=bars.device)

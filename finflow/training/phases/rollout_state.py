@@ -83,8 +83,7 @@ def training_blocks(config: Config, training_data: TrainingData) -> tuple[Block,
 
 def training_segments(training_data: TrainingData) -> list[range]:
     """Bars of decisions of the training years, in order."""
-    windows = training_data.segments or (training_data.split.train,)
-    return [training_data.learning.process.decision_bars(window) for window in windows]
+    return [training_data.learning.process.decision_bars(window) for window in training_data.train_segments]
 
 
 class Pretrained(NamedTuple):

@@ -17,7 +17,7 @@ from finflow.agent.on_policy.policy_interface import Observations
 from finflow.config import OnlineConfig
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.env.portfolio_state import PortfolioState, WorldState, universe_of
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.replay import MarketTensors
 from finflow.training.on_policy.market_actor_critic import PortfolioDistribution, distribution_of
@@ -185,7 +185,7 @@ def _step(
     log_prob = distribution.log_prob(actions)
     targets = market.scatter_assets(log_portfolio(actions).exp(), universe[0] if universe else None)
     _, reward, terminated, truncated, info = env.step(targets.cpu().numpy())
-    members = state.universe if isinstance(state, WorldState) else None
+    members = universe_of(state)
     following = observed(env.process, market, info.get("final_state", env.state), state.bar + 1, members)
     charge, divergence = None, 0.0
     if reference is not None:
