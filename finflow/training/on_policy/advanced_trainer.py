@@ -19,16 +19,15 @@ from finflow.errors import ConfigError
 from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager
 from finflow.training.on_policy.guarded_update import guarded_update
-from finflow.training.on_policy.rollout_collection import most_probable, rollout_of
-from finflow.training.on_policy.task_player import Environment, TaskPlayer
-from finflow.training.on_policy.training_progress import Learning, PartStatistics, Progress
+from finflow.training.on_policy.task_rollouts import Environment, TaskCollector, most_probable, rollout_of
+from finflow.training.on_policy.training_progress import Learning, Progress
 from finflow.training.phases.schedules import EntropyScheduleConfig, EntropyScheduler
 
 
 class AdvancedPPOTrainer:
     """On-policy learning in a gymnasium task, rollout by rollout.
 
-    The entropy coefficient follows a schedule, rewards are normalised, and an update that goes wrong is rolled back.
+    The entropy coefficient follows a schedule, rewards are normalised, and a failed update is rolled back.
 
     Parameters
     ----------
@@ -41,7 +40,7 @@ class AdvancedPPOTrainer:
     entropy_config : EntropyScheduleConfig, optional
         By default the usual schedule, and where there are settings their constant coefficient.
     reward_config : RewardNormalizerConfig, optional
-        By default rewards are divided by their deviation and the mean is not taken off, since that would change the
+        By default rewards are divided by their deviation and the mean is not subtracted, since that would change the
         objective where the length of an episode depends on the actions.
     checkpoint_config : RollbackConfig or CheckpointManager, optional
         By default ``robust`` thresholds, and checkpoints in memory alone. Intervals are in gradient updates.
@@ -73,18 +72,18 @@ class AdvancedPPOTrainer:
         settings: OnPolicySettings | None = None,
         seed: int = 0,
     ) -> None:
-        self.state_dim, self.action_dim, self.seed = (
-            _size("state_dim", state_dim),
-            _size("action_dim", action_dim),
-            seed,
-        )
-        self.settings = _settings(settings, lr)
+        self.state_dim, self.action_dim = _size("state_dim", state_dim), _size("action_dim", action_dim)
+        self.seed = seed
+        used = settings or OnPolicySettings()
+        self.settings = used if lr is None else replace(used, learning_rate=lr)
         self.entropy = EntropyScheduler(entropy_config)
         self.rewards = RewardNormalizer(reward_config or RewardNormalizerConfig(shift=False))
-        self.checkpoints = _manager(checkpoint_config)
+        if not isinstance(checkpoint_config, CheckpointManager):
+            checkpoint_config = CheckpointManager(checkpoint_config or RollbackConfig(), folder=None)
+        self.checkpoints: CheckpointManager = checkpoint_config
         self._constant = self.settings.entropy_coefficient if settings and entropy_config is None else None
         self._progress: Progress | None = None
-        self._player: TaskPlayer | None = None
+        self._collector: TaskCollector | None = None
         self._rollout: Rollout | None = None
         self._collected = False
 
@@ -105,18 +104,18 @@ class AdvancedPPOTrainer:
         """Adam over policy and value function; with TRPO over the value function alone."""
         return self.progress.learning.learner.optimiser
 
-    def begin(self, env: Environment) -> TaskPlayer:
-        """Make the networks for an environment, or check that it fits those that there are.
+    def begin(self, env: Environment) -> TaskCollector:
+        """Make the networks for an environment, or check that it fits the present ones.
 
         Raises
         ------
         ConfigError
             If its spaces are not of ``state_dim`` and ``action_dim``, or the action space is neither Discrete nor Box.
         """
-        if self._player is not None and env is self._player.env:
-            return self._player
-        player = TaskPlayer(env, self.seed)
-        spaces = player.task.spaces
+        if self._collector is not None and env is self._collector.env:
+            return self._collector
+        collector = TaskCollector(env, self.seed)
+        spaces = collector.task.spaces
         spaces.check(self.state_dim, self.action_dim)
         if self._progress is None:
             learning = Learning.begin(spaces, self.settings, self.entropy, self.rewards, self.seed)
@@ -124,11 +123,11 @@ class AdvancedPPOTrainer:
             self._progress = Progress(learning, self.checkpoints)
         elif self.agent.kind != spaces.kind:
             raise ConfigError(f"the policy's actions are {self.agent.kind}, the environment's are {spaces.kind}")
-        self._player = player
-        return player
+        self._collector = collector
+        return collector
 
     def collect_rollout(self, env: Environment, n_steps: int = 2048) -> float:
-        """Play the policy, and keep the decisions for `train_step`.
+        """Collect a rollout of the policy for `train_step`.
 
         Parameters
         ----------
@@ -146,15 +145,15 @@ class AdvancedPPOTrainer:
         ConfigError
             As of `begin`; or if there are fewer steps than environments.
         """
-        played = self.begin(env).play(self.progress, n_steps)
+        trajectories = self.begin(env).collect(self.progress, n_steps)
         self._collected, self._rollout = True, None
-        if played.finite:
+        if trajectories.finite:
             unit = self.progress.learning.rewards.normalize_batch
-            self._rollout = rollout_of(played, self.agent, self.settings, unit)
-        return played.mean_reward
+            self._rollout = rollout_of(trajectories, self.agent, self.settings, unit)
+        return trajectories.mean_reward
 
     def train_step(self, n_epochs: int | None = None, batch_size: int | None = None) -> dict[str, float]:
-        """Learn from the collected rollout, and roll back where that went wrong.
+        """Learn from the collected rollout, and roll back where the update fails the guard's checks.
 
         Parameters
         ----------
@@ -192,7 +191,7 @@ class AdvancedPPOTrainer:
             "rolled_back": float(bool(reason)),
         }
 
-    def get_full_statistics(self) -> PartStatistics:
+    def get_full_statistics(self) -> dict[str, Any]:
         """``training_step``, ``episode_count``, and the statistics of each part.
 
         ``entropy.progress``, ``reward_normalizer.mean`` and ``checkpoint.best_reward`` are some of them.
@@ -201,12 +200,14 @@ class AdvancedPPOTrainer:
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
         """The policy's modes for observations, (n, state_dim), as the environment takes actions."""
-        return _known(self._player).task.spaces.bounded(most_probable(self.agent, observations))
+        if self._collector is None:
+            raise ConfigError("the trainer knows no environment yet: collect a rollout first, or call begin(env)")
+        return self._collector.task.spaces.bounded(most_probable(self.agent, observations))
 
     def begin_episodes(self) -> None:
-        """Let all episodes begin anew at the next rollout, by a seed of its own."""
-        if self._player is not None:
-            self._player.begins = True
+        """Have all episodes begin anew at the next rollout, with a new seed."""
+        if self._collector is not None:
+            self._collector.resets = True
 
     def save(self, path: str | Path) -> None:
         """Write all that a resume needs; the episodes of the environments begin anew, here and after a resume."""
@@ -232,26 +233,6 @@ def _size(name: str, size: int) -> int:
     if not isinstance(size, int | np.integer) or size < 1:
         raise ConfigError(f"{name} is a whole number of at least 1, not {size}")
     return int(size)
-
-
-def _settings(settings: OnPolicySettings | None, lr: float | None) -> OnPolicySettings:
-    """Settings, with a learning rate in place of their own where one is given."""
-    settings = settings or OnPolicySettings()
-    return settings if lr is None else replace(settings, learning_rate=lr)
-
-
-def _known(player: TaskPlayer | None) -> TaskPlayer:
-    """The player of an environment that is known by now."""
-    if player is None:
-        raise ConfigError("the trainer knows no environment yet: collect a rollout first, or call begin(env)")
-    return player
-
-
-def _manager(config: RollbackConfig | CheckpointManager | None) -> CheckpointManager:
-    """The manager of checkpoints that a configuration asks for, in memory alone by default."""
-    if isinstance(config, CheckpointManager):
-        return config
-    return CheckpointManager(config or RollbackConfig(), folder=None)
 
 
 def _facts(trainer: AdvancedPPOTrainer) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Checkpoints and rollback for a training loop of one's own, of any torch modules.
+"""Checkpoints and rollback for a user's training loop over any torch modules.
 
 Snapshots are kept in memory for a rollback, and written to a folder as safetensors with a JSON state inside,
 atomically; nothing is ever unpickled.
@@ -25,14 +25,14 @@ from finflow.tensor_file import read_tensors
 
 @dataclass(frozen=True)
 class CheckpointMetrics:
-    """Figures of a training at one look; those that are None are not compared.
+    """Figures of a training at one check; those that are None are not compared.
 
     Attributes
     ----------
     loss : float
-        Of which a rise is a sign of trouble.
+        Compared with its recent values.
     reward : float
-        By which the best checkpoint is chosen.
+        Chooses the best checkpoint.
     kl : float, optional
         Of the policy from the one before, nats per free dimension of the action.
     entropy, value_loss, policy_loss, explained_variance : float, optional
@@ -54,7 +54,7 @@ class _Scheduler:
         self.scheduler = scheduler
 
     def capture(self) -> tuple[dict[str, Tensor], Any]:
-        """Capture what JSON can hold; functions, such as a LambdaLR's, are the loop's own."""
+        """Capture what JSON can hold; functions, such as a LambdaLR's, are left out."""
         state = self.scheduler.state_dict()
         return {}, {name: value for name, value in state.items() if _is_plain(value)}
 
@@ -80,7 +80,7 @@ class _Modules:
 
 
 class CheckpointManager:
-    """Checkpoints of a loop, and the way back to one of them when the training goes wrong.
+    """Checkpoints of a training loop, and rollback to one of them.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class CheckpointManager:
 
     @property
     def suspicious(self) -> bool:
-        """True while a signal is beyond its limit, and a second look has not confirmed it."""
+        """True while a signal is beyond its limit, and a second check has not confirmed it."""
         return any(self.manager.triggers.hits.values())
 
     def should_save_checkpoint(self, step: int) -> bool:
@@ -174,7 +174,7 @@ class CheckpointManager:
             self.folder.save_as(BEST, tensors, content)
 
     def should_rollback(self, metrics: CheckpointMetrics) -> tuple[bool, str]:
-        """Compare the figures of a look with their past and the thresholds.
+        """Compare the figures of a check with their past and the thresholds.
 
         Returns
         -------
@@ -188,19 +188,19 @@ class CheckpointManager:
         return self.manager.should_rollback(metrics.loss, metrics.reward, metrics.kl, metrics.policy_loss)
 
     def rollback(self, network: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: Any) -> int:
-        """Restore the last checkpoint, or an older one where the last was gone back to before; returns its step.
+        """Restore the last checkpoint, or at a retry an older one; returns its step.
 
         Raises
         ------
         CheckpointError
             If there is none, or it does not fit.
         """
-        step, tensors, state = self.state_to_go_back_to()
+        step, tensors, state = self.rollback_state()
         restore(_Modules.of(network, optimizer, scheduler), tensors, state)
         return step
 
-    def state_to_go_back_to(self) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
-        """Step, tensors and state of the checkpoint to go back to; counts as a rollback."""
+    def rollback_state(self) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
+        """Step, tensors and state of the checkpoint to roll back to; counts as a rollback."""
         try:
             snapshot = self.manager.take(self.step)
         except LookupError:
@@ -262,7 +262,7 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]
     Raises
     ------
     CheckpointError
-        If it is missing, damaged, or none of a loop.
+        If it is missing, damaged, or not of a training loop.
     """
     tensors, content = read_tensors(path)
     step, state = content.get("step"), content.get("state")

@@ -1,4 +1,4 @@
-"""One update of an on-policy training under guard: learn, look, and go back where that went wrong."""
+"""One guarded update of an on-policy training: learn, check, and roll back where a check fails."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ BEFORE_LEARNING = CheckpointMetrics(loss=0.0, reward=float("-inf"))
 def guarded_update(
     progress: Progress, rollout: Rollout | None, settings: OnPolicySettings, seed: int
 ) -> tuple[Figures, str]:
-    """Learn from a rollout; keep a checkpoint where one is due, or go back to one.
+    """Learn from a rollout; keep a checkpoint where one is due, or roll back to one.
 
     Parameters
     ----------
     progress : Progress
         Changed in place.
     rollout : Rollout or None
-        None where what was played is not finite, and nothing can be learned from it.
+        None where a reward or an observation is not finite, so that nothing can be learned.
     settings : OnPolicySettings
     seed : int
-        From which the generator is seeded anew after a rollback, so that it does not walk into the same fault.
+        From which the generator is seeded anew after a rollback, so that the fault is not repeated.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def guarded_update(
         if not checkpoints.suspicious:  # nothing was learned from what is not finite
             checkpoints.save_state(learning.steps, *learning.capture(), BEFORE_LEARNING)
         reason = "a reward or an observation is not a finite number"
-        _go_back(progress, settings, reason, seed)
+        _roll_back(progress, settings, reason, seed)
         checkpoints.manager.share = share
         set_learning_rate(learning.learner.optimiser, settings.learning_rate * share)
         return {}, reason
@@ -63,9 +63,9 @@ def guarded_update(
     learning.entropy.advance(int(figures["policy_steps"]))
     metrics = metrics_of(figures, rollout, learning)
     _, reason = checkpoints.should_rollback(metrics)
-    reason = reason or _leap(metrics, LARGEST_STEP * checkpoints.config.kl_threshold)
+    reason = reason or _moved_too_far(metrics, LARGEST_STEP * checkpoints.config.kl_threshold)
     if reason:
-        _go_back(progress, settings, reason, seed)
+        _roll_back(progress, settings, reason, seed)
         return figures, reason
     if checkpoints.should_save_checkpoint(learning.steps):
         checkpoints.save_state(learning.steps, *learning.capture(), metrics)
@@ -95,8 +95,8 @@ def metrics_of(figures: Figures, rollout: Rollout, learning: Learning) -> Checkp
     )
 
 
-def _leap(metrics: CheckpointMetrics, limit: float) -> str:
-    """Reason where one update moved the policy so far that no second look is needed."""
+def _moved_too_far(metrics: CheckpointMetrics, limit: float) -> str:
+    """Reason where one update moved the policy so far that no second check is needed."""
     if metrics.kl is None or metrics.kl <= limit:
         return ""
     return f"one update moved the policy {metrics.kl:.3g} nats per free dimension, the limit is {limit:.3g}"
@@ -109,15 +109,15 @@ def free_dimensions(actions: Tensor, learning: Learning) -> int:
     return max(learning.agent.actions - 1, 1)
 
 
-def _go_back(progress: Progress, settings: OnPolicySettings, reason: str, seed: int) -> None:
-    """Restore the last sound state, with lower learning rates and other random numbers."""
+def _roll_back(progress: Progress, settings: OnPolicySettings, reason: str, seed: int) -> None:
+    """Restore the last healthy state, with lower learning rates and other random numbers."""
     learning, checkpoints = progress.learning, progress.checkpoints
     if checkpoints.exhausted:
         raise TrainingError(
             f"{reason}, and {checkpoints.manager.phase_rollbacks} rollbacks have not helped; "
             "lower the learning rate, or look for rewards that are not finite in the environment"
         )
-    step, tensors, state = checkpoints.state_to_go_back_to()
+    step, tensors, state = checkpoints.rollback_state()
     learning.restore(tensors, state)
     checkpoints.manager.last_alarm = step
     learning.learner.generator.manual_seed(task_seed(seed, checkpoints.manager.rollback_count))

@@ -18,7 +18,7 @@ from finflow.json_text import parse_json
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager
-from finflow.training.on_policy.task_player import Environment
+from finflow.training.on_policy.task_rollouts import Environment
 from finflow.training.on_policy.vector_tasks import VectorTask
 from finflow.training.phases.schedules import EntropyScheduleConfig
 

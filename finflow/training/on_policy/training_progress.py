@@ -124,49 +124,24 @@ class Progress:
             raise CheckpointError(f"{path} is of another trainer: it has {found}, this one {dict(facts)}")
         restore(self, tensors, content["progress"])
 
-    def statistics(self) -> PartStatistics:
-        """Counts, and the statistics of each part."""
-        return PartStatistics(
-            {
-                "training_step": self.training_step,
-                "episode_count": self.episode_count,
-                "decisions": self.decisions,
-                "gradient_steps": self.learning.steps,
-                "mean_return": self.learning.mean_return,
-                "entropy": self.learning.entropy.get_info(),
-                "reward_normalizer": self.learning.rewards.get_statistics(),
-                "checkpoint": self.checkpoints.get_statistics(),
-            }
-        )
-
-
-class PartStatistics(dict[str, Any]):
-    """Statistics of several parts; those of a part can be read by one name with a dot, too.
-
-    Examples
-    --------
-    >>> found = PartStatistics(entropy={"progress": 0.5})
-    >>> found["entropy.progress"], found["entropy"]["progress"], "entropy.speed" in found
-    (0.5, 0.5, False)
-    """
-
-    def __missing__(self, name: str) -> Any:
-        """Look a name with a dot up in its part."""
-        part, dot, rest = name.partition(".")
-        inner = self.get(part)
-        if not dot or not isinstance(inner, Mapping):
-            raise KeyError(name)
-        return inner[rest]
-
-    def __contains__(self, name: object) -> bool:
-        """Return True for names with a dot as well."""
-        try:
-            self[str(name)]
-        except KeyError:
-            return False
-        return True
+    def statistics(self) -> dict[str, Any]:
+        """Counts, and the statistics of each part: of the part ``entropy`` as ``entropy.progress``, too."""
+        parts: dict[str, dict[str, Any]] = {
+            "entropy": self.learning.entropy.get_info(),
+            "reward_normalizer": self.learning.rewards.get_statistics(),
+            "checkpoint": self.checkpoints.get_statistics(),
+        }
+        return {
+            "training_step": self.training_step,
+            "episode_count": self.episode_count,
+            "decisions": self.decisions,
+            "gradient_steps": self.learning.steps,
+            "mean_return": self.learning.mean_return,
+            **parts,
+            **{f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()},
+        }
 
 
 def task_seed(seed: int, count: int) -> int:
-    """Seed of what begins anew for the so-manieth time: independent of all others."""
+    """Seed of the ``count``-th restart of a training: independent of all others."""
     return int(np.random.SeedSequence([seed, count]).generate_state(1)[0])

@@ -1,7 +1,7 @@
-"""Any gymnasium task as a vector environment with flat observations, ends of episodes told apart.
+"""Any gymnasium task as a vector environment with flat observations, and termination distinguished from truncation.
 
-Vector environments begin the next episode of a finished one in the same step, in the next, or when they are told to.
-Here all three look alike: a step gives the observation that followed the action, even where the episode ended with it,
+Vector environments begin the next episode of a finished one in the same step, in the next step, or on request. Here all
+three have one interface: a step gives the observation that followed the action, even where the episode ended with it,
 and the observation to decide at next.
 """
 
@@ -75,19 +75,19 @@ class TaskSpaces:
         ConfigError
             If they are others.
         """
-        for name, given, found in (
+        for name, given, size in (
             ("state_dim", observations, self.observations),
             ("action_dim", actions, self.actions),
         ):
-            if given != found:
-                raise ConfigError(f"{name} is {given}, and the environment has {found}")
+            if given != size:
+                raise ConfigError(f"{name} is {given}, and the environment has {size}")
 
     def bounded(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Actions of a policy, (n,) or (n, d), as the environment takes them."""
         if self.kind == "discrete":
             return actions + self.first if self.first else actions
-        held: NDArray[Any] = np.clip(actions, self.low, self.high)
-        return held
+        clipped: NDArray[Any] = np.clip(actions, self.low, self.high)
+        return clipped
 
 
 class TaskStep(NamedTuple):
@@ -144,14 +144,14 @@ class VectorTask:
 
     def reset(self, seed: int) -> None:
         """Begin all episodes, seeded."""
-        shown, _ = self.env.reset(seed=seed)
-        self.observations = self._flat(shown)
+        observation, _ = self.env.reset(seed=seed)
+        self.observations = self._flat(observation)
         self._beginning = np.zeros(self.size, np.bool_)
 
     def step(self, actions: NDArray[Any]) -> TaskStep:
-        """Take actions, (n,) or (n, d); those of a Box are held to its bounds."""
-        shown, rewards, terminated, truncated, info = self.env.step(self.spaces.bounded(actions))
-        observations = self._flat(shown)
+        """Take actions, (n,) or (n, d); those of a Box are clipped to its bounds."""
+        observation, rewards, terminated, truncated, info = self.env.step(self.spaces.bounded(actions))
+        observations = self._flat(observation)
         ended = terminated | truncated
         following, counted = observations, self._all
         if self.mode == AutoresetMode.NEXT_STEP:
@@ -162,16 +162,16 @@ class VectorTask:
                 following = observations.copy()
                 following[ended] = self._last(info["final_obs"], ended)
             else:
-                shown, _ = self.env.reset(options={"reset_mask": ended})
-                observations = self._flat(shown)
+                observation, _ = self.env.reset(options={"reset_mask": ended})
+                observations = self._flat(observation)
         self.observations = observations
         return TaskStep(np.asarray(rewards, np.float64), following, terminated, ended, counted)
 
-    def _flat(self, shown: Any) -> Floats:
+    def _flat(self, observation: Any) -> Floats:
         """Observations of all environments, (n, observations)."""
         if self._plain:
-            return np.asarray(shown, np.float32).reshape(self.size, -1)
-        return flat_observations(self.env.single_observation_space, shown, self.size)
+            return np.asarray(observation, np.float32).reshape(self.size, -1)
+        return flat_observations(self.env.single_observation_space, observation, self.size)
 
     def _last(self, final: NDArray[np.object_], ended: Flags) -> Floats:
         """Last observations of the episodes that ended, (ended, observations)."""
@@ -179,9 +179,9 @@ class VectorTask:
         return np.stack([np.asarray(gym.spaces.flatten(space, one), np.float32) for one in final[ended]])
 
 
-def flat_observations(space: gym.Space[Any], shown: Any, size: int) -> Floats:
+def flat_observations(space: gym.Space[Any], observation: Any, size: int) -> Floats:
     """Observations of a batch as rows of numbers, in the order of ``gymnasium.spaces.flatten``."""
     if isinstance(space, gym.spaces.Dict) and all(isinstance(one, gym.spaces.Box) for one in space.values()):
-        return np.concatenate([np.asarray(shown[name], np.float32).reshape(size, -1) for name in space], axis=1)
-    rows = gym.vector.utils.iterate(gym.vector.utils.batch_space(space, size), shown)
+        return np.concatenate([np.asarray(observation[name], np.float32).reshape(size, -1) for name in space], axis=1)
+    rows = gym.vector.utils.iterate(gym.vector.utils.batch_space(space, size), observation)
     return np.stack([np.asarray(gym.spaces.flatten(space, row), np.float32) for row in rows])

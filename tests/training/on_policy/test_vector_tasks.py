@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.errors import ConfigError
-from finflow.training.on_policy.rollout_collection import EpisodeReturns, Played, play, rollout_of
+from finflow.training.on_policy.task_rollouts import Trajectories, collect_steps, ended_returns, rollout_of
 from finflow.training.on_policy.vector_tasks import VectorTask, flat_observations
 from tests.training.on_policy.on_policy_tasks import CountingTask, FollowTask
 
@@ -34,10 +34,10 @@ def agent_of(task: VectorTask) -> TaskActorCritic:
     )
 
 
-def played_by(mode: AutoresetMode, steps: int, **options: Any) -> tuple[Played, TaskActorCritic]:
+def collected_by(mode: AutoresetMode, steps: int, **options: Any) -> tuple[Trajectories, TaskActorCritic]:
     task = task_of(mode, **options)
     agent = agent_of(task)
-    return play(task, agent, steps, torch.Generator().manual_seed(0)), agent
+    return collect_steps(task, agent, steps, torch.Generator().manual_seed(0)), agent
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -60,12 +60,12 @@ def test_all_modes_give_the_same_advantages(terminates: bool) -> None:
     settings = OnPolicySettings(gamma=0.9)
     found = []
     for mode in MODES:
-        played, agent = played_by(mode, 12, terminates=terminates)
-        rollout = rollout_of(played, agent, settings, lambda rewards: rewards)
+        trajectories, agent = collected_by(mode, 12, terminates=terminates)
+        rollout = rollout_of(trajectories, agent, settings, lambda rewards: rewards)
         first = rollout.observations[0][:, 1] == 1.0
         order = torch.argsort(rollout.observations[0][first][:, 0], stable=True)
         found.append(rollout.advantages[first][order])
-        ends = EpisodeReturns(2).add(played)
+        ends = ended_returns(trajectories, np.zeros(2))
         assert set(ends) == {3.0, 4.0}
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[0], found[2])
@@ -74,8 +74,8 @@ def test_all_modes_give_the_same_advantages(terminates: bool) -> None:
 def test_truncated_episodes_are_bootstrapped_by_their_own_last_observation() -> None:
     settings = OnPolicySettings(gamma=0.9, gae_lambda=0.0)
     for terminates in (True, False):
-        played, agent = played_by(AutoresetMode.SAME_STEP, 3, terminates=terminates)
-        rollout = rollout_of(played, agent, settings, lambda rewards: rewards)
+        trajectories, agent = collected_by(AutoresetMode.SAME_STEP, 3, terminates=terminates)
+        rollout = rollout_of(trajectories, agent, settings, lambda rewards: rewards)
         last = agent.value((torch.tensor([[3.0, 1.0]]),)).item()
         before = agent.value((torch.tensor([[2.0, 1.0]]),)).item()
         expected = 1.0 - before + (0.0 if terminates else 0.9 * last)
@@ -106,8 +106,8 @@ def test_finflows_own_environment_is_a_task() -> None:
 
     task = VectorTask(make_env(load_config("configs/demo.yaml", {}, environ={}), num_envs=3))
     task.reset(seed=0)
-    played = play(task, agent_of(task), 6, torch.Generator().manual_seed(0))
-    assert played.finite
+    trajectories = collect_steps(task, agent_of(task), 6, torch.Generator().manual_seed(0))
+    assert trajectories.finite
     assert task.spaces.kind == "box"
 
 

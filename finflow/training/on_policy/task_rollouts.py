@@ -1,12 +1,14 @@
-"""Rollouts of a policy in a task: decisions, rewards and ends, and the advantages estimated from them."""
+"""Rollouts of a policy in a task: trajectories, the advantages estimated from them, and returns of episodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
@@ -15,13 +17,15 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.errors import ConfigError
+from finflow.training.on_policy.training_progress import RETURNS_KEPT, Progress, task_seed
 from finflow.training.on_policy.vector_tasks import VectorTask
 
+Environment = gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
 RewardUnit = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
-class Played(NamedTuple):
-    """Steps of all environments, as they were played.
+class Trajectories(NamedTuple):
+    """Steps of all environments.
 
     Attributes
     ----------
@@ -55,10 +59,10 @@ class Played(NamedTuple):
 
 
 @torch.inference_mode()
-def play(task: VectorTask, agent: TaskActorCritic, steps: int, generator: Generator) -> Played:
-    """Play a policy for so many steps of all environments.
+def collect_steps(task: VectorTask, agent: TaskActorCritic, steps: int, generator: Generator) -> Trajectories:
+    """Take so many steps in all environments by actions drawn from a policy.
 
-    Nothing but the decision is computed in a step: densities and values are those of whole batches, afterwards.
+    A step computes the action alone: densities and values are computed in whole batches afterwards.
     """
     observations = torch.empty(steps + 1, task.size, task.spaces.observations)
     discrete = task.spaces.kind == "discrete"
@@ -79,35 +83,37 @@ def play(task: VectorTask, agent: TaskActorCritic, steps: int, generator: Genera
             last.append(torch.from_numpy(result.following[result.ended]))
     observations[steps].copy_(torch.from_numpy(task.observations))
     finals = torch.cat(last) if last else observations[0, :0]
-    return Played(observations, actions, rewards, terminated, ended, counted, finals)
+    return Trajectories(observations, actions, rewards, terminated, ended, counted, finals)
 
 
 @torch.no_grad()
-def rollout_of(played: Played, agent: TaskActorCritic, settings: OnPolicySettings, unit: RewardUnit) -> Rollout:
-    """Estimate advantages and returns of what was played, rewards in the learner's unit.
+def rollout_of(
+    trajectories: Trajectories, agent: TaskActorCritic, settings: OnPolicySettings, unit: RewardUnit
+) -> Rollout:
+    """Estimate advantages and returns of trajectories, with rewards in the learner's unit.
 
     Parameters
     ----------
-    played : Played
+    trajectories : Trajectories
     agent : TaskActorCritic
-        The one that played.
+        Whose actions they hold.
     settings : OnPolicySettings
         With a value coefficient of 0 there is no value function: values are 0, also where an episode was cut.
     unit : callable
         Maps the rewards of all decisions, (decisions,), to those that are learned from.
     """
-    steps, environments = played.rewards.shape
-    observations = played.observations.clone()  # out of inference mode
+    steps, environments = trajectories.rewards.shape
+    observations = trajectories.observations.clone()  # out of inference mode
     rewards = np.zeros((steps, environments))
-    rewards[played.counted] = unit(played.rewards[played.counted])
-    ended, terminated = torch.from_numpy(played.ended), torch.from_numpy(played.terminated)
+    rewards[trajectories.counted] = unit(trajectories.rewards[trajectories.counted])
+    ended, terminated = torch.from_numpy(trajectories.ended), torch.from_numpy(trajectories.terminated)
     values = torch.zeros(steps + 1, environments)
     following = values[1:]
     if settings.value_coefficient > 0.0:
         values = agent.value((observations,))
         following = values[1:].clone()
-        if len(played.last):
-            following[ended] = agent.value((played.last.clone(),))
+        if len(trajectories.last):
+            following[ended] = agent.value((trajectories.last.clone(),))
     advantages = generalised_advantages(
         torch.from_numpy(rewards).float(),
         values[:-1],
@@ -117,8 +123,8 @@ def rollout_of(played: Played, agent: TaskActorCritic, settings: OnPolicySetting
         settings.gamma,
         settings.gae_lambda,
     )
-    chosen = torch.from_numpy(played.counted)
-    seen, actions = (observations[:-1][chosen],), played.actions.clone()[chosen]
+    chosen = torch.from_numpy(trajectories.counted)
+    seen, actions = (observations[:-1][chosen],), trajectories.actions.clone()[chosen]
     log_prob = agent.distribution(seen).log_prob(actions)
     advantages, values = advantages[chosen], values[:-1][chosen]
     return Rollout(seen, actions, log_prob, values, advantages, advantages + values)
@@ -140,28 +146,65 @@ def most_probable(agent: TaskActorCritic, observations: NDArray[Any]) -> NDArray
     return modes
 
 
-class EpisodeReturns:
-    """Returns of episodes, over the borders of rollouts.
+def ended_returns(trajectories: Trajectories, running: NDArray[np.float64]) -> list[float]:
+    """Undiscounted returns of the episodes that ended.
 
     Parameters
     ----------
-    size : int
-        Environments.
+    trajectories : Trajectories
+    running : array, (n,)
+        Returns so far of the running episodes; changed in place.
+    """
+    returns: list[float] = []
+    for rewards, ended in zip(trajectories.rewards, trajectories.ended, strict=True):
+        running += rewards
+        if ended.any():
+            returns += running[ended].tolist()
+            running[ended] = 0.0
+    return returns
+
+
+class TaskCollector:
+    """Collects trajectories in an environment, rollout after rollout.
+
+    Parameters
+    ----------
+    env : Env or VectorEnv
+    seed : int
+        Of the training.
+
+    Attributes
+    ----------
+    resets : bool
+        Whether all episodes begin anew at the next rollout, by a seed of the training and its step.
     """
 
-    def __init__(self, size: int) -> None:
-        self._running = np.zeros(size)
+    def __init__(self, env: Environment, seed: int) -> None:
+        self.env = env
+        self.task = VectorTask(env)
+        self.seed = seed
+        self.resets = True
+        self._running = np.zeros(self.task.size)
 
-    def begin(self) -> None:
-        """Forget episodes that were not played to their end."""
-        self._running[:] = 0.0
+    def collect(self, progress: Progress, decisions: int) -> Trajectories:
+        """Take so many decisions, and count them and the episodes that ended.
 
-    def add(self, played: Played) -> list[float]:
-        """Returns of the episodes that ended in what was played, the undiscounted sums of their rewards."""
-        found: list[float] = []
-        for rewards, ended in zip(played.rewards, played.ended, strict=True):
-            self._running += rewards
-            if ended.any():
-                found += self._running[ended].tolist()
-                self._running[ended] = 0.0
-        return found
+        Raises
+        ------
+        ConfigError
+            If there are fewer than environments.
+        """
+        size, learning = self.task.size, progress.learning
+        if decisions < size:
+            raise ConfigError(f"a rollout of {decisions} steps is shorter than one step of all {size} environments")
+        if self.resets:
+            self.task.reset(task_seed(self.seed, progress.training_step))
+            self._running[:] = 0.0
+            self.resets = False
+        trajectories = collect_steps(self.task, learning.agent, decisions // size, learning.learner.generator)
+        ended = ended_returns(trajectories, self._running)
+        progress.episode_count += len(ended)
+        progress.decisions += int(trajectories.counted.sum())
+        if trajectories.finite:
+            learning.returns = [*learning.returns, *ended][-RETURNS_KEPT:]
+        return trajectories
