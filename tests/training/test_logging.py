@@ -183,7 +183,7 @@ def test_a_full_disk_stops_no_training_and_loses_no_row(
 
     log = RunLog(tmp_path)
     write_rows(log, range(2))
-    held = [log._metrics.fileno(), log._console.fileno()]
+    held = [log._files["metrics.jsonl"].fileno(), log._console.fileno()]
     monkeypatch.setattr(RecordWriter, "write", fail)
     spare = [os.dup(number) for number in held]
     full = os.open("/dev/full", os.O_WRONLY)

@@ -27,9 +27,7 @@ class Tracker(Protocol):
     def add_event(self, step: int, level: str, signal: str, message: str) -> None:
         """An event of the guard."""
 
-    def add_result(
-        self, step: int, hyperparameters: Mapping[str, float | int | str], metrics: Mapping[str, float]
-    ) -> None:
+    def add_result(self, step: int, hyperparameters: Hyperparameters, metrics: Mapping[str, float]) -> None:
         """Hyperparameters and final metrics."""
 
     def close(self) -> None:
@@ -84,9 +82,7 @@ class EventFiles:
         self._write(lambda writer: writer.add_scalar(f"guard_events/{signal}", height, step))
         self._write(lambda writer: writer.add_text(f"guard/{signal}", f"{level}: {message}", step))
 
-    def add_result(
-        self, step: int, hyperparameters: Mapping[str, float | int | str], metrics: Mapping[str, float]
-    ) -> None:
+    def add_result(self, step: int, hyperparameters: Hyperparameters, metrics: Mapping[str, float]) -> None:
         """A row of TensorBoard's HPARAMS page: hyperparameters, and metrics as ``hparams/name``."""
         named = {f"hparams/{name}": value for name, value in metrics.items()}
 

@@ -1,10 +1,9 @@
 """Log files of a run: metrics.jsonl, events.jsonl, TensorBoard event files and console.log.
 
-`metrics.jsonl`, and `events.jsonl` for what the guard saw and did, hold one JSON object a line with sorted keys and no
-times, so that equal runs write equal bytes. A
-checkpoint stores `RunLog.position()`; a resumed run opens its log at that position, which cuts off the rows written
-after the checkpoint and has TensorBoard discard their points, so that no update is ever counted twice. `console.log`
-is a diary for people: it has times, and a resumed run only adds to it.
+`metrics.jsonl`, and `events.jsonl` for alarms and responses of the guard, hold one JSON object a line with sorted keys
+and no times, so that equal runs write equal bytes. A checkpoint stores `RunLog.position()`; a resumed run opens its log
+at that position, which cuts off the rows written after the checkpoint and has TensorBoard discard their points, so that
+no update is counted twice. `console.log` has times, and a resumed run only adds to it.
 """
 
 from __future__ import annotations
@@ -59,23 +58,23 @@ class RunLog:
         self.folder = Path(folder)
         position = dict(resume_at or {})
         self._step = position.get("step", -1)
-        kept = _kept_rows((branch_from or self.folder) / METRICS, position.get(METRICS, 0))
-        told = _kept_rows((branch_from or self.folder) / EVENTS, position.get(EVENTS, 0))
+        source = branch_from or self.folder
+        kept = {name: _kept_rows(source / name, position.get(name, 0)) for name in (METRICS, EVENTS)}
         with naming_failed_writes(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         with naming_failed_writes(self.folder / CONSOLE):
             self._console = (self.folder / CONSOLE).open("a", encoding="utf-8")
         _lock(self._console, self.folder)
-        with naming_failed_writes(self.folder / METRICS):
-            self._metrics = _open_cut(self.folder / METRICS, kept, copied=branch_from is not None)
-        with naming_failed_writes(self.folder / EVENTS):
-            self._told = _open_cut(self.folder / EVENTS, told, copied=branch_from is not None)
-        self._waiting = {METRICS: b"", EVENTS: b""}
+        self._files: dict[str, IO[bytes]] = {}
+        for name, rows in kept.items():
+            with naming_failed_writes(self.folder / name):
+                self._files[name] = _open_cut(self.folder / name, rows, copied=branch_from is not None)
+        self._waiting = dict.fromkeys(kept, b"")
         self._events = EventFiles(self.folder, None if resume_at is None else self._step + 1)
         self._trackers: list[Tracker] = [self._events]
         if branch_from is not None:  # TensorBoard shows the curves that led here
-            for line in kept.splitlines():
-                self._events.add(*_row_of(line, (branch_from or self.folder) / METRICS))
+            for line in kept[METRICS].splitlines():
+                self._events.add(*_row_of(line, source / METRICS))
 
     def record(self, phase: str, update: int, values: Mapping[str, Any]) -> None:
         """Write one row of metrics.
@@ -114,11 +113,11 @@ class RunLog:
             tracker.add_event(int(row["update"]), str(row["level"]), str(row["signal"]), str(row["message"]))
 
     def follow(self, tracker: Tracker) -> None:
-        """Hand what is logged from now on to another tracker too; it is closed with the log."""
+        """Pass what is logged from now on to another tracker too; it is closed with the log."""
         self._trackers.append(tracker)
 
     def result(self, hyperparameters: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Hand the final metrics of a run to TensorBoard's table of hyperparameters, and to other trackers.
+        """Pass the final metrics of a run to TensorBoard's table of hyperparameters, and to other trackers.
 
         Parameters
         ----------
@@ -141,50 +140,47 @@ class RunLog:
             self._console.flush()
 
     def position(self) -> dict[str, int]:
-        """Say where the logs stand, with the rows that wait for room on the disk.
+        """Position of the logs, with the rows that wait for room on the disk.
 
         Returns
         -------
         position
             Bytes of metrics.jsonl and events.jsonl, and the update of the last row (-1 before the first).
         """
-        files = ((METRICS, self._metrics), (EVENTS, self._told))
-        places = {name: file.tell() + len(self._waiting[name]) for name, file in files}
+        places = {name: file.tell() + len(self._waiting[name]) for name, file in self._files.items()}
         return {**places, "step": self._step}
 
     def make_durable(self) -> None:
-        """Have every row on the disk, as a checkpoint needs that says where the logs stand.
+        """Flush every row to the disk, before a checkpoint that stores the position.
 
         Raises
         ------
         OutputError
             If a row cannot be written; it goes on waiting.
         """
-        for name, file in ((METRICS, self._metrics), (EVENTS, self._told)):
+        for name, file in self._files.items():
             with naming_failed_writes(self.folder / name):
                 self._write_waiting(name)
                 os.fsync(file.fileno())
 
     def _append(self, name: str, text: str) -> None:
         self._waiting[name] += text.encode()
-        with suppress(OSError):  # a full disk stops no training: the row waits, and make_durable() tells
+        with suppress(OSError):  # a full disk stops no training: the row waits, and make_durable() raises
             self._write_waiting(name)
 
     def _write_waiting(self, name: str) -> None:
         """Write the rows that wait, as far as there is room."""
-        file = self._metrics if name == METRICS else self._told
         while waiting := self._waiting[name]:
-            self._waiting[name] = waiting[file.write(waiting) :]
+            self._waiting[name] = waiting[self._files[name].write(waiting) :]
 
     def close(self) -> None:
         """Close the files; safe to call twice."""
-        for name in (METRICS, EVENTS):
+        for name in self._files:
             with suppress(OSError, ValueError):
                 self._write_waiting(name)
         for close in (
-            *(one.close for one in self._trackers),  # first: one that fails says so on the console
-            self._metrics.close,
-            self._told.close,
+            *(tracker.close for tracker in self._trackers),  # first: they report failures on the console
+            *(file.close for file in self._files.values()),
             self._console.close,
         ):
             with suppress(OSError):  # every write was flushed and checked when it was made
@@ -221,9 +217,9 @@ class UpdateProfiler:
             If the trace cannot be written.
         """
         if count == PROFILED[0]:
-            wanted = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & set(supported_activities())  # type: ignore[no-untyped-call]
-            both = _ExperimentalConfig(profile_all_threads=True)  # or what is done on a second core were left out
-            self._running = profile(activities=wanted, experimental_config=both)
+            activities = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & set(supported_activities())  # type: ignore[no-untyped-call]
+            all_threads = _ExperimentalConfig(profile_all_threads=True)
+            self._running = profile(activities=activities, experimental_config=all_threads)
             self._running.start()
         elif count == PROFILED[1] and self._running is not None:
             self._running.stop()
@@ -236,7 +232,7 @@ class UpdateProfiler:
 
 
 def _lock(file: IO[str], folder: Path) -> None:
-    """Let one process alone write a run's logs; its end, however it comes, lets go of the lock."""
+    """Let one process alone write a run's logs; the lock ends with the process."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -1,4 +1,4 @@
-"""A run of Weights & Biases beside TensorBoard's files (`output.log_with: wandb`).
+"""A run of Weights & Biases in addition to TensorBoard's files (`output.log_with: wandb`).
 
 The package is an extra. Its own environment variables decide where a run goes: `WANDB_MODE=offline` keeps it on this
 machine, `WANDB_PROJECT` and `WANDB_ENTITY` name its place.
@@ -33,15 +33,15 @@ def check_tracker(config: Config) -> None:
         _wandb()
 
 
-def open_tracker(config: Config, folder: Path, tell: Callable[[str], None]) -> Tracker | None:
-    """Begin the configured tracker of a run folder, or go on with it; None where TensorBoard is all.
+def open_tracker(config: Config, folder: Path, report: Callable[[str], None]) -> Tracker | None:
+    """Begin or resume the configured tracker of a run folder; None with TensorBoard alone.
 
     Parameters
     ----------
     config : Config
     folder : Path
-        The run folder; its path names the run, so that a resumed training goes on in the same one.
-    tell : callable
+        The run folder; its path names the run, so that a resumed training continues the same one.
+    report : callable
         Takes a line for the user, where the tracker fails later on.
 
     Raises
@@ -51,7 +51,7 @@ def open_tracker(config: Config, folder: Path, tell: Callable[[str], None]) -> T
     OutputError
         If the run cannot begin.
     """
-    return WandbRun(config, folder, tell) if config.output.log_with == "wandb" else None
+    return WandbRun(config, folder, report) if config.output.log_with == "wandb" else None
 
 
 class WandbRun:
@@ -61,12 +61,12 @@ class WandbRun:
     ----------
     config : Config
     folder : Path
-    tell : callable
+    report : callable
         As in `open_tracker`.
     """
 
-    def __init__(self, config: Config, folder: Path, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, config: Config, folder: Path, report: Callable[[str], None]) -> None:
+        self._report = report
         wandb = _wandb()
         try:
             self._run: Any = wandb.init(
@@ -109,14 +109,14 @@ class WandbRun:
         self._run = None
 
     def _do(self, call: Callable[[Any], object]) -> None:
-        """Call the service; the first failure is told, and the last call."""
+        """Call the service; the first failure is reported and ends the tracking."""
         if self._run is None:
             return
         try:
             call(self._run)
         except Exception as error:
             self._run = None
-            self._tell(f"Weights & Biases failed, and is left out from here on: {_first_line(error)}")
+            self._report(f"Weights & Biases failed, and is left out from here on: {_first_line(error)}")
 
 
 def _wandb() -> Any:
