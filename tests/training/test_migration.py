@@ -67,7 +67,10 @@ def test_a_run_of_format_1_goes_on_where_it_stopped_and_says_what_differs(
     if read_checkpoint(desk / "run").facts["runtime"]["torch"] != torch.__version__:
         assert "torch was" in capsys.readouterr().out
     result = resumed.finetune()
-    assert "checkpoint_best.safetensors is not there; the best checkpoint is sought afresh" in capsys.readouterr().out
+    assert (
+        "checkpoint_best.safetensors is not there; the search for the best checkpoint restarts"
+        in capsys.readouterr().out
+    )
     assert result["alpha"] == pytest.approx(0.01 - 0.009 * 59 / 100_000, rel=1e-6)
     latest = read_checkpoint(desk / "run")
     assert (latest.version, latest.counters["update"]) == (2, 74)
@@ -252,7 +255,7 @@ def test_inspect_shows_what_is_held(desk: Path, capsys: pytest.CaptureFixture[st
         for words in (
             "checkpoint_latest.safetensors: whole, SHA-256 verified",
             "format 1, 118,888 bytes",
-            "online phase, update 49 (35 of the phase), vector step 55, 220 decisions played",
+            "online phase, update 49 (35 of the phase), vector step 55, 220 decisions taken",
             "best by validation: -0.00112363 at update 47",
             "bcell/policy 2,917",
         ):

@@ -53,13 +53,13 @@ def test_the_controllers_follow_their_formulas() -> None:
     kinds = [type(one.controller) for one in (fixed, adaptive, doubling)]
     assert kinds == [FixedKL, ProportionalKL, DoublingKL]
     for one in (fixed, adaptive, doubling):
-        one.look(0.066, decisions=2048)  # 6.6 nats an episode, the target is 6
+        one.update(0.066, decisions=2048)  # 6.6 nats an episode, the target is 6
     assert fixed.beta == 0.1
     assert adaptive.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000))
     assert doubling.beta == 0.1  # within 1.5 times of it
     for _ in range(9):
-        adaptive.look(1.0, 10_000)
-        doubling.look(0.1, 2048)
+        adaptive.update(1.0, 10_000)
+        doubling.update(0.1, 2048)
     assert doubling.beta == 0.5  # and held there
     assert adaptive.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000) * 1.2**9)
 
@@ -67,8 +67,8 @@ def test_the_controllers_follow_their_formulas() -> None:
 def test_several_looks_beyond_twice_the_target_end_the_phase() -> None:
     keys = OnlineConfig.model_validate({"algorithm": "ppo", "reference_target": 1.0, "reference_looks": 3})
     control = ReferenceControl(keys, episode_length=10)
-    assert [control.look(value, 64) is None for value in (0.3, 0.3, 0.1, 0.3, 0.3)] == [True] * 5
-    reason = control.look(0.3, 64)
+    assert [control.update(value, 64) is None for value in (0.3, 0.3, 0.1, 0.3, 0.3)] == [True] * 5
+    reason = control.update(0.3, 64)
     assert reason is not None
     assert "3 nats per free dimension and episode, over twice its target of 1 at 3 looks in a row" in reason
     assert control.stopped

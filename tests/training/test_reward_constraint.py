@@ -103,7 +103,7 @@ def test_the_multiplier_and_the_share_become_those_of_the_closed_form(
         optimiser.zero_grad()
         (-seen.mean()).backward()
         optimiser.step()
-        constraint.look(float(outcome.constrained.detach().mean()))
+        constraint.update(float(outcome.constrained.detach().mean()))
     found = optimum_of(returns, limit)
     assert float(torch.sigmoid(logit.detach())) == pytest.approx(found.share, rel=1e-3)
     assert constraint.price == pytest.approx(found.price, rel=0.01)
@@ -116,7 +116,7 @@ def test_a_limit_that_does_not_bind_leaves_the_reward_as_it_is(tiny: MakeTiny) -
     rewards, constrained = torch.randn(8), -torch.rand(8) * 0.1
     assert not torch.equal(constraint.combined(rewards, constrained), rewards)
     for _ in range(20):
-        constraint.look(float(constrained.mean()))
+        constraint.update(float(constrained.mean()))
     assert constraint.multiplier == 0.0
     assert torch.equal(constraint.combined(rewards, constrained), rewards)
 
@@ -124,23 +124,23 @@ def test_a_limit_that_does_not_bind_leaves_the_reward_as_it_is(tiny: MakeTiny) -
 def test_the_multiplier_ascends_by_the_violation_in_its_unit_and_stays_finite() -> None:
     keys = ConstraintConfig(reward="turnover", at_least=-0.1, rate=0.5, proportional=0.0)
     constraint = RewardConstraint(keys, (0.01, 0.2))
-    constraint.look(-0.3)
+    constraint.update(-0.3)
     assert constraint.multiplier == pytest.approx(0.5 * 0.2 / 0.2)
     assert constraint.price == pytest.approx(0.5 * 0.01 / 0.2)
     expected = (0.02 + 0.025 * (-0.3 + 0.1)) / 1.5
     assert float(constraint.combined(torch.tensor(0.02), torch.tensor(-0.3))) == pytest.approx(expected)
-    constraint.look(math.nan)
+    constraint.update(math.nan)
     assert (constraint.multiplier, constraint.mean) == (pytest.approx(0.5), -0.3)
-    constraint.look(-1e9)
+    constraint.update(-1e9)
     assert constraint.multiplier == LARGEST
 
 
 def test_the_proportional_term_follows_the_violation_and_is_gone_with_it() -> None:
     keys = ConstraintConfig(reward="turnover", at_least=-0.1, rate=0.5, proportional=2.0)
     constraint = RewardConstraint(keys, (0.01, 0.2))
-    constraint.look(-0.3)
+    constraint.update(-0.3)
     assert (constraint.integral, constraint.multiplier) == (pytest.approx(0.5), pytest.approx(2.5))
-    constraint.look(-0.1)
+    constraint.update(-0.1)
     assert (constraint.integral, constraint.multiplier) == (pytest.approx(0.5), pytest.approx(0.5))
 
 

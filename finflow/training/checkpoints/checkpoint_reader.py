@@ -91,16 +91,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
     Raises
     ------
     CheckpointError
-        If it is damaged, of a newer format, no checkpoint of a training, or holds learned numbers that are none.
+        If it is damaged, of a newer format, no checkpoint of a training, or holds weights that are not finite.
     """
-    found, file, warning = read_newest(path)
-    tensors, facts = with_prior(found, file.tensors, checked_facts(found, file.version, file.state))
+    file_path, file, warning = read_newest(path)
+    tensors, facts = with_prior(file_path, file.tensors, checked_facts(file_path, file.version, file.state))
     for name, tensor in tensors.items():
         if name.startswith(LEARNED) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise CheckpointError(
-                f"{found} holds what is not a number, in {name}: learning had failed there; use an earlier checkpoint"
+                f"{file_path} holds NaN or an infinity in {name}: learning had failed there; use an earlier checkpoint"
             )
-    return Checkpoint(found, tensors, facts, warning, file.version)
+    return Checkpoint(file_path, tensors, facts, warning, file.version)
 
 
 def read_best(path: Path) -> Checkpoint:
@@ -137,12 +137,12 @@ def read_newest(path: Path) -> tuple[Path, TensorFile, str | None]:
     problem = ""
     for candidate in dict.fromkeys([first, *saved.checkpoints.numbered()]):
         try:
-            found = read_file(candidate)
+            file = read_file(candidate)
         except CheckpointError as error:
             problem = problem or str(error).rsplit("; ", 1)[0]  # without the advice to use another one
         else:
             warning = f"{problem}; went back to the newest whole one, {candidate.stem}" if problem else None
-            return candidate, found, warning
+            return candidate, file, warning
     raise CheckpointError(
         f"no checkpoint in {first.parent} can be read: {problem}; start a new run, or use the finflow that wrote it"
     )
@@ -170,10 +170,10 @@ def configuration_of(path: Path) -> Config:
 
 
 def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None = None) -> Config:
-    """The configuration in a checkpoint, with overrides on top; the environment plays no part.
+    """The configuration in a checkpoint, with overrides on top; environment variables are not read.
 
-    A checkpoint holds what decides results; where files lie is read from the ``config.yaml`` of its run, if that is
-    still beside it.
+    A checkpoint holds all keys that decide results; folders are read from the ``config.yaml`` of its run, if that is
+    still there.
     """
     try:
         nested = parse_scalar(checkpoint.facts["config"])
@@ -187,16 +187,16 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
         problem = f"this finflow does not know ({str(error).replace(' (command line)', '')})"
         advice = "use the finflow that wrote it, or start a new run"
         raise CheckpointError(f"{checkpoint.path} holds a configuration that {problem}; {advice}") from None
-    beside = checkpoint.run_folder / CONFIG
-    if beside.is_file():
-        content, _ = parse_file(beside)
+    written = checkpoint.run_folder / CONFIG
+    if written.is_file():
+        content, _ = parse_file(written)
         known = [key for key, *_ in describe_schema() if key.startswith("output.")]
         stored |= {key: value for key, value in flatten(content).items() if key in known}
     return load_config(None, {**stored, **(overrides or {})}, environ={})
 
 
 def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
-    """A training goes on with the configuration that it began with.
+    """Check that a training is resumed with its configuration.
 
     Raises
     ------
@@ -279,7 +279,7 @@ def _load(network: Module, tensors: dict[str, Tensor]) -> str | None:
 
 
 def carry_over(checkpoint: Checkpoint, bcell: BCell) -> None:
-    """Put what was learned in a checkpoint of either phase into an agent: policy, critics, targets, V_mu.
+    """Load the networks of a checkpoint of either phase into an agent: policy, critics, targets, V_mu.
 
     Of a policy and its average it is the average, which is what was validated there.
 
@@ -293,10 +293,10 @@ def carry_over(checkpoint: Checkpoint, bcell: BCell) -> None:
     parts = {"policy": "policy", "critic": "critic", "target_critic": "target_critic", "behaviour_value": value}
     if _tensors_of(checkpoint, "bcell", "average"):
         parts["policy"] = "average"
-    for own, theirs in parts.items():
-        if problem := _load(getattr(bcell, own), _tensors_of(checkpoint, learner, theirs)):
+    for name, saved_name in parts.items():
+        if problem := _load(getattr(bcell, name), _tensors_of(checkpoint, learner, saved_name)):
             raise CheckpointError(
-                f"the {own} in {checkpoint.path} does not fit the configuration ({problem}); leave bcell.n_critics, "
+                f"the {name} in {checkpoint.path} does not fit the configuration ({problem}); leave bcell.n_critics, "
                 "bcell.n_quantiles and bcell.hidden_dim as they were"
             )
     bcell.begin()
@@ -341,6 +341,6 @@ def check_free(overrides: Mapping[str, object]) -> None:
     ------
     ConfigError
     """
-    taught = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
-    if taught:
-        raise ConfigError(f"{taught[0]} belongs to training and cannot change for an evaluation; leave it out")
+    fixed = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
+    if fixed:
+        raise ConfigError(f"{fixed[0]} belongs to training and cannot change for an evaluation; leave it out")

@@ -51,12 +51,14 @@ class Inspection(NamedTuple):
         best = "none yet" if score is None else f"{score:.6g} at update {update}"
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parts.items())
         world = self.facts["training"].get("world")
-        played = f", {world['written']:,} decisions played" if isinstance(world, Mapping) and "written" in world else ""
+        decisions = (
+            f", {world['written']:,} decisions taken" if isinstance(world, Mapping) and "written" in world else ""
+        )
         return [
             f"{self.path.name}: whole, SHA-256 verified",
             f"  format {self.version}, {self.size:,} bytes",
             f"  {counters['phase']} phase, update {counters['update']:,} ({counters['phase_update']:,} of the phase), "
-            f"vector step {counters['vector_step']:,}{played}",
+            f"vector step {counters['vector_step']:,}{decisions}",
             f"  best by validation: {best}",
             f"  configuration {self.facts['config_hash'][:16]}, prices {self.facts['market'][:16]}",
             f"  networks of width {shape['hidden']} on {shape['n_asset_features']} features of an asset and "
@@ -85,10 +87,10 @@ def inspect_checkpoints(path: Path) -> list[Inspection]:
     folder = saved.checkpoints
     named = [folder.path(name) for name in (LATEST, BEST, PRETRAINED)]
     files = dict.fromkeys([*named, *folder.numbered(), *sorted(folder.folder.glob(f"*{SUFFIX}"))])
-    found = [_inspect(file) for file in files if file.is_file()]
-    if not found:
+    inspections = [_inspect(file) for file in files if file.is_file()]
+    if not inspections:
         raise CheckpointError(f"{path} has no checkpoint; give a run folder of finflow or one of its checkpoint files")
-    return found
+    return inspections
 
 
 def _inspect(path: Path) -> Inspection:

@@ -1,7 +1,7 @@
-"""Agents that learned from preferences: the networks of a checkpoint, trained on pairs, in a file of their own.
+"""Agents that learned from preferences: the networks of a checkpoint, trained on pairs, in a separate file.
 
-The file is a checkpoint without the state of a training: it is judged, traded and named as a reference as any other,
-and cannot be trained on. It says what it learned from: the method, its settings, the pairs and the agent before.
+The file is a checkpoint without the state of a training: it can be evaluated, traded and used as a reference like any
+other, and cannot be trained further. It records its training: the method, its settings, the pairs and the agent before.
 """
 
 from __future__ import annotations
@@ -117,15 +117,15 @@ def _check_learns(checkpoint: Checkpoint, policy: ExpertPolicy) -> None:
 
 def policy_tensors(checkpoint: Checkpoint, policy: ExpertPolicy) -> dict[str, Tensor]:
     """Tensors of a policy that was read from a checkpoint, under their names there."""
-    own = policy_part(checkpoint)
+    policy_place = policy_part(checkpoint)
     members, blend, prior = (SEPARATOR.join(("bcell", name, "")) for name in ("members", "blend", "prior"))
     if not isinstance(policy, PolicyEnsemble):
-        parts = {own: policy}
+        parts = {policy_place: policy}
     else:
-        places = [own, *(f"{members}{number}." for number in range(len(policy.members)))]
+        places = [policy_place, *(f"{members}{number}." for number in range(len(policy.members)))]
         if policy.blend is not None and policy.blend.reference == PRETRAINED:
             places.insert(0, prior)
         parts = dict(zip(places, policy.policies(), strict=False))
-    kept = (own, members, blend.removesuffix(SEPARATOR), prior)
-    found = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(kept)}
-    return found | {place + name: value for place, part in parts.items() for name, value in part.state_dict().items()}
+    kept = (policy_place, members, blend.removesuffix(SEPARATOR), prior)
+    saved = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(kept)}
+    return saved | {place + name: value for place, part in parts.items() for name, value in part.state_dict().items()}

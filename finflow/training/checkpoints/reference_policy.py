@@ -30,11 +30,11 @@ from finflow.training.checkpoints.feature_names import check_feature_names
 from finflow.training.data.training_data import TrainingData
 
 REFERENCE = SEPARATOR.join(("bcell", "reference", ""))  # tensors of it in a checkpoint
-FAR = 2.0  # times the target: beyond it a look counts toward the early stop
+FAR = 2.0  # times the target: beyond it a check counts toward the early stop
 
 
 class ReferenceControl:
-    """Coefficient of the penalty for leaving the reference, and the looks that count toward an early stop.
+    """Coefficient of the penalty for leaving the reference, and the checks that count toward an early stop.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class ReferenceControl:
     ----------
     controller : FixedKL, ProportionalKL or DoublingKL
     looks : int
-        Looks in a row with more than twice the target.
+        Checks in a row with more than twice the target.
     stopped : bool
         Whether the online phase was ended early.
     """
@@ -70,23 +70,23 @@ class ReferenceControl:
         """Mean KL of a decision, in nats per free dimension, as that of an episode."""
         return divergence * self._length
 
-    def look(self, divergence: float, decisions: int) -> str | None:
-        """Take the mean KL of a decision, in nats per free dimension, over so many decisions.
+    def update(self, divergence: float, decisions: int) -> str | None:
+        """Adapt the coefficient to the mean KL of a decision, in nats per free dimension, over so many decisions.
 
         Returns
         -------
         str or None
-            The reason to end the phase, where the KL was beyond twice its target at enough looks in a row.
+            The reason to end the phase, where the KL was beyond twice its target at enough checks in a row.
         """
-        found, target = self.of_episode(divergence), self._keys.reference_target
-        self.controller.update(found, decisions)
-        self.looks = self.looks + 1 if not found <= FAR * target else 0
+        of_episode, target = self.of_episode(divergence), self._keys.reference_target
+        self.controller.update(of_episode, decisions)
+        self.looks = self.looks + 1 if not of_episode <= FAR * target else 0
         if self.looks < self._keys.reference_looks:
             return None
         self.stopped = True
         return (
-            f"the KL to the reference is {found:.4g} nats per free dimension and episode, over twice its target of "
-            f"{target:g} at {self.looks} looks in a row: the online phase ends here"
+            f"the KL to the reference is {of_episode:.4g} nats per free dimension and episode, over twice its target "
+            f"of {target:g} at {self.looks} looks in a row: the online phase ends here"
         )
 
 

@@ -33,7 +33,7 @@ class Start(StrEnum):
     """Ways to start."""
 
     AFRESH = "afresh"
-    RESUME = "resume"  # in the run's own folder, exactly where it stopped
+    RESUME = "resume"  # in the run's folder, exactly where it stopped
     BRANCH = "branch"  # in a new folder, from an earlier checkpoint of a run
     PRETRAINED = "pretrained"  # the online phase, from the offline phase's end
     OTHER_MARKET = "other market"  # the online phase, with the networks that were trained on other prices
@@ -59,7 +59,7 @@ class StartingPoint:
 
     @property
     def existing_folder(self) -> Path | None:
-        """The run folder that is gone on in; None where a new one is made."""
+        """The run folder of a resumed run; None where a new one is made."""
         return self.checkpoint.run_folder if self.checkpoint is not None and self.start is Start.RESUME else None
 
     @property
@@ -77,8 +77,8 @@ class StartingPoint:
         moved = None
         if self.start is Start.OTHER_MARKET:
             moved = (
-                f"{checkpoint.path} was trained on other prices: its networks go on learning online in this market; "
-                "optimisers, replay and counters begin afresh"
+                f"{checkpoint.path} was trained on other prices: its networks continue to learn online in this market; "
+                "optimisers, replay and counters start new"
             )
         remarks = (checkpoint.warning, moved, changed(checkpoint.facts["runtime"], runtime(self.device)))
         return [remark for remark in remarks if remark is not None]
@@ -108,7 +108,7 @@ class StartingPoint:
         return state
 
     def open_log(self, folder: Path) -> RunLog:
-        """The run's log, cut off at the checkpoint where a run goes on or branches."""
+        """The run's log, cut off at the checkpoint where a run is resumed or branched."""
         checkpoint = self.checkpoint
         if checkpoint is not None and self.start is Start.RESUME:
             return RunLog(folder, resume_at=checkpoint.facts["log"])
@@ -117,7 +117,7 @@ class StartingPoint:
         return RunLog(folder)
 
     def bring_best(self, state: TrainingState, folder: Path) -> str | None:
-        """Bring the best checkpoint so far into the run's folder; where it is gone, the best is sought afresh.
+        """Copy the best checkpoint so far into the run's folder; where it is gone, the search for the best restarts.
 
         Returns
         -------
@@ -134,20 +134,20 @@ class StartingPoint:
             if not path.is_file():
                 continue
             try:
-                found = read_checkpoint(path).counters["update"]
+                saved_update = read_checkpoint(path).counters["update"]
             except CheckpointError as error:
                 problem = str(error)
                 continue
-            if in_place and path == source.path(BEST) and found >= update:
-                return None  # one found after the checkpoint will be found again
-            if found == update:
+            if in_place and path == source.path(BEST) and saved_update >= update:
+                return None  # a best one after the checkpoint will be reached again
+            if saved_update == update:
                 write_atomically(target.path(BEST), path.read_bytes())
                 return None
         state.counters.best_score = state.counters.best_update = None
-        return f"{problem}; the best checkpoint is sought afresh from here" if in_place else None
+        return f"{problem}; the search for the best checkpoint restarts here" if in_place else None
 
     def _restore(self, state: TrainingState, checkpoint: Checkpoint) -> None:
-        """Put a checkpoint's state into the one just made."""
+        """Restore a checkpoint in the new state."""
         try:
             if NetworkShape.from_facts(checkpoint.facts["shape"]) != self.training_data.shape:
                 raise CheckpointError("its networks have other sizes")
@@ -161,7 +161,7 @@ class StartingPoint:
             ) from error
 
     def _carry_over(self, state: TrainingState, checkpoint: Checkpoint) -> None:
-        """Put another market's networks into the state just made; all else begins afresh."""
+        """Load another market's networks into the new state; all else starts new."""
         if NetworkShape.from_facts(checkpoint.facts["shape"]) != self.training_data.shape:
             raise CheckpointError(
                 f"the networks in {checkpoint.path} have other sizes than configured; leave bcell.hidden_dim as it was"
@@ -201,9 +201,9 @@ def starting_point(
     Parameters
     ----------
     checkpoint : Checkpoint or None
-        That `read_start` found.
+        As `read_start` returned it.
     resume : Path or None
-        The path of a run to go on with, as the user gave it; None where only the networks are wanted.
+        Path of the run to resume, as the user gave it; None where only the networks are loaded.
     training_data : TrainingData
     device : torch.device
 

@@ -1,8 +1,8 @@
 """The order in which an epoch visits transitions: in groups of one bar, whose market is then encoded once.
 
-What an update costs is mostly the encoding of markets. All portfolios of a bar see the same one, so a batch of G groups
-of P transitions costs little more than one of G transitions. An epoch draws new groups, so that what a batch has in
-common is the bar alone.
+Most of the cost of an update is the encoding of markets. All portfolios of a bar see the same one, so a batch of G
+groups of P transitions costs little more than one of G transitions. An epoch draws new groups, so that transitions of a
+group have the bar alone in common.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 LEAST_KEPT = 0.85
-"""Smallest share of the transitions that full groups must hold: what is left over waits for another epoch."""
+"""Smallest share of the transitions that full groups must hold; the rest is left out of the epoch."""
 
 
 def markets_of(bars: Tensor, universe: Tensor | None) -> Tensor:
@@ -25,8 +25,8 @@ def markets_of(bars: Tensor, universe: Tensor | None) -> Tensor:
     if universe is None or not bool(universe.any()):
         return bars
     key = bars + (int(bars.max()) + 1) * universe
-    found: Tensor = torch.unique(key, return_inverse=True)[1]
-    return found
+    groups: Tensor = torch.unique(key, return_inverse=True)[1]
+    return groups
 
 
 def group_size(bars: Tensor, wanted: int, batch_size: int) -> int:
@@ -53,7 +53,7 @@ def n_groups(bars: Tensor, size: int) -> int:
 
 
 def epoch_order(bars: Tensor, size: int, generator: Generator) -> Tensor:
-    """Rows of an epoch, (n_groups, size): every full group that an order drawn anew makes of each bar's transitions.
+    """Rows of an epoch, (n_groups, size): the full groups of each bar's transitions in a new random order.
 
     Parameters
     ----------

@@ -1,10 +1,11 @@
-"""Histories mirrored around predicted returns, in which a policy earns the opposite of what came by chance.
+"""Histories mirrored around predicted returns: antithetic paths that cancel the noise of realised returns.
 
-A policy that follows the gradient of realised rewards fits their noise as well. Where a decision earns the mean of what
-it earns on a bar as it was and on the same bar mirrored around its predicted return, ``2 E[r] - r`` in logarithms, the
-first order of that noise cancels and variances stay. Predictions are those of a Markov-switching model, as far as it
-predicts bars that it was not fitted to; and of what it leaves, linear in the assets' features and in random functions
-of them (Rahimi and Recht), by ridge regression with a penalty for either, the best over contiguous parts of the bars.
+A policy that follows the gradient of realised rewards fits their noise as well. Where the reward of a decision is the
+mean of its rewards on the bar as it was and on the bar mirrored around its predicted return, ``2 E[r] - r`` in
+logarithms, the first order of that noise cancels and variances stay. Predictions are those of a Markov-switching model,
+as far as it predicts bars that it was not fitted to, and a ridge regression of the residuals on the assets' features
+and on random functions of them (Rahimi and Recht), with a penalty for either, the best over contiguous parts of the
+bars.
 
 References
 ----------
@@ -69,8 +70,8 @@ class Predictions(NamedTuple):
     returns : float64 (bars, assets)
         NaN where there is none.
     slope : float
-        Of returns, less their mean over assets, on predictions of them by models that were fitted to other parts of the
-        bars: 1 where those hold out, less where they promise too much; 0 where nothing is predicted.
+        Of returns, less their mean over assets, on out-of-fold predictions of them: 1 where predictions are unbiased,
+        less where they are too large; 0 where nothing is predicted.
     """
 
     returns: FloatArray
@@ -122,16 +123,18 @@ def predicted_returns(process: DecisionProcess, segments: Sequence[range], regim
     functions = RandomFeatures.draw(process.asset_features.shape[2] - 1)
     parts = [_moments(process, functions, part, by_regime) for part in np.array_split(bars, PARTS) if len(part)]
     ridge = _ridge(parts)
-    found = np.full(process.listed.shape, np.nan)
+    predicted = np.full(process.listed.shape, np.nan)
     level, count, squares = 0.0, 0, 0.0
     for some in _chunks(process, bars):
         relative, _, common, known = _rows(process, functions, some)
-        found[some + 1] = np.where(known, matrix_product(relative, ridge.coefficients) + by_regime[some + 1], np.nan)
+        predicted[some + 1] = np.where(
+            known, matrix_product(relative, ridge.coefficients) + by_regime[some + 1], np.nan
+        )
         level, count = level + float(common.sum()), count + int(known.any(axis=1).sum())
         squares += float(np.square(by_regime[some + 1] * known).sum())
     explained = squares + ridge.squares
     slope = (squares + ridge.products) / explained if explained > 0.0 else 0.0
-    return Predictions(found + level / max(count, 1), slope)
+    return Predictions(predicted + level / max(count, 1), slope)
 
 
 class _Ridge(NamedTuple):
@@ -146,14 +149,14 @@ def _ridge(parts: Sequence[_Moments]) -> _Ridge:
     """Fit with the penalties that predict parts best by the others; zeros where none beats predicting zero.
 
     The features and their random functions have a penalty each: first the best that is the same for both, then each in
-    turn the best beside the other, until neither changes.
+    turn the best with the other fixed, until neither changes.
     """
-    found: dict[Penalties, tuple[float, float]] = {}
+    sums: dict[Penalties, tuple[float, float]] = {}
 
     def error(penalties: Penalties) -> float:
-        if penalties not in found:
-            found[penalties] = _predicted_by_others(parts, penalties)
-        squares, products = found[penalties]
+        if penalties not in sums:
+            sums[penalties] = _predicted_by_others(parts, penalties)
+        squares, products = sums[penalties]
         return squares - 2.0 * products
 
     best, before = min(((one, one) for one in PENALTIES), key=error), None
@@ -163,7 +166,7 @@ def _ridge(parts: Sequence[_Moments]) -> _Ridge:
         best = min(((best[0], one) for one in PENALTIES), key=error)
     if len(parts) == 1 or error(best) >= 0.0:
         return _Ridge(np.zeros(len(parts[0].products)), 0.0, 0.0)
-    return _Ridge(_fit(_sum(parts), best).numpy(), *found[best])
+    return _Ridge(_fit(_sum(parts), best).numpy(), *sums[best])
 
 
 def _predicted_by_others(parts: Sequence[_Moments], penalties: Penalties) -> tuple[float, float]:
@@ -182,10 +185,10 @@ def _fit(moments: _Moments, penalties: Penalties) -> Tensor:
     """Coefficients by ridge regression, (functions,); penalties of the features and of their random functions."""
     size = len(moments.products)
     unit = max(float(moments.squares.trace()) / size, 1e-12)
-    own = torch.full((size,), penalties[0] * unit, dtype=torch.float64)
-    own[-RANDOM_FEATURES:] = penalties[1] * unit
-    found: Tensor = torch.linalg.solve(moments.squares + own.diag(), moments.products)
-    return found
+    penalty = torch.full((size,), penalties[0] * unit, dtype=torch.float64)
+    penalty[-RANDOM_FEATURES:] = penalties[1] * unit
+    coefficients: Tensor = torch.linalg.solve(moments.squares + penalty.diag(), moments.products)
+    return coefficients
 
 
 def _sum(parts: Sequence[_Moments]) -> _Moments:

@@ -1,8 +1,8 @@
 """Returns of assets over the market's, predicted by a Markov-switching model of two regimes.
 
 The model is of the market's mean return and of the leading components of the assets' returns over it: normal in each
-regime. A decision knows the filtered probability of each regime as of its newest bar. A prediction counts as much as it
-explains of returns that its model was not fitted to, and not at all where it explains nothing of them.
+regime. A decision knows the filtered probability of each regime as of its newest bar. Predictions are
+scaled by what they explain of returns that their model was not fitted to, and are zero where that is nothing.
 
 References
 ----------
@@ -36,24 +36,24 @@ def regime_returns(process: DecisionProcess, bars: NDArray[np.int64]) -> FloatAr
     bars : int64 (decisions,)
         Bars of decisions, in order; no return of any bar but the next ones of these enters.
     """
-    found: FloatArray = np.zeros(process.listed.shape)
-    if len(bars) < FEWEST or found.shape[1] < 2:
-        return found
-    rewarded = np.zeros(len(found), dtype=np.bool_)
+    predicted: FloatArray = np.zeros(process.listed.shape)
+    if len(bars) < FEWEST or predicted.shape[1] < 2:
+        return predicted
+    rewarded = np.zeros(len(predicted), dtype=np.bool_)
     rewarded[bars + 1] = True
     returns, relative, listed = _market(process, rewarded)
-    apart = np.zeros((len(bars), found.shape[1]))
+    held_out = np.zeros((len(bars), predicted.shape[1]))
     for part in np.array_split(np.arange(len(bars)), PARTS):
         others = rewarded.copy()
         others[bars[part] + 1] = False
-        apart[part] = _predict(returns, relative, listed, rewarded, others, bars[part], process.lag)
+        held_out[part] = _predict(returns, relative, listed, rewarded, others, bars[part], process.lag)
     realised = relative[bars + 1]
-    explained, size = float((apart * realised).sum()), float((apart**2).sum())
-    if not explained > 0.0:  # nor where a regime has no bar, and its numbers are none
-        return found
+    explained, size = float((held_out * realised).sum()), float((held_out**2).sum())
+    if not explained > 0.0:  # NaN where a regime has no bar
+        return predicted
     whole = _predict(returns, relative, listed, rewarded, rewarded, bars, process.lag)
-    found[bars + 1] = min(explained / size, 1.0) * whole * listed[bars + 1]
-    return found
+    predicted[bars + 1] = min(explained / size, 1.0) * whole * listed[bars + 1]
+    return predicted
 
 
 def _market(process: DecisionProcess, rows: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
@@ -82,7 +82,7 @@ def _predict(
 ) -> FloatArray:
     """Returns expected at some decisions by regimes that were fitted to some rows, (decisions, assets).
 
-    Less their mean over time: which assets earn more in all is not said.
+    Less their mean over time: differences between the assets' means over all time are left out.
     """
     model = fit_switching(returns, fitted)
     weights = model.smoothed * fitted[:, None]
@@ -95,5 +95,5 @@ def _predict(
 
 def matrix_product(rows: FloatArray, columns: FloatArray) -> FloatArray:
     """Matrix product by torch, whose bits depend on ``train.threads``; NumPy's depend on the number of cores."""
-    found: FloatArray = (torch.from_numpy(rows) @ torch.from_numpy(np.ascontiguousarray(columns))).numpy()
-    return found
+    product: FloatArray = (torch.from_numpy(rows) @ torch.from_numpy(np.ascontiguousarray(columns))).numpy()
+    return product

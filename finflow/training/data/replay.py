@@ -1,7 +1,7 @@
 """Transitions and the market they happened in: a batch is a gather.
 
-No action of ours moves the features, so a transition holds the bar and the portfolio, and the features of its two
-states are looked up in the market's own tensors.
+Actions do not move prices, so a transition holds the bar and the portfolio, and the features of its two states are
+looked up in the market's tensors.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.training.data.rewards import RewardUnits
 
 ONLINE = len(SOURCES)  # the family of the agent's own transitions
-SMALLEST_TOTAL = 1e-12  # of what is scaled to a whole
+SMALLEST_TOTAL = 1e-12  # of weights that are scaled to sum to one
 
 
 class MarketTensors(NamedTuple):
-    """The market's features on the learner's device.
+    """Features of the market on the learner's device.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class MarketTensors(NamedTuple):
 
     @classmethod
     def of(cls, process: DecisionProcess, device: torch.device, with_families: bool = False) -> MarketTensors:
-        """The features of a decision process, and what the families name in it if that is wanted."""
+        """The features of a decision process, and the portfolios of the families' rules on request."""
         assets = torch.from_numpy(process.asset_features).to(device)
         market = torch.from_numpy(process.market_features.copy()).to(device)
         named = None
@@ -88,7 +88,7 @@ class MarketTensors(NamedTuple):
             In groups of one size, one for each bar.
         noise : Generator, optional
         scale : float
-            Deviation of the noise; the features' own is one.
+            Deviation of the noise; that of the features is one.
         universe : int Tensor, (groups,), optional
             Sub-universes, where the market has any; all of the assets when left out.
         """
@@ -138,7 +138,7 @@ class MarketTensors(NamedTuple):
         return self.rankings.rows(bars, None if self.members is None or universe is None else self.members[universe])
 
     def gather_assets(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
-        """Of each of ``portfolios`` (batch, K + ...) the columns of its own assets, of cash, and what follows."""
+        """Columns of ``portfolios`` (batch, K + ...) of the sub-universes' assets, of cash, and all after it."""
         if self.members is None or universe is None:
             return portfolios
         n_assets = self.assets.shape[1]
@@ -167,7 +167,7 @@ class Transitions:
         K + 3.
     device : torch.device
     slack : int
-        Older transitions kept beside, which are not drawn: ``forget_after`` can go back so far and lose nothing.
+        Older transitions kept in addition, which are not drawn: ``forget_after`` can go back so far without a loss.
     universes : bool
         Whether a transition remembers the sub-universe of its episode.
 
@@ -242,7 +242,7 @@ class Transitions:
         self.first = max(self.first, self.written - self.places)
 
     def forget_after(self, written: int) -> int:
-        """Take the newest transitions back, down to so many written; returns how many there were."""
+        """Drop the newest transitions, down to so many written; returns how many were dropped."""
         count = self.written - max(written, self.first)
         self.written -= count
         return count
@@ -258,7 +258,7 @@ class Transitions:
         calibration: NDArray[np.float32],
         kept: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Append one vector step of the agent's own.
+        """Append one vector step of the agent.
 
         Parameters
         ----------

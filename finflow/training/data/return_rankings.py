@@ -15,7 +15,7 @@ from finflow.training.data.training_data import TrainingData
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-SMALLEST_SPREAD = 1e-12  # of returns between assets: below it they are one and the same
+SMALLEST_SPREAD = 1e-12  # of returns between assets: below it they count as equal
 
 
 def ranking_horizon(config: Config) -> int:
@@ -88,5 +88,5 @@ def in_deviations(returns: FloatArray, candidates: BoolArray) -> FloatArray:
     count = np.maximum(candidates.sum(axis=1, keepdims=True), 1)
     centred = np.where(candidates, returns - returns.sum(axis=1, keepdims=True) / count, 0.0)
     spread = np.sqrt((centred**2).sum(axis=1, keepdims=True) / count)
-    found: FloatArray = centred / np.maximum(spread, SMALLEST_SPREAD)
-    return found
+    scaled: FloatArray = centred / np.maximum(spread, SMALLEST_SPREAD)
+    return scaled

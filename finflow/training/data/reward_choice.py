@@ -1,4 +1,4 @@
-"""The configured reward in the market that is learned in: units of a sum, and what the learners can follow."""
+"""The configured reward in the training market: units of the terms of a sum, and checks of gradients."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
 
 
 def constrained(config: Config, process: DecisionProcess) -> DecisionProcess:
-    """The market that tells the reward with a limit as well; the process itself where there is none."""
+    """The market with the reward that has a limit in addition; the process itself where there is none."""
     constraint = named_constraint(config.objectives, process.n_weights - 1, _learned(config))
     if constraint is None:
         return process
@@ -71,7 +71,7 @@ def constrained(config: Config, process: DecisionProcess) -> DecisionProcess:
 
 
 def _check_gradient(config: Config, rewards: RewardSum) -> None:
-    """Refuse a reward without a gradient where the online phase follows it."""
+    """Refuse a reward without a gradient where the online phase needs one."""
     name = rewards.not_differentiable
     if name is not None and config.online.algorithm == "rollouts":
         raise ConfigError(
@@ -146,12 +146,12 @@ def equal_weight_rewards(process: DecisionProcess) -> NDArray[np.float64]:
     No decision changes it, so that learners may see rewards in excess of it; a ranking's chance is such a reward. Zero
     at bars whose reward is not known within the market.
     """
-    found = np.zeros(len(process.growth))
+    rewards_of_equal_weight = np.zeros(len(process.growth))
     if not isinstance(process.reward, RewardSum):
-        return found
+        return rewards_of_equal_weight
     chosen = [term for term in process.reward.terms if term.reward is not None]
     if not chosen:
-        return found
+        return rewards_of_equal_weight
     market = with_reward(process, RewardSum(chosen))
     bars = np.arange(process.first_bar, len(process.growth) - market.reward_horizon)
     for start in range(0, len(bars), BARS_AT_ONCE):
@@ -159,5 +159,5 @@ def equal_weight_rewards(process: DecisionProcess) -> NDArray[np.float64]:
         equal = np.full((len(some), process.n_weights), 1.0 / (process.n_weights - 1))
         equal[:, -1] = 0.0
         state = market.start(some, equal)
-        found[some] = market.step(state, state.weights).reward
-    return found
+        rewards_of_equal_weight[some] = market.step(state, state.weights).reward
+    return rewards_of_equal_weight

@@ -41,7 +41,7 @@ Rewards = TypeVar("Rewards", NDArray[Any], Tensor)
 
 
 class RewardConstraint:
-    """The limit, its multiplier, and what was measured last.
+    """The limit, its multiplier, and the last measurement.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class RewardConstraint:
     multiplier, integral : float
         m and I.
     mean : float or None
-        Of the constrained reward per decision, over the decisions that were looked at last.
+        Of the constrained reward per decision, over the decisions of the last update.
 
     Raises
     ------
@@ -84,8 +84,8 @@ class RewardConstraint:
             return rewards
         return (rewards + self.price * (constrained - self.limit)) / (1.0 + self.multiplier)
 
-    def look(self, mean: float) -> None:
-        """Take the mean of the constrained reward over decisions of the policy, and move the multiplier."""
+    def update(self, mean: float) -> None:
+        """Move the multiplier by the mean of the constrained reward over decisions of the policy."""
         if not math.isfinite(mean):
             return
         self.mean = mean
@@ -104,12 +104,12 @@ class RewardConstraint:
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Restore them."""
-        mean, found = state["mean"], [state["multiplier"], state["integral"]]
+        mean, multipliers = state["mean"], [state["multiplier"], state["integral"]]
         known = mean is None or (isinstance(mean, int | float) and math.isfinite(mean))
-        if not known or not all(isinstance(one, int | float) and 0.0 <= one <= LARGEST for one in found):
-            raise ValueError("the multiplier of the constraint is none")
+        if not known or not all(isinstance(one, int | float) and 0.0 <= one <= LARGEST for one in multipliers):
+            raise ValueError("the multiplier of the constraint is out of its range")
         self.mean = mean
-        self.multiplier, self.integral = (float(one) for one in found)
+        self.multiplier, self.integral = (float(one) for one in multipliers)
 
 
 def make_constraint(config: Config, training_data: TrainingData) -> RewardConstraint | None:
@@ -128,6 +128,6 @@ def make_constraint(config: Config, training_data: TrainingData) -> RewardConstr
 
 
 def constrained_score(score: float, mean: float, keys: ConstraintConfig) -> float:
-    """Score that ranks policies within the limit by ``score``, and below them all others by how far they miss it."""
+    """Score that ranks policies within the limit by ``score``, and all others below them by their violation."""
     limit = -math.inf if keys.at_least is None else keys.at_least
     return score if mean >= limit else INFEASIBLE * (1.0 + (limit - mean))

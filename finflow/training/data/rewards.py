@@ -1,8 +1,8 @@
-"""Units that learners see rewards in: in excess of a reference, over one fixed scale; normalised if asked for.
+"""Units of the learners' rewards: in excess of a reference, over one fixed scale; normalised on request.
 
-Portfolios of one bar meet the same market, and most of what they earn in it is no merit of theirs. The reference is
-what equal weight earned over the same bar: no action changes it, so that taking it away changes no comparison between
-actions and no best policy, and takes most of the noise out of what critics learn from.
+Portfolios of one bar share the return of the market. The reference is the return of equal weight over the same bar: no
+action changes it, so subtracting it changes no comparison between actions and no best policy, and removes most of the
+noise from the critics' targets.
 
 References
 ----------
@@ -34,7 +34,7 @@ class RewardUnits(NamedTuple):
     scale : float
         The deviation of the behaviour's rewards, stored with the dataset.
     reference : Tensor, (bars,)
-        Taken from the reward of a decision at each bar; zeros where there is no reference.
+        Subtracted from the reward of a decision at each bar; zeros where there is no reference.
     normalizer : RollingNormalizer or None
         With ``train.reward_normalization``.
     growth : Tensor or None, (bars, assets)
@@ -46,8 +46,9 @@ class RewardUnits(NamedTuple):
         Whether the spread that critics learn is of the whole reward, reference included, as risk measures need it.
     reference_weight : float
         Factor of the log return in the reward.
-    beside : Tensor or None, (bars,)
-        Where episodes have some of the assets alone: the reference of rewards other than the built-in one, of all.
+    other_reference : Tensor or None, (bars,)
+        Where episodes have some of the assets alone: the part of the reference that comes from other rewards than the
+        built-in one, over all assets.
     constraint : RewardConstraint or None
         Where one reward has a limit, once the online phase has begun.
     """
@@ -59,7 +60,7 @@ class RewardUnits(NamedTuple):
     members: Tensor | None = None
     whole_spread: bool = False
     reference_weight: float = 1.0
-    beside: Tensor | None = None
+    other_reference: Tensor | None = None
     constraint: RewardConstraint | None = None
 
     @classmethod
@@ -68,8 +69,7 @@ class RewardUnits(NamedTuple):
 
         Of a chosen reward the reference is what holding equal weight is rewarded with, without a trade.
 
-        Ruin ends the rewards of a portfolio, but not those of the reference: that a ruined one should also fall behind
-        for ever is left out of account. It has lost nearly everything in one step as it is.
+        Ruin ends the rewards of a portfolio, but not those of the reference: the shortfall after ruin is left out.
         """
         fill = process.env.fill
         earned = np.zeros(len(process.growth))
@@ -77,9 +77,9 @@ class RewardUnits(NamedTuple):
         if reference != "equal-weight":
             return cls(scale, torch.from_numpy(earned).float().to(device))
         earned[:-1] = process.of_panels(lambda panel: equal_weight_log_returns(panel, fill))[1:]
-        beside = None if process.reward is None else equal_weight_rewards(process)
-        if beside is not None:
-            earned = weight * earned + beside
+        other_reference = None if process.reward is None else equal_weight_rewards(process)
+        if other_reference is not None:
+            earned = weight * earned + other_reference
         units = cls(scale, torch.from_numpy(earned).float().to(device), reference_weight=weight)
         if process.members is None or weight == 0.0:
             return units
@@ -87,8 +87,8 @@ class RewardUnits(NamedTuple):
         listed = process.of_panels(lambda panel: panel.listed)
         growth[:-1] = np.where(listed[1:], process.growth[1:, :-1], np.nan)
         members = torch.from_numpy(process.members).to(device)
-        kept = None if beside is None else torch.from_numpy(beside).float().to(device)
-        return units._replace(growth=torch.from_numpy(growth).float().to(device), members=members, beside=kept)
+        kept = None if other_reference is None else torch.from_numpy(other_reference).float().to(device)
+        return units._replace(growth=torch.from_numpy(growth).float().to(device), members=members, other_reference=kept)
 
     def earned(self, bars: Tensor, universe: Tensor | None = None) -> Tensor:
         """Reward of the reference for decisions at ``bars``, (batch,): of the episode's own assets."""
@@ -99,7 +99,7 @@ class RewardUnits(NamedTuple):
         count = known.sum(dim=1)
         mean = inside.nan_to_num(nan=0.0).sum(dim=1) / count.clamp(min=1)
         earned = self.reference_weight * torch.where(count > 0, mean, torch.ones_like(mean)).log()
-        return earned if self.beside is None else earned + self.beside[bars]
+        return earned if self.other_reference is None else earned + self.other_reference[bars]
 
     def scaled(
         self, rewards: Tensor, bars: Tensor, universe: Tensor | None = None, constrained: Tensor | None = None
@@ -108,15 +108,15 @@ class RewardUnits(NamedTuple):
         excess = rewards - self.earned(bars, universe)
         if self.constraint is not None and constrained is not None:
             excess = self.constraint.combined(excess, constrained)
-        found = excess / self.scale
-        return found if self.normalizer is None else self.normalizer.normalize(found)
+        scaled = excess / self.scale
+        return scaled if self.normalizer is None else self.normalizer.normalize(scaled)
 
     def unscaled(self, reward: float) -> float:
         """A reward in these units, in excess of the reference, as a daily log return; clipping cannot be undone."""
         return self.scale * (reward if self.normalizer is None else self.normalizer.denormalize(reward))
 
     def references(self, bars: Tensor, universe: Tensor | None = None) -> Tensor | None:
-        """Amount taken from the rewards of decisions at ``bars``, (batch,), scaled; None where spreads go without."""
+        """Scaled reference of decisions at ``bars``, (batch,); None where spreads are without it."""
         return self.earned(bars, universe) / self.scale if self.whole_spread else None
 
     def remember(

@@ -1,4 +1,4 @@
-"""Rollouts of a policy through the decision process on stored bars, exact and differentiable.
+"""Pathwise rollouts: a policy through the decision process on stored bars, exact and differentiable.
 
 Prices do not react to trades, and costs are known: the rewards of a policy over stored bars are computed by the ledger
 itself, with their gradient for every action on the way. What a policy reads of the market does not depend on its
@@ -90,7 +90,7 @@ class RolloutMarket(NamedTuple):
         noise : Generator, optional
             Switches dropout on, and noise on the features.
         observation_noise : float
-            Deviation of that noise; the features' own is one.
+            Deviation of that noise; that of the features is one.
         """
         device = self.tensors.market.device
         bars = torch.as_tensor((np.arange(horizon)[:, None] + state.bar).reshape(-1), device=device)

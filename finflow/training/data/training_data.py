@@ -59,7 +59,7 @@ class TrainingData:
 
     @property
     def train(self) -> range | tuple[range, ...]:
-        """Bars that episodes stay within; of several ranges, each within one."""
+        """Bars that episodes stay within; with several ranges, each episode within one."""
         return self.segments or self.split.train
 
     @property
@@ -69,7 +69,7 @@ class TrainingData:
 
     @cached_property
     def learning(self) -> LearningMarket:
-        """The market that is learned in, with the configured reward; `process` itself where both are the usual ones."""
+        """The training market with the configured reward; `process` itself where neither differs from the default."""
         segments = self.train_segments
         market = make_learning_market(self.config, self.process, self.features, self.moments, segments)
         return market._replace(process=choose_reward(self.config, market.process, segments))
@@ -155,8 +155,8 @@ def prepare_pieces(
 ) -> TrainingData:
     """The market of a training that may not see some of the bars: the pieces that are left, joined.
 
-    What is held out is not in the panel at all, so that neither features, nor what is fitted, nor a reward can depend
-    on it. After each join nothing is learned until every window of a feature lies after it.
+    Held-out bars are not in the panel at all, so that no feature, fit or reward can depend on them. After each join
+    nothing is learned until every window of a feature lies after it.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from finflow.market.synthetic.block_bootstrap import draw_days, resampled_panel
 
 
 class LearningMarket(NamedTuple):
-    """Market that the training episodes are played in.
+    """Market of the training episodes.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ def make_learning_market(
         return LearningMarket(with_universes(process, draw_universes(config, process)), ())
     stop = max(window.stop for window in windows)
     panel = process.panel.until(stop)
-    own = Features(
+    seen = Features(
         features.assets[:stop],
         features.market[:stop],
         features.asset_names,
@@ -78,10 +78,14 @@ def make_learning_market(
     eligible = np.zeros(stop, dtype=np.bool_)
     for window in windows:
         eligible[window.start + 1 : window.stop] = True  # the first bar of a window has no return that lies within
-    real = DecisionProcess(panel, own, config.env, config.objectives, moments)
+    real = DecisionProcess(panel, seen, config.env, config.objectives, moments)
     others, ranges = [], []
     for number in range(config.worlds.bootstraps):
-        words = config.train.seed, PURPOSE, 1 + number  # [seed, 70, 0] would be [seed, 70], the sub-universes' own
+        words = (
+            config.train.seed,
+            PURPOSE,
+            1 + number,
+        )  # from 1: NumPy takes [seed, 70, 0] for [seed, 70], which draws the sub-universes
         rng = np.random.default_rng(np.random.SeedSequence(words))
         source = draw_days(panel.listed, eligible, config.worlds.block_length, rng)
         other = resampled_panel(panel, source)

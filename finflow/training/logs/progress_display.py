@@ -128,7 +128,7 @@ class ProgressDisplay:
             self._live.refresh()
 
     def advance(self, n: int = 1, **facts: Fact) -> None:
-        """Count `n` more steps; facts are shown until they are given anew."""
+        """Count `n` more steps; facts are shown until replaced."""
         phase = self._phase
         if phase is None:
             raise ValueError("advance() before start_phase()")

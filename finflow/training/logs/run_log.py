@@ -40,7 +40,7 @@ class RunLog:
     folder
         The run folder, made when missing.
     resume_at
-        What `position()` returned when the checkpoint was written; None starts afresh.
+        What `position()` returned when the checkpoint was written; None starts new files.
     branch_from
         Another run folder, whose rows up to `resume_at` are copied into this one first.
 
@@ -156,7 +156,7 @@ class RunLog:
         Raises
         ------
         OutputError
-            If a row cannot be written; it goes on waiting.
+            If a row cannot be written; it stays queued.
         """
         for name, file in self._files.items():
             with naming_failed_writes(self.folder / name):
@@ -209,7 +209,7 @@ class UpdateProfiler:
         self._running: profile | None = None
 
     def after_update(self, phase: str, count: int) -> None:
-        """Start, stop or go on, ``count`` updates into a phase.
+        """Start or stop the profiler, ``count`` updates into a phase.
 
         Raises
         ------

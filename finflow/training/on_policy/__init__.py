@@ -1,1 +1,1 @@
-"""On-policy training on gymnasium tasks, and its parts for loops of one's own."""
+"""On-policy training on gymnasium tasks, and its parts for a user's training loop."""

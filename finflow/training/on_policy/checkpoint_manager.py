@@ -157,7 +157,7 @@ class CheckpointManager:
     def save_state(
         self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], metrics: CheckpointMetrics
     ) -> None:
-        """Keep a captured state as a checkpoint; the best and the latest are files of their own."""
+        """Keep a captured state as a checkpoint; the best and the latest are separate files."""
         self.step = self.last_saved = step
         score = metrics.reward if math.isfinite(metrics.reward) else None
         self.manager.save(step, tensors, state, score)

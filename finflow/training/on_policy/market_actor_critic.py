@@ -118,12 +118,12 @@ class MarketActorCritic:
         return self.policy.parameters()
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the value function; the behaviour's own value, beside it, does not learn."""
+        """Parameters of the value function; the behaviour's value does not learn."""
         yield from self.value_network.encoder.parameters()
         yield from self.value_network.own.parameters()
 
 
 def distribution_of(policy: ExpertPolicy, states: States) -> PortfolioDistribution:
     """Distributions of a policy over portfolios."""
-    found = policy(states).distribution
-    return PortfolioDistribution(found.location, found.log_scale, found.listed)
+    normal = policy(states).distribution
+    return PortfolioDistribution(normal.location, normal.log_scale, normal.listed)

@@ -205,7 +205,7 @@ class RolloutCollector:
         return rewarded._replace(kept=rewarded.kept & (alive > 0.0)).learnable(advantages, torch.zeros_like(returns))
 
     def _noise_effects(self, rewarded: RewardedDecisions, decay: float) -> Tensor | None:
-        """Effect of each decision's own noise on rewards from there on, (steps, portfolios); None where it stays in."""
+        """Effect of each decision's noise on rewards from there on, (steps, portfolios); None if not configured."""
         horizon = self.config.online.group_noise
         if horizon == 0:
             return None

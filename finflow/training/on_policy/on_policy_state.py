@@ -92,7 +92,7 @@ class OnPolicyState:
     penalty : DoublingKL
         The learner's.
     pay : SegmentRewards or None
-        Where scores are paid by the segment.
+        Where rewards are given by the segment.
     episodes : int
         Episodes that ended so far.
     """

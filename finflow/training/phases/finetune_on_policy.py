@@ -104,7 +104,7 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
             on_policy.episodes = run.log_episodes(rewarded.decisions.episodes, on_policy.episodes)
             if done >= config.online.critic_only_rollouts:
                 if state.constraint is not None:
-                    state.constraint.look(rewarded.mean_constrained())
+                    state.constraint.update(rewarded.mean_constrained())
                 run.check_reference(rewarded.decisions.divergence, rewarded.rewards.numel())
             last = counters.phase_update >= rollouts * steps or ended_early(state)
             new = config.online.rollout / config.env.episode_length

@@ -210,7 +210,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
             rate = cosine(1.0, done / total) * min((done + 1) / WARMUP, 1.0)
             latest = learn_together(learned, bcell, state, config, rate)
             if run.state.constraint is not None:
-                run.state.constraint.look(float(latest["constraint_mean"]))
+                run.state.constraint.update(float(latest["constraint_mean"]))
             bcell.update_average((done + 1) / total)
         else:
             if bcell.blend is not None and state.folds and state.looks:

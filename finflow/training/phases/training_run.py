@@ -193,7 +193,7 @@ class TrainingRun:
     def check_reference(self, divergence: float, decisions: int) -> None:
         """Take the mean KL to the reference, in nats per free dimension, over decisions; may end the phase early."""
         reference, counters = self.state.reference, self.state.counters
-        if reference is not None and (reason := reference.look(divergence, decisions)):
+        if reference is not None and (reason := reference.update(divergence, decisions)):
             if self.state.watch.hacking is not None:
                 self._stop_hacked(reason)
             self._announce(Event(counters.update, counters.phase, WARNING, "reference", reason))

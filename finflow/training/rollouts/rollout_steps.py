@@ -106,7 +106,7 @@ class Decisions(NamedTuple):
 
 
 def start_groups(env: PortfolioVectorEnv, online: OnlineConfig) -> None:
-    """Start all portfolios anew: those of a group on one bar with one portfolio."""
+    """Reset all portfolios: those of a group to one bar and one portfolio."""
     rng, groups = env.np_random, env.num_envs // online.group_size
     bars = rng.choice(env.starts, size=groups)
     weights, _ = draw_coverage(rng, groups, env.process.n_weights)
@@ -217,7 +217,7 @@ def observed(
     bars: NDArray[np.int64],
     universe: NDArray[np.int64] | None = None,
 ) -> Observations:
-    """Observations of portfolios at bars, of the sub-universes that are given or the states' own."""
+    """Observations of portfolios at bars, of the sub-universes given, or else of the states'."""
     device = market.assets.device
     portfolio = torch.as_tensor(process.observed_portfolio(state), dtype=torch.float32, device=device)
     parts = (torch.as_tensor(bars, device=device), portfolio)

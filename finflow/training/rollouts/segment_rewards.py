@@ -84,8 +84,8 @@ class SegmentRewards:
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Restore them."""
-        for name, own in (("waiting", self.waiting), ("traded", self.traded), ("age", self.age)):
-            check_like(tensors[name], own)
-            own.copy_(tensors[name])
+        for name, tensor in (("waiting", self.waiting), ("traded", self.traded), ("age", self.age)):
+            check_like(tensors[name], tensor)
+            tensor.copy_(tensors[name])
         if bool((self.age < 0).any() | (self.age >= self._length).any()):
             raise ValueError("a segment is longer than it can be")
