@@ -89,16 +89,6 @@ def _learned(config: Config) -> Made:
 def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Sequence[range]) -> list[float]:
     """Unit of each term: its deviation between decisions on the same bar, over bars of the training window.
 
-    Parameters
-    ----------
-    process : DecisionProcess
-    rewards : RewardSum
-    windows : sequence of range
-
-    Returns
-    -------
-    list of float
-
     Raises
     ------
     ConfigError

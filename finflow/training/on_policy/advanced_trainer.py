@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
-from finflow.agent.on_policy.on_policy_update import check_minibatch
+from finflow.agent.on_policy.on_policy_update import OnPolicyLearner, check_minibatch
 from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.config import RollbackConfig
@@ -118,8 +118,10 @@ class AdvancedPPOTrainer:
         spaces = collector.task.spaces
         spaces.check(self.state_dim, self.action_dim)
         if self._progress is None:
-            learning = Learning.begin(spaces, self.settings, self.entropy, self.rewards, self.seed)
-            learning.constant_entropy = self._constant
+            generator = torch.Generator().manual_seed(self.seed)
+            agent = TaskActorCritic(spaces.observations, spaces.actions, spaces.kind, generator)
+            learner = OnPolicyLearner(agent, self.settings, generator, flat=True)
+            learning = Learning(learner, self.entropy, self.rewards, constant_entropy=self._constant)
             self._progress = Progress(learning, self.checkpoints)
         elif self.agent.kind != spaces.kind:
             raise ConfigError(f"the policy's actions are {self.agent.kind}, the environment's are {spaces.kind}")

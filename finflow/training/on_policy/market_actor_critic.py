@@ -85,14 +85,7 @@ class PortfolioDistribution:
 
 
 class MarketActorCritic:
-    """A policy of experts and a value function over one market.
-
-    Parameters
-    ----------
-    policy : ExpertPolicy
-    value_network : ValueNetwork
-    market : MarketTensors
-    """
+    """A policy of experts and a value function over one market."""
 
     def __init__(self, policy: ExpertPolicy, value_network: ValueNetwork, market: MarketTensors) -> None:
         self.policy = policy

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from torch import Generator, Tensor
+from torch import Tensor
 
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.errors import CheckpointError
@@ -18,7 +17,6 @@ from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager
-from finflow.training.on_policy.vector_tasks import TaskSpaces
 from finflow.training.phases.schedules import EntropyScheduler
 
 RETURNS_KEPT = 100  # newest episodes whose returns are averaged
@@ -48,20 +46,6 @@ class Learning:
     returns: list[float] = field(default_factory=list)
     steps: int = 0
     constant_entropy: float | None = None
-
-    @classmethod
-    def begin(
-        cls,
-        spaces: TaskSpaces,
-        settings: OnPolicySettings,
-        entropy: EntropyScheduler,
-        rewards: RewardNormalizer,
-        seed: int,
-    ) -> Learning:
-        """The state before the first update."""
-        generator = Generator().manual_seed(seed)
-        agent = TaskActorCritic(spaces.observations, spaces.actions, spaces.kind, generator)
-        return cls(OnPolicyLearner(agent, settings, generator, flat=True), entropy, rewards)
 
     @property
     def agent(self) -> TaskActorCritic:

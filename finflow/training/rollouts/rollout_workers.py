@@ -144,14 +144,7 @@ class RolloutWorkers:
 
 @contextmanager
 def rollout_workers(env: PortfolioVectorEnv, policy: ExpertPolicy, config: Config) -> Iterator[RolloutWorkers | None]:
-    """Start workers that step the environments' portfolios; None without ``train.rollout_workers``.
-
-    Parameters
-    ----------
-    env : PortfolioVectorEnv
-    policy : ExpertPolicy
-    config : Config
-    """
+    """Start workers that step the environments' portfolios; None without ``train.rollout_workers``."""
     workers = config.train.rollout_workers
     if workers == 0:
         yield None

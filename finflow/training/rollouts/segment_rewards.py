@@ -22,12 +22,6 @@ LEAST_TURNOVER = 0.1  # of a segment, in the divisor: scores of segments without
 class SegmentRewards:
     """Scores of portfolios whose segments are not over.
 
-    Parameters
-    ----------
-    keys : PreferenceConfig
-    portfolios : int
-    device : torch.device
-
     Attributes
     ----------
     waiting, traded : Tensor, (portfolios,)
