@@ -55,7 +55,7 @@ def test_statistics_are_those_that_are_promised(algorithm: str) -> None:
     assert promised <= set(found)
     statistics = trainer.get_full_statistics()
     assert statistics["training_step"] == 1
-    assert statistics["episode_count"] == statistics["episode_count"] > 0
+    assert statistics["episode_count"] > 0
     assert "entropy.progress" in statistics
     assert statistics["entropy.progress"] == statistics["entropy"]["progress"]
     for name in ("checkpoint.best_reward", "reward_normalizer.mean", "checkpoint.rollback_count"):
@@ -129,7 +129,7 @@ def test_poison_that_does_not_end_stops_the_training() -> None:
         train_advanced_ppo(env, 20, 64)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "trpo", "ppo-kl"])
+@pytest.mark.parametrize("algorithm", ["trpo", "ppo-kl"])  # PPO is the killed training below
 def test_a_resumed_training_is_bitwise_the_same(algorithm: str, tmp_path: Path) -> None:
     settings = OnPolicySettings.of(algorithm, epochs=2)
 
@@ -147,18 +147,17 @@ def test_a_resumed_training_is_bitwise_the_same(algorithm: str, tmp_path: Path) 
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
 
 
-def swing_up(folder: Path, algorithm: str, iterations: int) -> None:
-    """Train on the pendulum up to so many iterations, from where the folder has it."""
-    settings = OnPolicySettings.of(algorithm, epochs=2)
+def swing_up(folder: Path, iterations: int) -> None:
+    """Train on the pendulum up to so many iterations, from the folder's checkpoint."""
+    settings = OnPolicySettings(epochs=2)
     pendulum = gym.make("Pendulum-v1")
     train_advanced_ppo(pendulum, iterations, 128, settings=settings, folder=folder, save_every=2, resume=True)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
-@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
-def test_a_training_killed_at_any_moment_goes_on_bitwise(algorithm: str, tmp_path: Path) -> None:
+def test_a_training_killed_at_any_moment_resumes_bitwise(tmp_path: Path) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = multiprocessing.get_context("fork").Process(target=swing_up, args=(killed, algorithm, 10_000))
+    process = multiprocessing.get_context("fork").Process(target=swing_up, args=(killed, 10_000))
     process.start()
     latest = killed / "checkpoint_latest.safetensors"
     deadline = time.monotonic() + 60
@@ -170,7 +169,7 @@ def test_a_training_killed_at_any_moment_goes_on_bitwise(algorithm: str, tmp_pat
     done = [json.loads(line)["iteration"] for line in (killed / "metrics.jsonl").read_text().splitlines()]
     goal = done[-1] + 4
     for folder in (killed, whole):
-        swing_up(folder, algorithm, goal)
+        swing_up(folder, goal)
     for name in ("metrics.jsonl", "checkpoint_latest.safetensors"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
 
