@@ -51,9 +51,8 @@ class Inspection(NamedTuple):
         best = "none yet" if score is None else f"{score:.6g} at update {update}"
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parts.items())
         world = self.facts["training"].get("world")
-        decisions = (
-            f", {world['written']:,} decisions taken" if isinstance(world, Mapping) and "written" in world else ""
-        )
+        has_replay = isinstance(world, Mapping) and "written" in world
+        decisions = f", {world['written']:,} decisions taken" if has_replay else ""
         return [
             f"{self.path.name}: whole, SHA-256 verified",
             f"  format {self.version}, {self.size:,} bytes",

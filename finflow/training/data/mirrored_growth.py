@@ -127,9 +127,8 @@ def predicted_returns(process: DecisionProcess, segments: Sequence[range], regim
     level, count, squares = 0.0, 0, 0.0
     for some in _chunks(process, bars):
         relative, _, common, known = _rows(process, functions, some)
-        predicted[some + 1] = np.where(
-            known, matrix_product(relative, ridge.coefficients) + by_regime[some + 1], np.nan
-        )
+        by_features = matrix_product(relative, ridge.coefficients)
+        predicted[some + 1] = np.where(known, by_features + by_regime[some + 1], np.nan)
         level, count = level + float(common.sum()), count + int(known.any(axis=1).sum())
         squares += float(np.square(by_regime[some + 1] * known).sum())
     explained = squares + ridge.squares

@@ -1,8 +1,8 @@
 """Returns of assets over the market's, predicted by a Markov-switching model of two regimes.
 
 The model is of the market's mean return and of the leading components of the assets' returns over it: normal in each
-regime. A decision knows the filtered probability of each regime as of its newest bar. Predictions are
-scaled by what they explain of returns that their model was not fitted to, and are zero where that is nothing.
+regime. A decision knows the filtered probability of each regime as of its newest bar. Predictions are scaled by what
+they explain of returns that their model was not fitted to, and are zero where that is nothing.
 
 References
 ----------

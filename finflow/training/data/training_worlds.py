@@ -81,11 +81,7 @@ def make_learning_market(
     real = DecisionProcess(panel, seen, config.env, config.objectives, moments)
     others, ranges = [], []
     for number in range(config.worlds.bootstraps):
-        words = (
-            config.train.seed,
-            PURPOSE,
-            1 + number,
-        )  # from 1: NumPy takes [seed, 70, 0] for [seed, 70], which draws the sub-universes
+        words = config.train.seed, PURPOSE, 1 + number  # not 0: [seed, 70, 0] equals [seed, 70], of the sub-universes
         rng = np.random.default_rng(np.random.SeedSequence(words))
         source = draw_days(panel.listed, eligible, config.worlds.block_length, rng)
         other = resampled_panel(panel, source)
