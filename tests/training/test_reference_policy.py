@@ -25,7 +25,7 @@ from finflow.training.data.training_data import prepare
 from finflow.training.rollouts.rollout_steps import Reference
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import events_of
-from tests.training.test_on_policy_phase import SMALL, grouped_player
+from tests.training.test_on_policy_phase import SMALL, grouped_collector
 from tests.training.test_rollouts import SMALL as ROLLOUTS
 from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
 
@@ -218,16 +218,16 @@ def test_the_reward_is_charged_the_log_ratio_per_free_dimension(
     """On the same draws, with and without a reference; densities are those of the weights."""
     played = []
     for beta in (None, 70.0):
-        player = grouped_player(tiny, online__reference=str(default_agents[deployed]))
-        policy = read_reference(player.config, prepare(player.config), torch.device("cpu"))
+        collector = grouped_collector(tiny, online__reference=str(default_agents[deployed]))
+        policy = read_reference(collector.config, prepare(collector.config), torch.device("cpu"))
         assert policy is not None
-        played.append(player.play(8, None if beta is None else Reference(policy, beta)))
+        played.append(collector.decide(8, None if beta is None else Reference(policy, beta)))
     free, charged = played
     assert torch.equal(free.decisions.actions, charged.decisions.actions)
-    states = player.agent.states(tuple(part.flatten(0, 1) for part in free.decisions.observations))
+    states = collector.agent.states(tuple(part.flatten(0, 1) for part in free.decisions.observations))
     portfolios = log_portfolio(free.decisions.actions.flatten(0, 1)).exp()
     with torch.no_grad():
-        own, other = (one(states).distribution.log_density(portfolios) for one in (player.agent.policy, policy))
+        own, other = (one(states).distribution.log_density(portfolios) for one in (collector.agent.policy, policy))
     cost = 70.0 * (own - other).view_as(free.rewards) / free.decisions.actions.shape[-1]
     assert float(cost.abs().max()) > 0.2  # ten times what is tolerated
     torch.testing.assert_close(free.rewards - charged.rewards, cost, rtol=1e-3, atol=2e-2)
