@@ -56,8 +56,8 @@ def growth_of(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
 def dividends_of(panel: MarketPanel, fill: str) -> NDArray[np.float64] | None:
     """Share of an asset's value at the end of each bar that is a dividend just paid, (bars, assets).
 
-    Of ``p + d``, what a share and its dividend are worth at the fill on the ex-date, that is ``d / (p + d)``. It goes
-    to who held the asset after the fill before. None where dividends are not paid in cash.
+    ``d / (p + d)``, with p the price at the fill on the ex-date and d the dividend a share. It is paid to accounts that
+    held the asset after the previous fill. None where dividends are not paid in cash.
     """
     if panel.dividends is None:
         return None

@@ -23,7 +23,7 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
     window : range, or several
         Bars that episodes stay within; of several ranges, each episode within one.
     episode_length : int or None
-        Decisions of an episode; None plays the whole window.
+        Decisions of an episode; None is the whole window.
     random_portfolios : bool
         Start from a random portfolio, not from cash.
     worlds : EpisodeWorlds, optional

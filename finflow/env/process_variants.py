@@ -43,7 +43,7 @@ def with_universes(process: DecisionProcess, members: NDArray[np.int64] | None) 
 def concatenate_markets(process: DecisionProcess, others: Sequence[DecisionProcess]) -> DecisionProcess:
     """This market and others with the same assets and features, bar after bar in one set of tables.
 
-    Nothing leads from one to the next: the windows of episodes must keep them apart. The bars of this process keep
+    The tables are not consecutive: no window of episodes may span two of them. The bars of this process keep
     their numbers; `decision_bars` knows nothing of the others' first ones.
     """
     other, all_of = copy.copy(process), (process, *others)

@@ -19,11 +19,11 @@ _BATCHED = {"bar": "bars", "weights": "weights"}  # options of one portfolio, an
 
 
 class SB3VecEnv(VecEnv):
-    """All portfolios of a vector environment, stepped together, behind Stable-Baselines3's own interface.
+    """All portfolios of a vector environment, stepped together, behind Stable-Baselines3's interface.
 
-    Both start a finished episode again in the same step; only where its last observation lies differs. Here it is
-    ``infos[i]["terminal_observation"]``, and ``infos[i]["TimeLimit.truncated"]`` says that the episode merely ended
-    and was not ruined, so that its last value is bootstrapped.
+    Both start a new episode in the step that ends one; they differ in the place of its last observation. Here it is
+    ``infos[i]["terminal_observation"]``, and ``infos[i]["TimeLimit.truncated"]`` is True where the episode reached its
+    length and was not ruined, so that its last value is bootstrapped.
 
     Parameters
     ----------

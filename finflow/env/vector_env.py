@@ -74,7 +74,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Bars that episodes stay within; of several ranges, each episode within one.
     num_envs : int
     episode_length : int or None
-        Decisions of an episode; None plays the whole window, from its beginning.
+        Decisions of an episode; None is the whole window, from its beginning.
     random_portfolios : bool
         Start from portfolios that cover the simplex, not from cash.
     worlds : EpisodeWorlds, optional

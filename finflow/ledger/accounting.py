@@ -192,7 +192,7 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
     References
     ----------
     Jiang, Xu and Liang (2017), A Deep Reinforcement Learning Framework for the Financial Portfolio Management
-    Problem, equation 14 (there for sales and purchases apart).
+    Problem, equation 14 (there with separate rates for sales and purchases).
     """
     xp = array_namespace(before)
     proportional = proportional_rates(costs) if is_compiled(before) else None
@@ -207,8 +207,8 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
     done = Settlement(weights, factor, turnover)
     if solved and bool(xp.min(factor) > 0.0):
         return done
-    paid = (factor > 0.0) & (xp.abs(factor - last) <= SOLVED)
-    return done if bool(xp.all(paid)) else _refuse(before, done, paid)
+    affordable = (factor > 0.0) & (xp.abs(factor - last) <= SOLVED)
+    return done if bool(xp.all(affordable)) else _refuse(before, done, affordable)
 
 
 def _settle_compiled(before: Any, target: Any, proportional: tuple[Any, Any], wealth: Any) -> tuple[Any, ...]:
@@ -229,9 +229,9 @@ def _differentiable_factor(
     on_processor = before.device.type == "cpu" and is_compiled(start.numpy())
     proportional = proportional_rates(costs) if on_processor else None
     if proportional is not None:
-        found = _settle_compiled(start.numpy(), end.numpy(), proportional, account.numpy())
-        xp, solved = array_namespace(before), bool(found[4])
-        factor, last = xp.asarray(found[2]), xp.asarray(found[3])
+        result = _settle_compiled(start.numpy(), end.numpy(), proportional, account.numpy())
+        xp, solved = array_namespace(before), bool(result[4])
+        factor, last = xp.asarray(result[2]), xp.asarray(result[3])
     else:
         factor, last, solved = _wealth_factor(start, end, costs, account, market)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (before, target, wealth)):
@@ -266,12 +266,12 @@ def is_compiled(weights: Any) -> bool:
     return isinstance(weights, np.ndarray) and weights.dtype == np.float64 and weights.ndim == 2
 
 
-def _refuse(before: Any, wanted: Settlement, paid: Any) -> Settlement:
+def _refuse(before: Any, wanted: Settlement, affordable: Any) -> Settlement:
     """The settlement with nothing traded in the accounts that cannot pay."""
     xp = array_namespace(before)
     return Settlement(
-        xp.where(paid[..., None], wanted.weights, before),
-        xp.where(paid, wanted.wealth_factor, xp.ones_like(wanted.wealth_factor)),
-        xp.where(paid, wanted.turnover, xp.zeros_like(wanted.turnover)),
-        ~paid,
+        xp.where(affordable[..., None], wanted.weights, before),
+        xp.where(affordable, wanted.wealth_factor, xp.ones_like(wanted.wealth_factor)),
+        xp.where(affordable, wanted.turnover, xp.zeros_like(wanted.turnover)),
+        ~affordable,
     )

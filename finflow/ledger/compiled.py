@@ -19,7 +19,7 @@ PAIRWISE_BLOCK = 128  # longest row that NumPy sums in eight running sums before
 
 @compiled_function(error_model="numpy")
 def row_sum(values: FloatArray) -> float:
-    """Sum of one row in the order of ``numpy.sum``: eight running sums, added in pairs; halves of long rows apart."""
+    """Sum of one row in the order of ``numpy.sum``: eight running sums, added in pairs; halves of long rows alone."""
     size = values.size
     if size > PAIRWISE_BLOCK:
         half = size // 2 - size // 2 % 8

@@ -98,7 +98,7 @@ class Proportional:
     needs_market = False
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * v_i``; wealth plays no part."""
+        """``rate * v_i``; wealth does not matter."""
         return self.rate * array_namespace(trades).abs(trades)
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:

@@ -25,7 +25,7 @@ _PRICES = ("close", "open", "high", "low")
 def reinvest(
     fields: Mapping[str, FloatArray], dividends: FloatArray, dates: DateArray, assets: Sequence[str]
 ) -> dict[str, FloatArray]:
-    """Reinvest dividends at the close of their ex-dates, and keep the closes and the yields beside the result.
+    """Reinvest dividends at the close of their ex-dates, and return the original closes and the yields with the result.
 
     With p the close and d the dividend of a bar, the growth over it is ``(p_t + d_t) / p_{t-1}``, the total return of
     CRSP. Prices are scaled forward, from 1 at the first bar, so that no later dividend changes a price or its hash.

@@ -186,8 +186,8 @@ class MarketPanel:
         """
         ends = [0, *(edge for piece in pieces for edge in (piece.start, piece.stop)), self.n_bars]
         if not pieces or any(not len(piece) for piece in pieces) or ends != sorted(ends):
-            said = ", ".join(f"{piece.start} to {piece.stop}" for piece in pieces)
-            raise MarketError(f"a panel of {self.n_bars} bars cannot be joined from the bars {said or 'none'}")
+            segments = ", ".join(f"{piece.start} to {piece.stop}" for piece in pieces)
+            raise MarketError(f"a panel of {self.n_bars} bars cannot be joined from the bars {segments or 'none'}")
         rows = np.concatenate([np.arange(piece.start, piece.stop) for piece in pieces])
         joins = [int(join) for join in np.cumsum([len(piece) for piece in pieces])[:-1]]
         scale = np.ones((len(rows), self.n_assets))
@@ -205,7 +205,7 @@ class MarketPanel:
         return int(np.searchsorted(self.dates, _day(date), side="right"))
 
     def describe(self) -> Mapping[str, Any]:
-        """Return facts for a manifest: size, span and hash beside the provenance."""
+        """Return facts for a manifest: provenance, size, span and hash."""
         return {
             **self.provenance,
             "assets": list(self.assets),

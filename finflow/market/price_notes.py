@@ -8,8 +8,8 @@ from finflow.market.split_suspects import describe_suspects, find_split_suspects
 
 __all__ = ["price_notes"]
 
-#: Sources whose prices are the user's own; the jumps of the others are known.
-_OWN_SOURCES = ("csv", "parquet", "yfinance")
+#: Sources whose prices are a user's; the jumps of the others are known.
+_USER_SOURCES = ("csv", "parquet", "yfinance")
 
 _IN_CASH = (
     "dividends are held as cash (market.dividends): paid at the ex-date to who held the asset before it, and invested "
@@ -30,6 +30,6 @@ def price_notes(panel: MarketPanel) -> list[str]:
         Empty where there is nothing to say.
     """
     notes = [_IN_CASH if panel.dividends is not None else "", describe_halts(find_halts(panel))]
-    if panel.provenance.get("source") in _OWN_SOURCES:
+    if panel.provenance.get("source") in _USER_SOURCES:
         notes.append(describe_suspects(find_split_suspects(panel)))
     return [note for note in notes if note]

@@ -1,4 +1,4 @@
-"""The five families of rules whose decisions the agent learns from before it makes its own.
+"""The five families of rules whose decisions the agent learns from before its online training.
 
 Each family is what one expert is meant to become. Its variants differ in horizon, concentration and use of cash, as the
 table `SETTINGS` says. A variant's targets are computed for every bar at once, so that thousands of episodes can be
@@ -61,7 +61,7 @@ SETTINGS: dict[str, tuple[Setting, ...]] = {
 }
 
 _PRIOR_YEARS = 3
-"""Years of data that the mean of all assets is worth, against an asset's own mean (growth)."""
+"""Years of data that the prior, the mean of all assets, counts as, against an asset's sample mean (growth)."""
 _DEEP = 0.2
 """Log drawdown of the market at which a defensive variant is fully in its cash."""
 
@@ -107,8 +107,8 @@ def _volatility(view: PanelView, setting: Setting) -> FloatArray:
         return weights
     shared = np.clip(mean_correlation(view), 0.0, 1.0)[:, None]
     risk = np.nan_to_num(weights * spread)
-    own, joint = (risk * risk).sum(axis=1, keepdims=True), risk.sum(axis=1, keepdims=True) ** 2
-    annual = np.sqrt(((1.0 - shared) * own + shared * joint) * view.panel.bars_per_year)
+    separate, joint = (risk * risk).sum(axis=1, keepdims=True), risk.sum(axis=1, keepdims=True) ** 2
+    annual = np.sqrt(((1.0 - shared) * separate + shared * joint) * view.panel.bars_per_year)
     invested: FloatArray = np.minimum(1.0, setting.cash / np.maximum(annual, 1e-6))
     return weights * invested
 
@@ -176,15 +176,15 @@ def _defensive(view: PanelView, setting: Setting) -> FloatArray:
 def _growth(view: PanelView, setting: Setting) -> FloatArray:
     """Softmax of concentration times the standardised expected growth: shrunk mean less half the variance.
 
-    The mean is h / (h + 756), 756 being three years, its own over h bars and the rest that of all assets (James and
-    Stein 1961, with a fixed intensity). Of the weight of an asset with negative expected growth the share `cash` is in
-    cash.
+    The mean is h / (h + 756), 756 being three years, of the sample mean over h bars and the rest that of all assets
+    (James and Stein 1961, with a fixed intensity). Of the weight of an asset with negative expected growth the share
+    `cash` is in cash.
     """
     variance = view.spread(setting.horizon) ** 2
     mean = rolling.mean(view.returns, setting.horizon) + variance / 2.0
-    own = setting.horizon / (setting.horizon + _PRIOR_YEARS * view.panel.bars_per_year)
+    weight = setting.horizon / (setting.horizon + _PRIOR_YEARS * view.panel.bars_per_year)
     shared, _ = _across(mean)
-    growth = own * mean + (1.0 - own) * shared - variance / 2.0
+    growth = weight * mean + (1.0 - weight) * shared - variance / 2.0
     center, spread = _across(growth)
     weights = _softmax(setting.concentration * (growth - center) / np.maximum(spread, 1e-8))
     return np.where(growth < 0.0, weights * (1.0 - setting.cash), weights)

@@ -138,7 +138,7 @@ two run when they are named."""
 
 
 def named_strategy(name: str, config: EvaluationConfig) -> Strategy:
-    """Make a strategy from its name, or from the import path of a user's own.
+    """Make a strategy from its name, or from the import path of a user's strategy.
 
     Parameters
     ----------
@@ -163,18 +163,18 @@ def named_strategy(name: str, config: EvaluationConfig) -> Strategy:
 
 def _imported(path: str, config: EvaluationConfig) -> Strategy:
     try:
-        found: Any = import_path(path)
-        if not hasattr(found, "decide") or inspect.isclass(found):
+        strategy: Any = import_path(path)
+        if not hasattr(strategy, "decide") or inspect.isclass(strategy):
             needed = [
                 parameter
-                for parameter in inspect.signature(found).parameters.values()
+                for parameter in inspect.signature(strategy).parameters.values()
                 if parameter.default is parameter.empty
                 and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
             ]
-            found = found(config) if needed else found()
+            strategy = strategy(config) if needed else strategy()
     except Exception as error:
-        # Whatever a user's own module raises is reported to that user.
+        # Whatever a user's module raises is reported to that user.
         raise FinflowError(f"strategy {path!r} cannot be made: {typed_line(error)}") from error
-    if not isinstance(found, Strategy):
+    if not isinstance(strategy, Strategy):
         raise FinflowError(f"strategy {path!r} has no name and decide(information), as a strategy must")
-    return found
+    return strategy

@@ -1,7 +1,7 @@
 """Memory of computations that depend on prices alone, for strategies that run many times over the same prices.
 
-A report plays every strategy again at other costs and capitals. Fits, readings of the market and moves of online
-portfolio selection are the same each time: whoever plays a strategy again may hand it the memory of the runs before.
+A report backtests every strategy again at other costs and capitals. Fits, encodings of the market and moves of online
+portfolio selection are the same each time, so a strategy may be given the memory of its earlier backtests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 @runtime_checkable
 class Memoised(Protocol):
-    """A strategy that remembers in a mapping which it is handed; results are the same with and without."""
+    """A strategy with a memory that is passed to it; results are the same with and without."""
 
     memo: Memo | None
 
@@ -36,9 +36,9 @@ def memoised(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compu
     name : str
         Of the computation.
     inputs : sequence of array
-        All that the result depends on, besides what whoever made the memo holds fixed.
+        All that the result depends on and that differs between backtests with the same memo.
     compute : callable
-        Returns the result, which nobody may change afterwards.
+        Returns the result, which may not be changed afterwards.
     """
     if memo is None:
         return compute()
@@ -49,5 +49,5 @@ def memoised(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compu
     key = name, digest.digest()
     if key not in memo:
         memo[key] = compute()
-    found: Result = memo[key]
-    return found
+    result: Result = memo[key]
+    return result

@@ -244,7 +244,7 @@ class Momentum(TwelveLessOne):
 
 
 class TimeSeriesMomentum(TwelveLessOne):
-    """The same share for every asset, held while its own 12-1 return is positive, else in cash.
+    """The same share for every asset, held while its 12-1 return is positive, else in cash.
 
     The long-only form of Moskowitz, Ooi and Pedersen (2012), without their scaling by volatility, which would need
     leverage.

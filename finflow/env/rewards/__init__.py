@@ -1,1 +1,1 @@
-"""Rewards that are chosen by name: rankings, rewards of a user's own, and weighted sums of them."""
+"""Rewards that are chosen by name: rankings, a user's rewards, and weighted sums of them."""

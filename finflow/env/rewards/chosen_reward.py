@@ -106,7 +106,7 @@ class RewardTerm:
         return self.weighted(computed(self.name, self.reward, self.visible_context(context)), context)
 
     def visible_context(self, context: RewardContext) -> RewardContext:
-        """Facts that this reward may see: bars to its own horizon, and its table."""
+        """Facts that this reward may see: bars up to its horizon, and its table."""
         return replace(
             context,
             growth=context.growth[:, : self.horizon],

@@ -86,14 +86,14 @@ class RankingReward:
         ValueError
             If the shapes differ.
         """
-        own, realised = _as_array(scores), _as_array(returns)
-        if own.ndim != 2 or own.shape != realised.shape:
-            raise ValueError(f"scores have the shape {own.shape} and returns {realised.shape}: (batch, assets) both")
+        ranked, realised = _as_array(scores), _as_array(returns)
+        if ranked.ndim != 2 or ranked.shape != realised.shape:
+            raise ValueError(f"scores have the shape {ranked.shape} and returns {realised.shape}: (batch, assets) both")
         known = np.isfinite(realised)
         if candidates is not None:
             known = known & _as_array(candidates).astype(np.bool_)
         known &= known.sum(axis=-1, keepdims=True) > 1
-        exact = self._measured(own, realised, known)
+        exact = self._measured(ranked, realised, known)
         if isinstance(scores, np.ndarray):
             return exact
         import torch
@@ -110,8 +110,8 @@ class RankingReward:
         gains, best = self._relevance(returns, candidates)
         total: FloatArray = np.zeros(len(scores))
         for weight, name in self._parts():
-            found = self._part(name, places, gains, best)
-            total += weight * (found.value - found.chance if self.config.above_chance else found.value)
+            measure = self._part(name, places, gains, best)
+            total += weight * (measure.value - measure.chance if self.config.above_chance else measure.value)
         return total
 
     def _part(self, name: str, places: Places, gains: FloatArray, best: FloatArray) -> Measure:
@@ -134,11 +134,11 @@ class RankingReward:
         for weight, name in self._parts():
             if name == "ndcg":
                 ideal = tensor(ideal_dcg(gains, self.config.k))
-                found = smooth_ndcg(places, tensor(gains), ideal, self.config.k)
+                value = smooth_ndcg(places, tensor(gains), ideal, self.config.k)
             else:
                 measure = smooth_hit if name == "hit" else smooth_mrr
-                found = measure(places, tensor(best), self.config.k)
-            total = total + weight * found
+                value = measure(places, tensor(best), self.config.k)
+            total = total + weight * value
         return total
 
     def _relevance(self, returns: FloatArray, candidates: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:

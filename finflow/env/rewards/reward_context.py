@@ -115,7 +115,7 @@ class RewardContext:
 
 
 class Reward(Protocol):
-    """A reward of one decision; a class of a user's own needs no base class.
+    """A reward of one decision; a user's class needs no base class.
 
     It may also have ``differentiable = True``, where it can be computed on tensors with their gradients (NumPy and
     torch alike, through ``context.xp``), and a method ``table(panel) -> (bars, ...)``, called once for each panel,

@@ -33,7 +33,7 @@ class WorkersMarket(NamedTuple):
     process : DecisionProcess
         With the built-in reward; makes observations.
     rewards : tuple
-        Name and reward of each term; None in place of one of a user's own, which each worker imports by its name.
+        Name and reward of each term; None in place of a user's, which each worker imports by its name.
     """
 
     process: DecisionProcess
@@ -41,7 +41,7 @@ class WorkersMarket(NamedTuple):
 
 
 class SentRewards(NamedTuple):
-    """A sum of rewards on its way to another process, which imports those of a user's own by their names."""
+    """A sum of rewards on its way to another process, which imports a user's rewards by their names."""
 
     terms: tuple[RewardTerm, ...]
 
@@ -91,8 +91,8 @@ class RewardQueue:
         for place, term in enumerate(self.rewards.terms):
             parts.append(None if term.slow else term.components(context))
             if term.slow:
-                own = replace(term.visible_context(context), observe=LazyObservation(None, context.observe.state))
-                self._pool.submit(place, own)
+                sent = replace(term.visible_context(context), observe=LazyObservation(None, context.observe.state))
+                self._pool.submit(place, sent)
         self._steps.append(_Waiting(context, parts))
         xp = array_namespace(context.weights)
         return xp.full((len(context.bar), len(self.names)), xp.nan)
@@ -107,13 +107,13 @@ class RewardQueue:
         """
         values = iter(self._pool.results())
         steps, self._steps = self._steps, []
-        found = []
+        rewards = []
         for context, parts in steps:
             terms = zip(self.rewards.terms, parts, strict=True)
             known = [term.weighted(next(values), context) if part is None else part for term, part in terms]
             xp = array_namespace(context.weights)
-            found.append(xp.sum(xp.concat(known, axis=-1), axis=-1))
-        return found
+            rewards.append(xp.sum(xp.concat(known, axis=-1), axis=-1))
+        return rewards
 
     def discard(self) -> None:
         """Forget all steps, after an error."""
@@ -162,8 +162,8 @@ def compute(market: WorkersMarket, place: int, context: RewardContext) -> Any:
     """
     name, given = market.rewards[place]
     reward = _imported(name) if given is None else given
-    own = replace(context, observe=LazyObservation(market.process, context.observe.state))
-    return checked(name, computed(name, reward, own), own)
+    context = replace(context, observe=LazyObservation(market.process, context.observe.state))
+    return checked(name, computed(name, reward, context), context)
 
 
 @cache

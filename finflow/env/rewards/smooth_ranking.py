@@ -73,7 +73,7 @@ def listwise_loss(scores: Tensor, targets: Tensor, candidates: Tensor) -> Tensor
 
     lowest = torch.finfo(scores.dtype).min
     wanted = torch.softmax(targets.masked_fill(~candidates, lowest), dim=-1)
-    said = torch.log_softmax(scores.masked_fill(~candidates, lowest), dim=-1)
-    rows = -(wanted * said.masked_fill(~candidates, 0.0)).sum(dim=-1)
+    log_shares = torch.log_softmax(scores.masked_fill(~candidates, lowest), dim=-1)
+    rows = -(wanted * log_shares.masked_fill(~candidates, 0.0)).sum(dim=-1)
     counted = candidates.sum(dim=-1) > 1
     return (rows * counted).sum() / counted.sum().clamp(min=1)

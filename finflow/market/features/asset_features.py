@@ -42,7 +42,7 @@ class AssetFeature:
     ranked : bool
         True if the feature is the rank of `raw` among the assets of a bar.
     needs : tuple of str
-        Fields that a panel must have, beside the close.
+        Fields that a panel must have, in addition to the close.
     """
 
     name: str

@@ -120,8 +120,8 @@ def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig 
     fit_until : int
         Number of bars in the training window.
     chosen : FeaturesConfig
-        Which features there are beside finflow's own of every market: the bank of filters, then those of a user; they
-        follow the others, scaled like them.
+        Features in addition to those of every market: the bank of filters, then those of a user, scaled like the
+        others and after them.
 
     Raises
     ------
@@ -188,12 +188,12 @@ def _raw(panel: MarketPanel, chosen: FeaturesConfig, models_of: Callable[[PanelV
     """Compute every feature of every bar, unscaled."""
     view = PanelView(panel)
     added = [user_feature(path) for path in chosen.extra]
-    own = [*features_of(panel), *filter_features(chosen)]
+    builtin = [*features_of(panel), *filter_features(chosen)]
     computed = [(one, one.compute(panel)) for one in added]
     of_assets = [(one, values) for one, values in computed if values.ndim == 2]
     of_market = [(one, values) for one, values in computed if values.ndim == 1]
     named = view.windows.named
-    listing = [*((named(one.name), one.lenses) for one in own), *((one.name, one.lenses) for one, _ in of_assets)]
+    listing = [*((named(one.name), one.lenses) for one in builtin), *((one.name, one.lenses) for one, _ in of_assets)]
     market_names = (
         *(named(name) for name in MARKET_FEATURES),
         "turbulence",
@@ -203,8 +203,8 @@ def _raw(panel: MarketPanel, chosen: FeaturesConfig, models_of: Callable[[PanelV
     )
     _check_names(one.name for one in added)
     raw = np.empty((len(listing), *panel.close.shape))
-    _of_assets(view, own, raw)
-    for column, (_, values) in zip(raw[len(own) :], of_assets, strict=True):
+    _of_assets(view, builtin, raw)
+    for column, (_, values) in zip(raw[len(builtin) :], of_assets, strict=True):
         column[:] = values
     models = models_of(view)
     fitted = [turbulence(view, models[0]), crisis(view, models[1])]

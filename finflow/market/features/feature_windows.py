@@ -31,7 +31,7 @@ class FeatureWindows:
     fast, slow : int
         Spans of the MACD.
     strength, bands, trend : int
-        Of the RSI, of Bollinger's bands and of moving averages that tell a trend.
+        Of the RSI, of Bollinger's bands and of moving averages that show a trend.
     names : mapping
         Name of a feature of daily prices -> its name with these windows, where it has another.
     """

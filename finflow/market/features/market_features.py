@@ -89,7 +89,7 @@ def market_volatility(view: PanelView) -> FloatArray:
 
 @_feature
 def market_volatility_ratio(view: PanelView) -> FloatArray:
-    """ln of std(m) over 21 bars / std(m) over 252 bars, a log ratio: against its own year (Moreira and Muir 2017)."""
+    """ln of std(m) over 21 bars / std(m) over 252 bars, a log ratio: against its last year (Moreira and Muir 2017)."""
     return np.log(_spread(view, view.windows.brief) / _spread(view, view.windows.long))
 
 

@@ -101,9 +101,9 @@ def _regimes(returns: FloatArray, weights: FloatArray) -> tuple[FloatArray, Floa
     whole_mean = sums.sum(axis=0) / weight.sum()
     whole = squares.sum(axis=0) / weight.sum() - np.outer(whole_mean, whole_mean)
     means = sums / np.maximum(weight, 1e-12)[:, None]
-    own = squares - weight[:, None, None] * means[:, :, None] * means[:, None, :]
+    scatter = squares - weight[:, None, None] * means[:, :, None] * means[:, None, :]
     prior = PRIOR * (whole + 1e-9 * np.eye(len(whole)))
-    return means, (own + prior) / (weight + PRIOR)[:, None, None]
+    return means, (scatter + prior) / (weight + PRIOR)[:, None, None]
 
 
 def rotated(rows: FloatArray, columns: FloatArray) -> FloatArray:

@@ -59,14 +59,14 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
         With one line that names the asset, column or date at fault.
     """
     names = _asset_names(config)
-    _rate(config)  # its mistakes are reported before those of the prices
+    _rate(config)  # errors of the rate are reported before those of the prices
     if config.source in ("embedded", "synthetic"):
         embedded = config.source == "embedded"
         tables, facts = (_embedded(), _embedded_facts()) if embedded else synthetic_tables(config.synthetic)
         return _assemble(tables, facts, config)
     if config.source == "french":
-        found = french_portfolios()
-        return _assemble({"close": found.close}, found.facts, config, found.cash)
+        portfolios = french_portfolios()
+        return _assemble({"close": portfolios.close}, portfolios.facts, config, portfolios.cash)
     if config.source == "yfinance":
         tables, facts = download_prices(
             config, names or (), PriceStore(config.cache_dir, read=config.use_cache), download
@@ -188,7 +188,7 @@ def _assemble(
     if kept.any():
         last = dates[kept].max()
         check_covered(rate, last if config.test_end is None else min(last, np.datetime64(config.test_end, "D")))
-    earned, told = _cash(dates[kept], rate, None if cash is None else cash[kept])
+    cash_returns_used, cash_facts = _cash(dates[kept], rate, None if cash is None else cash[kept])
     dividends = fields.pop("dividends", None)
     provenance |= _drop_missing_fields(fields, names, provenance.get("fields_left_out"))
     fields, halted = hold_over_gaps(fields, config.max_gap)
@@ -202,7 +202,7 @@ def _assemble(
         dates=dates[kept],
         assets=tuple(names),
         close=fields["close"],
-        cash_returns=earned,
+        cash_returns=cash_returns_used,
         open=fields.get("open"),
         high=fields.get("high"),
         low=fields.get("low"),
@@ -212,18 +212,18 @@ def _assemble(
         halted=halted,
         benchmark=None if benchmark is None else close[benchmark].to_numpy(dtype=np.float64)[kept],
         benchmark_name=benchmark,
-        provenance={**provenance, **told},
+        provenance={**provenance, **cash_facts},
     )
     _check_listings(panel)
     return panel
 
 
 def _cash(
-    dates: NDArray[np.datetime64], rate: float | CashRates, own: FloatArray | None
+    dates: NDArray[np.datetime64], rate: float | CashRates, of_source: FloatArray | None
 ) -> tuple[FloatArray, dict[str, Any]]:
     """Returns of cash, and where they are from: the source's own where it has them and no rate is configured."""
-    if own is not None and isinstance(rate, float | int) and rate == 0.0:
-        return np.concatenate([[0.0], own[1:]]), {"cash_rate": "the source's own: one-month Treasury bills"}
+    if of_source is not None and isinstance(rate, float | int) and rate == 0.0:
+        return np.concatenate([[0.0], of_source[1:]]), {"cash_rate": "the source's own: one-month Treasury bills"}
     facts = rate.facts() if isinstance(rate, CashRates) else {"cash_rate": rate}
     return cash_returns(dates, rate), facts
 

@@ -1,4 +1,4 @@
-"""Tables of prices from a user's files, in any layout that can be told from the others without guessing."""
+"""Tables of prices from a user's files, in any layout that can be recognised without guessing."""
 
 from __future__ import annotations
 
@@ -220,15 +220,15 @@ def _by_field(sheets: dict[str, Sheet], wanted: _Wanted) -> tuple[PriceTables, t
         if sheet.assets is not None or any(field for field, _ in sheet.columns):
             raise MarketError(f"{sheet.path} must have Date and one column an asset, as the file of one field")
         sparse = field == DIVIDENDS
-        apart = sheet.days.difference(lead.days) if sparse else lead.days.symmetric_difference(sheet.days)
-        if len(apart):
-            lacks, has = (sheet, lead) if apart[0] in lead.days else (lead, sheet)
-            raise MarketError(f"{lacks.path} has no row of {apart[0].date()}, and {has.path.name} has one")
+        lacking = sheet.days.difference(lead.days) if sparse else lead.days.symmetric_difference(sheet.days)
+        if len(lacking):
+            lacks, has = (sheet, lead) if lacking[0] in lead.days else (lead, sheet)
+            raise MarketError(f"{lacks.path} has no row of {lacking[0].date()}, and {has.path.name} has one")
         if not sheet.days.equals(lead.days[lead.days.isin(sheet.days)] if sparse else lead.days):
             raise MarketError(f"{sheet.path} has its dates in another order than {lead.path.name}, or repeats one")
-        strangers = [name for _, name in sheet.columns if name not in names]
-        if strangers:
-            raise MarketError(f"{sheet.path} has a column {strangers[0]!r}, and {lead.path.name} has none")
+        unknown = [name for _, name in sheet.columns if name not in names]
+        if unknown:
+            raise MarketError(f"{sheet.path} has a column {unknown[0]!r}, and {lead.path.name} has none")
     tables = {field: _wide(sheet, wanted) for field, sheet in sheets.items()}
     if DIVIDENDS in tables:
         tables[DIVIDENDS] = tables[DIVIDENDS].reindex(lead.days)

@@ -223,7 +223,7 @@ def _describe_failure(missing: list[str], n_found: int, reasons: list[str]) -> s
 
 
 def check_closes(close: pd.DataFrame) -> None:
-    """Refuse prices that are not positive: adjusting for dividends that are large beside old prices makes such."""
+    """Refuse prices that are not positive: adjusting old prices for dividends larger than they are makes such."""
     values = close.to_numpy()
     wrong = np.argwhere(np.isinf(values) | (values <= 0.0))
     if len(wrong):

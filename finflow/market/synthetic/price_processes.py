@@ -1,6 +1,6 @@
 """Price processes simple enough that the best portfolio can be computed.
 
-A process is Markov in one number, its *belief*, which summarises all that prices up to a bar tell about later bars. It
+A process is Markov in one number, its *belief*, a sufficient statistic of prices up to a bar for later bars. It
 draws returns, filters the belief from prices, and lists the outcomes of the next bar as weighted scenarios
 (Gauss-Hermite nodes), each with the belief that follows. Optimal policies are computed from those scenarios.
 

@@ -4,7 +4,8 @@ Five kinds, all with daily business-day dates that end on 2022-12-30, so that th
 
 ==================  ================================================================================================
 ``lognormal``       independent log-normal returns (Merton 1969): part of the best asset, none of the worse, the rest
-                    in cash. Equal weight holds too much of what is worse, and holding ends up with too much risk
+                    in cash. Equal weight holds too much of the worse assets, buy-and-hold ends up with too
+                    much risk
 ``constant-drift``  the same with an edge so large that the best asset alone is best
 ``mean-reverting``  the spread between the assets reverts; trading on it costs (Garleanu and Pedersen 2013)
 ``regime``          two hidden regimes, each of which favours the other end of the assets (Hamilton 1989)
@@ -56,9 +57,9 @@ _PARAMETERS: dict[str, dict[str, float]] = {
 
 def parameters_of(config: SyntheticConfig) -> dict[str, float]:
     """Return the parameters of a process, per bar: those configured, and the defaults of the kind for the others."""
-    own = _PARAMETERS[config.kind]
-    given = {name: getattr(config, name) for name in own}
-    return {name: own[name] if value is None else float(value) for name, value in given.items()}
+    defaults = _PARAMETERS[config.kind]
+    configured = {name: getattr(config, name) for name in defaults}
+    return {name: defaults[name] if value is None else float(value) for name, value in configured.items()}
 
 
 def process_of(config: SyntheticConfig) -> PriceProcess:
@@ -104,7 +105,7 @@ def synthetic_tables(config: SyntheticConfig) -> tuple[PriceTables, dict[str, An
         "kind": config.kind,
         "seed": config.seed,
         "parameters": parameters_of(config),
-        "parameters_note": "per bar; the market is made up, and its best portfolio is known",
+        "parameters_note": "per bar; the market is synthetic, and its optimal portfolio is known",
         "adjusted": "no dividends, no splits",
         "survivorship": "none: no asset was chosen with hindsight",
     }

@@ -9,7 +9,7 @@ G(w, b) = E[log growth of w over the next bar | b]:
     V(w, b) + gain = max_a { C(w, a) + E[G(w', b') + V(w', b') | b] }
 
 C is the expected log of the ledger's wealth factor for the trade, after bar t moved both sides. It depends on the
-belief so little (volatility squared times a cost) that it is taken in the middle one. Weights live on
+belief so little (volatility squared times a cost) that it is taken in the middle one. Weights lie on
 a grid of (share in risky assets, the first asset's share of those, the second's share of what is then left, and so on),
 values between nodes come from quadratic interpolation: a linear one acts as if weights moved at random, and charges
 for trading it away. Targets are the nodes, equal weight, and what would be best if trading were free.
@@ -188,25 +188,25 @@ class TradingRule:
     beliefs : float64 (B,)
     candidates : float64 (T, K)
         Weights that may be targets; the grid's nodes first.
-    worth : float64 (T, B)
-        What holding a candidate is worth, before the cost of getting there.
+    values : float64 (T, B)
+        Expected log growth to come of a portfolio that holds a candidate, before the cost of trading to it.
     """
 
     beliefs: FloatArray
     candidates: FloatArray
-    worth: FloatArray
+    values: FloatArray
     grid: _Grid
     cost: TradingCost
 
     def targets(self, beliefs: FloatArray, weights: FloatArray) -> FloatArray:
         """Targets (batch, K) for beliefs (batch,) and weights held (batch, K)."""
         index, share = interpolation(self.beliefs, beliefs)
-        worth = (self.worth[:, index] * share).sum(axis=2).T
-        after_cost = worth + self.cost(weights[:, None, :], self.candidates)
+        values = (self.values[:, index] * share).sum(axis=2).T
+        after_cost = values + self.cost(weights[:, None, :], self.candidates)
         best = after_cost.argmax(axis=1)
-        rows = np.arange(len(worth))
+        rows = np.arange(len(values))
         near, near_share = self.grid.between(weights)
-        held = (worth[rows[:, None], near] * near_share).sum(axis=1)
+        held = (values[rows[:, None], near] * near_share).sum(axis=1)
         if self.grid.invests_all:  # cash is never best: what is not invested cannot be judged by the grid
             held = np.where(weights[:, -1] > 1e-6, -np.inf, held)
         hold = held >= after_cost[rows, best]
@@ -214,7 +214,7 @@ class TradingRule:
 
 
 def solve_with_costs(
-    process: PriceProcess, cost: TradingCost, cash: float, axes: Axes, also: FloatArray | None = None
+    process: PriceProcess, cost: TradingCost, cash: float, axes: Axes, extra_targets: FloatArray | None = None
 ) -> tuple[TradingRule, float]:
     """Solve the program above by relative value iteration.
 
@@ -227,8 +227,8 @@ def solve_with_costs(
         Log return of cash over a bar.
     axes : tuple of float64 arrays
         As from ``axes_for``.
-    also : float64 (n, K), optional
-        Portfolios to consider as targets beside the nodes of the grid.
+    extra_targets : float64 (n, K), optional
+        Portfolios to consider as targets in addition to the nodes of the grid.
 
     Returns
     -------
@@ -239,7 +239,7 @@ def solve_with_costs(
     beliefs = process.beliefs
     grid = _Grid(axes)
     nodes = grid.weights
-    candidates = nodes if also is None else np.concatenate([nodes, also])
+    candidates = nodes if extra_targets is None else np.concatenate([nodes, extra_targets])
     ahead, earned = _moves(process, grid, candidates, cash)
     n_nodes, n_candidates, n_beliefs = len(nodes), len(candidates), len(beliefs)
     costs = _expected_cost(process, nodes, candidates, cost, cash)
@@ -248,17 +248,17 @@ def solve_with_costs(
     choice = np.zeros((n_nodes, n_beliefs), dtype=np.int64)
     paid = np.zeros_like(value)
     for sweep in range(_MOST_SWEEPS):
-        worth = earned + (ahead @ value.ravel()).reshape(n_candidates, n_beliefs)
+        values = earned + (ahead @ value.ravel()).reshape(n_candidates, n_beliefs)
         searching = sweep % _EVALUATIONS == 0
         if searching:
             for column in range(n_beliefs):
-                choice[:, column] = (costs + worth[:, column]).argmax(axis=1)
+                choice[:, column] = (costs + values[:, column]).argmax(axis=1)
             paid = np.take_along_axis(costs, choice, axis=1)
-        renewed = paid + worth[choice, columns]
+        renewed = paid + values[choice, columns]
         change = renewed - value
         value = renewed - renewed[0, 0]
         if searching and np.ptp(change) < _TOLERANCE:
-            rule = TradingRule(beliefs, candidates, worth, grid, cost)
+            rule = TradingRule(beliefs, candidates, values, grid, cost)
             return rule, float(0.5 * (change.max() + change.min()))
     raise RuntimeError(f"value iteration has not settled after {_MOST_SWEEPS} sweeps")
 

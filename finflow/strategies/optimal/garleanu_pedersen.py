@@ -1,4 +1,4 @@
-"""Trade partially toward the aim: the closed form of Garleanu and Pedersen (2013), and what it says under our ledger.
+"""Trade partially toward the aim: the closed form of Garleanu and Pedersen (2013), and its form under our ledger.
 
 Expected returns follow signals f that decay, risk is charged as a square, and so is trading:
 
@@ -11,7 +11,7 @@ The best holdings go part of the way from what is held to an aim, which leans on
     rate = a / lambda where Lambda = lambda Sigma,    a = (sqrt(c^2 + 4 gamma lambda (1 - rho)^2) - c) / (2 (1 - rho))
                                                       c = gamma (1 - rho) + lambda rho
 
-For any other Lambda the problem falls apart into such ones along the joint eigenvectors of Sigma and Lambda. With
+For any other Lambda the problem separates into such ones along the joint eigenvectors of Sigma and Lambda. With
 rho = 0 the average of a bar is maximised.
 
 Our ledger's slippage that is linear in participation is such a cost: `slippage * participation` is a square of the
@@ -122,7 +122,7 @@ class SpreadRule:
 
 
 class SpreadSolution(NamedTuple):
-    """The rule, what it earns, and what tells whether it stays where it is valid.
+    """The rule, its expected utility, and the size of its weights and moves, by which its validity is checked.
 
     Attributes
     ----------

@@ -254,11 +254,11 @@ def _without_costs(process: PriceProcess, cash: float) -> tuple[FloatArray, Floa
 
 
 def _additional_targets(portfolios: FloatArray) -> FloatArray:
-    """Targets to consider beside the nodes: what is best without costs, and equal weight; each once."""
+    """Targets to consider in addition to the nodes: the optimum without costs, and equal weight; each once."""
     equal = np.append(np.full(portfolios.shape[1] - 1, 1.0 / (portfolios.shape[1] - 1)), 0.0)
-    found: FloatArray = np.unique(np.round(np.vstack([portfolios, equal]), 4), axis=0)
-    found /= found.sum(axis=1, keepdims=True)
-    return found
+    targets: FloatArray = np.unique(np.round(np.vstack([portfolios, equal]), 4), axis=0)
+    targets /= targets.sum(axis=1, keepdims=True)
+    return targets
 
 
 def _best_target(process: PriceProcess, belief: float, cash: float, start: FloatArray) -> tuple[FloatArray, float]:
@@ -282,7 +282,7 @@ def _best_target(process: PriceProcess, belief: float, cash: float, start: Float
     scale = 1.0
     scale = 1.0 / max(float(np.ptp(loss(start)[1])), 1e-12)
     simplex: dict[str, Any] = {"type": "eq", "fun": lambda a: a.sum() - 1.0, "jac": lambda a: np.ones_like(a)}
-    found = scipy.optimize.minimize(
+    solution = scipy.optimize.minimize(
         loss,
         start,
         jac=True,
@@ -291,7 +291,7 @@ def _best_target(process: PriceProcess, belief: float, cash: float, start: Float
         constraints=[simplex],
         options={"ftol": 1e-12, "maxiter": 200},
     )
-    best = np.where(found.x > _DUST, found.x, 0.0)
+    best = np.where(solution.x > _DUST, solution.x, 0.0)
     best = best / best.sum()
     return best, -loss(best)[0] / scale
 
