@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import time
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.feature_set import LENSES, Features, apply_features, compute_features
 from finflow.market.features.market_features import MARKET_FEATURES, crisis, fit_turbulence, turbulence
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.panel_loader import load_panel
 
 BARS, FIT = 700, 450
 
@@ -263,25 +260,6 @@ def test_features_cannot_be_changed() -> None:
     features = compute_features(market(), FIT)
     with pytest.raises(ValueError, match="read-only"):
         features.assets[0] = 1.0
-
-
-def least_seconds(panel: MarketPanel, fit_until: int) -> float:
-    """Processor time of the faster of two calls: what else the machine does is not counted."""
-    seconds = []
-    for _ in range(2):
-        began = time.process_time()
-        compute_features(panel, fit_until)
-        seconds.append(time.process_time() - began)
-    return min(seconds)
-
-
-def test_a_third_of_a_century_takes_under_a_second() -> None:
-    assert least_seconds(load_panel(MarketConfig()), 5547) < 1.0
-
-
-def test_five_hundred_assets_take_under_ten_seconds() -> None:
-    """A quarter of the bars in a quarter of the time: 8313 would need a gigabyte in a test."""
-    assert least_seconds(market(assets=500, bars=2078), 1400) < 2.5
 
 
 @RAGGED

@@ -93,7 +93,7 @@ def test_unlisted_assets_are_zero_and_nothing_is_nan() -> None:
 @pytest.mark.parametrize(("filters", "lenses"), [("all", set(LENSES)), ("momentum", {"momentum"}), ("none", set())])
 def test_the_bank_follows_the_others_and_is_read_by_whom_the_key_says(filters: str, lenses: set[str]) -> None:
     plain = compute_features(market(), FIT)
-    chosen = FeaturesConfig.model_validate({"filters": filters})
+    chosen = FeaturesConfig.model_validate({"filters": filters, "regimes": False})
     found = compute_features(market(), FIT, chosen)
     size = len(plain.asset_names)
     assert found.asset_names == (plain.asset_names + NAMES if lenses else plain.asset_names)

@@ -127,7 +127,7 @@ from finflow.market.sources.price_store import PriceStore
 store, which = PriceStore(Path(sys.argv[1])), float(sys.argv[2])
 frame = pd.DataFrame({"close/A": [which] * 500}, index=pd.bdate_range("2020-01-01", periods=500, name="Date"))
 seen = set()
-for _ in range(40):
+for _ in range(15):
     store.put({"source": "test"}, frame, {"which": which})
     got = store.get({"source": "test"})
     assert got is not None and not store.damaged

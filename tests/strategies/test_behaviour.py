@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.config import MarketConfig
 from finflow.errors import FinflowError
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.behaviour import FAMILIES, SETTINGS, family_tables
 
 EACH = pytest.mark.parametrize("family", FAMILIES)
@@ -152,11 +148,3 @@ def test_defence_and_trends_go_to_cash_when_the_market_falls() -> None:
 def test_an_unknown_family_is_named() -> None:
     with pytest.raises(FinflowError, match="'value'"):
         family_tables(market(), "value")
-
-
-def test_all_five_families_of_a_third_of_a_century_take_under_three_seconds() -> None:
-    panel = load_panel(MarketConfig())
-    began = time.perf_counter()
-    for family in FAMILIES:
-        family_tables(panel, family)
-    assert time.perf_counter() - began < 3.0
