@@ -18,7 +18,7 @@ from finflow.env.portfolio_state import Step, replace_rows, rows_of
 from finflow.env.process_variants import with_universes
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.bar_frequency import BARS_PER_YEAR
 
 
 def observation_space(process: DecisionProcess) -> gym.spaces.Dict:

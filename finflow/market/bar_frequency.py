@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BARS_PER_YEAR", "MONTHLY", "WEEKLY", "bar_name", "bar_rhythm", "bars_per_month", "bars_per_year"]
-
 BARS_PER_YEAR = 252
 """Trading days in a year, by which daily figures are annualised."""
 WEEKLY, MONTHLY = 52, 12

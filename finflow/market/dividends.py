@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 
-__all__ = ["as_traded", "reinvest"]
-
 FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
 

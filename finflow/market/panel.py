@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
-from finflow.market.bar_frequency import BARS_PER_YEAR, bars_per_year
+from finflow.market.bar_frequency import bars_per_year
 from finflow.market.panel_checks import PriceTable, check_dates, check_names, checked_benchmark, checked_cash
-
-__all__ = ["BARS_PER_YEAR", "MarketPanel"]
 
 FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]

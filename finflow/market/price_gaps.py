@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from finflow.errors import first_few
 from finflow.market.panel import MarketPanel
 
-__all__ = ["Halt", "describe_halts", "find_halts", "hold_over_gaps"]
-
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 

@@ -6,8 +6,6 @@ from finflow.market.panel import MarketPanel
 from finflow.market.price_gaps import describe_halts, find_halts
 from finflow.market.split_suspects import describe_suspects, find_split_suspects
 
-__all__ = ["price_notes"]
-
 #: Sources whose prices are a user's; the jumps of the others are known.
 _USER_SOURCES = ("csv", "parquet", "yfinance")
 

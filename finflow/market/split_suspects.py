@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from finflow.errors import first_few
 from finflow.market.panel import MarketPanel
 
-__all__ = ["SplitSuspect", "describe_suspects", "find_split_suspects", "in_words", "split_of"]
-
 #: New shares for each old one. Ratios under 2 are rare among reverse splits and common among rallies.
 _SPLITS = (1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 15.0, 20.0, 25.0, 30.0, 50.0, 100.0)
 _REVERSE = tuple(number for number in _SPLITS if number >= 2.0)

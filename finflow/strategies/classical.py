@@ -38,27 +38,6 @@ from finflow.strategies.rolling_rules import (
 )
 from finflow.strategies.strategy import Information, Strategy, equal_weights, with_cash
 
-__all__ = [
-    "COMPARED",
-    "NAMED",
-    "PATIENT",
-    "BuyAndHold",
-    "EqualWeight",
-    "HierarchicalRiskParity",
-    "InverseVolatility",
-    "LowVolatility",
-    "MaximumDiversification",
-    "MeanVariance",
-    "MinimumCVaR",
-    "MinimumVariance",
-    "Momentum",
-    "PatientEqualWeight",
-    "RiskParity",
-    "SixtyForty",
-    "TimeSeriesMomentum",
-    "named_strategy",
-]
-
 FloatArray = NDArray[np.float64]
 
 PATIENT = "equal-weight-patient"

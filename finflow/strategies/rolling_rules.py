@@ -19,20 +19,6 @@ from finflow.market.bar_frequency import bars_per_month
 from finflow.strategies.memo import Memo, memoised
 from finflow.strategies.strategy import Information, equal_weights, with_cash
 
-__all__ = [
-    "HierarchicalRiskParity",
-    "InverseVolatility",
-    "LowVolatility",
-    "MaximumDiversification",
-    "MeanVariance",
-    "MinimumCVaR",
-    "MinimumVariance",
-    "Momentum",
-    "RiskParity",
-    "Rolling",
-    "TimeSeriesMomentum",
-]
-
 FloatArray = NDArray[np.float64]
 
 RISK_AVERSION = 5.0

@@ -24,7 +24,8 @@ from scipy import signal, stats
 
 from finflow.config import SyntheticConfig, load_config
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.market.bar_frequency import BARS_PER_YEAR
+from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.synthetic.synthetic_market import process_of
 from finflow.provenance import code_hash

@@ -25,7 +25,7 @@ from finflow.evaluation.statistics.metrics import sharpe, summarise
 from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.experiments.jobs.independent_trainings import train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.checkpoints.run_resolver import run_folder_of

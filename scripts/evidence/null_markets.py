@@ -36,8 +36,9 @@ from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival, reach
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.line_file import append_line
+from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.features.feature_set import compute_features
-from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
 from finflow.strategies.classical import EqualWeight, PatientEqualWeight, named_strategy
 from finflow.strategies.strategy import Information, Strategy, with_cash

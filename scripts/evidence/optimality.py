@@ -25,7 +25,7 @@ from finflow.config import Config, dump_config
 from finflow.errors import EvidenceError
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal.optimal_policy import optimum_of
 from finflow.training.data.training_data import TrainingData, prepare

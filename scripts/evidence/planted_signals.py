@@ -14,7 +14,7 @@ import numpy as np
 from finflow.config import Config
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal.optimal_policy import optimum_of

@@ -14,8 +14,8 @@ from finflow.config import MarketConfig, ObjectivesConfig, load_config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.env.objective import COMPONENTS, Moments, Objective
+from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.features.feature_set import compute_features
-from finflow.market.panel import BARS_PER_YEAR
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel, visible
 

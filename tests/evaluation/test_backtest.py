@@ -18,7 +18,8 @@ from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
-from finflow.strategies.classical import BuyAndHold, EqualWeight, MinimumVariance, SixtyForty
+from finflow.strategies.classical import BuyAndHold, EqualWeight, SixtyForty
+from finflow.strategies.rolling_rules import MinimumVariance
 from finflow.strategies.strategy import Information
 
 FloatArray = NDArray[np.float64]

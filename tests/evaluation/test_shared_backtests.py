@@ -10,7 +10,8 @@ import pytest
 from finflow import cores
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.comparison_context import run_shared_backtests
-from finflow.strategies.classical import EqualWeight, InverseVolatility, MinimumVariance, SixtyForty
+from finflow.strategies.classical import EqualWeight, SixtyForty
+from finflow.strategies.rolling_rules import InverseVolatility, MinimumVariance
 from finflow.strategies.strategy import Strategy
 from tests.evaluation.test_backtest import WINDOW, made_process
 

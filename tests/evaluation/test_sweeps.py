@@ -19,8 +19,8 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.section import Section, section_html
 from finflow.evaluation.statistics import metrics
-from finflow.strategies.classical import EqualWeight, Momentum
-from finflow.strategies.rolling_rules import MinimumVariance
+from finflow.strategies.classical import EqualWeight
+from finflow.strategies.rolling_rules import MinimumVariance, Momentum
 
 WINDOW = range(300, 420)
 NAMES = ("minimum-variance", "equal-weight", "buy-and-hold")

@@ -13,7 +13,8 @@ from finflow.errors import MarketError
 from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.strategies.classical import BuyAndHold, Momentum
+from finflow.strategies.classical import BuyAndHold
+from finflow.strategies.rolling_rules import Momentum
 from finflow.strategies.strategy import Information
 from scripts.evidence import null_markets
 from scripts.evidence.null_markets import WARM_UP, FirstHalf, NullStudy, judge_market, permuted_panel

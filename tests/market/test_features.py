@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from finflow.config import LENSES
 from finflow.errors import MarketError
 from finflow.market.features.asset_features import ASSET_FEATURES
-from finflow.market.features.feature_set import LENSES, Features, apply_features, compute_features
+from finflow.market.features.feature_set import Features, apply_features, compute_features
 from finflow.market.features.market_features import MARKET_FEATURES, crisis, fit_turbulence, turbulence
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel

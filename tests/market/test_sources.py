@@ -12,7 +12,8 @@ import pytest
 
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
-from finflow.market.sources.panel_loader import cash_returns, load_panel
+from finflow.market.cash import cash_returns
+from finflow.market.sources.panel_loader import load_panel
 
 GOOD = """Date,A,B,IDX
 2020-01-01,10,20.5,100

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from finflow.config import LENSES
 from finflow.errors import MarketError
 from finflow.market.features.asset_features import ASSET_FEATURES
-from finflow.market.features.feature_set import LENSES, compute_features
+from finflow.market.features.feature_set import compute_features
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.features.trading_features import TRADING_FEATURES
 from finflow.market.panel import MarketPanel

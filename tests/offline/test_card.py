@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.offline.collection import simulate_behaviour
 from finflow.offline.data_card import card_lines, data_card, regions
 from finflow.offline.dataset import OfflineDataset, save_dataset

@@ -14,8 +14,8 @@ from finflow.config import EvaluationConfig, MarketConfig
 from finflow.errors import FinflowError
 from finflow.evaluation.statistics.metrics import cvar
 from finflow.market.sources.panel_loader import load_panel
-from finflow.strategies.classical import NAMED, MinimumVariance, Momentum, RiskParity, named_strategy
-from finflow.strategies.rolling_rules import Rolling
+from finflow.strategies.classical import NAMED, named_strategy
+from finflow.strategies.rolling_rules import MinimumVariance, Momentum, RiskParity, Rolling
 from finflow.strategies.strategy import Information, Strategy, equal_weights, with_cash
 
 CONFIG = EvaluationConfig()

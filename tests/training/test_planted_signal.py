@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.bar_frequency import BARS_PER_YEAR
 from tests.training.planted_markets import learn
 
 pytestmark = pytest.mark.learning

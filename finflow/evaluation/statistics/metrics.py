@@ -40,7 +40,7 @@ from finflow.evaluation.report.report_numbers import (
     about,
     one_of,
 )
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.bar_frequency import BARS_PER_YEAR
 
 FLAT = 1e-12  # a deviation of daily returns under this is rounding, not risk
 

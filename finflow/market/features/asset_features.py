@@ -19,11 +19,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config import LENSES
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.rolling_windows import FLOOR, PanelView
-
-__all__ = ["ASSET_FEATURES", "LENSES", "AssetFeature", "registered"]
 
 FloatArray = NDArray[np.float64]
 Compute = Callable[[PanelView], FloatArray]

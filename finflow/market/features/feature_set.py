@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.compiled_function import compiled_function
-from finflow.config import FeaturesConfig
+from finflow.config import LENSES, FeaturesConfig
 from finflow.errors import MarketError
 from finflow.market.features import rolling_windows as rolling
-from finflow.market.features.asset_features import ASSET_FEATURES, LENSES, AssetFeature
+from finflow.market.features.asset_features import ASSET_FEATURES, AssetFeature
 from finflow.market.features.feature_windows import windows_of
 from finflow.market.features.filter_features import FILTER_FEATURES, filter_features
 from finflow.market.features.market_features import (
@@ -34,17 +34,6 @@ from finflow.market.panel import MarketPanel
 FloatArray = NDArray[np.float64]
 Models = tuple[TurbulenceFit, TwoStates, RegimeFit | None]
 
-__all__ = [
-    "LENSES",
-    "Features",
-    "Fitted",
-    "RawFeatures",
-    "apply_features",
-    "compute_features",
-    "features_of",
-    "fit_features",
-    "scale_features",
-]
 
 _FEWEST_ROWS = 63
 """Rows that the scaling is fitted on, at least."""

@@ -24,17 +24,6 @@ from finflow.compiled_function import compiled_function
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.rolling_windows import FLOOR, PanelView
 
-__all__ = [
-    "MARKET_FEATURES",
-    "TurbulenceFit",
-    "TwoStates",
-    "crisis",
-    "filtered",
-    "fit_states",
-    "fit_turbulence",
-    "turbulence",
-]
-
 FloatArray = NDArray[np.float64]
 
 MARKET_FEATURES: dict[str, Callable[[PanelView], FloatArray]] = {}

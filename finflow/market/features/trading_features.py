@@ -17,8 +17,6 @@ from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.asset_features import AssetFeature, registered
 from finflow.market.features.rolling_windows import FLOOR, PanelView
 
-__all__ = ["TRADING_FEATURES"]
-
 FloatArray = NDArray[np.float64]
 
 TRADING_FEATURES: list[AssetFeature] = []

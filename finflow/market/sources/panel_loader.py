@@ -29,8 +29,6 @@ from finflow.market.sources.yahoo import Download
 from finflow.market.sources.yahoo_cache import download_prices
 from finflow.market.synthetic.synthetic_market import synthetic_tables
 
-__all__ = ["cash_returns", "load_panel", "named_assets", "read_tickers"]
-
 logger = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]

@@ -16,8 +16,6 @@ from finflow.errors import MarketError
 from finflow.market.sources.adjusted_closes import ADJUSTED, with_adjusted_closes
 from finflow.market.sources.price_sheet import KINDS, Sheet, plain_name, read_sheet
 
-__all__ = ["FIELDS", "FILE_AN_ASSET", "FILE_A_FIELD", "LONG", "TWO_LEVELS", "WIDE", "PriceTables", "read_prices"]
-
 PriceTables = dict[str, pd.DataFrame]
 """Field name ("close" always, "open", "high", "low", "volume", "dividends" perhaps) -> frame of dates by assets."""
 

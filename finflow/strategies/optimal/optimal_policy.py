@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from finflow.config import EnvConfig, MarketConfig
 from finflow.errors import ConfigError
 from finflow.ledger.costs import BASIS_POINT
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.synthetic.price_processes import MeanReversion, PriceProcess
 from finflow.market.synthetic.synthetic_market import process_of
 from finflow.strategies.optimal.dynamic_programming import (
