@@ -10,8 +10,7 @@ window differs has another name, so that an agent of daily features is refused o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 
 from finflow.market.bar_frequency import MONTHLY, WEEKLY
 
@@ -32,8 +31,8 @@ class FeatureWindows:
         Spans of the MACD.
     strength, bands, trend : int
         Of the RSI, of Bollinger's bands and of moving averages that show a trend.
-    names : mapping
-        Name of a feature of daily prices -> its name with these windows, where it has another.
+    bar : str
+        Name of a bar.
     """
 
     week: int = 5
@@ -51,7 +50,7 @@ class FeatureWindows:
     strength: int = 14
     bands: int = 20
     trend: int = 200
-    names: Mapping[str, str] = field(default_factory=dict)
+    bar: str = "day"
 
     @property
     def longest(self) -> int:
@@ -60,92 +59,47 @@ class FeatureWindows:
 
     def named(self, name: str) -> str:
         """Name of a feature with these windows, from its name with those of daily prices."""
-        return self.names.get(name, name)
+        return TEMPLATES.get(name, name).format(**asdict(self))
 
 
+TEMPLATES = {
+    "return_5": "return_{week}",
+    "return_21": "return_{month}",
+    "return_63": "return_{quarter}",
+    "macd_12_26": "macd_{fast}_{slow}",
+    "rsi_14": "rsi_{strength}",
+    "bollinger_20": "bollinger_{bands}",
+    "volatility_21": "volatility_{brief}",
+    "volatility_252": "volatility_{long}",
+    "beta_252": "beta_{long}",
+    "correlation_252": "correlation_{long}",
+    "residual_21": "residual_{month}",
+    "drawdown_252": "drawdown_{year}",
+    "worst_day_63": "worst_{bar}_{medium}",
+    "sharpe_252": "sharpe_{year}",
+    "relative_strength_126": "relative_strength_{half}",
+    "parkinson_21": "parkinson_{brief}",
+    "garman_klass_5": "garman_klass_{week}",
+    "close_location_10": "close_location_{fortnight}",
+    "overnight_21": "overnight_{month}",
+    "overnight_risk_63": "overnight_risk_{medium}",
+    "abnormal_volume_63": "abnormal_volume_{medium}",
+    "money_flow_21": "money_flow_{month}",
+    "balance_volume_63": "balance_volume_{medium}",
+    "market_return_21": "market_return_{month}",
+    "market_sharpe_252": "market_sharpe_{year}",
+}
+"""Name of a feature of daily prices -> its name with any windows."""
 DAILY_WINDOWS = FeatureWindows()
-_WEEKLY_NAMES = {
-    "return_5": "return_2",
-    "return_21": "return_4",
-    "return_63": "return_13",
-    "volatility_21": "volatility_13",
-    "volatility_252": "volatility_104",
-    "beta_252": "beta_104",
-    "correlation_252": "correlation_104",
-    "residual_21": "residual_4",
-    "drawdown_252": "drawdown_52",
-    "worst_day_63": "worst_week_26",
-    "sharpe_252": "sharpe_52",
-    "relative_strength_126": "relative_strength_26",
-    "parkinson_21": "parkinson_13",
-    "garman_klass_5": "garman_klass_2",
-    "close_location_10": "close_location_4",
-    "overnight_21": "overnight_4",
-    "overnight_risk_63": "overnight_risk_26",
-    "abnormal_volume_63": "abnormal_volume_26",
-    "money_flow_21": "money_flow_4",
-    "balance_volume_63": "balance_volume_26",
-    "market_return_21": "market_return_4",
-    "market_sharpe_252": "market_sharpe_52",
-}
 WEEKLY_WINDOWS = FeatureWindows(
-    week=2,
-    fortnight=4,
-    month=4,
-    quarter=13,
-    half=26,
-    year=52,
-    skipped=4,
-    brief=13,
-    medium=26,
-    long=104,
-    trend=40,
-    names=_WEEKLY_NAMES,
+    **{"week": 2, "fortnight": 4, "month": 4, "quarter": 13, "half": 26, "year": 52, "skipped": 4},
+    **{"brief": 13, "medium": 26, "long": 104, "trend": 40},
+    bar="week",
 )
-_MONTHLY_NAMES = {
-    "return_5": "return_2",
-    "return_21": "return_3",
-    "return_63": "return_6",
-    "macd_12_26": "macd_3_9",
-    "rsi_14": "rsi_6",
-    "bollinger_20": "bollinger_12",
-    "volatility_21": "volatility_6",
-    "volatility_252": "volatility_36",
-    "beta_252": "beta_36",
-    "correlation_252": "correlation_36",
-    "residual_21": "residual_3",
-    "drawdown_252": "drawdown_12",
-    "worst_day_63": "worst_month_12",
-    "sharpe_252": "sharpe_12",
-    "relative_strength_126": "relative_strength_9",
-    "parkinson_21": "parkinson_6",
-    "garman_klass_5": "garman_klass_2",
-    "close_location_10": "close_location_3",
-    "overnight_21": "overnight_3",
-    "overnight_risk_63": "overnight_risk_12",
-    "abnormal_volume_63": "abnormal_volume_12",
-    "money_flow_21": "money_flow_3",
-    "balance_volume_63": "balance_volume_12",
-    "market_return_21": "market_return_3",
-    "market_sharpe_252": "market_sharpe_12",
-}
 MONTHLY_WINDOWS = FeatureWindows(
-    week=2,
-    fortnight=3,
-    month=3,
-    quarter=6,
-    half=9,
-    year=12,
-    skipped=1,
-    brief=6,
-    medium=12,
-    long=36,
-    fast=3,
-    slow=9,
-    strength=6,
-    bands=12,
-    trend=10,
-    names=_MONTHLY_NAMES,
+    **{"week": 2, "fortnight": 3, "month": 3, "quarter": 6, "half": 9, "year": 12, "skipped": 1},
+    **{"brief": 6, "medium": 12, "long": 36, "fast": 3, "slow": 9, "strength": 6, "bands": 12, "trend": 10},
+    bar="month",
 )
 
 
