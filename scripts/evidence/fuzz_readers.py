@@ -21,7 +21,6 @@ from finflow.experiments.jobs.run_comparison import _read as read_report
 from finflow.experiments.retraining.retraining import data_of
 from finflow.market.cash import read_rates
 from finflow.market.sources.panel_loader import load_panel, read_tickers
-from finflow.market.sources.price_relatives import prices_from_relatives
 from finflow.offline.collection import collect
 from finflow.offline.dataset import card_file, load_dataset, save_dataset
 from finflow.offline.imported_decisions import read_decisions
@@ -38,6 +37,7 @@ from finflow.training.checkpoints.run_resolver import JOB, NOTE, resolve_run
 from finflow.training.data.offline_data import CARD
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.evaluations import _behaviour, _logged
+from scripts.convert_relatives import prices_from_relatives
 from scripts.evidence.fuzz_checkpoints import header_entries, header_size
 from scripts.evidence.fuzz_mutations import (
     Mutation,

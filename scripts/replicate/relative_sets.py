@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
-from finflow.market.sources.price_relatives import prices_from_relatives
+from scripts.convert_relatives import prices_from_relatives
 
 FloatArray = NDArray[np.float64]
 

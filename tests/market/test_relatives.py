@@ -15,7 +15,7 @@ from finflow.cli.exit_status import run_safely
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.sources.price_relatives import prices_from_relatives
+from scripts.convert_relatives import prices_from_relatives
 from tests.commands import refusal
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "convert_relatives.py"
