@@ -24,10 +24,6 @@ _FIELDS = ("open", "high", "low", "volume")
 _DIVIDENDS = ("dividends", "quoted")
 
 
-def _no_cash() -> FloatArray:
-    return np.zeros(0)
-
-
 @dataclass(frozen=True, eq=False)
 class MarketPanel:
     """Aligned prices, daily, weekly or monthly, of a fixed list of assets.
@@ -66,7 +62,7 @@ class MarketPanel:
     dates: DateArray
     assets: tuple[str, ...]
     close: FloatArray
-    cash_returns: FloatArray = field(default_factory=_no_cash)
+    cash_returns: FloatArray = field(default_factory=lambda: np.zeros(0))
     open: FloatArray | None = None
     high: FloatArray | None = None
     low: FloatArray | None = None
@@ -139,7 +135,20 @@ class MarketPanel:
     @cached_property
     def sha256(self) -> str:
         """Hash of everything that affects results: dates, names, prices, cash; provenance is left out."""
-        return _hash(self)
+        digest = hashlib.sha256()
+        benchmark = self.benchmark_name if self.benchmark is not None else None
+        digest.update(json.dumps({"assets": self.assets, "benchmark": benchmark}, sort_keys=True).encode())
+        digest.update(self.dates.astype("<i8").tobytes())
+        paid = [name for name in _DIVIDENDS if getattr(self, name) is not None]
+        for name in ("close", "cash_returns", *_FIELDS, "benchmark", *paid):
+            array = getattr(self, name)
+            digest.update(name.encode())
+            if array is not None:
+                # One NaN stands for all NaNs, so that the bits of a missing price decide nothing.
+                digest.update(np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
+        if self.halted is not None:
+            digest.update(b"halted" + np.packbits(self.halted).tobytes())
+        return digest.hexdigest()
 
     def until(self, end: int | str | dt.date | np.datetime64) -> MarketPanel:
         """Cut the panel at a bar or a date.
@@ -240,22 +249,3 @@ def _rows(
 
 def _day(date: str | dt.date | np.datetime64) -> np.datetime64:
     return np.datetime64(str(date)[:10], "D")
-
-
-def _hash(panel: MarketPanel) -> str:
-    digest = hashlib.sha256()
-    header = {"assets": panel.assets, "benchmark": panel.benchmark_name if panel.benchmark is not None else None}
-    digest.update(json.dumps(header, sort_keys=True).encode())
-    digest.update(panel.dates.astype("<i8").tobytes())
-    for name in ("close", "cash_returns", *_FIELDS, "benchmark"):
-        array = getattr(panel, name)
-        digest.update(name.encode())
-        if array is not None:
-            # One NaN stands for all NaNs, so that the bits of a missing price decide nothing.
-            digest.update(np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
-    for name in [one for one in _DIVIDENDS if getattr(panel, one) is not None]:
-        array = getattr(panel, name)
-        digest.update(name.encode() + np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
-    if panel.halted is not None:
-        digest.update(b"halted" + np.packbits(panel.halted).tobytes())
-    return digest.hexdigest()
