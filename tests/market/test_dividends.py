@@ -25,6 +25,7 @@ from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.synthetic.block_bootstrap import resampled_panel
 from finflow.strategies.classical import EqualWeight
+from tests.market.test_layouts import long, of, save
 
 FloatArray = NDArray[np.float64]
 
@@ -54,12 +55,6 @@ def bars(count: int = len(DAYS)) -> pd.DataFrame:
     return frame.iloc[:count]
 
 
-def save(table: pd.DataFrame, path: Path, index: bool = True) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(path, index=index)
-    return path
-
-
 def load(path: Path, **settings: Any) -> MarketPanel:
     values = {"source": "csv", "path": path, "benchmark": "IDX", "dividends": "cash", **settings}
     return load_panel(MarketConfig.model_validate(values))
@@ -70,14 +65,12 @@ def two_levels(frame: pd.DataFrame, folder: Path) -> Path:
 
 
 def rows(frame: pd.DataFrame, folder: Path) -> Path:
-    table = frame.stack(level="Ticker", future_stack=True).dropna(how="all").reset_index()
-    return save(table.rename_axis(None, axis=1), folder / "rows.csv", index=False)
+    return save(long(frame), folder / "rows.csv", index=False)
 
 
 def file_an_asset(frame: pd.DataFrame, folder: Path) -> Path:
     for name in NAMES:
-        own = frame.xs(name, axis=1, level="Ticker").dropna(how="all").rename_axis(None, axis=1)
-        save(own, folder / "assets" / f"{name}.csv")
+        save(of(frame, name), folder / "assets" / f"{name}.csv")
     return folder / "assets"
 
 
