@@ -80,6 +80,11 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     worlds : EpisodeWorlds, optional
         Each episode draws its assets and its costs from them; ``process`` must have the same sub-universes.
 
+    Attributes
+    ----------
+    starts : int array
+        Bars that a whole episode may start at.
+
     Raises
     ------
     MarketError
@@ -113,7 +118,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.bars = np.concatenate([np.arange(bars.start, bars.stop) for bars in segments])
         # the last bar of a window has no decision, so that two windows never touch
         self._inside = np.isin(np.arange(len(process.growth) + 1), self.bars)
-        self._starts = np.concatenate([np.arange(bars.start, bars.stop - self.episode_length + 1) for bars in segments])
+        self.starts = np.concatenate([np.arange(bars.start, bars.stop - self.episode_length + 1) for bars in segments])
         self.random_portfolios = random_portfolios
         self.num_envs = num_envs
         self.single_observation_space = observation_space(process)
@@ -204,7 +209,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """Start new episodes for some of the portfolios."""
         count = int(which.sum())
         if bars is None:
-            bars = self._starts[self.np_random.integers(len(self._starts), size=count)]
+            bars = self.starts[self.np_random.integers(len(self.starts), size=count)]
         if worlds is None and self.worlds is not None:
             worlds = self._draw(count)
         if weights is None and self.random_portfolios:
@@ -213,11 +218,6 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.state = replace_rows(self.state, which, fresh)
         self.age = np.where(which, 0, self.age)
         self.running_sharpe.clear(which)
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """Bars that a whole episode may start at."""
-        return self._starts
 
     def _draw(self, count: int) -> Draws | None:
         """Worlds for new episodes."""

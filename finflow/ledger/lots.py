@@ -100,15 +100,11 @@ class Lots:
         """
         everything = units >= self.units
         left, price = (self.units, proceeds / self.units) if everything else (units, proceeds / units)
-        short = long = 0.0
+        gains = Gains()
         while left > 0.0 and (self._queue or self._heap):
             lot = self._queue[0] if self._queue else self._heap[0][2]
             sold = min(lot.units, left)
-            gain = sold * (price - lot.unit_cost)
-            if day - lot.day > self.tax.days:
-                long += gain
-            else:
-                short += gain
+            gains = gains.plus(self._gain(lot, sold, price, day))
             lot.units -= sold
             left -= sold
             if lot.units <= 0.0:
@@ -117,7 +113,7 @@ class Lots:
         if everything:
             self._queue.clear()
             self._heap.clear()
-        return Gains(short, long)
+        return gains
 
     def unrealised(self, day: int, value: float) -> Gains:
         """Gain that a sale of everything would realise, without selling.
@@ -128,15 +124,16 @@ class Lots:
         value : float
             Of all units, in money.
         """
-        short = long = 0.0
+        gains = Gains()
         price = value / self.units if self.units > 0.0 else 0.0
         for lot in (*self._queue, *(entry[2] for entry in self._heap)):
-            gain = lot.units * (price - lot.unit_cost)
-            if day - lot.day > self.tax.days:
-                long += gain
-            else:
-                short += gain
-        return Gains(short, long)
+            gains = gains.plus(self._gain(lot, lot.units, price, day))
+        return gains
+
+    def _gain(self, lot: _Lot, units: float, price: float, day: int) -> Gains:
+        """Gain of selling units of a lot, short-term or long-term."""
+        gain = units * (price - lot.unit_cost)
+        return Gains(long=gain) if day - lot.day > self.tax.days else Gains(short=gain)
 
     def _close_first(self) -> None:
         if self._queue:
