@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.training.data.training_data import prepare
 from scripts.evidence.optimality import judge_of
+from scripts.evidence.rollout_controls import stopped_words
 from scripts.evidence.rollouts import (
     FIRST_SAMPLE,
     LOG_RETURN,
@@ -105,13 +106,20 @@ def ablation_table(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _cells(results: Sequence[Mapping[str, Any]], market: str, part: str) -> list[str]:
     """Performance of a training without a part in a market; empty where it was not trained."""
-    own, whole = (_of(results, market, name, "end") for name in (part, WHOLE))
-    if not len(own):
+    own, whole = (_by_seed(results, market, name) for name in (part, WHOLE))
+    if not own:
         return ["", "", "", ""]
-    less = "" if part == WHOLE or len(own) != len(whole) else mean_interval(own - whole, 3)
+    ends = [one["end"] for one in own.values()]
+    differences = [own[seed]["end"] - whole[seed]["end"] for seed in own if seed in whole]
+    less = "" if part == WHOLE or not differences else mean_interval(differences, 3)
     confidence = _of(results, market, part, "confidence")
     shown = f"{np.nanmean(confidence):.2f}" if np.isfinite(confidence).any() else "-"
-    return [mean_interval(own, 3), less, shown, f"{_of(results, market, part, 'turnover').mean():.1f}"]
+    return [
+        mean_interval(ends, 3) + stopped_words(list(own.values())),
+        less,
+        shown,
+        f"{_of(results, market, part, 'turnover').mean():.1f}",
+    ]
 
 
 def _slopes(results: Sequence[Mapping[str, Any]], part: str) -> str:
@@ -124,5 +132,10 @@ def _slopes(results: Sequence[Mapping[str, Any]], part: str) -> str:
 
 def _of(results: Sequence[Mapping[str, Any]], market: str, part: str, name: str) -> NDArray[np.float64]:
     """A figure of each seed, in their order; NaN where a training has none."""
-    found = {int(one["seed"]): one for one in results if one["variant"] == f"{PREFIX}{market}-{part}"}
-    return np.array([found[seed].get(name, np.nan) for seed in sorted(found)])
+    return np.array([one.get(name, np.nan) for one in _by_seed(results, market, part).values()])
+
+
+def _by_seed(results: Sequence[Mapping[str, Any]], market: str, part: str) -> dict[int, Mapping[str, Any]]:
+    """Trainings without a part in a market, in the order of their seeds."""
+    own = [one for one in results if one["variant"] == f"{PREFIX}{market}-{part}"]
+    return {int(one["seed"]): one for one in sorted(own, key=lambda one: int(one["seed"]))}

@@ -144,7 +144,7 @@ def gradient_variants(markets: Sequence[str] = PLANTED) -> list[Variant]:
 
 def learn_and_judge(config: Config) -> dict[str, Any]:
     """Train once: score or Sharpe ratio before and after, seconds, and the KL from the policy that it began with."""
-    trainer, backtests, seconds = train_and_validate(config)
+    trainer, backtests, seconds, _ = train_and_validate(config)
     run = trainer._begin()
     if run.probe is None:
         raise ValueError("a training has states to measure its policy on")

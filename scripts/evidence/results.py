@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finflow.config import Config
+from finflow.errors import TrainingError
 from finflow.evaluation.backtest import Backtest
 from finflow.files import write_atomically
 from finflow.training.phases.training_run import Validation
@@ -75,20 +76,39 @@ class Training(NamedTuple):
         Of the validations of the online phase, the hand-over first.
     seconds : dict of float
         Processor time of each phase.
+    stopped : bool
+        True where the guard ended the online phase; the last backtest is then the last one before.
     """
 
     trainer: FinFlowTrainer
     backtests: list[Backtest]
     seconds: dict[str, float]
+    stopped: bool
 
 
-def train_and_validate(config: Config, **options: Any) -> Training:
-    """Train both phases as `train_both` does, and keep the validations and the time of each phase."""
+def train_and_validate(config: Config, keep_stopped: bool = False, **options: Any) -> Training:
+    """Train both phases as `train_both` does, and keep the validations and the time of each phase.
+
+    Parameters
+    ----------
+    config : Config
+    keep_stopped : bool
+        Keep a training whose online phase the guard ended after a validation, in place of raising its error.
+    options
+        Of the trainer.
+    """
     validations: list[Validation] = []
     trainer = FinFlowTrainer(config, on_validation=validations.append, **options)
     began = time.process_time()
     trainer.train_iql()
     middle = time.process_time()
-    trainer.finetune()
+    stopped = False
+    try:
+        trainer.finetune()
+    except TrainingError:
+        stopped = True
+        if not keep_stopped or validations[-1].phase != ONLINE:
+            raise
+    backtests = [one.backtest for one in validations if one.phase == ONLINE]
     seconds = {"offline": round(middle - began, 1), "online": round(time.process_time() - middle, 1)}
-    return Training(trainer, [one.backtest for one in validations if one.phase == ONLINE], seconds)
+    return Training(trainer, backtests, seconds, stopped)

@@ -90,12 +90,18 @@ def control_table(results: Sequence[Mapping[str, Any]], default: Sequence[Mappin
         row = [kind, mean_interval([one["end"] for one in default if one["variant"] == PREFIX + kind])]
         for name in CONTROLS:
             own = [one for one in results if one["variant"] == f"{PREFIX}{kind}-{name.replace(' ', '-')}"]
-            row += [mean_interval([one["end"] for one in own]), _online_seconds(own)]
+            row += [mean_interval([one["end"] for one in own]) + stopped_words(own), _online_seconds(own)]
         rows.append(row)
     heads = ["market", "default, by features"]
     for name in CONTROLS:
         heads += [name, "seconds online"]
     return markdown_table(heads, rows)
+
+
+def stopped_words(own: Sequence[Mapping[str, Any]]) -> str:
+    """Number of trainings that the guard ended, in brackets; empty where there are none."""
+    stopped = sum(one.get("stopped", False) for one in own)
+    return f" ({stopped} of {len(own)} stopped)" if stopped else ""
 
 
 def _online_seconds(own: Sequence[Mapping[str, Any]]) -> str:

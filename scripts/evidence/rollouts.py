@@ -178,7 +178,8 @@ def learn_and_judge(
     training_data: TrainingData, kind: str, judge: Callable[[Backtest], float] | None = None
 ) -> dict[str, Any]:
     """Train: value at the hand-over and at the end (by default the Sharpe ratio), and the evidence out of fold."""
-    trainer, backtests, seconds = train_and_validate(training_data.config, training_data=training_data)
+    training = train_and_validate(training_data.config, keep_stopped=True, training_data=training_data)
+    trainer, backtests, seconds, stopped = training
     rows = [json.loads(line) for line in (trainer.run_folder / METRICS).read_text().splitlines()]
     judge = judge or sharpe_of
     windows = ("training", "validation")
@@ -191,6 +192,7 @@ def learn_and_judge(
         "end": judge(backtests[-1]),
         "turnover": float(summarise(backtests[-1], 0.05)["annual_turnover"]),
         **{name: float(rows[-1][name]) for name in names if name in rows[-1]},
+        **({"stopped": True} if stopped else {}),
     }
 
 
@@ -210,8 +212,7 @@ def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for kind in PLANTED:
         own = [one for one in results if one["kind"] == kind]
-        windows = (f"{window}_advantage_slope" for window in ("training", "validation"))
-        slopes = " / ".join(f"{np.mean([one[name] for one in own]):.2f}" for name in windows)
+        slopes = " / ".join(_slope(own, window) for window in ("training", "validation"))
         rows.append(
             [
                 kind,
@@ -226,6 +227,12 @@ def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
             ]
         )
     return markdown_table(heads, rows) + "\n" + _null_table(results) + "\n" + _real_table(results)
+
+
+def _slope(own: Sequence[Mapping[str, Any]], window: str) -> str:
+    """Mean slope of exact advantages on the critics' over samples, with its standard error."""
+    slopes, errors = ([one[f"{window}_advantage_slope{name}"] for one in own] for name in ("", "_error"))
+    return f"{np.mean(slopes):.2f} ± {np.linalg.norm(errors) / len(own):.2f}"
 
 
 def _real_table(results: Sequence[Mapping[str, Any]]) -> str:

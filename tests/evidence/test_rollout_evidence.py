@@ -8,11 +8,13 @@ from typing import Any
 from finflow.config import load_config
 from finflow.training.data.training_data import prepare
 from scripts.evidence.belief_ceiling import ceiling_of
+from scripts.evidence.rollout_controls import control_table
 from scripts.evidence.rollouts import LOG_RETURN, NULLS, OWN, PLANTED, rollout_table, rollout_variants
 
 
 def result(kind: str, end: float, confidence: float) -> dict[str, Any]:
     slopes = {"training_advantage_slope": 1.1, "validation_advantage_slope": 0.6}
+    slopes |= {f"{name}_error": 0.3 for name in slopes}
     facts = {"start": 0.1, "turnover": 3.0, "out_of_fold_t": 4.0, **slopes}
     return {"kind": kind, "end": end, "confidence": confidence, "seconds": {"online": 1.0}, "code": "x", **facts}
 
@@ -37,7 +39,7 @@ def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_inter
     results += [result(kind, 1.0, confidence) for kind in NULLS for confidence in (0.0, 0.0, 0.0, 0.6)]
     page = rollout_table(results)
     assert page.count("0.80, 0.90, 1.00") == len(PLANTED)
-    assert "1.10 / 0.60" in page
+    assert "1.10 ± 0.17 / 0.60 ± 0.17" in page  # three samples: 0.3 over the root of 3
     assert page.count("25% (1% to 81%)") == len(NULLS)  # one of four, exact binomial
     assert "| monthly | 1 | 0.77 |" in page
     assert page.rstrip().endswith("| pretrained |")
@@ -50,3 +52,9 @@ def test_the_belief_can_be_read_off_the_features(tmp_path: Path) -> None:
     keys |= {"market.train_end": "2014-12-31", "market.validation_end": "2018-12-31"}
     score = ceiling_of(prepare(load_config(None, keys, environ={})), seed=0, updates=200)
     assert 0.6 < score < 1.1
+
+
+def test_a_control_that_the_guard_ended_says_so() -> None:
+    own = [result("regime", end, 0.0) | {"variant": "rollouts-regime-sac"} for end in (0.2, 0.4)]
+    own[0]["stopped"] = True
+    assert "0.30 ± 1.27 (1 of 2 stopped)" in control_table(own, [])  # half the 95 % interval of Student's t
