@@ -96,9 +96,9 @@ def test_the_run_that_a_note_names_lies_in_its_folder(tmp_path: Path, monkeypatc
     """A run without a checkpoint is removed before the next begins: a path would remove what lies anywhere."""
     assert is_plain_name("20260131_120000")
     assert not any(is_plain_name(name) for name in ("..", "", "a/b", "/etc", "../x", "a\\b", "a\0"))
-    monkeypatch.setattr(Training, "stamp", lambda self, panel: {"code": "x"})
+    monkeypatch.setattr(Training, "fingerprint", lambda self, panel: {"code": "x"})
     training = object.__new__(Training)
-    object.__setattr__(training, "place", tmp_path)
+    object.__setattr__(training, "folder", tmp_path)
     for run, kept in (("20260131_120000", True), ("../../home", False), ("/home", False)):
         (tmp_path / independent_trainings.NOTE).write_text(json.dumps({"code": "x", "run": run}))
         assert bool(training.note(None)) is kept  # type: ignore[arg-type]

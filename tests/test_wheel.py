@@ -92,11 +92,11 @@ def test_the_console_entry_prints_help_and_finds_a_preset(installed: Path, tmp_p
 def test_a_file_of_the_user_comes_before_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert configuration.shipped_configuration("demo.yaml") == ROOT / "configs" / "demo.yaml"
-    assert configuration._found(Path("configs/calm.yaml")) == ROOT / "configs" / "calm.yaml"
-    assert configuration._found(Path("configs/none.yaml")) == Path("configs/none.yaml")
+    assert configuration._existing_path(Path("configs/calm.yaml")) == ROOT / "configs" / "calm.yaml"
+    assert configuration._existing_path(Path("configs/none.yaml")) == Path("configs/none.yaml")
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "calm.yaml").write_text("train: {seed: 5}\n")
-    assert configuration._found(Path("configs/calm.yaml")) == Path("configs/calm.yaml")
+    assert configuration._existing_path(Path("configs/calm.yaml")) == Path("configs/calm.yaml")
 
 
 def test_the_dockerfile_copies_what_is_there_and_runs_the_console_entry() -> None:

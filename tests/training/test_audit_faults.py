@@ -36,15 +36,20 @@ def bad(found: Audit) -> list[str]:
 def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
     from finflow.market.features import feature_set as features
 
-    real = features._fits
-    monkeypatch.setattr(features, "_fits", lambda raw, known, first, fit: real(raw, known, first, len(known)))
+    real = features.fit_features
+
+    def scaled_by_all_bars(panel: Any, fit_until: int, chosen: Any) -> Any:
+        raw, fitted = real(panel, fit_until, chosen)
+        return raw, features.Fitted(*fitted[:3], *real(panel, panel.n_bars, chosen)[1][3:])
+
+    monkeypatch.setattr(features, "fit_features", scaled_by_all_bars)
 
 
 def _turbulence_of_all_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     from finflow.market.features import feature_set as features
 
-    real = features.turbulence
-    monkeypatch.setattr(features, "turbulence", lambda view, fit: real(view, len(view.returns)))
+    real = features.fit_turbulence
+    monkeypatch.setattr(features, "fit_turbulence", lambda view, fit_until: real(view, len(view.returns)))
 
 
 def _fitted_on_validation(monkeypatch: pytest.MonkeyPatch) -> None:
