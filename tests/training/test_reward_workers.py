@@ -17,8 +17,8 @@ from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.evaluations import check_alike
+from finflow.training.phases import finetune
 from finflow.training.phases import finetune_on_policy as phase
-from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, latest, train_through
 
@@ -139,7 +139,7 @@ def test_a_reward_that_fails_between_updates_loses_nothing(
     whole = train_through(config)
     trainer = FinFlowTrainer(config)
     trainer.train_iql()
-    between = TrainingRun.validate_and_save
+    between = finetune.validate_and_save
 
     def failing(run: Any, *arguments: Any) -> Any:
         if run.state.counters.phase_update == 10:  # no checkpoint is due here
@@ -147,7 +147,7 @@ def test_a_reward_that_fails_between_updates_loses_nothing(
         return between(run, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingRun, "validate_and_save", failing)
+        patch.setattr(finetune, "validate_and_save", failing)
         with pytest.raises(TrainingError, match=f"the reward '{OWN}:Raises' failed at the bars"):
             trainer.finetune()
     fails.unlink()

@@ -30,7 +30,7 @@ from finflow.training.phases.pretrain import (
     scale_of_training,
 )
 from finflow.training.phases.schedules import between
-from finflow.training.phases.training_run import TrainingRun, kept_on_failure
+from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import ONLINE, ended_early
 from finflow.training.rollouts.online_world import OnlineWorld
 from finflow.training.rollouts.rollout_steps import ended_episodes
@@ -222,7 +222,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
         last = counters.vector_step == warmup + steps or ended_early(run.state)
         new = train.n_envs / config.env.episode_length
         updates = train.updates_per_vector_step
-        result = run.validate_and_save(bcell.deployed, metrics, episode, new, updates, last) or result
+        result = validate_and_save(run, bcell.deployed, metrics, episode, new, updates, last) or result
         run.stop_if_asked()
     run.progress.end_phase()
     return result

@@ -35,7 +35,7 @@ from finflow.training.on_policy.on_policy_state import (
 )
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
-from finflow.training.phases.training_run import TrainingRun, kept_on_failure
+from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import ONLINE, TrainingState, ended_early
 from finflow.training.rollouts.rollout_steps import Reference
 from finflow.training.rollouts.rollout_workers import rollout_workers
@@ -108,7 +108,7 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
                 run.check_reference(rewarded.decisions.divergence, rewarded.rewards.numel())
             last = counters.phase_update >= rollouts * steps or ended_early(state)
             new = config.online.rollout / config.env.episode_length
-            result = run.validate_and_save(bcell.deployed, figures, episode, new, steps, last) or result
+            result = validate_and_save(run, bcell.deployed, figures, episode, new, steps, last) or result
         run.stop_if_asked()
     return result
 

@@ -243,46 +243,6 @@ class TrainingRun:
             self._stop_hacked("; ".join(watch.reasons))
         return metrics
 
-    def validate_and_save(
-        self,
-        policy: ExpertPolicy,
-        metrics: Mapping[str, Tensor] | Mapping[str, float],
-        episode: float,
-        new_episodes: float,
-        steps: int,
-        last: bool,
-    ) -> dict[str, float]:
-        """Validate and write checkpoints where they are due in the online phase.
-
-        Parameters
-        ----------
-        policy : ExpertPolicy
-            The one that would be deployed.
-        metrics : mapping of Tensor or float
-            Of the last update.
-        episode, new_episodes : float
-            Episodes learned from so far, and of those since the last call.
-        steps : int
-            Gradient updates since the last call.
-        last : bool
-            Whether the phase ends here.
-
-        Returns
-        -------
-        dict
-            The update's metrics and the validation's; empty where no validation was due.
-        """
-        train, updates = self.config.train, self.state.counters.phase_update
-        result: dict[str, float] = {}
-        if last or crossed(updates, steps, train.validation_updates):
-            validated = self.validate(policy, {"episode": episode})
-            result = {**{name: float(value) for name, value in metrics.items()}, **validated}
-        interval = train.checkpoint_interval
-        due = math.floor(episode / interval) > math.floor((episode - new_episodes) / interval)
-        if last or due or crossed(updates, steps, train.checkpoint_updates):
-            self.checkpoint()
-        return result
-
     def _generalisation_of(self, policy: ExpertPolicy) -> dict[str, float]:
         """Figures of a policy in all windows, and its divergence from the pretrained policy."""
         figures = self.generalisation.measure(policy, self.state.counters.phase)
@@ -308,6 +268,48 @@ class TrainingRun:
         advice, report = advice_on(alarms), self.folder / GUARD_REPORT
         write_atomically(report, stop_report(reason, advice, self.state.watch.manager.get_statistics()))
         raise TrainingError(f"{reason}; {', or '.join(advice)}; {report} says more")
+
+
+def validate_and_save(
+    run: TrainingRun,
+    policy: ExpertPolicy,
+    metrics: Mapping[str, Tensor] | Mapping[str, float],
+    episode: float,
+    new_episodes: float,
+    steps: int,
+    last: bool,
+) -> dict[str, float]:
+    """Validate and write checkpoints where they are due in the online phase.
+
+    Parameters
+    ----------
+    run : TrainingRun
+    policy : ExpertPolicy
+        The one that would be deployed.
+    metrics : mapping of Tensor or float
+        Of the last update.
+    episode, new_episodes : float
+        Episodes learned from so far, and of those since the last call.
+    steps : int
+        Gradient updates since the last call.
+    last : bool
+        Whether the phase ends here.
+
+    Returns
+    -------
+    dict
+        The update's metrics and the validation's; empty where no validation was due.
+    """
+    train, updates = run.config.train, run.state.counters.phase_update
+    result: dict[str, float] = {}
+    if last or crossed(updates, steps, train.validation_updates):
+        validated = run.validate(policy, {"episode": episode})
+        result = {**{name: float(value) for name, value in metrics.items()}, **validated}
+    interval = train.checkpoint_interval
+    due = math.floor(episode / interval) > math.floor((episode - new_episodes) / interval)
+    if last or due or crossed(updates, steps, train.checkpoint_updates):
+        run.checkpoint()
+    return result
 
 
 @contextmanager
