@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,6 +69,14 @@ def test_the_best_of_many_without_skill_is_no_yes_though_alone_it_may_be() -> No
 def test_an_edge_survives_being_chosen() -> None:
     best = judge_best(drawn(20, edge=8e-4), 0, RESAMPLING)
     assert (best.name, best.verdict.answer) == ("trial 19", "yes")
+
+
+def test_the_difference_of_the_best_is_annual_by_the_bars_of_its_market() -> None:
+    """Months taken for days would widen the interval by the root of 21."""
+    daily = drawn(3, edge=8e-4)
+    monthly = {name: replace(one, bars_per_year=12) for name, one in daily.items()}
+    days, months = (judge_best(choices, 0, RESAMPLING).verdict.difference for choices in (daily, monthly))
+    assert (months.low, months.high) == pytest.approx((days.low / math.sqrt(21), days.high / math.sqrt(21)))
 
 
 def test_readings_that_are_on_file_count_beside_the_choice() -> None:

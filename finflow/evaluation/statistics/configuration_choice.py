@@ -22,6 +22,7 @@ from finflow.evaluation.statistics.backtest_overfitting import Overfitting, over
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.evaluation.statistics.verdict import Rival, Verdict, reach_verdict
+from finflow.market.bar_frequency import BARS_PER_YEAR
 
 KEY = "choice"
 
@@ -58,12 +59,15 @@ class DailyReturns:
     ----------
     returns, cash, baseline, patient : float64 (days,)
         Its own, those of cash, of equal weight, and of equal weight rebalanced once a month.
+    bars_per_year : int
+        By which Sharpe ratios are annual.
     """
 
     returns: Array
     cash: Array
     baseline: Array
     patient: Array
+    bars_per_year: int = BARS_PER_YEAR
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Re
     )
     draws = significance.draw_days(len(chosen.returns), resampling.samples, resampling.block_length, resampling.seed)
     own, equal, patient = (
-        metrics.sharpe(returns[draws], chosen.cash[draws])
+        metrics.sharpe(returns[draws], chosen.cash[draws], chosen.bars_per_year)
         for returns in (chosen.returns, chosen.baseline, chosen.patient)
     )
     verdict = reach_verdict(

@@ -30,6 +30,7 @@ from finflow.evaluation.statistics.run_statistics import improvement_estimate, i
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.files import check_writable, write_together
 from finflow.json_text import parse_json
+from finflow.market.bar_frequency import bars_per_year
 from finflow.provenance import short_hash
 from finflow.strategies.classical import PATIENT
 from finflow.training.checkpoints.manifest import MANIFEST
@@ -222,8 +223,11 @@ def _choice(runs: Sequence[_Run]) -> Section:
         choice = str(error)
     if not all(BASELINE in run.table and PATIENT in run.table for run in runs):
         return choice_section(choice, days)
-    names = (CASH, BASELINE, PATIENT)
-    daily = {run.label: DailyReturns(run.returns, *(run.column(name) for name in names)) for run in runs}
+    year = bars_per_year(runs[0].dates)
+    daily = {
+        run.label: DailyReturns(run.returns, run.column(CASH), run.column(BASELINE), run.column(PATIENT), year)
+        for run in runs
+    }
     tries = [run.verdict.get("tries", {}) for run in runs]
     chosen_among = sum(one.get("configurations", 1) for one in tries)  # each was the best of its own
     counted = chosen_among + max(one.get("readings_before", 0) for one in tries)
