@@ -42,6 +42,7 @@ from scripts.evidence import (
     preferences,
     rankings,
     rollout_controls,
+    rollout_peers,
     rollouts,
     thresholds,
     transfer,
@@ -57,6 +58,7 @@ from scripts.replicate.page import replication_page
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER, TEXTS = ROOT / "docs" / "evidence", Path(__file__).parent / "pages"
 KEPT, RUNS = FOLDER / "results", ROOT / "data" / "evidence"
+SB3_MARKET = ROOT / "scripts" / "peers" / "sb3_market.py"
 DEMO = ROOT / "configs" / "demo.yaml"
 VARIANTS = (Variant("default", seeds=(0, 1, 2)),)
 EPOCHS = 6  # of the offline methods: an eighth of the default, so that fifteen trainings take minutes
@@ -103,7 +105,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--kills", type=_count, default=50, metavar="N", help="kills: of the process")
     parser.add_argument("--markets", action="store_true", help="generalisation: read the test windows of other markets")
     parser.add_argument(
-        "--sb3-python", type=_interpreter, metavar="PATH", help=f"optimality, on-policy-tasks: peers too. {HINT}"
+        "--sb3-python",
+        type=_interpreter,
+        metavar="PATH",
+        help=f"optimality, on-policy-tasks, rollouts: peers too. {HINT}",
     )
     parser.add_argument(
         "--fuzz-cases", type=_count, default=fuzz_files.CASES, metavar="N", help="fuzzing: of each kind"
@@ -276,8 +281,8 @@ def make_optimality(given: argparse.Namespace) -> None:
     if given.sb3_python is not None:
         for variant, own in zip(variants, results, strict=True):
             config = variant.config(own["seed"], RUNS)
-            script = ROOT / "scripts" / "peers" / "sb3_market.py"
-            peers += optimality.peers_on(own, config, given.sb3_python, script, KEPT)
+            program = (str(given.sb3_python), str(SB3_MARKET))
+            peers += optimality.peers_on(own, config, program, KEPT, optimality.limit_of(own))
     facts = {"goal": optimality.GOAL, "times": f"{optimality.TIMES:g}"}
     _write("optimality", optimality.optimality_table(results, peers), results, **facts)
 
@@ -325,13 +330,17 @@ def make_rollouts(given: argparse.Namespace) -> None:
     results += [json.loads(path.read_text()) for path in sorted(KEPT.glob("rollouts-nyse-*.json"))]  # no prices here
     controls = run_missing(rollout_controls.control_variants(PLANTED_SEEDS), KEPT, RUNS)
     later = run_missing(rollout_controls.later_years_variants(given.seeds), KEPT, RUNS)
+    if given.sb3_python is not None:
+        rollout_peers.rollout_peers(results, (str(given.sb3_python), str(SB3_MARKET)), PLANTED_SEEDS, KEPT, RUNS)
+    peers = rollout_peers.kept_rollout_peers(KEPT)
     tables = [
         rollouts.rollout_table(results),
         rollout_controls.control_table(controls, results),
+        rollout_peers.rollout_peers_table(results, peers),
         rollout_controls.momentum_table(controls),
         rollout_controls.later_years_table(later),
     ]
-    _write("rollouts", "\n".join(tables), [*results, *controls, *later])
+    _write("rollouts", "\n".join(tables), [*results, *controls, *later], times=f"{rollout_peers.TIMES:g}")
 
 
 @registered

@@ -159,21 +159,30 @@ def peer_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
 
-def peers_on(own: Mapping[str, Any], config: Config, python: Path, script: Path, folder: Path) -> list[dict[str, Any]]:
+def peers_on(
+    own: Mapping[str, Any],
+    config: Config,
+    program: Sequence[str],
+    folder: Path,
+    limit: float,
+    mappings: Sequence[str] = MAPPINGS,
+) -> list[dict[str, Any]]:
     """Each algorithm with each mapping on the market of one of our results; kept as JSON, and resumed.
 
     Parameters
     ----------
     own : mapping
-        Our result, whose time limits theirs (`limit_of`).
+        Our result.
     config : Config
         That of our training.
-    python : Path
-        An interpreter that has Stable-Baselines3, sb3-contrib and what finflow needs.
-    script : Path
-        What it runs.
+    program : sequence of str
+        An interpreter that has Stable-Baselines3, sb3-contrib and what finflow needs, and what it runs.
     folder : Path
         Of the JSON files.
+    limit : float
+        Seconds of processor time that a peer may take.
+    mappings : sequence of str
+        From a peer's action onto the simplex.
 
     Raises
     ------
@@ -182,28 +191,25 @@ def peers_on(own: Mapping[str, Any], config: Config, python: Path, script: Path,
     """
     results = []
     for algorithm in ALGORITHMS:
-        for mapping in MAPPINGS:
+        for mapping in mappings:
             path = folder / f"{own['variant']}-{algorithm}-{mapping}-{own['seed']}.json"
-            stamp = {"configuration": own["configuration"], "limit": limit_of(own)}
-            measure = partial(_ask_peer, [str(python), str(script)], config, own, algorithm, mapping)
-            measured = kept_result(path, stamp, measure)
-            results.append({"market": own["market"], **measured})
+            stamp = {"configuration": own["configuration"], "limit": limit}
+            labels = {"market": own["market"], "algorithm": algorithm, "mapping": mapping, "seed": own["seed"]}
+            measure = partial(_ask_peer, program, config, labels, limit)
+            results.append(labels | kept_result(path, stamp, measure))
     return results
 
 
-def _ask_peer(
-    program: Sequence[str], config: Config, own: Mapping[str, Any], algorithm: str, mapping: str
-) -> dict[str, Any]:
+def _ask_peer(program: Sequence[str], config: Config, labels: Mapping[str, Any], limit: float) -> dict[str, Any]:
     """Train a peer once."""
     with TemporaryDirectory() as folder:
         settings = Path(folder) / "config.yaml"
         settings.write_text(dump_config(config), "utf-8")
-        command = [*program, str(settings), algorithm, mapping, str(limit_of(own))]
+        command = [*program, str(settings), labels["algorithm"], labels["mapping"], str(limit)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, env=peer_environment())
     if ended.returncode:
-        raise EvidenceError(f"{algorithm} on {own['market']} failed: {ended.stderr.strip()[-300:]}")
-    measured = json.loads(ended.stdout.splitlines()[-1])
-    return {"algorithm": algorithm, "mapping": mapping, "seed": own["seed"], **measured}
+        raise EvidenceError(f"{labels['algorithm']} on {labels['market']} failed: {ended.stderr.strip()[-300:]}")
+    return {**labels, **json.loads(ended.stdout.splitlines()[-1])}
 
 
 def limit_of(own: Mapping[str, Any]) -> float:

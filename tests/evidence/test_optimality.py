@@ -85,8 +85,8 @@ def test_peers_learn_once_for_their_time_and_a_failure_says_why(tmp_path: Path) 
         "print(json.dumps({'seconds': {'processor': float(sys.argv[4])}, 'curve': [[1.0, 0.1]], 'turnover': 0.0,"
         " 'largest_weight': 1.0}))\n"
     )
-    own = result("regime", 0.9)
-    found = peers_on(own, Config(), Path(sys.executable), script, tmp_path)
+    own, program = result("regime", 0.9), (sys.executable, str(script))
+    found = peers_on(own, Config(), program, tmp_path, limit_of(own))
     assert [(one["algorithm"], one["mapping"]) for one in found] == [
         ("sac", "softmax"),
         ("sac", "share"),
@@ -95,10 +95,10 @@ def test_peers_learn_once_for_their_time_and_a_failure_says_why(tmp_path: Path) 
     ]
     assert {one["seconds"]["processor"] for one in found} == {100.0}
     script.write_text("raise SystemExit('nothing is installed')\n")
-    assert peers_on(own, Config(), Path(sys.executable), script, tmp_path) == found  # kept
+    assert peers_on(own, Config(), program, tmp_path, limit_of(own)) == found  # kept
     assert not list(tmp_path.glob(".*"))
     with pytest.raises(EvidenceError, match="sac on regime failed: nothing is installed"):
-        peers_on({**own, "configuration": "another"}, Config(), Path(sys.executable), script, tmp_path)
+        peers_on({**own, "configuration": "another"}, Config(), program, tmp_path, 1.0)
 
 
 def test_a_peer_learns_on_the_same_market(tmp_path: Path) -> None:
