@@ -147,25 +147,30 @@ def later_years_table(results: Sequence[Mapping[str, Any]]) -> str:
         Of `later_years_variants`.
     """
     rules = {one["fold"]: one["strategies"] for one in results if one["configuration_name"] == CLASSICAL}
-    rows, gaps, folds = [], [], []
+    rows: list[list[object]] = []
+    gaps, folds = [], []  # default less each of the others and less the best of them, (trainings, others + 1)
     for fold, strategies in sorted(rules.items()):
         own = {name: _by_seed(results, name, fold) for name in LATER_YEARS}
         if not own[DEFAULT] or not own[OFFLINE]:
             continue
-        others = {name: float(strategies[name]["sharpe"]) for name in REFERENCES}
-        others["IQL"] = float(np.mean(list(own[OFFLINE].values())))
-        best = max(others.values())
-        gaps += [value - best for value in own[DEFAULT].values()]
+        others = [float(strategies[name]["sharpe"]) for name in REFERENCES]
+        others.append(float(np.mean(list(own[OFFLINE].values()))))
+        gaps += [[value - one for one in (*others, max(others))] for value in own[DEFAULT].values()]
         folds += [fold] * len(own[DEFAULT])
-        gap = mean_interval(gaps[-len(own[DEFAULT]) :], 3)
-        rows.append([fold, len(own[DEFAULT]), *(f"{one:.2f}" for one in others.values())])
-        rows[-1] += [mean_interval(list(own[DEFAULT].values())), gap]
+        against_best = [row[-1] for row in gaps[-len(own[DEFAULT]) :]]
+        rows.append([fold, len(own[DEFAULT]), *(f"{one:.2f}" for one in others)])
+        rows[-1] += [mean_interval(list(own[DEFAULT].values())), mean_interval(against_best, 3)]
     if len(gaps) > 1:
-        error = standard_error(np.array(gaps), np.array(folds))
-        known = f"{np.mean(gaps):.3f}" + (f", standard error {error:.3f}" if math.isfinite(error) else "")
-        rows.append(["all", len(gaps), *[""] * (len(REFERENCES) + 2), known])
-    heads = ("fold", "seeds", *REFERENCES, "IQL", "default", "default less the best of these")
+        *each, best = [_with_error(gap, folds) for gap in zip(*gaps, strict=True)]
+        rows.append(["default less each", len(gaps), *each, "", best])
+    heads = ("fold", "seeds", *REFERENCES, "IQL", "default", "default less the best of each fold")
     return markdown_table(heads, rows)
+
+
+def _with_error(gaps: Sequence[float], folds: Sequence[int]) -> str:
+    """Mean of differences with its standard error, that of the folds' means."""
+    error = standard_error(np.array(gaps), np.array(folds))
+    return f"{np.mean(gaps):.3f}" + (f", standard error {error:.3f}" if math.isfinite(error) else "")
 
 
 def _by_seed(results: Sequence[Mapping[str, Any]], name: str, fold: int) -> dict[int, float]:
