@@ -31,6 +31,7 @@ from scripts.evidence import (
     guard_faults,
     hand_over,
     listings,
+    mutation,
     null_markets,
     offline_methods,
     offline_updates,
@@ -103,6 +104,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--retrain", type=int, default=20, metavar="N", help="nulls: demo trainings on N null markets")
     parser.add_argument("--seeds", type=_count, default=5, help="seeds of the guard's trainings and others that say so")
     parser.add_argument("--kills", type=_count, default=50, metavar="N", help="kills: of the process")
+    parser.add_argument("--mutants", type=_count, default=mutation.MUTANTS, metavar="N", help="mutation: of the sample")
     parser.add_argument("--markets", action="store_true", help="generalisation: read the test windows of other markets")
     parser.add_argument(
         "--sb3-python",
@@ -255,6 +257,13 @@ def make_on_policy_tasks(given: argparse.Namespace) -> None:
     results = run_missing(on_policy_tasks.on_policy_variants(given.seeds), KEPT, RUNS)
     peers = [] if given.sb3_python is None else on_policy_tasks.peers_of(given.sb3_python, given.seeds, KEPT)
     _write("on-policy-tasks", on_policy_tasks.on_policy_table(results, peers), results, **TASK_FACTS)
+
+
+@registered
+def make_mutation(given: argparse.Namespace) -> None:
+    """Whether the tests of ledger, environment, statistics and guard notice small faults."""
+    page = mutation.mutation_page(ROOT, KEPT / "mutation.json", given.mutants)
+    _write("mutation", page, mutants=given.mutants)
 
 
 @registered

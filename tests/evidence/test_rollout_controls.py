@@ -63,7 +63,9 @@ def test_later_years_are_compared_with_the_best_of_what_needs_no_learning_online
             results.append(_judged(OFFLINE, fold, seed, 0.8))
     lines = later_years_table(results).splitlines()
     assert lines[2].startswith("| 1 | 2 | 0.50 | 0.60 | 0.80 | 0.70 ")
-    assert lines[-1].startswith("| default less each | 4 | 0.350, standard error 0.150 | 0.250, standard error 0.150 | ")
+    assert lines[-1].startswith(
+        "| default less each | 4 | 0.350, standard error 0.150 | 0.250, standard error 0.150 | "
+    )
     assert lines[-1].endswith("| 0.050, standard error 0.150 |")
 
 
