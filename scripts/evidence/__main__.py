@@ -261,7 +261,7 @@ def make_on_policy_tasks(given: argparse.Namespace) -> None:
 
 @registered
 def make_mutation(given: argparse.Namespace) -> None:
-    """Whether the tests of ledger, environment, statistics and guard notice small faults."""
+    """Share of small faults in ledger, environment, statistics and guard that tests notice."""
     page = mutation.mutation_page(ROOT, KEPT / "mutation.json", given.mutants)
     _write("mutation", page, mutants=given.mutants)
 

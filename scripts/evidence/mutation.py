@@ -1,4 +1,4 @@
-"""Whether the tests of the rooms that money goes through notice small faults: a random sample of mutants.
+"""A random sample of small faults in the rooms that money goes through, and whether their tests notice them.
 
 Each mutant is one changed place of a source file. The tests of its room run on it, those of its module first, until one
 fails. A mutant that all of them pass has survived: it is listed, and judged by hand in equivalent_mutants.yaml where no
