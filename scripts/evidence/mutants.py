@@ -119,6 +119,10 @@ def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
                 yield node, "arithmetic", _text(ast.BinOp(left, OPERATORS[type(op)](), right))
             case ast.BoolOp(op=op, values=values):
                 yield node, "boolean", _text(ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values))
+            case ast.UnaryOp(
+                op=ast.USub(), operand=ast.Constant(value=1)
+            ):  # an axis or a place: 1 may be the last as well
+                yield node, "constant", "0"
             case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
                 yield node, "sign or not", _text(operand)
             case ast.Constant(value=bool(value)):

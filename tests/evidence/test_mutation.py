@@ -40,7 +40,7 @@ def test_faults_fit_where_something_is_decided_and_nowhere_else(tmp_path: Path) 
     condition = "a < b and not b"
     assert found == {
         ("3", "4"),
-        ("-1", "(1)"),
+        ("-1", "0"),
         ("1", "2"),
         (condition, "(a < b or not b)"),
         (condition, "(not (a < b and (not b)))"),
