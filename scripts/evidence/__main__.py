@@ -262,7 +262,7 @@ def make_on_policy_tasks(given: argparse.Namespace) -> None:
 @registered
 def make_mutation(given: argparse.Namespace) -> None:
     """Share of small faults in ledger, environment, statistics and guard that tests notice."""
-    page = mutation.mutation_page(ROOT, KEPT / "mutation.json", given.mutants)
+    page = mutation.mutation_page(ROOT, KEPT / "mutation.json", RUNS / "mutation", given.mutants)
     _write("mutation", page, mutants=given.mutants)
 
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
 import select
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 import pytest
 
-__all__ = ["KILLED", "SURVIVED", "TIMED_OUT", "Trial", "load_libraries", "run_tests"]
+from scripts.evidence.line_tracer import LineTracer
+from scripts.evidence.mutant_tests import TracedTest
+
+__all__ = ["KILLED", "SURVIVED", "TIMED_OUT", "Trial", "load_libraries", "run_tests", "trace_tests"]
 
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 LIBRARIES = (
@@ -63,7 +69,14 @@ def load_libraries() -> None:
         importlib.import_module(name)
 
 
-def run_tests(root: Path, tests: Sequence[str], path: str = "", source: bytes = b"", timeout: float = 600.0) -> Trial:
+def run_tests(
+    root: Path,
+    tests: Sequence[str],
+    path: str = "",
+    source: bytes = b"",
+    timeout: float = 600.0,
+    compiled: bool = True,
+) -> Trial:
     """Run tests in a forked process until one fails.
 
     Parameters
@@ -71,34 +84,31 @@ def run_tests(root: Path, tests: Sequence[str], path: str = "", source: bytes = 
     root : Path
         Of the repository.
     tests : sequence of str
-        Files, from there; in this order.
+        pytest's node ids, or files, from there; in this order.
     path : str
         Of the file to mutate, from there; none when left out.
     source : bytes
         What is imported in its place.
     timeout : float
         Seconds by the clock after which the process is ended.
+    compiled : bool
+        False to run functions for numba as plain Python.
 
     Raises
     ------
     RuntimeError
         If the tests cannot be run at all.
     """
-    receiver, sender = os.pipe()
-    began = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        _run_in_child(root, tests, path, source, sender)
-    os.close(sender)
-    try:
-        ready, _, _ = select.select([receiver], [], [], timeout)
-        message = os.read(receiver, 4096).decode() if ready else ""
-    finally:
-        os.close(receiver)
-        os.killpg(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-    seconds = round(time.monotonic() - began, 1)
-    if not ready:
+
+    def run() -> str:
+        _load_anew(root, compiled)
+        if path:
+            _import_instead(root / path, ".".join(Path(path).with_suffix("").parts), source)
+        order = _InOrder(tests)
+        return f"{_run_pytest(tests, order, '-x')} {order.failed}"
+
+    message, status, seconds = _forked(run, timeout)
+    if message is None:
         return Trial(TIMED_OUT, "", seconds)
     code, _, by = message.partition(" ")
     if not path and (not code or int(code) >= INTERRUPTED):
@@ -108,44 +118,117 @@ def run_tests(root: Path, tests: Sequence[str], path: str = "", source: bytes = 
     return Trial(SURVIVED if int(code) == 0 else KILLED, by, seconds)
 
 
-def _run_in_child(root: Path, tests: Sequence[str], path: str, source: bytes, sender: int) -> None:
-    """Become a process group of its own, run the tests, and send pytest's status and the first failure."""
+def trace_tests(root: Path, files: Sequence[str], sources: Sequence[Path], compiled: bool = True) -> list[TracedTest]:
+    """Run all tests of some files on the original, in a forked process, and note which lines each executes.
+
+    Parameters
+    ----------
+    root : Path
+        Of the repository.
+    files : sequence of str
+        Of tests, from there.
+    sources : sequence of Path
+        Files of which lines are noted.
+    compiled : bool
+        False to run functions for numba as plain Python.
+
+    Raises
+    ------
+    RuntimeError
+        If the tests cannot be run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / "traced.json"
+
+        def run() -> str:
+            _load_anew(root, compiled)
+            tracer = LineTracer(root, sources)
+            code = _run_pytest(files, tracer)
+            kept.write_text(json.dumps([asdict(test) for test in tracer.tests()]))
+            return str(code)
+
+        code, status, _ = _forked(run, timeout=3600.0)
+        if not code or int(code) >= INTERRUPTED:
+            raise RuntimeError(f"pytest could not run {' '.join(files)}: exit status {code or status}")
+        return [TracedTest(**test) for test in json.loads(kept.read_text())]
+
+
+def _forked(run: Callable[[], str], timeout: float) -> tuple[str | None, int, float]:
+    """Run a function in a forked process: what it returned (None if it took too long), exit status, and seconds."""
+    receiver, sender = os.pipe()
+    began = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        _answer(run, sender)
+    os.close(sender)
+    try:
+        ready, _, _ = select.select([receiver], [], [], timeout)
+        message = os.read(receiver, 4096).decode() if ready else None
+    finally:
+        os.close(receiver)
+        with contextlib.suppress(ProcessLookupError):  # it has ended before it became a group
+            os.killpg(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    return message, status, round(time.monotonic() - began, 1)
+
+
+def _answer(run: Callable[[], str], sender: int) -> None:
+    """Become a process group of its own, run silently, send the result, and end."""
     os.setpgid(0, 0)
     silence = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(silence, descriptor)
+    try:
+        os.write(sender, run().encode()[:4096])
+    finally:
+        os._exit(0)
+
+
+def _load_anew(root: Path, compiled: bool) -> None:
+    """Forget what the parent has imported of this package, so that the mutant is imported."""
     os.chdir(root)
     sys.path.insert(0, str(root))
     for name in [name for name in sys.modules if name.split(".")[0] in OWN]:
-        del sys.modules[name]  # what the parent has imported is not the mutant
-    if path:
-        _import_instead(root / path, ".".join(Path(path).with_suffix("").parts), source)
-    order = _InOrder(root, tests)
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler", "-o", "addopts="]
-    code = pytest.main([*options, "--import-mode=importlib", *tests], plugins=[order])
-    os.write(sender, f"{int(code)} {order.failed}".encode()[:4096])
-    os._exit(0)
+        del sys.modules[name]
+    if not compiled:
+        import numba
+
+        numba.config.DISABLE_JIT = True  # type: ignore[attr-defined]
 
 
-class _InOrder:
-    """Runs tests in the order of their files, and keeps the first that failed."""
+def _run_pytest(tests: Sequence[str], plugin: object, *options: str) -> int:
+    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+    general = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler", "-o", "addopts="]
+    return int(pytest.main([*options, *general, "--import-mode=importlib", *files], plugins=[_NoShrinking(), plugin]))
 
-    def __init__(self, root: Path, tests: Sequence[str]) -> None:
-        self.places = {str(root / test): place for place, test in enumerate(tests)}
-        self.failed = ""
+
+class _NoShrinking:
+    """Lets hypothesis stop at the first example that fails, without shrinking it."""
 
     def pytest_sessionstart(self) -> None:
-        """Let hypothesis stop at the first example that fails, without shrinking it."""
         from hypothesis import Phase, settings
 
         phases = (Phase.explicit, Phase.generate)
         settings.register_profile("mutants", parent=settings.default, phases=phases)
         settings.load_profile("mutants")
 
+
+class _InOrder:
+    """Runs the tests that are asked for, in their order, and keeps the first that failed."""
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        self.places = {test: place for place, test in enumerate(tests)}
+        self.failed = ""
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Sort by the places of the files."""
-        items.sort(key=lambda item: self.places.get(str(item.path), len(self.places)))
+        """Sort tests by their places; all remain where none is known, as where a mutant changed their names."""
+
+        def place(item: Any) -> int | None:
+            return self.places.get(item.nodeid, self.places.get(item.nodeid.partition("::")[0]))
+
+        known = [(found, item) for item in items if (found := place(item)) is not None]
+        items[:] = [item for _, item in sorted(known, key=lambda one: one[0])] or items
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Note a failure."""
@@ -185,10 +268,5 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def _import_instead(path: Path, name: str, source: bytes) -> None:
-    """Import other source for a module; functions for numba run as plain Python, whose caches know files alone."""
-    name = name.removesuffix(".__init__")
-    sys.meta_path.insert(0, _Instead(name, path, source))
-    if b"compiled_function" in source:
-        import numba
-
-        numba.config.DISABLE_JIT = True  # type: ignore[attr-defined]
+    """Import other source for a module."""
+    sys.meta_path.insert(0, _Instead(name.removesuffix(".__init__"), path, source))

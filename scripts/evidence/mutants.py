@@ -1,7 +1,7 @@
 """Small faults to plant in source code: every place where one fits, and the source with it.
 
-Written on the standard library alone: a tool such as mutmut or cosmic-ray starts a process for each mutant, in which
-importing torch alone takes longer than the tests that kill it.
+Written on the standard library alone: mutmut leaves out functions with decorators, such as properties and those that
+numba compiles, and cosmic-ray starts a process for each mutant, in which importing torch takes longer than the tests.
 """
 
 from __future__ import annotations
@@ -119,9 +119,7 @@ def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
                 yield node, "arithmetic", _text(ast.BinOp(left, OPERATORS[type(op)](), right))
             case ast.BoolOp(op=op, values=values):
                 yield node, "boolean", _text(ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values))
-            case ast.UnaryOp(
-                op=ast.USub(), operand=ast.Constant(value=1)
-            ):  # an axis or a place: 1 may be the last as well
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1)):  # an axis: 1 may be the last as well
                 yield node, "constant", "0"
             case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
                 yield node, "sign or not", _text(operand)

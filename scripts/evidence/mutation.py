@@ -1,17 +1,17 @@
 """A random sample of small faults in the rooms that money goes through, and whether their tests notice them.
 
-Each mutant is one changed place of a source file. The tests of its room run on it, those of its module first, until one
-fails. A mutant that all of them pass has survived: it is listed, and judged by hand in equivalent_mutants.yaml where no
-test could tell it from the original.
+Each mutant is one changed place of a source file. The tests of its room that execute the place run on it, quick ones
+and those of its module first, until one fails. A mutant that all of them pass has survived: it is listed, and judged
+by hand in equivalent_mutants.yaml where no test could tell it from the original.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+import resource
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +20,23 @@ import yaml
 
 from finflow.errors import EvidenceError
 from finflow.provenance import code_hash
-from scripts.evidence.mutant_trials import SURVIVED, TIMED_OUT, Trial, load_libraries, run_tests
+from scripts.evidence.mutant_tests import ROOMS, TracedTest, chosen_tests, mutated_paths, room_tests, runs_compiled
+from scripts.evidence.mutant_trials import SURVIVED, TIMED_OUT, Trial, load_libraries, run_tests, trace_tests
 from scripts.evidence.mutants import Mutant, candidates, mutated
-from scripts.evidence.results import grouped, write_result
+from scripts.evidence.results import grouped, kept_result, write_result
 from scripts.evidence.tables import markdown_table, share_interval
 
-__all__ = ["MUTANTS", "ROOMS", "judgements", "mutation_page", "mutation_tables", "sample_mutants", "try_mutants"]
+__all__ = ["MUTANTS", "Trials", "judgements", "mutation_page", "mutation_tables", "sample_mutants"]
 
 MUTANTS = 500
 SEED = 0
-#: Room -> folders of its tests; of the second kind those count that import from the room.
-ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "ledger": (("tests/ledger",), ("tests/env",)),
-    "env": (("tests/env",), ()),
-    "evaluation/statistics": ((), ("tests/evaluation",)),
-    "guard": (("tests/guard",), ()),
-}
-#: Their processes are slow to start; and a file that is tested by processes alone.
-LEFT_OUT = ("test_browser.py", "test_reward_queue.py", "reward_queue.py")
 JUDGED = Path(__file__).parent / "equivalent_mutants.yaml"
 Run = Callable[..., Trial]
+Trace = Callable[..., list[TracedTest]]
 Result = dict[str, Any]
 
 
-def mutation_page(root: Path, path: Path, count: int) -> str:
+def mutation_page(root: Path, path: Path, folder: Path, count: int) -> str:
     """Try what has no result yet, and return the tables.
 
     Parameters
@@ -52,23 +45,21 @@ def mutation_page(root: Path, path: Path, count: int) -> str:
         Of the repository.
     path : Path
         Of the JSON file of results; rewritten after each mutant, so that an interrupted run goes on there.
+    folder : Path
+        Keeps which lines each test executes.
     count : int
         Of the sample.
     """
-    stored: Result = (
-        json.loads(path.read_text("utf-8")) if path.is_file() else {"seconds": {"clock": 0.0}, "mutants": []}
-    )
-    began = time.monotonic()
+    kept: list[Result] = json.loads(path.read_text("utf-8"))["mutants"] if path.is_file() else []
 
     def save(results: list[Result]) -> None:
-        seconds = {"clock": round(stored["seconds"]["clock"] + time.monotonic() - began)}
-        write_result(path, {"code": code_hash(), "seconds": seconds, "mutants": results})
+        write_result(path, {"code": code_hash(), "mutants": results})
 
-    results = try_mutants(root, count, stored["mutants"], save)
-    kept = json.loads(path.read_text("utf-8"))
+    load_libraries()
+    results = Trials(root, folder).try_missing(count, kept, save)
     found = {room: candidates for room, (candidates, _) in sample_mutants(root, count).items()}
-    made = f"\nCode {kept['code']}; {kept['seconds']['clock']:,} s.\n"
-    return mutation_tables(results, found, judgements()) + made
+    code = json.loads(path.read_text("utf-8"))["code"]
+    return mutation_tables(results, found, judgements()) + f"\nCode {code}.\n"
 
 
 def sample_mutants(root: Path, count: int) -> dict[str, tuple[int, list[Mutant]]]:
@@ -90,53 +81,86 @@ def sample_mutants(root: Path, count: int) -> dict[str, tuple[int, list[Mutant]]
 
 
 def _candidates_of(root: Path, room: str) -> list[Mutant]:
-    paths = [path for path in sorted((root / "finflow" / room).rglob("*.py")) if path.name not in LEFT_OUT]
-    return [one for path in paths for one in candidates(path, root)]
+    return [one for path in mutated_paths(root, room) for one in candidates(path, root)]
 
 
-def try_mutants(
-    root: Path, count: int, kept: Sequence[Result], save: Callable[[list[Result]], None], run: Run = run_tests
-) -> list[Result]:
-    """Run the tests on every mutant of the sample that has no result yet.
-
-    A mutant that was killed stays so while its file is the same; a survivor is tried again when the tests changed.
+class Trials:
+    """Runs the tests of each room on its mutants.
 
     Parameters
     ----------
     root : Path
-    count : int
-        Of the sample.
-    kept : sequence of mapping
-        Earlier results.
-    save : callable
-        Called with all results after each mutant.
-    run : callable
-        `run_tests`.
-
-    Raises
-    ------
-    EvidenceError
-        If the tests fail on the original.
+        Of the repository.
+    folder : Path
+        Keeps which lines each test executes.
+    run, trace : callable
+        `run_tests` and `trace_tests`.
     """
-    load_libraries()
-    known = {_key(one): one for one in kept}
-    results: list[Result] = []
-    for room, (_, mutants) in sample_mutants(root, count).items():
-        tests = room_tests(root, room)
-        state = _hash(*(root / test for test in tests))
-        clean: Trial | None = None
-        for one in mutants:
-            source = _hash(root / one.path)
-            result = known.get(_key({**one.describe(), "source": source}))
-            if result is None or (result["status"] == SURVIVED and result["tests"] != state):
-                clean = clean or _clean(root, room, tests, run)
-                trial = _try(root, one, tests, clean, run)
-                found = {"status": trial.status, "by": trial.by, "seconds": trial.seconds}
-                result = {"room": room, **one.describe(), "source": source, "tests": state, **found}
-            results.append(result)
-            save([*results, *_later(kept, results)])
-    save(results)
-    return results
+
+    def __init__(self, root: Path, folder: Path, run: Run = run_tests, trace: Trace = trace_tests) -> None:
+        self.root, self.folder = root, folder
+        self._run, self._trace = run, trace
+
+    def try_missing(self, count: int, kept: Sequence[Result], save: Callable[[list[Result]], None]) -> list[Result]:
+        """Try every mutant of the sample that has no result yet.
+
+        A mutant that was killed stays so while its file is the same; a survivor is tried again when the tests changed.
+
+        Parameters
+        ----------
+        count : int
+            Of the sample.
+        kept : sequence of mapping
+            Earlier results.
+        save : callable
+            Called with all results after each mutant.
+        """
+        known = {_key(one): one for one in kept}
+        results: list[Result] = []
+        for room, (_, mutants) in sample_mutants(self.root, count).items():
+            state = _hash(self.root / test for test in room_tests(self.root, room))
+            for one in mutants:
+                source = _hash([self.root / one.path])
+                result = known.get(_key({**one.describe(), "source": source}))
+                if result is None or (result["status"] == SURVIVED and result["tests"] != state):
+                    result = {"room": room, **one.describe(), "source": source, "tests": state, **self._try(room, one)}
+                    save([*results, result, *_later(kept, [*results, result])])
+                results.append(result)
+        save(results)
+        return results
+
+    def _try(self, room: str, one: Mutant) -> Result:
+        compiled = not runs_compiled(self.root, one.path)
+        tests = chosen_tests(self.root, one, self._traced(room, compiled))
+        timeout = 3.0 * sum(test.seconds for test in tests) + 30.0
+        source = mutated(one, (self.root / one.path).read_bytes())
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        trial = self._run(self.root, [test.name for test in tests], one.path, source, timeout, compiled)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return {"status": trial.status, "by": trial.by, "seconds": round(used, 2), "chosen": len(tests)}
+
+    def _traced(self, room: str, compiled: bool) -> list[TracedTest]:
+        """The tests of a room on the original, with the lines that each executes.
+
+        Raises
+        ------
+        EvidenceError
+            If one fails, compiled; those that fail when functions run as plain Python are left out later.
+        """
+        files, sources = room_tests(self.root, room), mutated_paths(self.root, room)
+        stamp = {"state": _hash([*(self.root / file for file in files), *sources])}
+
+        def make() -> Result:
+            return {"tests": [asdict(test) for test in self._trace(self.root, files, sources, compiled)]}
+
+        name = f"{room.replace('/', '-')}{'' if compiled else '-not-compiled'}.json"
+        tests = [TracedTest(**test) for test in kept_result(self.folder / name, stamp, make)["tests"]]
+        failed = [test.name for test in tests if not test.passed]
+        if failed and compiled:
+            (self.folder / name).unlink()
+            raise EvidenceError(f"tests of {room} fail without a mutant: {', '.join(failed)}")
+        return tests
 
 
 def _later(kept: Sequence[Result], results: Sequence[Result]) -> list[Result]:
@@ -145,35 +169,11 @@ def _later(kept: Sequence[Result], results: Sequence[Result]) -> list[Result]:
     return [one for one in kept if _key(one) not in done]
 
 
-def _clean(root: Path, room: str, tests: Sequence[str], run: Run) -> Trial:
-    """The tests on the original, which they have to pass."""
-    clean = run(root, tests)
-    if clean.status != SURVIVED:
-        raise EvidenceError(f"the tests of {room} fail without a mutant: {clean.by or clean.status}")
-    return clean
-
-
-def _try(root: Path, one: Mutant, tests: Sequence[str], clean: Trial, run: Run) -> Trial:
-    module = re.compile(re.escape(".".join(Path(one.path).with_suffix("").parts)).replace(r"\.__init__", ""))
-    nearest = [test for test in tests if module.search((root / test).read_text("utf-8"))]
-    ordered = [*nearest, *(test for test in tests if test not in nearest)]
-    return run(root, ordered, one.path, mutated(one, (root / one.path).read_bytes()), 3.0 * clean.seconds + 30.0)
-
-
-def room_tests(root: Path, room: str) -> list[str]:
-    """Files of tests of a room, from the root."""
-    own, shared = ROOMS[room]
-    imported = f"finflow.{room.replace('/', '.')}"
-    paths = [path for folder in (*own, *shared) for path in sorted((root / folder).rglob("test_*.py"))]
-    names = [path.relative_to(root).as_posix() for path in paths if path.name not in LEFT_OUT]
-    return [name for name in names if name.startswith(own) or imported in (root / name).read_text("utf-8")]
-
-
 def _key(one: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(one[name] for name in ("path", "start", "stop", "after", "source"))
 
 
-def _hash(*paths: Path) -> str:
+def _hash(paths: Iterable[Path]) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
@@ -191,7 +191,7 @@ def mutation_tables(
     Parameters
     ----------
     results : sequence of mapping
-        Of `try_mutants`.
+        Of `Trials.try_missing`.
     found : mapping
         Room -> number of candidates.
     judged : mapping
@@ -201,7 +201,7 @@ def mutation_tables(
     rows = [_row(room, found[room], own, judged) for room, own in rooms if own]
     rows.append(_row("all", sum(found.values()), results, judged))
     heads = ("room", "candidates", "tried", "killed", "of these by time", "survived", "equivalent", "share killed")
-    table = markdown_table((*heads, "without the equivalent"), rows)
+    table = markdown_table((*heads, "without the equivalent", "seconds a mutant", "seconds"), rows)
     survivors = [one for one in results if one["status"] == SURVIVED]
     listed = [
         [
@@ -221,7 +221,9 @@ def _row(room: str, found: int, own: Sequence[Result], judged: Mapping[tuple[str
     equivalent = sum(_text(one) in judged for one in survived)
     killed, late = len(own) - len(survived), sum(one["status"] == TIMED_OUT for one in own)
     shares = [share_interval(killed, count) if count else "-" for count in (len(own), len(own) - equivalent)]
-    return [room, found, len(own), killed, late, len(survived), equivalent, *shares]
+    seconds = sum(one["seconds"] for one in own)
+    times = [f"{seconds / len(own):.1f}", f"{seconds:,.0f}"]
+    return [room, found, len(own), killed, late, len(survived), equivalent, *shares, *times]
 
 
 def _text(one: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from finflow.errors import EvidenceError
+from scripts.evidence.mutant_tests import ROOMS, TracedTest, chosen_tests, room_tests, runs_compiled
 from scripts.evidence.mutant_trials import KILLED, SURVIVED, TIMED_OUT, Trial
 from scripts.evidence.mutants import Mutant, candidates, mutated
-from scripts.evidence.mutation import ROOMS, judgements, mutation_tables, room_tests, sample_mutants, try_mutants
+from scripts.evidence.mutation import Trials, judgements, mutation_tables, sample_mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = '''"""Text 1 < 2."""
@@ -79,58 +80,93 @@ def test_tests_run_on_the_mutant_in_another_process() -> None:
     script = (
         "import sys; from pathlib import Path\n"
         "from scripts.evidence.mutants import candidates, mutated\n"
-        "from scripts.evidence.mutant_trials import load_libraries, run_tests\n"
+        "from scripts.evidence.mutant_tests import chosen_tests\n"
+        "from scripts.evidence.mutant_trials import load_libraries, run_tests, trace_tests\n"
         "if __name__ == '__main__':\n"
-        "    root, path, tests = Path(sys.argv[1]), 'finflow/ledger/costs.py', ['tests/ledger/test_costs.py']\n"
+        "    root, path, files = Path(sys.argv[1]), 'finflow/ledger/costs.py', ['tests/ledger/test_costs.py']\n"
         "    load_libraries()\n"
         "    source = (root / path).read_bytes()\n"
         "    total = 'self.rate * xp.sum(xp.abs(trades), axis=-1)'\n"
         "    (found,) = [one for one in candidates(root / path, root) if one.before == total]\n"
+        "    traced = trace_tests(root, files, [root / path])\n"
+        "    names = [test.name for test in chosen_tests(root, found, traced)]\n"
+        "    print(0 < len(names) < len(traced))\n"
         "    for content in (mutated(found, source), source + b'# the same\\n'):\n"
-        "        print(run_tests(root, tests, path, content).status)\n"
+        "        print(run_tests(root, names, path, content).status)\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", script, str(ROOT)], capture_output=True, text=True, check=False, cwd=ROOT
     )
-    assert ended.stdout.split() == [KILLED, SURVIVED], ended.stderr
+    assert ended.stdout.split() == ["True", KILLED, SURVIVED], ended.stderr
+
+
+def test_tests_that_execute_the_line_are_chosen_quick_and_near_ones_first() -> None:
+    (one, *_) = [one for one in sample_mutants(ROOT, 500)["guard"][1] if one.path.endswith("/signals.py")]
+    here = {one.path: [one.line]}
+    near, far = "tests/guard/test_stability.py", "tests/guard/test_capture.py"
+    assert "finflow.guard.signals" in (ROOT / near).read_text("utf-8")
+    assert "finflow.guard.signals" not in (ROOT / far).read_text("utf-8")
+    tests = [
+        TracedTest(f"{far}::quick", True, 0.1, here),
+        TracedTest(f"{near}::slow", True, 9.0, here),
+        TracedTest(f"{near}::quick", True, 0.2, here),
+        TracedTest(f"{near}::elsewhere", True, 0.1, {one.path: [10**6]}),
+        TracedTest(f"{near}::failed", False, 0.1, here),
+    ]
+    names = [test.name for test in chosen_tests(ROOT, one, tests)]
+    assert names == [f"{near}::quick", f"{far}::quick", f"{near}::slow"]
+    assert [test.name for test in chosen_tests(ROOT, one, tests[3:])] == [f"{near}::elsewhere"]
+
+
+def test_what_compiled_functions_take_from_a_file_is_not_taken_from_their_cache() -> None:
+    assert runs_compiled(ROOT, "finflow/ledger/compiled.py")
+    assert runs_compiled(ROOT, "finflow/ledger/constraints.py")
+    assert not runs_compiled(ROOT, "finflow/ledger/costs.py")
 
 
 class _Tests:
     """Stands for running tests: says what it was asked, and answers as it is told."""
 
-    def __init__(self, status: str = KILLED, clean: str = SURVIVED) -> None:
+    def __init__(self, status: str = KILLED, clean: bool = True) -> None:
         self.status, self.clean, self.asked = status, clean, 0
 
-    def __call__(self, root: Path, tests: Any, path: str = "", source: bytes = b"", timeout: float = 0.0) -> Trial:
-        self.asked += bool(path)
-        return Trial(self.status if path else self.clean, "a test" if self.status == KILLED else "", 1.0)
+    def run(self, root: Path, tests: Any, path: str, source: bytes, timeout: float, compiled: bool) -> Trial:
+        assert source != (root / path).read_bytes()
+        self.asked += 1
+        return Trial(self.status, "a test" if self.status == KILLED else "", 1.0)
+
+    def trace(self, root: Path, files: list[str], sources: list[Path], compiled: bool) -> list[TracedTest]:
+        return [TracedTest(f"{file}::test", self.clean, 0.1, {}) for file in files]
 
 
-def test_a_killed_mutant_is_tried_once_and_a_survivor_again_when_tests_change() -> None:
+def test_a_killed_mutant_is_tried_once_and_a_survivor_again_when_tests_change(tmp_path: Path) -> None:
     saved: list[list[dict[str, Any]]] = []
-    run = _Tests()
-    results = try_mutants(ROOT, 8, [], saved.append, run)
-    assert run.asked == len(results) == 8
+    tests = _Tests()
+    trials = Trials(ROOT, tmp_path, tests.run, tests.trace)
+    results = trials.try_missing(8, [], saved.append)
+    assert tests.asked == len(results) == 8
     assert saved[-1] == results
-    again = _Tests()
-    assert try_mutants(ROOT, 8, results, saved.append, again) == results
-    assert again.asked == 0
-    survived = [{**one, "status": SURVIVED, "tests": "earlier"} for one in results]
-    try_mutants(ROOT, 8, survived, saved.append, again)
-    assert again.asked == 8
+    assert trials.try_missing(8, results[:5], saved.append) == results
+    assert tests.asked == 8 + 3
+    survived = [{**one, "status": SURVIVED} for one in results]
+    assert trials.try_missing(8, survived, saved.append) == survived
+    trials.try_missing(8, [{**one, "tests": "earlier"} for one in survived], saved.append)
+    assert tests.asked == 8 + 3 + 8
 
 
-def test_tests_that_fail_without_a_mutant_are_an_error() -> None:
-    with pytest.raises(EvidenceError, match="the tests of ledger fail without a mutant"):
-        try_mutants(ROOT, 8, [], lambda _: None, _Tests(clean=KILLED))
+def test_tests_that_fail_without_a_mutant_are_an_error(tmp_path: Path) -> None:
+    tests = _Tests(clean=False)
+    with pytest.raises(EvidenceError, match="tests of ledger fail without a mutant: tests/ledger/"):
+        Trials(ROOT, tmp_path, tests.run, tests.trace).try_missing(20, [], lambda _: None)
 
 
 def test_the_page_counts_survivors_and_leaves_equivalent_ones_out() -> None:
-    one = {"room": "ledger", "path": "a.py", "line": 3, "kind": "constant", "before": "1", "by": ""}
+    one = {"room": "ledger", "path": "a.py", "line": 3, "kind": "constant", "before": "1", "seconds": 2.0}
     results = [{**one, "after": str(k), "status": KILLED} for k in range(7)]
     results += [{**one, "after": "7", "status": TIMED_OUT}, *({**one, "after": k, "status": SURVIVED} for k in "89")]
     lines = mutation_tables(results, {"ledger": 40}, {("a.py", "1", "8"): "it is the same"}).splitlines()
     assert lines[2].startswith("| ledger | 40 | 10 | 8 | 1 | 2 | 1 | 80.0% (44.4% to 97.5%) | 88.9% (")
+    assert lines[2].endswith("| 2.0 | 20 |")
     assert "| a.py:3 | constant | `1` | `8` | it is the same |" in lines
 
 
