@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import io
 import math
 import os
 import re
@@ -54,6 +56,9 @@ LONGEST = (
     "test_evidence",
     "test_audited_source",
 )
+
+#: A PNG of one white pixel.
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg==")
 
 # A slow or busy machine must not fail a property, and a failure must come back on the next run.
 hypothesis.settings.register_profile("finflow", deadline=None, derandomize=True, max_examples=50)
@@ -145,6 +150,54 @@ def check_numbers(page: Page, content: Any) -> int:
         decimals = len(text.partition(".")[2])
         assert math.isclose(float(text), value * shown.scale, rel_tol=1e-12, abs_tol=0.5000001 * 10.0**-decimals), shown
     return len(page.numbers)
+
+
+class Drawing(NamedTuple):
+    """What draws the pages of finflow: matplotlib's method that makes an image, and the tear sheet of quantstats."""
+
+    save: Callable[..., None]
+    tear_sheet: Callable[..., str]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _drawing() -> Iterator[Drawing]:
+    """Images of one pixel and no tear sheet, unless a test asks: they are most of a short training with its report."""
+    from matplotlib.figure import Figure
+
+    from finflow.evaluation.report import tearsheet
+
+    real = Drawing(Figure.savefig, tearsheet.tear_sheet)
+
+    def save(figure: Figure, target: Any, **options: Any) -> None:
+        if options.get("format") == "png" and isinstance(target, io.BytesIO):
+            target.write(PIXEL)
+        else:
+            real.save(figure, target, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save)
+        patch.setattr(tearsheet, "tear_sheet", lambda agent, baseline: "<p>tear sheet</p>")
+        yield real
+
+
+@pytest.fixture(scope="module")
+def images(_drawing: Drawing) -> Iterator[None]:
+    """Images as finflow draws them, from here to the end of a test file."""
+    from matplotlib.figure import Figure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", _drawing.save)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tear_sheets(_drawing: Drawing, images: None) -> Iterator[None]:
+    """Tear sheets as quantstats makes them, and images, from here to the end of a test file."""
+    from finflow.evaluation.report import tearsheet
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tearsheet, "tear_sheet", _drawing.tear_sheet)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from matplotlib import image
 from finflow.evaluation.analysis.sweeps import section as sweeps_section
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds, make
-from finflow.evaluation.report import report
 from finflow.evaluation.report.figures import equity
 from finflow.evaluation.report.page import figure_section
 from finflow.evaluation.report.report import ReportData, write_report
@@ -30,6 +29,8 @@ from finflow.evaluation.statistics.configuration_choice import DailyReturns, cho
 from finflow.evaluation.statistics.run_statistics import Estimate
 from finflow.evaluation.statistics.significance_tests import Resampling
 from tests.browser import DESK, PAPER, PHONE, Browser, open_browser
+
+pytestmark = pytest.mark.usefixtures("images")
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +46,12 @@ def folder(
     report_data: Callable[..., ReportData],
     process_of: Callable[..., Any],
     context_of: Callable[..., ComparisonContext],
+    images: None,
 ) -> Path:
     """A report with figures, tables that are wider than a phone, and a section of its own."""
     context = context_of(process_of(), range(300, 700), "risk-parity", "equal-weight", "buy-and-hold")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report.tearsheet, "tear_sheet", lambda agent, baseline: "<p>tear sheet</p>")
-        folder = tmp_path_factory.mktemp("opened") / "reports"
-        write_report(folder, report_data(sections=(sweeps_section(context),)))
+    folder = tmp_path_factory.mktemp("opened") / "reports"
+    write_report(folder, report_data(sections=(sweeps_section(context),)))
     return folder
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from finflow.evaluation.analysis.training_sections import generalisation_section
 from finflow.evaluation.report.report_numbers import look_up
@@ -33,6 +34,7 @@ def rows() -> pd.DataFrame:
     return pd.DataFrame([points[0], {"phase": "online", "update": 150, "q_loss": 0.1}, *points[1:]])
 
 
+@pytest.mark.usefixtures("images")
 def test_first_best_and_last_point_are_shown() -> None:
     found = generalisation_section(rows())
     assert found is not None

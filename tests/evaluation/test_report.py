@@ -30,6 +30,8 @@ from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.evaluation.statistics.verdict import Reason
 
+pytestmark = pytest.mark.usefixtures("tear_sheets")
+
 STYLE = Path(page.__file__).parent / "templates" / "style.css"
 FIGURES = [
     *("equity", "sharpe", "drawdown", "rolling", "monthly", "costs", "weights", "gate", "experts", "overfitting"),
@@ -39,7 +41,7 @@ ALWAYS = ["equity", "sharpe", "drawdown", "rolling", "monthly", "costs", "weight
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, report_data: Callable[..., ReportData]) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, report_data: Callable[..., ReportData], tear_sheets: None) -> Path:
     """A report with everything in it, written once."""
     folder = tmp_path_factory.mktemp("report") / "reports"
     settings, level = dict(matplotlib.rcParams), logging.getLogger("matplotlib.font_manager").level

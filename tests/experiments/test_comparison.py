@@ -69,6 +69,7 @@ def write_run(
     return folder
 
 
+@pytest.mark.usefixtures("images")
 def test_runs_stand_side_by_side_with_their_own_numbers(
     tmp_path: Path,
     read_page: Callable[[str], Any],

@@ -125,6 +125,7 @@ def planted(folder: Path, later: float) -> Path:
 
 
 @pytest.mark.learning
+@pytest.mark.usefixtures("images")
 def test_after_a_change_of_regime_the_new_agent_replaces_the_old_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

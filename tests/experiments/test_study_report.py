@@ -87,6 +87,7 @@ def test_the_page_stands_alone_and_believes_nobody() -> None:
     assert re.findall(r'(?:src|href)="(?!data:|#)', page) == []
 
 
+@pytest.mark.usefixtures("images")
 @pytest.mark.parametrize(
     ("objective", "views"),
     [

@@ -18,6 +18,7 @@ TENSOR = "bcell/policy/gate.weight"
 LATEST = "checkpoint_latest.safetensors"
 
 
+@pytest.mark.usefixtures("images")
 @pytest.mark.parametrize("part", runs.PARTS)
 def test_a_run_comes_out_as_it_was_kept(part: str) -> None:
     expected = runs.kept(part)

@@ -101,6 +101,7 @@ def test_decisions_and_paper_accounts_share_a_log(trained: Trained) -> None:
     ) == len(entries)
 
 
+@pytest.mark.usefixtures("images")
 def test_the_page_agrees_with_its_numbers(trained: Trained) -> None:
     assert trained.paper("--from", FIRST, "--until", UNTIL) == 0
     folder = trained.run / "trading" / "paper" / FIRST

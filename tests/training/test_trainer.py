@@ -40,8 +40,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], M
 
 
 @pytest.fixture(scope="module")
-def whole(tiny: Make) -> Whole:
-    """Trained once for all tests."""
+def whole(tiny: Make, tear_sheets: None) -> Whole:
+    """Trained once for all tests, with everything that a report has."""
     trainer = FinFlowTrainer(tiny())
     return Whole(trainer, trainer.train())
 
@@ -91,7 +91,10 @@ def test_a_run_writes_what_was_promised(whole: Whole) -> None:
     for name in ("config.yaml", "manifest.json", "dataset.json", "metrics.jsonl", "console.log", "reports/report.html"):
         assert (folder / name).stat().st_size > 0, name
     assert list(folder.glob("events.out.tfevents.*"))
-    assert list((folder / "reports").glob("*.png"))
+    for path in (folder / "reports").glob("*.png"):
+        assert path.stat().st_size > 5000, path.name
+    assert (folder / "reports" / "equity.png").exists()
+    assert "quantstats" in (folder / "reports" / "tearsheet.html").read_text("utf-8").lower()
     kept = sorted(path.name for path in (folder / "models").glob("checkpoint_[0-9]*"))
     assert len(kept) == trainer.config.train.max_checkpoints
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
