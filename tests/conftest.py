@@ -152,6 +152,16 @@ def check_numbers(page: Page, content: Any) -> int:
     return len(page.numbers)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_core() -> Iterator[None]:
+    """One processor core, unless a test asks for two: other tests are on the other, and forking for it costs more."""
+    from finflow import cores
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cores, "available_cores", lambda: 1)
+        yield
+
+
 class Drawing(NamedTuple):
     """What draws the pages of finflow: matplotlib's method that makes an image, and the tear sheet of quantstats."""
 

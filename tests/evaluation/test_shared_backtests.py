@@ -48,6 +48,7 @@ def test_a_single_kind_of_strategy_needs_no_second_process(monkeypatch: pytest.M
     def refuse(*_: Any) -> Any:
         raise AssertionError("a process was forked")
 
+    monkeypatch.setattr(cores, "_has_second_core", lambda: True)
     monkeypatch.setattr(cores, "_fork", refuse)
     chosen: list[Strategy] = [EqualWeight(), SixtyForty()]
     assert [one.name for one in run_shared_backtests(made_process(), WINDOW, chosen)] == [one.name for one in chosen]
