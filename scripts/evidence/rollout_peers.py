@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from scripts.evidence.optimality import ALGORITHMS, peers_on
 from scripts.evidence.rollouts import PLANTED, PREFIX, planted_variants
 from scripts.evidence.tables import markdown_table, mean_interval
@@ -66,17 +68,18 @@ def rollout_peers_table(results: Sequence[Mapping[str, Any]], peers: Sequence[Ma
     """
     heads = ["market", "default"]
     for algorithm in ALGORITHMS:
-        heads += [algorithm.upper(), "best look", "turnover", "seconds"]
+        heads += ["samples", algorithm.upper(), "best look", "turnover", "seconds"]
     rows = []
     for kind in PLANTED if peers else ():
         row = [kind, mean_interval([one["end"] for one in results if one["variant"] == PREFIX + kind])]
         for algorithm in ALGORITHMS:
             own = [one for one in peers if (one["market"], one["algorithm"]) == (kind, algorithm)]
+            turnover, seconds = [one["turnover"] for one in own], [one["seconds"]["processor"] for one in own]
             row += [
+                str(len(own)),
                 mean_interval([one["curve"][-1][1] for one in own]),
                 mean_interval([max(score for _, score in one["curve"]) for one in own]),
-                mean_interval([one["turnover"] for one in own]),
-                mean_interval([one["seconds"]["processor"] for one in own]),
+                *(f"{np.mean(values):.0f}" if values else "-" for values in (turnover, seconds)),
             ]
         rows.append(row)
     return markdown_table(heads, rows)

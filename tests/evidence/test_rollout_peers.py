@@ -37,7 +37,7 @@ def test_peers_learn_for_a_multiple_of_our_time_and_stand_beside_the_default(tmp
     assert len(kept) == len(found)
     assert all(one in kept for one in found)
     lines = rollout_peers_table(RESULTS, kept).splitlines()
-    assert lines[2] == "| constant-drift | 0.90 | 0.10 | 0.30 | 40.00 | 20.00 | 0.10 | 0.30 | 40.00 | 20.00 |"
+    assert lines[2] == "| constant-drift | 0.90 | 1 | 0.10 | 0.30 | 40 | 20 | 1 | 0.10 | 0.30 | 40 | 20 |"
 
 
 def test_without_peers_the_table_is_empty() -> None:
