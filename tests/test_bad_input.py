@@ -332,7 +332,7 @@ def test_a_damaged_dataset_is_found_before_a_resumed_run_is_touched(
     dataset.write_bytes(dataset.read_bytes()[:5000])
     for arguments in (TRAIN, ("--mode", "train", "--resume", "run")):
         said = refused(capsys, *arguments)
-        assert f"{dataset} is not a whole finflow dataset" in said
+        assert f"{dataset} is not a complete finflow dataset" in said
         assert "delete it, or collect it anew with --recollect" in said
 
 
@@ -429,7 +429,7 @@ def test_a_disk_that_fills_up_leaves_the_last_checkpoint_to_go_on_from(
     said = refusal(capsys, *TRAIN)
     (folder,) = (desk / "logs").iterdir()
     assert "No space left on device; " in said
-    assert said.endswith(f"go on with: python main.py --mode train --resume {folder.relative_to(desk)}\n")
+    assert said.endswith(f"continue with: python main.py --mode train --resume {folder.relative_to(desk)}\n")
     assert not list(desk.rglob("*.tmp"))
     for path in (folder / "models").iterdir():
         assert read_tensors(path)[1]["training"]["counters"]["update"] == 7
@@ -468,7 +468,7 @@ def test_ctrl_c_writes_a_checkpoint_from_which_the_run_goes_on(desk: Path, capsy
     assert process.returncode == 130
     asked, end = said.strip().splitlines()
     assert asked == "stopping after the next update; once more to stop at once"
-    assert end == f"stopped; to go on: python main.py --mode train --resume {folder.relative_to(desk)}"
+    assert end == f"stopped; to continue: python main.py --mode train --resume {folder.relative_to(desk)}"
     latest = folder / "models" / "checkpoint_latest.safetensors"
     counters = read_tensors(latest)[1]["training"]["counters"]
     assert counters["phase"] == "online"
@@ -487,7 +487,7 @@ def test_ctrl_c_in_the_final_evaluation_stops_at_once(desk: Path) -> None:
     _, said = process.communicate(timeout=60)
     (folder,) = (desk / "logs").iterdir()
     assert (process.returncode, said.count("\n")) == (130, 1)
-    assert said.startswith("stopped; to go on: ")
+    assert said.startswith("stopped; to continue: ")
     assert not (folder / "reports").exists()
     assert not list(desk.rglob(".*"))
 
@@ -501,5 +501,5 @@ def test_ctrl_c_before_the_first_checkpoint_leaves_nothing(
     monkeypatch.setattr("finflow.training.data.offline_data.collect", press_twice)
     before = content(desk)
     said = refusal(capsys, *TRAIN, status=130)
-    assert said == "stopped before the first checkpoint: nothing to go on from\n"
+    assert said == "stopped before the first checkpoint: nothing to continue from\n"
     assert content(desk) == before

@@ -37,36 +37,36 @@ from finflow.cli.runs import run_protocol, run_search, search_configuration, tra
 from finflow.cli.trading import run_decision, run_paper
 
 DESCRIPTION = """\
-finflow trains a portfolio agent on a market, and answers whether it is worth trading: after
-costs, on dates it never saw, against strong classical portfolios."""
+finflow trains a portfolio agent on a market and tests whether it beats strong classical
+portfolios after costs, out of sample."""
 
 MORE = """\
 modes:
   train      prices, behaviour data, offline learning, online fine-tuning, evaluation, report
-  evaluate   judge a trained agent (--resume) on the test window, and write its report; with
-             --protocol walk-forward or cpcv: train anew for every fold before that window
+  evaluate   evaluate a trained agent (--resume) on the test window, and write its report; with
+             --protocol walk-forward or cpcv: train a new agent for every fold before that window
   backtest   the same for an agent (--resume) or for a named strategy (--strategy), always with
              other costs, lags and capital, stress periods, and tables of trades and holdings
-  tune       search for better values of configuration keys, on validation alone: trains many agents
-             (--n-trials, --objective), and writes the best configuration; --resume goes on with a study
+  tune       search for better values of configuration keys, on validation only: trains many agents
+             (--n-trials, --objective), and writes the best configuration; --resume continues a study
   explain    why an agent (--resume) traded on a date of its test window (--date): gate, experts, aim,
              the features that moved it, and what one changed feature (--what-if) would have done
-  compare    several runs side by side: metrics with intervals, verdicts, equity, differences of
-             configuration; runs that differ by the seed alone are taken together; and what choosing
-             the best of them is worth: probability of overfitting, its verdict as the best of several
-  decide     what to hold and to trade now: the newest prices, checked; target weights, orders, reasons
+  compare    compare several runs: metrics with intervals, verdicts, equity, differences of
+             configuration; runs that differ by the seed alone are grouped; and the selection of the
+             best run: its probability of overfitting, and its verdict as the best of several
+  decide     portfolio and orders of today: checks the newest prices; target weights, orders, reasons
              (--resume; --holdings, --cash or the log of earlier decisions say what is held)
-  paper      the agent (--resume) day by day on the ledger, from --from on, each evening with what was known
-             then; a log that a stop leaves whole, and a test against what the backtest led one to expect;
-             with --broker alpaca: one decision an evening for an account at Alpaca
+  paper      trade the agent (--resume) on paper, day by day from --from on, with the information of each
+             evening; logs every decision, and tests the account against its backtest; with --broker
+             alpaca: one decision an evening for an account at Alpaca
   retrain    train the agent (--resume) further on the newest prices, compare both on bars that neither was
-             trained on, and answer keep or replace; the old run is left as it is
-  audit      prove that nothing looks ahead: data, features, environment, strategies (and your
-             own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
+             trained on, and answer keep or replace; the old run is not changed
+  audit      test for look-ahead: data, features, environment, strategies (and your own,
+             --strategy), behaviour data, and an agent (--resume); exit status 2 if there is any
   prefer     compare pairs of segments of strategies on a local web page (--ask), have a judge compare them
              (--judge), or learn from files of them (--learn): a reward model, or an agent (--resume) itself
              (--method dpo or simpo)
-  inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
+  inspect    show the contents of a run's checkpoints, and verify them; exit status 2 if one is damaged
   demo       all of train, reduced to about a minute, without a network
 
 examples:
@@ -90,9 +90,9 @@ examples:
   python main.py --mode prefer --judge mean-variance --pairs 2000 --output pairs.jsonl
   python main.py --mode inspect logs/20260131_120000
 
-A value comes from the command line (what is given last counts), then from environment
+A value comes from the command line (the last one counts), then from environment
 variables such as FINFLOW_BCELL__CQL_ALPHA=10, then from the file, then from the defaults.
-With --resume, the configuration in the checkpoint stands in for the defaults."""
+With --resume, the configuration in the checkpoint replaces the defaults."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

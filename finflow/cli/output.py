@@ -160,9 +160,9 @@ def show_audit(findings: Sequence[Finding]) -> None:
         print(f"\n{rows:,} rows compared bit for bit, with other futures after {len(set(dates))} dates")
     print("a row may use bars up to its own date, a decision up to the fill less the lag; see docs/reference/audit.md")
     if any(finding.probe == "opened" for finding in findings):
-        print("what was opened is noted and not audited: only what comes of it is")
+        print("opened files and connections are listed and not audited; only outputs are")
     if not any(finding.bad for finding in findings):
-        print("nothing looks ahead")
+        print("no look-ahead was found")
 
 
 def audit_lines(findings: Sequence[Finding]) -> list[str]:

@@ -55,9 +55,9 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
             try:
                 outcome = compare_and_train(retraining, resources)
             except KeyboardInterrupt:
-                raise KeyboardInterrupt("stopped; the same command goes on from there") from None
+                raise KeyboardInterrupt("stopped; the same command continues from there") from None
     print("\n".join(retraining_lines(outcome.numbers)))
-    print(f"go on with: {resume_command('decide', outcome.run or run)}")
+    print(f"continue with: {resume_command('decide', outcome.run or run)}")
     show_report(outcome.page)
 
 

@@ -103,12 +103,14 @@ def run_training(
             outcome = trainer.train_offline() if offline_only else trainer.train()
         except KeyboardInterrupt:
             if _has_checkpoint(trainer.run_folder):
-                raise KeyboardInterrupt(f"stopped; to go on: {resume_command('train', trainer.run_folder)}") from None
-            raise KeyboardInterrupt("stopped before the first checkpoint: nothing to go on from") from None
+                raise KeyboardInterrupt(
+                    f"stopped; to continue: {resume_command('train', trainer.run_folder)}"
+                ) from None
+            raise KeyboardInterrupt("stopped before the first checkpoint: nothing to continue from") from None
         except OutputError as error:
             if not _has_checkpoint(trainer.run_folder):
                 raise
-            raise OutputError(f"{error}; then go on with: {resume_command('train', trainer.run_folder)}") from error
+            raise OutputError(f"{error}; then continue with: {resume_command('train', trainer.run_folder)}") from error
         finally:
             trainer.discard_if_unused()
     show_outcome(outcome)
@@ -159,7 +161,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
         try:
             outcomes = run_all(plans, resources)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("stopped; the same command goes on from there") from None
+            raise KeyboardInterrupt("stopped; the same command continues from there") from None
     together = plans[0].folder.parent / f"universes-{mark}"
     _show(plans, outcomes, together, "the evaluated windows, in the path of median Sharpe ratio")
 
@@ -311,6 +313,6 @@ def _with_resume_command(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"stopped; to go on: {resume_command('train', folder)}") from None
+        raise KeyboardInterrupt(f"stopped; to continue: {resume_command('train', folder)}") from None
     except (OutputError, TrainingError) as error:
-        raise type(error)(f"{error}; then go on with: {resume_command('train', folder)}") from error
+        raise type(error)(f"{error}; then continue with: {resume_command('train', folder)}") from error

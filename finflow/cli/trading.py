@@ -96,9 +96,9 @@ def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
         f"value {numbers.value:,.2f}, net {numbers.total_return:+.2%}, Sharpe {sharpe}, turnover {numbers.turnover:.2f}"
     )
     if numbers.outside_since is not None:
-        print(f"warning: since {numbers.outside_since} it is outside of what its backtest led one to expect (5 %)")
+        print(f"warning: since {numbers.outside_since} it is outside the band that its backtest implies (5 %)")
     elif numbers.expected_from:
-        print("it is within what its backtest led one to expect (5 %, at every check)")
+        print("it is within the band that its backtest implies (5 %, at every check)")
     else:
         print("there is no expectation to compare with: the run has no backtest before the account began")
     for remark in outcome.remarks:
@@ -116,7 +116,7 @@ def read_date(text: str, option: str) -> dt.date:
     try:
         return dt.date.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{option} {text!r} is no date: write it as 2020-03-16") from None
+        raise ConfigError(f"{option} {text!r}is not a date: write it as 2020-03-16") from None
 
 
 def decision_lines(decision: Decision) -> list[str]:
@@ -202,6 +202,6 @@ def _follow_up(decision: Decision) -> list[str]:
         source = f"by the {before.source} entered: cash {before.cash:+,.2f} against the plan"
         text = [f"since the decision of {before.date}, {source}"]
     for name, one in before.differences.items():
-        lost = "" if one.shortfall != one.shortfall else f", {one.shortfall:+,.2f} lost to the price"
+        lost = "" if one.shortfall != one.shortfall else f", {one.shortfall:+,.2f} implementation shortfall"
         text.append(f"  {name}: planned {one.planned:+,g}, done {one.done:+,g}{lost}")
     return text

@@ -44,7 +44,7 @@ class AveragingConfig(Section):
         "none", "exponential moving average, or plain mean, of the online policy's weights"
     )
     start: Number = key(0.5, "share of the online updates after which it begins", ge=0, lt=1)
-    decay: Fraction = key(0.999, "of the exponential moving average, per update")
+    decay: Fraction = key(0.999, "decay of the exponential moving average, per update")
 
 
 class ActingConfig(Section):
@@ -79,11 +79,11 @@ class RolloutsConfig(Section):
     """Online learning from exact rollouts, and the evidence from folds that decides how much of it is used."""
 
     horizon: PositiveInt = key(16, "decisions of a rollout, whose exact gradient the policy follows")
-    portfolios: PositiveInt = key(16, "portfolios that are rolled out together in an update")
+    portfolios: PositiveInt = key(16, "portfolios simulated together in an update")
     learning_rate: PositiveShare = key(3e-3, "learning rate of the policy at its largest; a cosine to zero")
     mirrored: Number = key(
         0.5,
-        "weight of bars mirrored around their predicted returns: 0 learns from bars as they were alone, at 0.5 noise "
+        "weight of bars mirrored around their predicted returns: 0 uses the historical bars only, at 0.5 noise "
         "cancels to first order",
         ge=0.0,
         le=0.5,
@@ -100,18 +100,18 @@ class RolloutsConfig(Section):
     actions: Int = key(8, "actions in each state whose exact returns teach the critics", ge=2, le=64)
     blocks: Int = key(
         4,
-        "blocks of the training years that a policy each does not see; the agent is blended with a reference by what "
-        "they gain there; 1 switches this off",
+        "blocks of the training years, each held out from one policy; the out-of-fold gains of these policies set the "
+        "agent's blend with a reference; 1 switches this off",
         ge=1,
         le=20,
     )
     critic_lr: PositiveShare = key(3e-4, "learning rate of the critics at its largest; a cosine to zero")
-    critic_updates: PositiveInt = key(300, "updates of the critics on exact returns, once the policy is decided on")
+    critic_updates: PositiveInt = key(300, "updates of the critics on exact returns, after the choice of the blend")
     pretraining_epochs: Int = key(
         5,
-        "epochs of offline learning without a block, from which that block's policy begins and which is a reference; "
-        "what is held where that is chosen has as many on all data; at most train.offline_training_epochs; 0 begins "
-        "from random weights",
+        "epochs of offline learning without a block, from which that block's policy begins; this pretrained policy is "
+        "also a reference, in the agent with as many epochs on all data; at most train.offline_training_epochs; 0 "
+        "begins from random weights",
         ge=0,
         le=10_000,
     )
@@ -153,7 +153,9 @@ class BCellConfig(Section):
         "mean of its worst share, or its mean under Wang's transform",
     )
     risk_level: PositiveShare = key(0.25, "worst share of outcomes that cvar averages; 1 is neutral")
-    risk_strength: Number = key(0.75, "of wang: above zero risk-averse, below zero risk-seeking", ge=-3, le=3)
+    risk_strength: Number = key(
+        0.75, "risk aversion of wang: above zero risk-averse, below zero risk-seeking", ge=-3, le=3
+    )
     cql_alpha: NonNegativeNumber = key(5.0, "weight of the conservative penalty, in sigma_A")
     cql_mode: Literal["fixed", "lagrange"] = key(
         "fixed", "lagrange tunes the weight, from cql_alpha on, so that the penalty equals cql_gap"
@@ -175,7 +177,7 @@ class BCellConfig(Section):
     expert_ranking: Literal["none", "softmax", "ndcg"] = key(
         "none",
         "offline loss of each expert's ranking of the assets by their returns over objectives.ranking.horizon bars: "
-        "none, ListNet's softmax, or NDCG@K of smooth places",
+        "none, ListNet's softmax, or NDCG@K of smooth ranks",
     )
     expert_ranking_weight: NonNegativeNumber = key(1.0, "its weight")
     gate_balance: NonNegativeNumber = key(

@@ -29,7 +29,7 @@ REWARDS = ("builtin", "ranking", "turnover", "variance", "preference")
 class CostsConfig(Section):
     """Costs beside the flat commission and slippage; zero by default."""
 
-    minimum: NonNegativeNumber = key(0.0, "least commission of each asset traded in a decision, in money")
+    minimum: NonNegativeNumber = key(0.0, "minimum commission of each asset traded in a decision, in money")
     slippage_linear_bps: Number = key(
         0.0, "slippage in proportion to participation, basis points when a trade equals a day's volume", ge=0, le=10_000
     )
@@ -74,7 +74,7 @@ class RankingConfig(Section):
     above_chance: Flag = key(False, "subtract the expectation under a random ranking, so that chance is 0")
     exclude_held: Flag = key(False, "leave out assets that were held before the decision")
     temperature: PositiveNumber = key(
-        0.1, "softness of the places through which gradients pass, in multiples of an equal weight"
+        0.1, "softness of the ranks through which gradients pass, in multiples of an equal weight"
     )
 
 

@@ -44,7 +44,7 @@ class SyntheticConfig(Section):
     """A synthetic market whose best portfolio is known; rates are per bar."""
 
     kind: Literal["lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable"] = key(
-        "lognormal", "price process; exchangeable assets differ in nothing that can be learned"
+        "lognormal", "price process; exchangeable assets have identical distributions"
     )
     assets: Int = key(2, "number of assets", ge=2, le=4)
     bars: Int = key(20_000, "business days, the last of them 2022-12-30", ge=400, le=40_000)
@@ -161,7 +161,7 @@ class FeaturesConfig(Section):
     filters: Literal["none", "momentum", "all"] = key(
         "all",
         "experts that read exponential averages of market-relative returns, with half-lives of .7 to 25 bars; none "
-        "leaves them out, all is for markets whose drifts are hidden, momentum keeps the other experts to their lenses",
+        "leaves them out, all suits markets with hidden drifts, momentum leaves the other experts' lenses unchanged",
     )
     regimes: Flag = key(
         True,

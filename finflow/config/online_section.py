@@ -57,7 +57,7 @@ class OnlineConfig(Section):
     group_noise: NonNegativeInt = key(
         0,
         "decisions over which the effect of every later decision's own noise is followed, at the same prices, and "
-        "taken off group-relative returns: less variance without bias, for one reading of the policy each; 0 is off",
+        "subtracted from group-relative returns: less variance without bias, for one policy evaluation each; 0 is off",
     )
     discount: PositiveShare | None = key(
         None,
@@ -84,13 +84,11 @@ class OnlineConfig(Section):
     kl_target: PositiveNumber = key(0.01, "target of the KL of an update, in nats, with ppo-kl")
     trust_region: PositiveNumber = key(0.01, "largest KL of an update, in nats, with trpo")
     critic_rate: Number = key(3.0, "learning rate of the value function, in multiples of bcell.actor_lr", ge=1, le=10)
-    critic_only_rollouts: NonNegativeInt = key(
-        2, "first rollouts that teach the value function alone, before the policy moves"
-    )
+    critic_only_rollouts: NonNegativeInt = key(2, "first rollouts, which train the value function only")
     reference: Literal["none", "pretrained"] | FilePath = key(
         "none",
         "frozen policy that sac and the on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per "
-        "free dimension on the reward: none, the policy as it was handed over, or any agent's checkpoint, as it is "
+        "free dimension on the reward: none, the policy at the hand-over, or any agent's checkpoint, as it is "
         "deployed",
     )
     reference_control: Literal["fixed", "adaptive", "doubling"] = key(

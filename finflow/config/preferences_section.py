@@ -27,11 +27,14 @@ RULE = re.compile(rf"({'|'.join(MEASURES)})\s*(<=|>=)\s*(-?\d+(?:\.\d+)?(?:e-?\d
 class JudgeConfig(Section):
     """Judge that compares segments."""
 
-    risk_aversion: NonNegativeNumber = key(5.0, "of mean-variance, which is mean less half of it times the variance")
-    temperature: NonNegativeNumber = key(
-        0.0, "of the answers, in deviations of the utility's differences (Bradley-Terry); 0: the better one always"
+    risk_aversion: NonNegativeNumber = key(
+        5.0, "risk aversion of mean-variance: mean less half of it times the variance"
     )
-    mistakes: Number = key(0.0, "share of the answers that are turned round", ge=0, lt=0.5)
+    temperature: NonNegativeNumber = key(
+        0.0,
+        "temperature of the answers, in deviations of utility differences (Bradley-Terry); 0: always the better one",
+    )
+    mistakes: Number = key(0.0, "share of the answers that are reversed", ge=0, lt=0.5)
     rules: tuple[str, ...] = key(
         ("drawdown <= 0.2", "turnover <= 2", "return >= 0"),
         "of the judge rules, in order: MEASURE <= X or MEASURE >= X of drawdown, turnover (a year), volatility (a "
@@ -64,11 +67,11 @@ class RewardModelConfig(Section):
     aggregate: Literal["mean", "minimum", "cautious"] = key(
         "mean", "reward of the ensemble: mean, minimum, or cautious: the mean less deviations of the members"
     )
-    deviations: NonNegativeNumber = key(1.0, "deviations that cautious takes off")
-    margin: NonNegativeNumber = key(0.0, "lead of the better segment's score that the loss asks for, in log odds")
+    deviations: NonNegativeNumber = key(1.0, "deviations that cautious subtracts")
+    margin: NonNegativeNumber = key(0.0, "margin of the loss: target lead of the better segment's score, in log odds")
     epochs: PositiveInt = key(40, "passes over the pairs at most; the best by the calibration pairs is kept")
     batch_size: PositiveInt = key(64, "pairs of a gradient step")
-    learning_rate: PositiveNumber = key(1e-3, "of AdamW")
+    learning_rate: PositiveNumber = key(1e-3, "learning rate of AdamW")
     weight_decay: NonNegativeNumber = key(1e-2, "of AdamW")
     calibration: Number = key(0.15, "share of the pairs for early stopping and the temperature", gt=0, lt=0.5)
     held_out: Number = key(0.15, "share of the pairs for the report alone, drawn at random", gt=0, lt=0.5)
@@ -85,10 +88,10 @@ class PolicyLearningConfig(Section):
         0.1, "weight of the divergence from the reference in DPO, per free dimension; larger stays nearer"
     )
     simpo_beta: PositiveNumber = key(2.0, "scale of SimPO's mean log density, per free dimension of a decision")
-    simpo_margin: NonNegativeNumber = key(0.5, "lead of the better segment that SimPO asks for, in log odds")
+    simpo_margin: NonNegativeNumber = key(0.5, "margin of SimPO: target lead of the better segment, in log odds")
     epochs: PositiveInt = key(40, "passes over the pairs at most; the best by the calibration pairs is kept")
     batch_size: PositiveInt = key(32, "pairs of a gradient step")
-    learning_rate: PositiveNumber = key(1e-3, "of Adam")
+    learning_rate: PositiveNumber = key(1e-3, "learning rate of Adam")
     gradient_norm: PositiveNumber = key(1.0, "longer gradients are shortened to it")
 
 

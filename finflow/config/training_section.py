@@ -86,7 +86,7 @@ class TrainConfig(Section):
     offline_share_start: Share = key(0.75, "share of offline data in the first online batch")
     offline_share_end: Share = key(0.25, "share of offline data in the last online batch")
     warmup_episodes: NonNegativeInt = key(16, "episodes of the pretrained policy before the first update")
-    critic_only_updates: NonNegativeInt = key(500, "online updates before the policy starts to move")
+    critic_only_updates: NonNegativeInt = key(500, "online updates of the critics before the policy is trained")
     actor_ramp_updates: NonNegativeInt = key(
         0, "further online updates over which the policy's learning rate rises to its full value"
     )

@@ -208,7 +208,7 @@ def parameter_norms(groups: Mapping[str, Sequence[Tensor]]) -> dict[str, float]:
 
 
 ADVICE = {
-    "non_finite": "look for prices or rewards that are no numbers, or absurd ones, in the data",
+    "non_finite": "look for missing, infinite or impossibly large prices or rewards in the data",
     "q": "lower bcell.critic_lr or bcell.gamma, or raise bcell.cql_alpha",
     "critic_loss": "lower bcell.critic_lr, or raise train.online_batch_size",
     "critic_gradient": "lower bcell.critic_lr or bcell.gradient_norm",
@@ -249,6 +249,6 @@ def stop_report(reason: str, advice: Sequence[str], statistics: Mapping[str, obj
     state = "Best and latest checkpoint are of healthy states"
     if ADVICE["hacking"] in advice:
         state = "The best checkpoint was chosen by net returns and not by the reward model's score"
-    lines += ["", f"{state}. `events.jsonl` has all that the guard saw."]
+    lines += ["", f"{state}. `events.jsonl` has all events of the guard."]
     lines += ["", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in statistics.items())]
     return "\n".join(lines) + "\n"

@@ -189,9 +189,7 @@ class StabilityMonitor:
         if self.skipped == self.config.skip_limit:
             return [self._event(ALARM, "non_finite", f"{self.skipped} updates in a row were skipped: {what}")]
         if self.skipped == 1:
-            return [
-                self._event(WARNING, "non_finite", f"an update was skipped: {what} not finite or beyond all reason")
-            ]
+            return [self._event(WARNING, "non_finite", f"an update was skipped: {what} not finite or impossibly large")]
         return []
 
     def check_parameters(self, norms: Mapping[str, float], reference: Mapping[str, float]) -> list[Event]:
@@ -251,7 +249,7 @@ class StabilityMonitor:
         """Events for outliers among the rewards of the agent's own decisions."""
         count = int(refused.sum())
         if count:
-            return [self._event(WARNING, "rewards", f"{count} transitions were not remembered: rewards beyond reason")]
+            return [self._event(WARNING, "rewards", f"{count} transitions were not stored: impossibly large rewards")]
         return self._judge("rewards", bool(outliers.any()), False, float(outliers.sum()), None)
 
     def check_policy(self, figures: Mapping[str, float], reference: Mapping[str, float]) -> list[Event]:

@@ -190,7 +190,7 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
     except FileNotFoundError:
         raise FinflowError(f"there is no dataset {path}") from None
     except Exception as error:  # damaged bytes make NumPy and zipfile fail in more ways than can be listed
-        raise FinflowError(f"{path} is not a whole finflow dataset ({one_line(error)}); {ANEW}") from error
+        raise FinflowError(f"{path} is not a complete finflow dataset ({one_line(error)}); {ANEW}") from error
     different = [name for name in expected or {} if found.get(name) != (expected or {})[name]]
     if different:
         raise FinflowError(

@@ -42,7 +42,7 @@ def minari_folder(name: str, root: Path | None = None) -> Path:
     """
     if not _NAME.fullmatch(name):
         raise FinflowError(
-            f"{name!r} is no name of a Minari dataset; it ends in a version, as finflow/behaviour-v0 does"
+            f"{name!r} is not the name of a Minari dataset; it ends in a version, as finflow/behaviour-v0 does"
         )
     given = os.environ.get("MINARI_DATASETS_PATH")
     return (root or (Path(given) if given else Path.home() / ".minari" / "datasets")) / name
@@ -129,10 +129,10 @@ def import_minari(folder: Path) -> OfflineDataset:
         # Without its spaces in the file, Minari would import and make whatever environment the file names.
         ours = ours and raw.get("data_format") == FORMAT and {"observation_space", "action_space"} <= raw.keys()
     except (OSError, ValueError) as error:
-        raise FinflowError(f"{folder} is not a whole Minari dataset ({error})") from error
+        raise FinflowError(f"{folder} is not a complete Minari dataset ({error})") from error
     if not ours:
         raise FinflowError(
-            f"{folder} was not exported by finflow: it says nothing of the bars and the market of its decisions"
+            f"{folder} was not exported by finflow: it does not say the bars and the market of its decisions"
         )
     try:
         storage = storage_type.read(data)
@@ -142,9 +142,9 @@ def import_minari(folder: Path) -> OfflineDataset:
         dataset = OfflineDataset(**columns, meta=json.loads(raw[META]))
         same = _hash(dataset) == raw[HASH]
     except Exception as error:  # damaged files make h5py and Minari fail in more ways than can be listed
-        raise FinflowError(f"{folder} is not a whole Minari dataset ({error})") from error
+        raise FinflowError(f"{folder} is not a complete Minari dataset ({error})") from error
     if not same:
-        raise FinflowError(f"{folder} was changed since finflow exported it, so nobody knows what made it")
+        raise FinflowError(f"{folder} was changed since finflow exported it, so its origin is unknown")
     return dataset
 
 

@@ -218,7 +218,7 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
         try:
             yield place, json.loads(line)
         except (ValueError, RecursionError):
-            raise FinflowError(f"{place}: this is no JSON; a line is an object of first, second and better") from None
+            raise FinflowError(f"{place}: this is not JSON; a line is an object of first, second and better") from None
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
@@ -242,7 +242,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
                 content[which] = {name: value for name, value in segment.items() if value is not None}
             yield place, content
     except csv.Error as error:
-        raise FinflowError(f"{path}, line {reader.line_num}: this is no CSV: {error}") from None
+        raise FinflowError(f"{path}, line {reader.line_num}: this is not CSV: {error}") from None
 
 
 def _pair(place: str, content: Any) -> Pair:

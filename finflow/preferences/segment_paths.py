@@ -194,7 +194,7 @@ def _path_in(folder: Path, run: str, strategy: str, process: DecisionProcess) ->
     if not len(held) or strategy not in returns:
         raise FinflowError(
             f"the run {run} keeps no holdings of {strategy!r}: name the strategy that its report judges, or leave the "
-            "run out to play it on the configured market"
+            "run out to simulate it on the configured market"
         )
     names = [*process.panel.assets, "cash"]
     foreign = sorted(set(held["asset"].astype(str)) - set(names))

@@ -182,7 +182,7 @@ def _features(made: Decision, numbers: object) -> Section:
 
 def _alternatives(made: Decision, numbers: object) -> Section:
     alternatives = made.reasons.alternatives
-    title = "What would have made it another decision"
+    title = "What would change the decision"
     question = f"The largest change of a weight: {made.reasons.question}."
     if not alternatives:
         none = "No single feature, anywhere within its range in training, makes it another decision."
@@ -203,7 +203,7 @@ def _follow_up(made: Decision, numbers: object) -> Section | None:
     before = made.follow_up
     if before is None:
         return None
-    title = f"What became of the decision of {before.date}"
+    title = f"Execution of the decision of {before.date}"
     sources = {
         "plan": "Nothing was entered: its orders are taken to have filled as planned.",
         "fills": "By the fills that were entered.",

@@ -123,7 +123,7 @@ def _mapping_pairs(path: Path, text: str, suffix: str) -> list[tuple[str, Any, s
         kind = "JSON" if suffix == ".json" else "YAML"
         raise FinflowError(f"--holdings {path} is not {kind}; write a mapping of tickers to shares") from None
     if not isinstance(content, Mapping):
-        raise FinflowError(f"--holdings {path} is no mapping; write tickers with their shares, and cash")
+        raise FinflowError(f"--holdings {path} is not a mapping; write tickers with their shares, and cash")
     inner = content.get("shares")
     if isinstance(inner, Mapping):
         content = {name: value for name, value in {**content, **inner}.items() if name != "shares"}

@@ -128,7 +128,7 @@ class ExchangeCalendar:
         try:
             self._calendar = package.get_calendar(name)
         except Exception as error:  # its own class of errors, whose module may not be imported above
-            raise ConfigError(f"trading.calendar {name!r} is no exchange that exchange_calendars knows") from error
+            raise ConfigError(f"trading.calendar {name!r} is not an exchange that exchange_calendars knows") from error
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
         """Sessions after one day, up to and including another."""

@@ -321,7 +321,7 @@ def power_lost(config: Config, whole: Whole, cuts: int, resumes: int, seed: int 
     for _ in range(resumes):
         cut_short(folder, content, int(rng.integers(len(content))), 2)
         status, said_last = in_child(lambda: train(config, resume=run))
-        identical += status == 0 and "went back to" in said_last and outcome(run) == whole[:3]
+        identical += status == 0 and "using the newest intact one" in said_last and outcome(run) == whole[:3]
     return {"cuts": cuts, "found": dict(found), "resumes": resumes, "identical": identical}
 
 

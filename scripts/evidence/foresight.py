@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.evaluation.audit.findings import Finding
-from finflow.evaluation.audit.foretold_returns import Foreknowledge, Foretold, views_of_portfolios
+from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge, ScoredOutcome, views_of_portfolios
 from finflow.evaluation.audit.honest_signals import best_honest
 from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.strategies.classical import named_strategy
@@ -127,7 +127,7 @@ def _honest(test: Foreknowledge, bars: int) -> dict[str, float]:
 _SIDES = (("assets", False), ("time", True))
 
 
-def _largest(scores: Iterator[Foretold], decisions: int) -> dict[str, Any]:
+def _largest(scores: Iterator[ScoredOutcome], decisions: int) -> dict[str, Any]:
     """The score over all decisions, and the one in a block, that come nearest to their limits."""
     found, kept = list(scores), {}
     for name in ("whole", "block"):

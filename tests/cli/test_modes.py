@@ -381,7 +381,7 @@ def test_ctrl_c_in_a_protocol_says_how_to_go_on(protocols: Trainings, capsys: py
 
     protocols.during = press
     said = refusal(capsys, "--mode", "evaluate", "--protocol", "cpcv", status=130)
-    assert said == "stopped; the same command goes on from there\n"
+    assert said == "stopped; the same command continues from there\n"
 
 
 # --- several trainings
@@ -402,7 +402,7 @@ def test_a_job_that_is_stopped_says_how_to_go_on(protocols: Trainings, capsys: p
 
     protocols.during = press
     said = refusal(capsys, "--mode", "train", "--seeds", "3", status=130)
-    assert said == "stopped; to go on: python main.py --mode train --resume logs/new\n"
+    assert said == "stopped; to continue: python main.py --mode train --resume logs/new\n"
 
 
 def test_a_dry_run_of_a_job_makes_no_folder(protocols: Trainings) -> None:
@@ -572,7 +572,7 @@ def test_ctrl_c_in_a_run_says_how_to_go_on(
 
     application.during_training = press
     assert main(["--mode", "train"]) == 130
-    assert f"stopped; to go on: python main.py --mode train --resume {run}" in capsys.readouterr().err
+    assert f"stopped; to continue: python main.py --mode train --resume {run}" in capsys.readouterr().err
 
 
 def test_ctrl_c_before_the_first_checkpoint_says_so(

@@ -35,7 +35,7 @@ def raising(error: BaseException) -> Callable[[Sequence[str]], None]:
         (RuntimeError("[enforce fail] can't allocate memory: 9 bytes"), 2, "error: out of memory: use smaller batches"),
         (ModuleNotFoundError("no", name="torch"), 2, "error: the package torch is not installed"),
         (KeyboardInterrupt(), 130, "stopped"),
-        (KeyboardInterrupt("stopped; to go on: ..."), 130, "stopped; to go on: ..."),
+        (KeyboardInterrupt("stopped; to continue: ..."), 130, "stopped; to continue: ..."),
         (ModuleNotFoundError("no", name="finflow.x"), 1, "fault in finflow: ModuleNotFoundError: no"),
         (ValueError("two\nlines"), 1, "fault in finflow: ValueError: two lines (test_safety.py, line"),
     ],

@@ -1,4 +1,4 @@
-"""Choosing the best of several: what it is worth is that of CSCV, and of the witnesses who know of the choice."""
+"""Choosing the best of several: what it is worth is that of CSCV, and of the tests that account for the choice."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_why_there_is_no_choice_is_said_instead() -> None:
         judge_choice(np.zeros((DAYS, 1)), ["one"])
     section = choice_section("there was one trial", "the validation window")
     assert section.numbers == {"overfitting": None, "best": None}
-    assert "cannot be told: there was one trial." in section_html(section)
+    assert "cannot be computed: there was one trial." in section_html(section)
 
 
 def test_the_best_of_many_without_skill_is_no_yes_though_alone_it_may_be() -> None:

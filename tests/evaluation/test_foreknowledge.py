@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from finflow.config import load_config
 from finflow.evaluation.audit.foreknowledge import Outcome, View, ranks_of, scores_of
-from finflow.evaluation.audit.foretold_returns import FLOOR, Foreknowledge, views_of_portfolios
+from finflow.evaluation.audit.foreknowledge_scores import FLOOR, Foreknowledge, views_of_portfolios
 from finflow.strategies.classical import EqualWeight
 from finflow.strategies.optimal.optimal_policy import optimum_of
 from finflow.strategies.strategy import Information, Strategy

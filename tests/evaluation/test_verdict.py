@@ -1,4 +1,4 @@
-"""The verdict: yes only where all witnesses agree, no where the reverse is shown, and no false certainty between."""
+"""The verdict: yes only where all tests agree, no where the reverse is shown, and no false certainty between."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def judged(
     return reach_verdict(own, paired, tries or Tries(), SETTINGS, candidates)
 
 
-def test_a_clear_edge_is_a_yes_and_every_witness_says_so() -> None:
+def test_a_clear_edge_is_a_yes_and_every_test_agrees() -> None:
     verdict = judged(*made(4e-4))
     assert verdict.answer == "yes"
     assert [reason.enough for reason in verdict.reasons] == [True, True, True]
@@ -65,7 +65,7 @@ def test_an_edge_among_many_candidates_needs_more() -> None:
 
 
 def test_what_only_trades_less_than_daily_equal_weight_is_no_yes() -> None:
-    """All three witnesses agree against equal weight restored every day, and none does against a patient one."""
+    """All three tests agree against equal weight restored every day, and none does against a patient one."""
     own, baseline = made(4e-4)
     rng = np.random.default_rng(8)
     cheap = own + rng.normal(0.0, 0.002, 1000) - 1e-5

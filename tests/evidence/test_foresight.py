@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.evaluation.audit.foretold_returns import Foreknowledge
+from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge
 from scripts.evidence import foresight
 from scripts.evidence.foresight import OTHERWISE, foresight_page, foresight_variants, measure_honest
 from tests.short_trainings import SHORT, config_in

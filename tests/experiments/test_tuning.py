@@ -211,7 +211,7 @@ def test_a_trial_that_comes_out_otherwise_is_told(
     monkeypatch.setattr(
         trials, "measure_objectives", lambda *given: tuple(np.nextafter(value, 9.0) for value in honest(*given))
     )
-    with pytest.raises(TrainingError, match="trial 0 came out otherwise: "):
+    with pytest.raises(TrainingError, match="trial 0 gave another result: "):
         rerun(stored_study(outcome.folder), outcome.folder, 0)
 
 
@@ -319,7 +319,7 @@ def test_a_study_keeps_what_makes_its_trials_comparable(
 def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path: Path) -> None:
     config = made(tmp_path, tune__n_trials=1)
     request_stop()
-    with pytest.raises(KeyboardInterrupt, match=r"0 of 1 trials are over; to go on: .* --resume .*/logs/studies/"):
+    with pytest.raises(KeyboardInterrupt, match=r"0 of 1 trials are over; to continue: .* --resume .*/logs/studies/"):
         tune(config, None, HERE, lambda line: None)
     (folder,) = (tmp_path / "logs" / "studies").iterdir()
     again = tune(stored_study(folder), folder, HERE, lambda line: None)
@@ -405,14 +405,14 @@ def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gon
 ) -> None:
     begun = begin(made(tmp_path, tune__name="mine", output__logs_dir=str(tmp_path / "my logs")))
     command = f"python main.py --mode tune --resume '{begun.folder}'"
-    assert tuning._resume_hint(begun) == f"stopped; 0 of 6 trials are over; to go on: {command}"
+    assert tuning._resume_hint(begun) == f"stopped; 0 of 6 trials are over; to continue: {command}"
     assert command in (begun.folder / "study.yaml").read_text()
 
     def lose(store: TrialStore) -> None:
         raise OSError("the server is gone")
 
     monkeypatch.setattr(TrialStore, "counts", property(lose))
-    assert tuning._resume_hint(begun) == f"stopped; to go on: {command}"
+    assert tuning._resume_hint(begun) == f"stopped; to continue: {command}"
     with pytest.raises(ConfigError, match=r"cannot use the storage .*: the server is gone"):
         tuning._work(begun, HERE, print)
 
@@ -497,7 +497,7 @@ def test_an_objective_that_is_no_number_is_a_failure_with_its_reason(
 ) -> None:
     config = made(tmp_path, tune__n_trials=1)
     monkeypatch.setattr(trials, "measure_objectives", lambda *given: (float("nan"),))
-    with pytest.raises(TrainingError, match="none of 1 trials came to its end: the first because sharpe of fold 1"):
+    with pytest.raises(TrainingError, match="none of 1 trials completed: the first because sharpe of fold 1"):
         tune(config, None, HERE, lambda line: None)
 
 
@@ -580,12 +580,12 @@ def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raise
         (["--n-trials", "0"], "tune.n_trials = 0 (command line): must be a whole number of at least 1"),
         (["--objective", "sharp"], "did you mean sharpe?"),
         (["--set", "tune.storage=postgresql+psycopg://me:secret@127.0.0.1:1/none"], "cannot use the storage postgres"),
-        (["--storage", "postgresql://me:secret@db:port/none"], "'postgresql:...': it is no URL of a database"),
+        (["--storage", "postgresql://me:secret@db:port/none"], "'postgresql:...': it is not the URL of a database"),
         (["--set", "tune.space={bcell.gama: {low: 0.9, high: 0.99}}"], "the nearest valid key is bcell.gamma"),
         (["--workers", "0"], "'0' must be a whole number, 1 or more"),
         (["--trial", "3"], "--trial belongs to --mode tune with --resume"),
         (["--universe", "some.txt"], "--universe belongs to --mode train"),
-        (["--resume", "nowhere"], "nowhere is no folder of a study"),
+        (["--resume", "nowhere"], "nowhere is not the folder of a study"),
     ],
 )
 def test_a_mistake_is_one_line(

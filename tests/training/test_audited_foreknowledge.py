@@ -259,7 +259,7 @@ def findings_of(config: Config, strategy: str) -> list[Finding]:
 )
 def test_a_strategy_that_has_the_future_from_elsewhere_is_caught(leak: str, opens: str | None, config: Config) -> None:
     found, *notes = findings_of(config, f"oracles:{leak}")
-    assert found.verdict == "FORETELLS", found
+    assert found.verdict == "BEYOND LIMIT", found
     assert "no honest rule is known to reach" in found.where
     assert [(note.verdict, note.bad) for note in notes] == [("note", False)] * (opens is not None)
     if opens is not None:
@@ -296,7 +296,7 @@ def test_a_feature_that_has_the_future_from_elsewhere_is_caught(feature: str, fo
     data, opened = prepare(changed), OpenedFiles()
     found, whole = AuditedForeknowledge(AuditedMarket(data.panel, changed, data.split), opened).of_features()
     assert (found.component, whole.component) == (f"feature oracles:{feature}", "features")
-    assert [one.verdict == "FORETELLS" for one in (found, whole)] == [foretells, foretells]
+    assert [one.verdict == "BEYOND LIMIT" for one in (found, whole)] == [foretells, foretells]
     assert list(opened.found[found.component]) == ["reads the file future.csv"] * foretells
 
 
@@ -320,8 +320,10 @@ def test_the_mode_ends_with_2_for_who_foretells_and_says_what_it_opened(
     settings += ["--set", "env.episode_length=10", "--set", "features.filters=none", "--set", "features.regimes=false"]
     assert main(["--mode", "audit", *settings, "--strategy", "oracles:ReadsAFile", "oracles:Reversal"]) == 2
     shown = capsys.readouterr()
-    assert shown.err.startswith("error: strategy oracles:ReadsAFile foretells returns: the rank correlation of its ")
-    assert "    foreknowledge: FORETELLS: " in shown.out
+    assert shown.err.startswith(
+        "error: strategy oracles:ReadsAFile has foreknowledge of returns: the rank correlation of its "
+    )
+    assert "    foreknowledge: BEYOND LIMIT: " in shown.out
     assert "    opened: note: reads the file future.csv" in shown.out
     assert "strategy oracles:Reversal" in shown.out
     assert "Reversal" not in shown.err

@@ -132,7 +132,7 @@ def test_a_dataset_travels_to_minari_and_back(tiny: Make, tmp_path: Path, capsys
     assert offline_data(config, prepare(config), back).reused
     assert back.with_suffix(".json").read_bytes() == path.with_suffix(".json").read_bytes()
     assert called("dataset.py", "show", str(back)) == 0
-    assert "all of the card: " in capsys.readouterr().out
+    assert "full data card: " in capsys.readouterr().out
     small, large = export_dataset(config, path, "small-v0", tmp_path / "minari", full=False), describe_dataset(path)
     assert small[0].startswith("exported")
     assert large[0].startswith(str(path))

@@ -140,7 +140,7 @@ def test_a_permanent_fault_ends_in_a_report_and_leaves_the_best_checkpoint(tiny:
     message = str(stopped.value)
     assert "\n" not in message
     assert "after 3 rollback(s)" in message
-    assert "prices or rewards that are no numbers" in message
+    assert "missing, infinite or impossibly large prices" in message
     report = (trainer.run_folder / "guard-report.md").read_text()
     assert "What to try" in report
     assert "rollback_count | 3" in report

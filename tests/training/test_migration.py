@@ -253,7 +253,7 @@ def test_inspect_shows_what_is_held(desk: Path, capsys: pytest.CaptureFixture[st
         assert main(["--mode", "inspect", *given]) == 0
         shown = capsys.readouterr().out
         for words in (
-            "checkpoint_latest.safetensors: whole, SHA-256 verified",
+            "checkpoint_latest.safetensors: intact, SHA-256 verified",
             "format 1, 118,888 bytes",
             "online phase, update 49 (35 of the phase), vector step 55, 220 decisions taken",
             "best by validation: -0.00112363 at update 47",

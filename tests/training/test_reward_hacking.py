@@ -67,7 +67,7 @@ def hacking_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
 def stopped(config: Config) -> tuple[FinFlowTrainer, str]:
     trainer = FinFlowTrainer(config)
     trainer.train_iql()
-    with pytest.raises(TrainingError, match="the reward model is hacked") as caught:
+    with pytest.raises(TrainingError, match="reward hacking") as caught:
         trainer.finetune()
     return trainer, str(caught.value)
 
@@ -132,4 +132,4 @@ def test_the_command_ends_with_status_2(
     file = tmp_path / "mine.yaml"
     file.write_text(dump_config(tiny(**LOOKS, objectives__preference__model=likes(TURNOVER))))
     assert main(["--mode", "train", "--config", str(file)]) == 2
-    assert "the reward model is hacked" in capsys.readouterr().err
+    assert "reward hacking" in capsys.readouterr().err

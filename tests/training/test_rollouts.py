@@ -175,7 +175,7 @@ def test_the_finished_agent_is_judged_once_and_says_what_it_holds(trained: tuple
     trainer, _ = trained
     rows = [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
     judged = [row for row in rows if "validation_sharpe" in row and row["phase"] == "online"]
-    assert len(judged) == 2  # the policy as it was handed over, and the finished agent
+    assert len(judged) == 2  # the policy at the hand-over, and the finished agent
     assert {"confidence", "out_of_fold_t", "training_advantage_slope", "validation_advantage_slope"} <= set(judged[-1])
     checkpoint = read_checkpoint(trainer.run_folder / "models/checkpoint_best.safetensors")
     assert checkpoint.counters["update"] == trainer._begin().state.counters.update

@@ -167,7 +167,7 @@ def test_a_damaged_latest_falls_back_to_the_one_before(
         path.unlink()
         path.write_bytes(content[: len(content) // 2])
     resumed = FinFlowTrainer(tiny(), resume=run)
-    assert "went back to the newest whole one" in capsys.readouterr().out
+    assert "using the newest intact one" in capsys.readouterr().out
     resumed.train_iql()
     resumed.finetune()
     assert latest(resumed).read_bytes() == content

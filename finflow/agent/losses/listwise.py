@@ -27,7 +27,7 @@ class ListwiseTargets(NamedTuple):
     Attributes
     ----------
     loss : {"softmax", "ndcg"}
-        Cross-entropy of the first place (ListNet), or one less the NDCG@K of smooth places (ApproxNDCG).
+        Cross-entropy of the first place (ListNet), or one less the NDCG@K of smooth ranks (ApproxNDCG).
     weight : float
     k : int
         Of NDCG@K.
@@ -64,7 +64,7 @@ class ListwiseTargets(NamedTuple):
         return self.weight * (1.0 - self._smooth_ndcg(scores, relevance, candidates))
 
     def _smooth_ndcg(self, scores: Tensor, gains: Tensor, candidates: Tensor) -> Tensor:
-        """Mean NDCG@K of smooth places, (), over the rows that have two candidates and a gain."""
+        """Mean NDCG@K of smooth ranks, (), over the rows that have two candidates and a gain."""
         by_place = torch.as_tensor(discounts(gains.shape[-1], self.k), dtype=gains.dtype, device=gains.device)
         gains = gains * candidates
         ideal = gains.sort(dim=-1, descending=True).values @ by_place

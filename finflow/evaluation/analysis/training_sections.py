@@ -177,7 +177,7 @@ class OutOfFold(TypedDict):
     t_statistic: Annotated[Number, about("Of the gain over the reference, net, less the allowance for the choice.")]
     selection: Annotated[Number, about("That allowance: t of the best of as many candidates without any gain.")]
     gain: Annotated[Number, about("Mean reward of a decision over the reference's, net, before shrinkage.")]
-    forgone: Annotated[Number, about("Of that gain, the part that shrinkage leaves on the table.")]
+    forgone: Annotated[Number, about("Of that gain, the part that shrinkage takes away.")]
     critics: Annotated[dict[str, CriticAgreement], about("By window: training, validation.")]
 
 
@@ -227,11 +227,11 @@ def _named(reference: str) -> str:
 def _words(row: pd.Series, reference: str) -> tuple[str, ...]:
     held = _named(reference)
     how = (
-        "The training years were cut into blocks; a policy for each learned without it and was then played in it, net "
+        "The training years were cut into blocks; for each a policy was trained without it and backtested on it, net "
         "of costs. The stage of training and the blend with a reference that gained most there, less one "
         "standard error over the blocks, were chosen, and the blend was shrunk by 1 - 3 / t²."
     )
-    found = "Part of the learned policy is used, as far as that evidence goes."
+    found = "The learned policy has the weight that this evidence supports."
     if not row["confidence"] > 0.0:
         found = f"Nothing was found that holds out of sample; this agent holds {held}."
     return how, found
@@ -244,9 +244,9 @@ def _evidence_table(reference: str) -> Table:
         ("gain a bar", Cell((ROW, "gain"), "%", 4, plus=True)),
         ("confidence", Cell((ROW, "confidence"), "%", 0)),
         ("before shrinkage", Cell((ROW, "confidence_unshrunk"), "%", 0)),
-        ("left on the table", Cell((ROW, "forgone"), "%", 4)),
+        ("lost to shrinkage", Cell((ROW, "forgone"), "%", 4)),
     )
-    caption = "Gain and what is left on the table in percent of log return a day, the unit of the reward."
+    caption = "Gain and what is lost to shrinkage in percent of log return a day, the unit of the reward."
     heading = f"over {_named(reference)}"
     return make_table("Evidence of the blocks", "gain", [((), heading)], columns, caption)
 

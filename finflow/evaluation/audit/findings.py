@@ -13,7 +13,7 @@ from finflow.market.panel import MarketPanel
 
 FOREKNOWLEDGE, OPENED = "foreknowledge", "opened"
 KINDS = (*SHOCKS, UNPRIMED, FOREKNOWLEDGE, OPENED)
-CLEAN, LEAK, UNSTEADY, FAILED, FORETELLS = "clean", "LEAK", "NOT REPEATABLE", "FAILED", "FORETELLS"
+CLEAN, LEAK, UNSTEADY, FAILED, BEYOND_LIMIT = "clean", "LEAK", "NOT REPEATABLE", "FAILED", "BEYOND LIMIT"
 NOTED = "note"
 
 
@@ -30,7 +30,7 @@ class Finding:
     rows : int
         Rows compared, over all dates.
     verdict : str
-        "clean", "LEAK", "NOT REPEATABLE" (the same panel twice gave two answers), "FAILED" (it raised), "FORETELLS"
+        "clean", "LEAK", "NOT REPEATABLE" (the same panel twice gave two answers), "FAILED" (it raised), "BEYOND LIMIT"
         (it scores more than can be known), or "note", which is no fault.
     difference : float
         The largest absolute difference; infinite where numbers, shapes or the rows themselves came or went.
@@ -88,14 +88,14 @@ def verdict_of(findings: Sequence[Finding]) -> str | None:
         return None
     # What raises or will not repeat cannot be judged further: the leaks of others come first.
     unsteady = {finding.component: finding for finding in reversed(bad) if finding.verdict == UNSTEADY}
-    leaks = (one for one in bad if one.verdict in (LEAK, FORETELLS) and one.component not in unsteady)
+    leaks = (one for one in bad if one.verdict in (LEAK, BEYOND_LIMIT) and one.component not in unsteady)
     first = next(leaks, unsteady.get(bad[0].component, bad[0]))
     others = list(dict.fromkeys(finding.component for finding in bad if finding.component != first.component))
     more = f"; not clean either: {', '.join(others)}" if others else ""
     what = {
         LEAK: f"{first.component} looks ahead: with the future {first.probe}, {first.where}",
-        UNSTEADY: f"{first.component} cannot be audited: asked twice the same, it gave two answers: {first.where}",
-        FORETELLS: f"{first.component} foretells returns: {first.where}",
+        UNSTEADY: f"{first.component} cannot be audited: two runs on the same input differ: {first.where}",
+        BEYOND_LIMIT: f"{first.component} has foreknowledge of returns: {first.where}",
         FAILED: f"{first.component} failed in the audit ({first.probe}): {first.where}",
     }
     return what[first.verdict] + more

@@ -152,8 +152,8 @@ def make(
 
 def _verdicts(runs: Sequence[Compared]) -> Finding:
     warning = (
-        "Each is of its run alone. Who picks the best of these has tried them all, which its own verdict, reached "
-        "before, does not know of: see what is left of it under “Choosing the best of them”."
+        "Each is of its run alone, and does not account for a choice among these runs: for the best of them, see "
+        "“Choosing the best of them”."
     )
     return verdicts_of_several({run.label: run.answer for run in runs}, warning)
 
@@ -190,8 +190,8 @@ def _runs(runs: Sequence[Compared], differences: Mapping[str, object]) -> Sectio
     )
     conditions = ", ".join(sorted(key for key in differences if key.startswith(("env.", "market."))))
     warning = (
-        f"Careful: these runs were not judged under the same conditions; {conditions} differ. Their figures differ by "
-        "that too."
+        f"Caution: these runs were not judged under the same conditions; {conditions} differ, which affects "
+        "their figures."
     )
     return Section("runs", "Side by side", numbers, tables, words=(warning,) if conditions else ())
 
@@ -200,7 +200,7 @@ def _groups(groups: Sequence[Seeds]) -> Section:
     named = {f"group {position}": group for position, group in enumerate(groups, start=1)}
     if not groups:
         words: tuple[str, ...] = (
-            "No two of these runs differ by the seed alone: nothing can be said of the luck of the seed.",
+            "No two of these runs differ by the seed alone: the effect of the seed cannot be estimated.",
         )
         return Section("seeds", "Seeds taken together", {}, words=words)
     means, improvement = "interquartile_mean", "probability_of_improvement"
@@ -234,7 +234,7 @@ def _groups(groups: Sequence[Seeds]) -> Section:
             "Sharpe ratio of a seed of",
             list(named),
             [(f"above {other}", column(improvement, other, "%", 0)) for other in ("equal weight", *named)],
-            "Of a seed drawn at random; of the column's too, where it has seeds. A half is no better than a coin.",
+            "Of a seed drawn at random; of the column's too, where it has seeds. A half is chance.",
         ),
     )
     return Section("seeds", "Seeds taken together", named, tables, words=words)

@@ -1,4 +1,4 @@
-"""Verdict over all judged years of a walk-forward, joined: a second opinion beside that of the test window.
+"""Verdict over all judged years of a walk-forward, joined, in addition to that of the test window.
 
 A test window of seven years cannot show a small difference. A walk-forward judges every year after the first ones by
 an agent that was trained before it, so that its joined windows are longer, and more can be shown on them. Every seed
@@ -75,8 +75,8 @@ def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resamp
             Cell(("years",), "", 1),
             f" years, {whose}, beats equal weight: {verdict.answer}. The difference of Sharpe ratios is ",
             Cell(("sharpe_difference",), plus=True, keep_sign=True),
-            ". It is a second opinion beside that of the test window: more years, but years that whoever chose the "
-            "configuration may have seen.",
+            ". It supplements the verdict on the test window: it covers more years, but the configuration may have "
+            "been chosen with knowledge of them.",
         ),
         *map(str, verdict.reasons),
     ]

@@ -36,12 +36,10 @@ if TYPE_CHECKING:
 IMPROVEMENT = ("probability", "interval_low", "interval_high")
 ONE_AGENT = "One agent has no spread: --seeds 3 gives it one."
 ONE_PATH = "One path, from one seed, has no spread: --seeds 3 gives it one."
-AGENT_SPREAD = (
-    "From and to: bootstrap interval of the interquartile mean over agents, all of which lived the same days."
-)
+AGENT_SPREAD = "From and to: bootstrap interval of the interquartile mean over agents, all over the same days."
 PATH_SPREAD = (
     "From and to: bootstrap interval of the interquartile mean over windows or paths. Paths share days, and windows "
-    "trainings, so both are less certain than the interval takes them to be."
+    "trainings, so the interval is too narrow."
 )
 AGENT_IMPROVEMENT = (
     "By Sharpe ratio over this window, of an agent drawn at random; from and to are a bootstrap interval over the "

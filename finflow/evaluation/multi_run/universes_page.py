@@ -99,7 +99,7 @@ def _together(universes: Sequence[Universe], confidence: float, seed: int) -> tu
         improvement = improvement_estimate(agents, equal, seed, confidence)
     except EvidenceError as error:
         lead = None
-        words = (f"Nothing is said of all together: {error}.", *words)
+        words = (f"There are no joint figures: {error}.", *words)
     numbers: dict[str, object] = {
         "universes": len(universes),
         "agents_of_a_universe": count,

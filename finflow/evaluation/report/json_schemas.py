@@ -179,7 +179,7 @@ class BestOfSeveral(TypedDict):
 class Choice(TypedDict):
     """Choice of the best of several configurations."""
 
-    overfitting: Annotated[OverfittingNumbers | None, about("CSCV of that choice; null where it cannot be told.")]
+    overfitting: Annotated[OverfittingNumbers | None, about("CSCV of that choice; null where it cannot be computed.")]
     best: Annotated[BestOfSeveral | None, about("The best of them; null where that was not asked.")]
 
 
@@ -219,7 +219,7 @@ class Report(TypedDict):
     verdict: Annotated[VerdictNumbers | None, about("Verdict against equal weight; null where it was not compared.")]
     stepm: Annotated[StepM | None, about("StepM of all strategies together; null where it cannot be made.")]
     overfitting: Annotated[
-        OverfittingNumbers | None, about("Of choosing the best by Sharpe ratio; null where it cannot be told.")
+        OverfittingNumbers | None, about("Of choosing the best by Sharpe ratio; null where it cannot be computed.")
     ]
     optimum: NotRequired[KnownOptimum]
     attribution: NotRequired[

@@ -74,7 +74,7 @@ def experts_section(data: ReportData, content: Mapping[str, object]) -> Section 
     judged = data.agent.name
     shown = [(column.heading, column.cell(ROW)) for column in columns(data.cvar_alpha)]
     rows = [(("strategies", judged), judged), *((("experts", run.name), run.name) for run in data.experts)]
-    caption = "The agent, and each of its experts with the gate set aside: one names the aim, the trade rate is shared."
+    caption = "The agent, and each of its experts alone: the expert's portfolio is the aim, at the agent's trade rate."
     table = make_table("Experts", "Decides", rows, shown, caption, marked=judged, heading=False)
     return Section("experts-alone", "Each expert alone", content, (table,), within=())
 

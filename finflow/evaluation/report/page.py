@@ -195,7 +195,7 @@ def _finding_words(
 def _readings_text(tries: Tries | None) -> str:
     """Number of earlier readings of the test window, and how many tries deflate."""
     if tries is None:
-        return "Nobody counted how often this window was read before."
+        return "Earlier readings of this window were not counted."
     times = {0: "never been read", 1: "been read once"}.get(tries.others, f"been read {tries.others} times")
     readers = ", for another strategy or agent" if tries.others == 1 else ", for other strategies or agents"
     among = (
@@ -235,12 +235,12 @@ def _evidence(data: ReportData, results: Results, content: Mapping[str, object])
     notes: tuple[Sentence, ...] = ()
     if evidence.overfitting is not None:
         choice: Sentence = (
-            f"Who had chosen the best of these {len(evidence.choice)} by its Sharpe ratio would have landed at or "
-            "below the middle of them in ",
+            f"The best of these {len(evidence.choice)} by its Sharpe ratio in one half of this window ranked at or "
+            "below the median in the other half in ",
             Cell(("overfitting", "pbo"), "%", 1),
             " of ",
             Cell(("overfitting", "choices"), ",", 0),
-            " cuts of this window into halves (probability of backtest overfitting, CSCV with ",
+            " cuts into halves (probability of backtest overfitting, CSCV with ",
             Cell(("overfitting", "blocks"), decimals=0),
             f" blocks); a choice without skill comes near 50{THIN}%.",
         )
@@ -279,7 +279,7 @@ def _guard_events(events: Sequence[Mapping[str, object]] | None) -> Section | No
         return None
     key, title = "guard", "Guard events"
     if not events:
-        return Section(key, title, {}, words=("The guard saw nothing unusual in training, and did nothing.",))
+        return Section(key, title, {}, words=("The guard found nothing unusual in training.",))
     counts = {level: sum(event.get("level") == level for event in events) for level in ("alarm", "warning", "info")}
     rollbacks = sum(event.get("signal") == "rollback" for event in events)
     text = f"{counts['alarm']} alarms, {counts['warning']} warnings, {counts['info']} notes; {rollbacks} rollbacks."

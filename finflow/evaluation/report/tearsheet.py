@@ -1,4 +1,4 @@
-"""The quantstats tear sheet of an agent against equal weight: a second opinion by another program."""
+"""The quantstats tear sheet of an agent against equal weight: from an independent program."""
 
 from __future__ import annotations
 

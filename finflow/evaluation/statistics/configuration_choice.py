@@ -150,7 +150,7 @@ def choice_section(choice: Choice | str, days: str, best: Best | None = None) ->
         The verdict of the best, where there is one.
     """
     if isinstance(choice, str):
-        words: list[Sentence] = [f"The probability of backtest overfitting cannot be told: {choice}."]
+        words: list[Sentence] = [f"The probability of backtest overfitting cannot be computed: {choice}."]
         numbers: dict[str, object] = {"overfitting": None}
     else:
         words = [_overfitted(choice, days)]
@@ -159,8 +159,7 @@ def choice_section(choice: Choice | str, days: str, best: Best | None = None) ->
     if best is not None:
         words.append(
             f"The best of them by Sharpe ratio is {best.name}. Judged as the best of several, it beats equal weight: "
-            f"{best.verdict.answer}. Its own report was made before and knows nothing of the choice: this is the "
-            "verdict to go by."
+            f"{best.verdict.answer}. This verdict accounts for the choice; that of its own report does not."
         )
         words += map(str, best.verdict.reasons)
     return Section(

@@ -113,7 +113,7 @@ def readings_of(path: Path, panel: str) -> tuple[Reading, ...]:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise EvidenceError(f"the ledger of test readings {path} cannot be read: {error}; mend or move it") from error
+        raise EvidenceError(f"the ledger of test readings {path} cannot be read: {error}; repair or move it") from error
     found = []
     for number, line in enumerate(text.split("\n"), start=1):
         reading = _parsed(line)
@@ -121,7 +121,7 @@ def readings_of(path: Path, panel: str) -> tuple[Reading, ...]:
             found.append(reading)
         elif reading is None and line.strip() and not _cut_short(line):
             raise EvidenceError(
-                f"line {number} of the ledger of test readings {path} is damaged; mend it, or move the file away and "
+                f"line {number} of the ledger of test readings {path} is damaged; repair it, or move the file away and "
                 "begin another (the count of earlier readings is lost then)"
             )
     return tuple(found)

@@ -50,7 +50,7 @@ class Evidence:
     bars_per_year
         Bars that make a year, for ratios.
     least
-        What the verdict could have shown on this window; None where it cannot be told.
+        What the verdict could have shown on this window; None where it cannot be computed.
     """
 
     verdict: Verdict | None
@@ -90,7 +90,7 @@ class VerdictNumbers(TypedDict):
     minimum_track_record: Annotated[Number, about("Days needed to be 95 % sure that active_sharpe is above zero.")]
     sharpe_difference_interval: Annotated[Bounds, about("Of the paired difference, at the verdict's level.")]
     least_sharpe_difference: Annotated[
-        LeastDifference | None, about("What this window could have shown; null where it cannot be told.")
+        LeastDifference | None, about("What this window could have shown; null where it cannot be computed.")
     ]
     spa: Annotated[Superiority | None, about("SPA test; null where it cannot be made.")]
     tries: Annotated[TriesCounted, about("Tries that deflate.")]
@@ -151,7 +151,7 @@ def gather_evidence(
 def verdict_with_power(
     judged: Backtest, rivals: Sequence[Rival], tries: Tries, resampling: Resampling, draws: Draws
 ) -> tuple[Verdict, LeastDifference | None]:
-    """The verdict, and the least difference that it could have shown; None where that cannot be told.
+    """The verdict, and the least difference that it could have shown; None where that cannot be computed.
 
     Parameters
     ----------

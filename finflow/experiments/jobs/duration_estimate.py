@@ -62,14 +62,14 @@ class Estimate:
             return [f"{self.trainings} trainings, all of them finished already; only their evaluation is left"]
         updates = f"about {self.offline_updates:,} offline and {self.online_updates:,} online updates each"
         if 0 < self.patience < self.offline_updates:
-            updates += f", fewer where validation gains nothing for {self.patience:,} offline updates"
+            updates += f", fewer if validation does not improve for {self.patience:,} offline updates"
         there = f", {self.finished} of them finished already" if self.finished else ""
         side = f", {self.at_once} at once" if self.at_once > 1 else ""
         plural = "s" if self.trainings > 1 else ""
         return [
             f"{self.trainings} training{plural}{there}; {updates}",
-            f"about {describe_duration(self.seconds)} for those that are missing{side}, by a probe of {PROBE_UPDATES} "
-            "updates of each phase on this machine; their evaluation comes on top",
+            f"about {describe_duration(self.seconds)} for the missing ones{side}, by a probe of {PROBE_UPDATES} "
+            "updates of each phase on this machine; plus their evaluation",
         ]
 
 

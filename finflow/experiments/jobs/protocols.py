@@ -219,13 +219,13 @@ def _limits(job: ProtocolJob, paths: int) -> tuple[str, ...]:
     survivorship = job.panel.provenance.get("survivorship")
     notes = [str(survivorship)] if survivorship else []
     notes.append(
-        "The days evaluated here lie before the test window. Whoever chose the configuration may have seen them: this "
-        "says how far results depend on the period and the seed, and is no substitute for the test window."
+        "The days evaluated here lie before the test window, and the configuration may have been chosen with knowledge "
+        "of them: this shows how far results depend on the period and the seed, and does not replace the test window."
     )
     if job.protocol == "cpcv":
         notes.append(
-            "A combinatorial fold also learns from days after those it is judged on. Nobody could have traded its "
-            "paths; they show how results scatter, not what would have been earned."
+            "A combinatorial fold also learns from days after those it is judged on. Its paths could not have been "
+            "traded; they show the dispersion of results, not achievable returns."
         )
     if paths == 1:
         notes.append("There is one path from one seed: the effect of the seed is not known (--seeds N).")

@@ -231,5 +231,7 @@ def _on_node(
 
     send("begin", host)
     if code_hash() != code:
-        raise ConfigError(f"the node {host} has other code of finflow than this machine; install the same there")
+        raise ConfigError(
+            f"the node {host} has another version of finflow's code than this machine; install the same there"
+        )
     return run_reporting(function, {**dict(zip(names, shared, strict=True)), **arguments}, send)

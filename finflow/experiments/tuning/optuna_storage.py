@@ -56,7 +56,9 @@ def open_storage(tune: TuneConfig, folder: Path, callback: Callable[[Study, Froz
         url = sql.make_url(tune.storage or f"{SQLITE}:///{(folder / DATABASE).absolute()}")
     except (sql.exc.ArgumentError, ValueError):
         shown = display_url(tune.storage, folder)
-        raise ConfigError(f"cannot use the storage {shown}: it is no URL of a database; see tune.storage") from None
+        raise ConfigError(
+            f"cannot use the storage {shown}: it is not the URL of a database; see tune.storage"
+        ) from None
     backend = url.get_backend_name()
     servers = {name: {"connect_timeout": 10} for name in ("postgresql", "mysql")}
     arguments = {SQLITE: {"timeout": WRITE_TIMEOUT}, **servers}

@@ -40,7 +40,7 @@ from finflow.training.trainer import new_run_folder
 STUDIES = "studies"
 SCRATCH = "scratch"
 TRIES = "tries"
-HEAD = "# A search for better values; it goes on with: python main.py --mode tune --resume {folder}\n"
+HEAD = "# A search for better values; it continues with: python main.py --mode tune --resume {folder}\n"
 
 Value: TypeAlias = bool | int | float | str
 Space: TypeAlias = Mapping[str, BaseDistribution]
@@ -170,7 +170,9 @@ def stored_study(folder: Path) -> Config:
         If there is none.
     """
     if not (folder / STUDY).is_file():
-        raise ConfigError(f"{folder} is no folder of a study: it has no {STUDY}; name one such as logs/{STUDIES}/...")
+        raise ConfigError(
+            f"{folder} is not the folder of a study: it has no {STUDY}; name one such as logs/{STUDIES}/..."
+        )
     return load_config(folder / STUDY, environ={})
 
 

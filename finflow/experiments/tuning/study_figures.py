@@ -73,7 +73,7 @@ def _history(study: Study, place: int, name: str) -> Rendered:
     return Rendered(
         "history",
         "History",
-        f"{name} of every trial that came to its end; of a single objective also the best until then.",
+        f"{name} of every completed trial; of a single objective also the best until then.",
         f"Points of the trials in their order, over the greatest {name} so far where that is the only objective.",
         _render(
             lambda: plots.plot_optimization_history(study, target=_value(study, place), target_name=name), WIDTH, 3.6

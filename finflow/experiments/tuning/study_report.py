@@ -165,7 +165,7 @@ def returns_of(trials: Sequence[FrozenTrial]) -> dict[int, NDArray[np.float64]]:
 
 def _overfitting(returns: dict[int, NDArray[np.float64]]) -> tuple[Overfitting | None, str]:
     if len(returns) < 2:
-        return None, "There is no choice to evaluate: fewer than two trials came to their end."
+        return None, "There is no choice to evaluate: fewer than two trials completed."
     try:
         return overfitting(np.stack(list(returns.values()), axis=1)), ""
     except EvidenceError as error:
@@ -255,7 +255,7 @@ def _choice(overfit: Overfitting | None, without: str, figures: Sequence[Rendere
             Cell(("days",), ",", 0),
             " evaluated days into ",
             Cell(("blocks",), ",", 0),
-            " blocks, for the choice by Sharpe ratio among the trials that came to their end. A choice without skill "
+            " blocks, for the choice by Sharpe ratio among the completed trials. A choice without skill "
             "comes near 50 %. Trials that were stopped early have no returns and are not among them.",
         ),
         ("The chosen trial lost money against cash in ", Cell(("loss",), "%", 1), " of the other halves."),

@@ -125,7 +125,7 @@ class TrialStore:
         """
         _wait_for(
             lambda: self.study.user_attrs.get(_READY),
-            f"the study {self.study.study_name} was not begun to the end; begin it again where it was begun, with "
+            f"the study {self.study.study_name} was not created completely; start it again where it was started, with "
             "--resume",
         )
 
@@ -279,7 +279,7 @@ def _wait_for(read: Callable[[], Any], complaint: str) -> Any:
 
 def _stored_identity(study: Study) -> dict[str, str]:
     """Settings that a study was begun with; another process may be writing them just now."""
-    complaint = f"the study {study.study_name} was never begun properly: use another tune.name"
+    complaint = f"the study {study.study_name} was not created completely: use another tune.name"
     stored = _wait_for(lambda: study.user_attrs.get(_IDENTITY), complaint)
     return {str(name): str(value) for name, value in stored.items()}
 

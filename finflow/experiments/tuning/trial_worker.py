@@ -175,7 +175,7 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     other = trial.user_attrs.get(ATTRIBUTES.code) not in (None, code_hash())
     why = "the code has changed since" if other else "train.threads, the device or a library may be another"
     raise TrainingError(
-        f"trial {number} came out otherwise: {_listed(recorded)} recorded, {reason or _listed(values)} now; {why}"
+        f"trial {number} gave another result: {_listed(recorded)} recorded, {reason or _listed(values)} now; {why}"
     )
 
 

@@ -72,7 +72,7 @@ def tune(
     settings, store = config.tune, tuning.store
     log(f"study {store.study.study_name} in {tuning.folder}, its trials in {tuning.where}")
     if len(settings.objective) > 1 and settings.pruner != "none":
-        log(f"several objectives have no order to fall behind in: tune.pruner {settings.pruner} is ignored")
+        log(f"several objectives cannot be pruned: tune.pruner {settings.pruner} is ignored")
     before = tuning.counts
     if before.finished:
         log(f"{before.finished} of {before.all} trials are over")
@@ -90,8 +90,8 @@ def _resume_hint(tuning: Tuning) -> str:
     try:
         counts = tuning.counts
     except ConfigError:  # the command is shown even where the storage is lost
-        return f"stopped; to go on: {command}"
-    return f"stopped; {counts.finished} of {counts.all} trials are over; to go on: {command}"
+        return f"stopped; to continue: {command}"
+    return f"stopped; {counts.finished} of {counts.all} trials are over; to continue: {command}"
 
 
 def _check_reach(config: Config, resources: ComputeResources) -> None:
@@ -145,10 +145,10 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     if best is None:
         reasons = [trial.user_attrs.get(ATTRIBUTES.reason, LOST) for trial in trials if trial.state == TrialState.FAIL]
         first = f": the first because {reasons[0]}" if reasons else ""
-        raise TrainingError(f"none of {counts.finished} trials came to its end{first}; the report is {report}")
+        raise TrainingError(f"none of {counts.finished} trials completed{first}; the report is {report}")
     objective = tuning.config.tune.objective
     lines = [
-        f"{counts.all} trials: {counts.complete} to their end, {counts.pruned} stopped early, {counts.failed} failed",
+        f"{counts.all} trials: {counts.complete} completed, {counts.pruned} stopped early, {counts.failed} failed",
         f"best: trial {best.number}, {describe_outcome(best, objective)}",
         f"to train with it: python main.py --mode train --config {shlex.quote(str(tuning.folder / BEST))}",
     ]

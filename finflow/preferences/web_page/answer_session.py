@@ -205,7 +205,7 @@ class AnswerSession:
 
     def _expect(self, number: int | None) -> int | None:
         if number != self.current:
-            raise StaleQuestionError("another question is asked by now")
+            raise StaleQuestionError("the page is out of date: another question is shown now")
         return self.current
 
 

@@ -102,7 +102,7 @@ def _address(settings: AlpacaConfig) -> str | None:
         parts, host = urlsplit(""), None
     if host is None or not (parts.scheme == "https" or (parts.scheme == "http" and host in ("127.0.0.1", "localhost"))):
         raise ConfigError(
-            f"trading.alpaca.address = {settings.address} is no address for keys: it begins with https://, or with "
+            f"trading.alpaca.address = {settings.address} is not a valid address: it begins with https://, or with "
             "http:// on this machine (127.0.0.1)"
         )
     if host == LIVE_HOST and not settings.live:

@@ -32,8 +32,8 @@ class PaperDay:
     simple_return: Annotated[Number, about("Net return of the holding period that ended; null at the first.")]
     turnover: Annotated[float, about("Of the fill.")]
     cost: Annotated[float, about("Of the fill, a fraction of wealth.")]
-    low: Annotated[Number, about("Lower edge of what was to be expected, in money; null without a backtest.")]
-    high: Annotated[Number, about("Upper edge of what was to be expected, in money; null without a backtest.")]
+    low: Annotated[Number, about("Lower edge of the expected band, in money; null without a backtest.")]
+    high: Annotated[Number, about("Upper edge of the expected band, in money; null without a backtest.")]
     evidence: Annotated[Number, about("Evidence against the expectation; 20 or more is outside at 5 %.")]
 
 
@@ -48,7 +48,7 @@ class PaperNumbers:
     sharpe: Annotated[Number, about("Sharpe ratio in excess of cash, a year; null for less than two returns.")]
     turnover: Annotated[float, about("Sum over all fills.")]
     outside_since: Annotated[
-        str | None, about("First bar at which it was outside of what was to be expected; null where it never was.")
+        str | None, about("First bar at which it was outside the expected band; null where it never was.")
     ]
     expected_from: Annotated[int, about("Returns of the backtest behind the expectation; 0 without one.")]
     days: Annotated[list[PaperDay], about("Every evening since the first fill.")]
@@ -115,9 +115,9 @@ def paper_page(numbers: PaperNumbers) -> str:
     outside = numbers.outside_since is not None
     if not numbers.expected_from:
         kind, heading = "not-compared", "Paper account"
-        text = "The run has no backtest before the account began: nothing says what was to be expected."
+        text = "The run has no backtest before the account began: there is no expected band."
     elif outside:
-        kind, heading = "behind", "Outside of what was to be expected"
+        kind, heading = "behind", "Outside the expected band"
         text = f"On {numbers.outside_since} the account left the band that its backtest implies."
     else:
         kind, heading = "ahead", "As expected"

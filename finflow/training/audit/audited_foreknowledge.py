@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.audit.findings import CLEAN, FAILED, FOREKNOWLEDGE, FORETELLS, NOTED, OPENED, Finding
+from finflow.evaluation.audit.findings import BEYOND_LIMIT, CLEAN, FAILED, FOREKNOWLEDGE, NOTED, OPENED, Finding
 from finflow.evaluation.audit.foreknowledge import FEWEST, View, ranks_of
-from finflow.evaluation.audit.foretold_returns import Foreknowledge, Foretold, views_of_portfolios
+from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge, ScoredOutcome, views_of_portfolios
 from finflow.evaluation.audit.honest_signals import market_return
 from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.evaluation.backtest import run_backtests
@@ -101,9 +101,9 @@ class AuditedForeknowledge:
         worst = max(self.test.scores(views, known, paid), key=lambda one: one.share, default=None)
         if worst is None:
             return self._finding(name, known, CLEAN)
-        return self._finding(name, known, FORETELLS, self._words(worst))
+        return self._finding(name, known, BEYOND_LIMIT, self._words(worst))
 
-    def _words(self, found: Foretold) -> str:
+    def _words(self, found: ScoredOutcome) -> str:
         score, dates = found.score, self.market.panel.dates
         return (
             f"the rank correlation of its {score.view} with {score.outcome} is {score.value:+.2f} beyond that of other "

@@ -141,7 +141,7 @@ def read_newest(path: Path) -> tuple[Path, TensorFile, str | None]:
         except CheckpointError as error:
             problem = problem or str(error).rsplit("; ", 1)[0]  # without the advice to use another one
         else:
-            warning = f"{problem}; went back to the newest whole one, {candidate.stem}" if problem else None
+            warning = f"{problem}; using the newest intact one, {candidate.stem}" if problem else None
             return candidate, file, warning
     raise CheckpointError(
         f"no checkpoint in {first.parent} can be read: {problem}; start a new run, or use the finflow that wrote it"
@@ -178,7 +178,7 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
     try:
         nested = parse_scalar(checkpoint.facts["config"])
         if not isinstance(nested, Mapping):
-            raise ConfigError("it is no mapping of keys")
+            raise ConfigError("it is not a mapping of keys")
         stored = {**BEFORE, **present_keys(flatten(nested))}
         load_config(None, stored, environ={})
     except (yaml.YAMLError, RecursionError, ValueError, TypeError):

@@ -54,7 +54,7 @@ class Inspection(NamedTuple):
         has_replay = isinstance(world, Mapping) and "written" in world
         decisions = f", {world['written']:,} decisions taken" if has_replay else ""
         return [
-            f"{self.path.name}: whole, SHA-256 verified",
+            f"{self.path.name}: intact, SHA-256 verified",
             f"  format {self.version}, {self.size:,} bytes",
             f"  {counters['phase']} phase, update {counters['update']:,} ({counters['phase_update']:,} of the phase), "
             f"vector step {counters['vector_step']:,}{decisions}",

@@ -170,4 +170,4 @@ def checked_facts(path: Path, version: int, facts: Facts) -> Facts:
 
 def _refusal(path: Path, why: str) -> str:
     short = " ".join(why.split())[:160]
-    return f"{path} is no checkpoint that finflow writes ({short}); use another checkpoint of the run"
+    return f"{path} is not a checkpoint of finflow ({short}); use another checkpoint of the run"

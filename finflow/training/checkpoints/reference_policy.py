@@ -120,7 +120,7 @@ def read_reference(config: Config, training_data: TrainingData, device: torch.de
         raise CheckpointError(f"the reference {path} cannot be used: {error}") from None
     reference = FrozenPolicy.of(deployed, training_data.log_volatility)
     if not all(bool(tensor.isfinite().all()) for tensor in reference.state_dict().values()):
-        raise CheckpointError(f"the reference {path} holds what is not a number: learning had failed there")
+        raise CheckpointError(f"the reference {path} contains values that are not finite: its training had failed")
     return reference
 
 

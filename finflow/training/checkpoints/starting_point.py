@@ -144,7 +144,7 @@ class StartingPoint:
                 write_atomically(target.path(BEST), path.read_bytes())
                 return None
         state.counters.best_score = state.counters.best_update = None
-        return f"{problem}; the search for the best checkpoint restarts here" if in_place else None
+        return f"{problem}; the best checkpoint is chosen from here on" if in_place else None
 
     def _restore(self, state: TrainingState, checkpoint: Checkpoint) -> None:
         """Restore a checkpoint in the new state."""

@@ -89,7 +89,7 @@ def describe_dataset(path: Path) -> list[str]:
     """The table of a saved dataset's card, whatever made it."""
     card = load_dataset(path).meta["card"]
     made = f"filled {card['first_fill']} to {card['last_fill']}"
-    return [f"{path}: {_size(card)}, {made}", *card_lines(card), f"all of the card: {path.with_suffix('.json')}"]
+    return [f"{path}: {_size(card)}, {made}", *card_lines(card), f"full data card: {path.with_suffix('.json')}"]
 
 
 def _size(card: Mapping[str, Any]) -> str:

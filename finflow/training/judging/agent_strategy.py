@@ -90,7 +90,9 @@ class AgentStrategy:
         self._reasons["reward_state"].append(portfolio[len(information.portfolio) :].copy())
         weights = chosen.double().cpu().numpy()
         if not np.isfinite(weights).all():
-            raise FinflowError("the agent names what is no portfolio: its learning had failed; use another checkpoint")
+            raise FinflowError(
+                "the agent's decision is not a portfolio: its training had failed; use another checkpoint"
+            )
         normalised: FloatArray = weights / weights.sum()
         return normalised
 

@@ -339,9 +339,9 @@ def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) 
         f"Prices are {bar_rhythm(training_data.panel.bars_per_year)} and adjusted; orders fill whole, at the "
         "configured price, and "
         + (
-            "what they move is a cost of the trade alone: later prices stay as they were."
+            "their market impact is a cost of the trade only: later prices do not change."
             if costs_of(training_data.config.env).needs_market
-            else "with the configured costs, and move no market."
+            else "with the configured costs, and have no market impact."
         ),
     ]
     index = runs[-1]

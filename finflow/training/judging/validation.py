@@ -1,4 +1,4 @@
-"""Validation of a policy as it is deployed: its backtest, the metrics, and the score that ranks checkpoints."""
+"""Validation of a policy as deployed: its backtest, the metrics, and the score that ranks checkpoints."""
 
 from __future__ import annotations
 

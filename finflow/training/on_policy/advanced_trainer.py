@@ -200,7 +200,7 @@ class AdvancedPPOTrainer:
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
         """The policy's modes for observations, (n, state_dim), as the environment takes actions."""
         if self._collector is None:
-            raise ConfigError("the trainer knows no environment yet: collect a rollout first, or call begin(env)")
+            raise ConfigError("the trainer has no environment yet: collect a rollout first, or call begin(env)")
         return self._collector.task.spaces.bounded(most_probable(self.agent, observations))
 
     def begin_episodes(self) -> None:

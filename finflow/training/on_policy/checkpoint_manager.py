@@ -267,7 +267,7 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]
     tensors, content = read_tensors(path)
     step, state = content.get("step"), content.get("state")
     if type(step) is not int or not isinstance(state, dict):
-        raise CheckpointError(f"{path} is no checkpoint of a training loop; its state has no step")
+        raise CheckpointError(f"{path} is not a checkpoint of a training loop; its state has no step")
     return step, tensors, state
 
 

@@ -146,7 +146,7 @@ class Portfolios:
         starts = [np.arange(one.start, one.stop - horizon + 1) for one in segments if len(one) >= horizon]
         if not starts:
             raise MarketError(
-                f"no stretch of the training window has room for bcell.rollouts.horizon ({horizon}) decisions; use "
+                f"no segment of the training window has room for bcell.rollouts.horizon ({horizon}) decisions; use "
                 "more data or a shorter horizon"
             )
         self.starts = np.concatenate(starts)

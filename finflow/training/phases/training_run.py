@@ -258,7 +258,7 @@ class TrainingRun:
     def _stop_hacked(self, reason: str) -> NoReturn:
         """End the training with an event of the guard: the reward model is being hacked."""
         update, phase = self.state.counters.update, self.state.counters.phase
-        event = Event(update, phase, ALARM, "hacking", f"the reward model is hacked: {reason}")
+        event = Event(update, phase, ALARM, "hacking", f"reward hacking: {reason}")
         self._announce(event)
         self._abort(f"training stopped at update {update} of the {phase} phase: {event.message}", [event])
 

@@ -20,7 +20,7 @@ HORIZONS = (1, 5, 21)
 """Bars of the returns that come after what is known."""
 
 
-class Foretold(NamedTuple):
+class ScoredOutcome(NamedTuple):
     """A score, and the limit that it is held against.
 
     Attributes
@@ -61,7 +61,7 @@ class Foreknowledge:
 
     def scores(
         self, views: Sequence[View], known: NDArray[np.int64], paid: int = 0, every: bool = False
-    ) -> Iterator[Foretold]:
+    ) -> Iterator[ScoredOutcome]:
         """Yield scores beyond the limit.
 
         Parameters
@@ -83,7 +83,7 @@ class Foreknowledge:
                 for score in scores_of(view, outcome, self.seed, 0.0 if every else limit):
                     ends = (int(known[score.rows.start]), int(known[score.rows.stop - 1]))
                     if every or score.certain > limit:
-                        yield Foretold(score, limit, ends)
+                        yield ScoredOutcome(score, limit, ends)
 
     def outcome(self, known: NDArray[np.int64], first: int, last: int, whole: bool) -> Outcome:
         """Log returns from the close of the bar `known` + `first` to that of `known` + `last`; NaN after the end."""
