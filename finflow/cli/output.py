@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finflow.cli.options import program
+from finflow.text_table import table_lines
 
 if TYPE_CHECKING:
     from finflow.evaluation.analysis.decision_explanation import Explanation
@@ -46,7 +47,7 @@ def show_outcome(outcome: Outcome, only: Sequence[str] | None = None, where: str
         _print_styled(rows)
     else:
         print()
-        print("\n".join(aligned(rows)))
+        print("\n".join(table_lines(rows)))
         print()
     print(f"over {where}, net of costs; return, volatility, Sharpe and turnover are annual")
     numbers = _numbers_of(outcome.report)
@@ -177,7 +178,7 @@ def audit_lines(findings: Sequence[Finding]) -> list[str]:
         largest = f"{max(finding.difference for finding in own):.3g}"
         table.append((name, *counted, largest, shown[0].verdict if shown else "clean"))
         notes[len(table) - 1] = [f"    {finding.probe}: {finding.verdict}: {finding.where}" for finding in shown]
-    lines = aligned(table)
+    lines = table_lines(table)
     return [line for number, text in enumerate(lines) for line in (text, *notes.get(number, []))]
 
 
@@ -204,17 +205,6 @@ def summary_rows(
     return [("", *(heading for heading, _, _ in columns)), *rows]
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first column to the left, figures to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-
-
 def explanation_lines(date: str, one: Explanation) -> list[str]:
     """Lines of the explanation of a decision, which filled on a date."""
     from finflow.evaluation.analysis.decision_explanation import SHOWN
@@ -238,7 +228,7 @@ def explanation_lines(date: str, one: Explanation) -> list[str]:
         own = one.weights[name]
         weights = (own.held, *(own.experts[expert] for expert in experts), own.aim, own.target)
         table.append((name, *(percent(weight) for weight in weights), percent(one.earned[name], 2, plus=True)))
-    text += [f"  {line}" for line in aligned(table)]
+    text += [f"  {line}" for line in table_lines(table)]
     text.append("")
     table = [("features that moved it", "value", "part in the trade")]
     for feature, influence in one.influences:
@@ -250,7 +240,7 @@ def explanation_lines(date: str, one: Explanation) -> list[str]:
         ("every feature at its mean", "", percent(parts.baseline, 2, plus=True)),
         ("traded", "", percent(one.traded + parts.completeness_error, 2, plus=True)),
     ]
-    text += [f"  {line}" for line in aligned(table)]
+    text += [f"  {line}" for line in table_lines(table)]
     error = f"completeness error {parts.completeness_error:+.1e} of wealth"
     text.append(f"  {error}, {parts.steps} steps; values in training deviations")
     text.append("")
@@ -260,7 +250,7 @@ def explanation_lines(date: str, one: Explanation) -> list[str]:
         target = f"{most} {percent(one.weights[most].target, 2)} -> {percent(changed.target[most], 2)}"
         values = (f"{changed.before:+.2f}", f"{changed.after:+.2f}", percent(changed.traded, 2))
         table.append((feature, *values, percent(changed.trade_rate), target))
-    return [*text, *(f"  {line}" for line in aligned(table))]
+    return [*text, *(f"  {line}" for line in table_lines(table))]
 
 
 def _print_styled(rows: Sequence[Sequence[str]]) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from finflow.cli.configuration import checkpoint_configuration, resolve
 from finflow.cli.exit_status import stopping_between_updates
 from finflow.cli.options import explicit
-from finflow.cli.output import aligned, resume_command, show_report
+from finflow.cli.output import resume_command, show_report
 from finflow.errors import ConfigError
+from finflow.text_table import table_lines
 
 if TYPE_CHECKING:
     from finflow.config import Config
@@ -97,7 +98,7 @@ def retraining_lines(numbers: RetrainNumbers) -> list[str]:
     )
     above = "above" if numbers.answer == "replace" else "not above"
     return [
-        *aligned(table),
+        *table_lines(table),
         lead,
         f"{numbers.answer}: the lower bound is {above} the margin of {numbers.margin:g}; without a true lead the "
         f"chance of a replacement is {chance:.2%} here (comparison {numbers.comparison} of this agent)",

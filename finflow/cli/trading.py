@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import evaluation_overrides
 from finflow.cli.options import explicit
-from finflow.cli.output import aligned
 from finflow.errors import ConfigError
+from finflow.text_table import table_lines
 
 if TYPE_CHECKING:
     from finflow.trading.decision_results import Decision
@@ -132,7 +132,9 @@ def decision_lines(decision: Decision) -> list[str]:
         (one.ticker, one.side, f"{one.shares:,g}", f"{one.price:,.2f}", f"{one.value:,.2f}", f"{one.cost:,.2f}")
         for one in decision.orders
     ]
-    text += [f"  {line}" for line in aligned(orders)] if decision.orders else ["  no order: the account stays as it is"]
+    text += (
+        [f"  {line}" for line in table_lines(orders)] if decision.orders else ["  no order: the account stays as it is"]
+    )
     text += [
         "",
         f"turnover {decision.turnover:.2%}, expected cost {decision.cost:,.2f}, "
@@ -146,7 +148,7 @@ def decision_lines(decision: Decision) -> list[str]:
         one = decision.assets[name]
         cells = [one.held, one.aim, one.target, one.planned, *((one.spread.low, one.spread.high) if one.spread else ())]
         table.append((name, *(f"{cell:.2%}" for cell in cells)))
-    text += [f"  {line}" for line in aligned(table)]
+    text += [f"  {line}" for line in table_lines(table)]
     text += ["", *_reasons(decision), *_follow_up(decision)]
     text += [f"warning: {check.name}: {check.said}" for check in decision.checks if not check.passed]
     return text
@@ -178,7 +180,7 @@ def _reasons(decision: Decision) -> list[str]:
         table = [("feature", "before", "now", "part")]
         for name, one in reasons.largest(_SHOWN).items():
             table.append((name, f"{one.before:+.2f}", f"{one.now:+.2f}", f"{one.part:+.3%}"))
-        text += [f"  {line}" for line in aligned(table)]
+        text += [f"  {line}" for line in table_lines(table)]
     text.append(f"the largest change: {reasons.question}; another decision would need")
     if not reasons.alternatives:
         text.append("  more than any single feature can do within its range in training")

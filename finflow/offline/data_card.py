@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel
 from finflow.offline.recorder import SOURCES, Rows
+from finflow.text_table import table_lines
 
 Weights = NDArray[np.float64]
 
@@ -148,11 +149,7 @@ def card_lines(card: Mapping[str, Any]) -> list[str]:
         counts = (f"{family[count]:,}" for count in ("transitions", "episodes"))
         medians = (_shown(family["returns"][key]["median"], form) for key, (_, form) in FIGURES.items())
         table.append((name, *counts, *medians, _shown(family["coverage"]["mean_weight"]["cash"], "{:.0%}")))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(row))
-        for row in (list(zip(cells, widths, strict=True)) for cells in table)
-    ]
+    lines = table_lines(table)
     lines.append("median episode of each source, a year, net of costs; the share of cash is that of its decisions")
     for file in card["decision_files"]:
         places = ("after the training window", "before the first bar")

@@ -153,12 +153,10 @@ UTILITIES: dict[str, Callable[[JudgeConfig], Utility]] = {
     "log-growth": lambda config: log_growth,
 }
 """Name of a synthetic judge -> makes its utility."""
-JUDGES = (*UTILITIES, "rules")
-"""Names of all judges."""
 
 
 def make_judge(name: str, config: JudgeConfig, bars_per_year: int) -> Judge:
-    """Make a judge by its name, one of `JUDGES`."""
+    """Make a judge by its name, a key of `UTILITIES`, or `rules`."""
     if name == "rules":
         return RuleJudge(config.rules, bars_per_year)
     return SyntheticJudge(UTILITIES[name](config), config.temperature, config.mistakes)

@@ -28,7 +28,6 @@ SHOWN = 5
 _NOTHING = 1e-9
 """Change of a weight that is rounding."""
 _CLIP = 5.0
-REWARD_STATE = ("recent return", "recent squared return", "drawdown so far")
 
 
 class Reasoning:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.errors import MarketError, first_few
@@ -17,8 +16,6 @@ from finflow.market.split_suspects import in_words, split_of
 from finflow.trading.decision_results import Check, Drift
 from finflow.trading.live_market import LiveMarket
 from finflow.trading.trading_calendar import PeriodCalendar, TradingCalendar
-
-FloatArray = NDArray[np.float64]
 
 LATELY = 21
 """Bars that are checked for gaps and jumps, at least."""

@@ -11,7 +11,7 @@ from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.training.data.training_data import prepare
 from finflow.training.data.training_worlds import episode_worlds
-from finflow.training.phases.training_state import ONLINE
+from finflow.training.phase_names import ONLINE
 
 SPLITS = ("train", "validation", "test")
 

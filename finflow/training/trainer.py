@@ -22,6 +22,7 @@ from finflow.training.judging.evaluations import evaluate_agent
 from finflow.training.judging.held_out import AGENT, Outcome
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.wandb_run import check_tracker, open_tracker
+from finflow.training.phase_names import OFFLINE, ONLINE
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.finetune_on_policy import finetune_on_policy
 from finflow.training.phases.finetune_rollouts import finetune_rollouts
@@ -29,7 +30,7 @@ from finflow.training.phases.fold_pretraining import pretraining_in_parallel
 from finflow.training.phases.pretrain import pretrain
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 from finflow.training.phases.training_run import OnValidation, TrainingRun
-from finflow.training.phases.training_state import OFFLINE, ONLINE, start_online
+from finflow.training.phases.training_state import start_online
 from finflow.training.run_folder import RunFolder, new_run_folder
 
 __all__ = ["FinFlowTrainer", "Outcome", "new_run_folder", "request_stop"]

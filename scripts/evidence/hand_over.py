@@ -20,8 +20,8 @@ from finflow.config import Config, changed_config
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.phase_names import ONLINE
 from finflow.training.phases.training_run import Validation
-from finflow.training.phases.training_state import ONLINE
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.generalisation import REDUCED
 from scripts.evidence.optimality import FIRST_SAMPLE, ONLINE_LEARNING, SHOWN, Judge, judge_of

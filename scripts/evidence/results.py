@@ -12,8 +12,8 @@ from finflow.config import Config
 from finflow.errors import TrainingError
 from finflow.evaluation.backtest import Backtest
 from finflow.files import write_atomically
+from finflow.training.phase_names import ONLINE
 from finflow.training.phases.training_run import Validation
-from finflow.training.phases.training_state import ONLINE
 from finflow.training.trainer import FinFlowTrainer
 
 Result = Mapping[str, Any]

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from finflow.cli import output
-from finflow.cli.output import aligned, describe_configuration, show_outcome, summary_rows
+from finflow.cli.output import describe_configuration, show_outcome, summary_rows
 from finflow.config import describe_schema
+from finflow.text_table import table_lines
 
 SUMMARY = {
     "finflow": {"annual_return": 0.186, "annual_volatility": 0.175, "sharpe": 1.06, "max_drawdown": -0.289},
@@ -45,7 +46,7 @@ def test_the_summary_can_be_of_some_strategies_only() -> None:
 
 
 def test_plain_lines_are_aligned() -> None:
-    lines = aligned(summary_rows(SUMMARY))
+    lines = table_lines(summary_rows(SUMMARY))
     assert len({len(line) for line in lines}) == 1
     assert lines[1].startswith("finflow ")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import get_args
 
 import pytest
 
 from finflow.config import ProtocolConfig
 from finflow.errors import MarketError
-from finflow.experiments.jobs.folds import HISTORY, PROTOCOLS, Fold, Protocol, folds_of
+from finflow.experiments.jobs.folds import HISTORY, Fold, Protocol, folds_of
 
 BARS = 6550  # before the test window of the embedded market
 
@@ -17,7 +18,7 @@ def seen(fold: Fold) -> set[int]:
     return {bar for piece in fold.pieces for bar in piece}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", get_args(Protocol))
 @pytest.mark.parametrize("purge", [None, 0, 100])
 def test_a_training_sees_no_bar_that_it_is_judged_on(protocol: Protocol, purge: int | None) -> None:
     for fold in folds_of(protocol, BARS, ProtocolConfig(purge=purge)):

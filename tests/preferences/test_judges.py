@@ -9,8 +9,8 @@ import pytest
 
 from finflow.config.preferences_section import JudgeConfig
 from finflow.preferences.judges import (
-    JUDGES,
     SHALLOWEST,
+    UTILITIES,
     RuleJudge,
     SyntheticJudge,
     log_growth,
@@ -71,7 +71,7 @@ def test_the_first_rule_that_tells_segments_apart_decides(path_of: MakePath) -> 
         RuleJudge(["beauty > 1"], 252)
 
 
-@pytest.mark.parametrize("name", JUDGES)
+@pytest.mark.parametrize("name", [*UTILITIES, "rules"])
 def test_every_judge_can_be_named(name: str, path_of: MakePath) -> None:
     judge = make_judge(name, JudgeConfig(), 252)
     chance = judge.opinions([path_of([0.02, 0.01])], [path_of([-0.3, -0.01])]).chance

@@ -17,6 +17,7 @@ from finflow.evaluation.report.report_numbers import DASH, about, json_text, one
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Finding, Section, make_table, render_page
 from finflow.evaluation.statistics.run_statistics import DIFFERENCE, Estimate
+from finflow.text_table import table_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -273,12 +274,11 @@ def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered
 
 
 def _lines(runs: Sequence[Compared], groups: Sequence[Seeds], choice: Section) -> list[str]:
-    width = max(len(run.label) for run in runs)
-    lines = [f"{'run'.ljust(width)}  Sharpe  beats equal weight"]
+    rows = [("run", "Sharpe", "beats equal weight")]
     for run in runs:
         sharpe = run.numbers["sharpe"]
-        shown = "-" if sharpe is None else f"{sharpe:.2f}"
-        lines.append(f"{run.label.ljust(width)}  {shown.rjust(6)}  {run.answer or 'not compared'}")
+        rows.append((run.label, "-" if sharpe is None else f"{sharpe:.2f}", run.answer or "not compared"))
+    lines = table_lines(rows)
     for group in groups:
         found = group.interquartile_mean.get("sharpe")
         if found is not None:

@@ -21,6 +21,7 @@ from finflow.evaluation.statistics.run_statistics import (
     improvement_estimate,
     interquartile_estimate,
 )
+from finflow.text_table import table_lines
 
 
 @dataclass(frozen=True)
@@ -146,11 +147,10 @@ def _lines(universes: Sequence[Universe], together: Mapping[str, Any]) -> list[s
     def shown(value: float | None) -> str:
         return "-" if value is None else f"{value:.2f}"
 
-    width = max(len(one.name) for one in universes)
-    lines = [f"{'':{width}}  Sharpe  of equal weight  beats it"]
+    rows = [("", "Sharpe", "of equal weight", "beats it")]
     for name, one in ((one.name, one.numbers) for one in universes):
-        own, equal = shown(one["sharpe"]), shown(one["baseline_sharpe"])
-        lines.append(f"{name:{width}}  {own:>6}  {equal:>15}  {one['beats_equal_weight'] or '-'}")
+        rows.append((name, shown(one["sharpe"]), shown(one["baseline_sharpe"]), one["beats_equal_weight"] or "-"))
+    lines = table_lines(rows)
     found = together[DIFFERENCE]
     if found["value"] is not None:
         lines.append(

@@ -23,7 +23,6 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel, visible
 
 Protocol = Literal["walk-forward", "cpcv"]
-PROTOCOLS: tuple[Protocol, ...] = ("walk-forward", "cpcv")
 HISTORY = DAILY_WINDOWS.longest - 1
 """Bars that the longest feature of daily prices looks back on: the purge that is taken when none is configured."""
 FEWEST = 3

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from finflow.config import SyntheticConfig
 from finflow.errors import MarketError
@@ -35,8 +34,6 @@ from finflow.market.synthetic.price_processes import (
     Regimes,
     correlated,
 )
-
-FloatArray = NDArray[np.float64]
 
 LAST_DATE = "2022-12-30"
 _FIRST_PRICE = 100.0

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess, fill_at
 from finflow.env.portfolio_state import PortfolioState
@@ -20,8 +19,6 @@ from finflow.errors import FinflowError
 from finflow.evaluation.backtest import History, targets_of
 from finflow.strategies.strategy import Strategy
 from finflow.trading.account_state import DECISION, fills_of
-
-FloatArray = NDArray[np.float64]
 
 _STATE = ("weights", "wealth", "objective", "objective_before")
 

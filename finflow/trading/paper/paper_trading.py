@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from finflow.errors import ConfigError, FinflowError
 from finflow.evaluation.report.report_numbers import json_text
@@ -29,8 +28,6 @@ from finflow.trading.paper.expectation import Expectation
 from finflow.trading.paper.paper_account import Evening, PaperAccount, broker_evening
 from finflow.trading.paper.paper_page import PaperNumbers, numbers_of, paper_page
 from finflow.trading.trading_calendar import calendar_of
-
-FloatArray = NDArray[np.float64]
 
 PAPER = "paper"
 IDLE = 12.0

@@ -28,8 +28,8 @@ from finflow.training.checkpoints.feature_names import check_feature_names
 from finflow.training.checkpoints.migration import checked_facts, with_prior
 from finflow.training.checkpoints.run_resolver import CONFIG, STUDY, Kind, resolve_run, run_folder_of
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
+from finflow.training.phase_names import ONLINE
 
-ONLINE = "online"
 BEFORE: dict[str, object] = {
     "bcell.expert_cloning": 0.0,
     "bcell.gate_balance": 0.0,

@@ -17,6 +17,7 @@ from finflow.agent.learners.bcell import PREFIX, with_members
 from finflow.config import LENSES
 from finflow.errors import CheckpointError
 from finflow.tensor_file import VERSION
+from finflow.training.phase_names import ONLINE
 
 Facts = dict[str, Any]
 POLICY, PRIOR = "bcell/policy/", "bcell/prior/"
@@ -28,7 +29,7 @@ def _from_1(facts: Facts) -> Facts:
     """Format 1 knew no schedules of their own (the entropy coefficient followed the online updates), no reward
     normalisation, no guard, and of the runtime only torch's version; its replay had no room beside the ring."""
     counters = facts["training"]["counters"]
-    taken = {"taken": counters["phase_update"] if counters["phase"] == "online" else 0}
+    taken = {"taken": counters["phase_update"] if counters["phase"] == ONLINE else 0}
     added = {
         "entropy_schedule": taken,
         "target_entropy_schedule": dict(taken),

@@ -26,7 +26,8 @@ from finflow.training.checkpoints.manifest import changed, runtime
 from finflow.training.checkpoints.reference_policy import saved_reference
 from finflow.training.data.training_data import TrainingData
 from finflow.training.logs.run_log import METRICS, RunLog
-from finflow.training.phases.training_state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
+from finflow.training.phase_names import OFFLINE, ONLINE
+from finflow.training.phases.training_state import TrainingState, start_offline, start_online
 
 
 class Start(StrEnum):

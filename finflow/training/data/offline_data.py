@@ -17,7 +17,7 @@ from finflow.offline.data_card import card_lines
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
 from finflow.offline.minari_files import export_minari, import_minari, minari_folder
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.phases.training_state import OFFLINE
+from finflow.training.phase_names import OFFLINE
 
 CARD = "dataset.json"
 """The data card's name in a run folder."""

@@ -103,16 +103,14 @@ def evaluate_checkpoint(
     return outcome
 
 
-def backtest_strategies(config: Config, names: Sequence[str], output: Path | None = None) -> Outcome:
-    """Backtest named strategies over the test window; the first is the one reported on.
+def backtest_strategies(config: Config, names: Sequence[str]) -> Outcome:
+    """Backtest named strategies over the test window; the first is the one reported on, in a folder of its name.
 
     Parameters
     ----------
     config : Config
     names : sequence of str
         Of ``strategies.classical.NAMED``, import paths, or ``optimal`` in a synthetic market whose optimum is known.
-    output : Path, optional
-        A folder named after the first strategy, under ``output.logs_dir``, when left out.
     """
     makers: dict[str, Make] = {}
     for path in names:
@@ -121,7 +119,7 @@ def backtest_strategies(config: Config, names: Sequence[str], output: Path | Non
         if name in makers:
             raise ConfigError(f"--strategy names {name} twice; leave one of them out")
         makers[name] = make
-    folder = output or config.output.logs_dir / f"backtest_{next(iter(makers))}"
+    folder = config.output.logs_dir / f"backtest_{next(iter(makers))}"
     training_data = prepare(config)
     subject = Subject(makers, strategy_identity(next(iter(makers.values()))()))
     outcome = judge_held_out(training_data, subject, folder, sweeps=True)

@@ -44,8 +44,6 @@ REWARD_STATE = ("recent return", "recent squared return", "drawdown so far")
 TRADES = 3  # whose targets are divided among the features, each
 CHANGED = 8  # features that are set to their mean, each alone
 
-FloatArray = NDArray[np.float64]
-
 
 class Explainer:
     """Explains the decisions of one backtest.

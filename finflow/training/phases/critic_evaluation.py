@@ -30,6 +30,7 @@ from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState
 from finflow.training.data.rollouts import RolloutMarket, as_tensors, repeated
 from finflow.training.data.training_worlds import episode_worlds
+from finflow.training.phase_names import ONLINE
 
 ROWS = 512  # states measured at once
 GROUPS = 10  # of moves, by the critics' value of them
@@ -140,7 +141,7 @@ def measure_returns(
     """
     keys, device = config.bcell.rollouts, market.tensors.market.device
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 81, purpose]))
-    worlds = episode_worlds(config, market.process, "online")
+    worlds = episode_worlds(config, market.process, ONLINE)
     horizon, size = moves or ComparedMoves(keys.horizon, None)
     observed, universes, compared, returns = [], [], [], []
     for start in range(0, len(bars), ROWS):
@@ -254,7 +255,7 @@ class MoveValues(NamedTuple):
     error: list[float]
 
 
-def compare_advantages(values: Tensor, exact: ExactReturns, groups: int = GROUPS) -> MoveValues:
+def compare_advantages(values: Tensor, exact: ExactReturns) -> MoveValues:
     """Compare the critics' values (states, actions) with exact returns, in groups of moves.
 
     Windows overlap, so that states near each other share their luck: errors are over contiguous blocks of bars.
@@ -271,7 +272,7 @@ def compare_advantages(values: Tensor, exact: ExactReturns, groups: int = GROUPS
     order = np.argsort(predicted.ravel(), kind="stable")
     of_move = np.repeat(block, predicted.shape[1])
     means: list[tuple[float, float, float]] = []
-    for rows in np.array_split(order, groups):
+    for rows in np.array_split(order, GROUPS):
         total, count = (_by_block(one, of_move[rows]) for one in (measured.ravel()[rows], np.ones(len(rows))))
         mean = float(total.sum() / count.sum())
         error = float(np.sqrt(((total - mean * count) ** 2).sum()) / count.sum())

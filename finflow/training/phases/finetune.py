@@ -19,6 +19,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions, join_rows, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.judging.generalisation_measure import mean_kl
+from finflow.training.phase_names import ONLINE
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import (
     behaviour_returns,
@@ -31,7 +32,7 @@ from finflow.training.phases.pretrain import (
 )
 from finflow.training.phases.schedules import between
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
-from finflow.training.phases.training_state import ONLINE, ended_early
+from finflow.training.phases.training_state import ended_early
 from finflow.training.rollouts.online_world import OnlineWorld
 from finflow.training.rollouts.rollout_steps import ended_episodes
 

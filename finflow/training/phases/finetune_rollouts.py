@@ -29,6 +29,7 @@ from finflow.env.portfolio_state import PortfolioState
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.data.rollouts import RolloutMarket, joined_states, separate_states
+from finflow.training.phase_names import ONLINE
 from finflow.training.phases.critic_evaluation import (
     SMALLEST_SCALE,
     ExactReturns,
@@ -45,7 +46,6 @@ from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import probe_states, reward_units
 from finflow.training.phases.rollout_state import Member, RolloutState, with_mirrors
 from finflow.training.phases.training_run import TrainingRun
-from finflow.training.phases.training_state import ONLINE
 
 WARMUP = 20  # updates over which the learning rate rises: Adam's first steps are as long as its rate
 MEASURED = 2  # batches of states in which exact advantages are measured

@@ -29,6 +29,7 @@ from finflow.training.data.return_rankings import ranking_horizon
 from finflow.training.data.rollouts import RolloutMarket, as_tensors, detached
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
+from finflow.training.phase_names import ONLINE
 
 PURPOSE = 80  # of the generators of portfolios
 FOLD_WEIGHTS = 60  # purpose of the generators of the folds' initial weights
@@ -225,7 +226,7 @@ class RolloutState:
     def __init__(self, config: Config, training_data: TrainingData, device: torch.device) -> None:
         keys, seed, process = config.bcell.rollouts, config.train.seed, training_data.learning.process
         segments = training_segments(training_data)
-        worlds = episode_worlds(config, process, "online")
+        worlds = episode_worlds(config, process, ONLINE)
         restart = min(keys.horizon / config.env.episode_length, 1.0)
 
         def portfolios(bars: Sequence[range], member: int) -> Portfolios:

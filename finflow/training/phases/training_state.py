@@ -23,11 +23,11 @@ from finflow.training.data.reward_constraint import RewardConstraint, make_const
 from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.training_data import TrainingData
 from finflow.training.on_policy.on_policy_state import OnPolicyState
+from finflow.training.phase_names import OFFLINE
 from finflow.training.phases.rollout_state import RolloutState
 from finflow.training.phases.schedules import EntropyScheduler
 from finflow.training.rollouts.online_world import OnlineWorld, WorldPosition, make_world
 
-OFFLINE, ONLINE = "offline", "online"
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
 METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning, "none": OfflineLearner}
 

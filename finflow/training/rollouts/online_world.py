@@ -16,8 +16,8 @@ from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.replay import Transitions
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
+from finflow.training.phase_names import ONLINE
 
-PHASE = "online"  # whose worlds the episodes have
 SEED = 5  # added to the training's seed for the environments
 
 
@@ -152,11 +152,11 @@ def make_environments(config: Config, training_data: TrainingData, count: int) -
     process = training_data.learning.process
     env = PortfolioVectorEnv(
         process,
-        training_data.windows(PHASE),
+        training_data.windows(ONLINE),
         count,
         config.env.episode_length,
         random_portfolios=True,
-        worlds=episode_worlds(config, process, PHASE),
+        worlds=episode_worlds(config, process, ONLINE),
     )
     env.reset(seed=config.train.seed + SEED)
     return env
