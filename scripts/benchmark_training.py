@@ -48,7 +48,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "rollouts": ("finflow.training.phases.finetune_rollouts", "learn_together"),
     "play of the blocks": ("finflow.training.phases.finetune_rollouts", "_choose_blend"),
     "exact returns": ("finflow.training.phases.finetune_rollouts", "measure_returns"),
-    "critics": ("finflow.training.phases.finetune_rollouts", "teach_critics"),
+    "critics": ("finflow.training.phases.finetune_rollouts", "update_critics"),
     "evaluation and report": ("finflow.training.trainer", "evaluate_agent"),
 }
 METHODS: dict[str, tuple[str, str, str]] = {

@@ -50,12 +50,12 @@ class Shares(NamedTuple):
     steps: int
 
 
-def precise(policy: ExpertPolicy) -> ExpertPolicy:
+def in_double(policy: ExpertPolicy) -> ExpertPolicy:
     """A copy on the CPU in double precision."""
     return copy.deepcopy(policy).cpu().double()
 
 
-def precisely(states: States) -> States:
+def states_in_double(states: States) -> States:
     """The same states on the CPU in double precision."""
     assets, market, portfolio = (tensor.cpu().double() for tensor in states[:3])
     return States(assets, market, portfolio, states.complete)
@@ -94,17 +94,17 @@ def integrated_gradients(
     Parameters
     ----------
     policy : ExpertPolicy
-        From `precise`.
+        From `in_double`.
     states : States
-        One, from `precisely`. Weights held and listing are no features: they are the same along the whole path.
+        One, from `states_in_double`. Weights held and listing are no features: they are the same along the whole path.
     directions : Tensor, (targets, K)
         Each names a scalar, the centre's product with it.
     tolerance : float
         Steps are doubled until no completeness error is larger, or ``most`` is reached.
     most : int
     since : States, optional
-        The baseline, one state from `precisely`, of which the features alone are taken; features at their training mean
-        when left out.
+        The baseline, one state from `states_in_double`, of which the features alone are taken; features at their
+        training mean when left out.
     read : callable
         Portfolio of a decision that stands in for the centre.
     """

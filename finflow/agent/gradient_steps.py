@@ -67,7 +67,7 @@ def make_optimiser(
     return SkippingAdam(groups, lr=learning_rate, fused=True, decoupled_weight_decay=True)
 
 
-def descend(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
+def gradient_step(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
     """Take one step down a loss.
 
     Parameters
@@ -87,7 +87,7 @@ def descend(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float
 
 
 def compute_gradients(loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
-    """Set the gradients of the optimisers' parameters to those of a loss, (): the first half of `descend`."""
+    """Set the gradients of the optimisers' parameters to those of a loss, (): the first half of `gradient_step`."""
     for optimiser in optimisers:
         optimiser.zero_grad(set_to_none=True)
     with full_precision(loss):
@@ -95,7 +95,7 @@ def compute_gradients(loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
 
 
 def step(optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
-    """Take one step along computed gradients: the second half of `descend`."""
+    """Take one step along computed gradients: the second half of `gradient_step`."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     norm = nn.utils.clip_grad_norm_(parameters, gradient_norm)
     if isinstance(optimiser, SkippingAdam):

@@ -214,7 +214,7 @@ class SquareRootImpact(_SummedOverAssets):
 
 
 @dataclass(frozen=True)
-class Summed:
+class SumOfCosts:
     """Several costs at once: a commission and a spread, say."""
 
     models: Sequence[CostModel]
@@ -269,7 +269,7 @@ class Scaled:
 def proportional_rates(costs: CostModel) -> tuple[NDArray[np.float64], Any] | None:
     """Rates (models,) of costs that are all proportional, and their multiple; None where others are among them."""
     costs, scale = (costs.model, costs.scale) if isinstance(costs, Scaled) else (costs, 1.0)
-    models = costs.models if isinstance(costs, Summed) else [costs]
+    models = costs.models if isinstance(costs, SumOfCosts) else [costs]
     rates = [model.rate for model in models if isinstance(model, Proportional)]
     return (np.array(rates, dtype=np.float64), scale) if len(rates) == len(models) else None
 
@@ -292,7 +292,7 @@ def _known(market: MarketState | None) -> MarketState:
     return market
 
 
-def costs_of(env: EnvConfig) -> Summed:
+def costs_of(env: EnvConfig) -> SumOfCosts:
     """The costs of the configuration: commission and slippage always, of the others those that are not zero."""
     extra, commission = env.costs, env.commission_bps * BASIS_POINT
     models: list[CostModel] = [
@@ -307,9 +307,9 @@ def costs_of(env: EnvConfig) -> Summed:
         models.append(ExponentialSlippage(extra.slippage_exponential_bps * BASIS_POINT, extra.slippage_steepness))
     if extra.impact > 0.0:
         models.append(SquareRootImpact(extra.impact))
-    return Summed(models)
+    return SumOfCosts(models)
 
 
-def without_market(costs: Summed) -> Summed:
+def without_market(costs: SumOfCosts) -> SumOfCosts:
     """Those of the costs that depend on neither volume nor volatility."""
-    return Summed([model for model in costs.models if not model.needs_market])
+    return SumOfCosts([model for model in costs.models if not model.needs_market])

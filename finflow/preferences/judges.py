@@ -25,7 +25,7 @@ SHALLOWEST = 0.01
 """Least drawdown in the Calmar utility: below it the ratio would depend on rounding alone."""
 
 
-class Opinions(NamedTuple):
+class JudgeOpinions(NamedTuple):
     """Opinions of a judge on pairs of segments.
 
     Attributes
@@ -49,7 +49,7 @@ class Opinions(NamedTuple):
 class Judge(Protocol):
     """Compares pairs of segments."""
 
-    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> Opinions:
+    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> JudgeOpinions:
         """Opinions on pairs."""
         ...
 
@@ -71,12 +71,12 @@ class SyntheticJudge:
     def __init__(self, utility: Utility, temperature: float = 0.0, mistakes: float = 0.0) -> None:
         self.utility, self.temperature, self.mistakes = utility, temperature, mistakes
 
-    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> Opinions:
+    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> JudgeOpinions:
         """Opinions on pairs; equal utilities are a tie."""
         lead = np.array([self.utility(one) - self.utility(other) for one, other in zip(firsts, seconds, strict=True)])
         scale = self.temperature * float(lead.std())
         clear = np.where(lead > 0.0, 1.0, 0.0) if scale == 0.0 else expit(lead / scale)
-        return Opinions(self.mistakes + (1.0 - 2.0 * self.mistakes) * clear, lead == 0.0)
+        return JudgeOpinions(self.mistakes + (1.0 - 2.0 * self.mistakes) * clear, lead == 0.0)
 
 
 class RuleJudge:
@@ -103,7 +103,7 @@ class RuleJudge:
             measures[name] <= limit if sign == "<=" else measures[name] >= limit for name, sign, limit in self.rules
         ]
 
-    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> Opinions:
+    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> JudgeOpinions:
         """Opinions on pairs: certain, or a tie."""
         chance, tie = np.full(len(firsts), 0.5), np.ones(len(firsts), dtype=np.bool_)
         for row, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
@@ -111,7 +111,7 @@ class RuleJudge:
             decided = next((one for one, other in rules if one != other), None)
             if decided is not None:
                 chance[row], tie[row] = float(decided), False
-        return Opinions(chance, tie)
+        return JudgeOpinions(chance, tie)
 
 
 def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import FinflowError
-from finflow.preferences.judges import Judge, Opinions
+from finflow.preferences.judges import Judge, JudgeOpinions
 from finflow.preferences.pairs import Pair, Segment
 from finflow.preferences.segment_paths import RANDOM, PortfolioPath, SegmentMarket, simulate_strategies
 
@@ -23,12 +23,12 @@ class JudgedPairs(NamedTuple):
     Attributes
     ----------
     pairs : tuple of Pair
-    opinions : Opinions
+    opinions : JudgeOpinions
         From which the answers were drawn.
     """
 
     pairs: tuple[Pair, ...]
-    opinions: Opinions
+    opinions: JudgeOpinions
 
     def line(self) -> str:
         """The pairs in a line."""

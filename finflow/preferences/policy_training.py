@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from finflow.agent.gradient_steps import descend, make_optimiser
+from finflow.agent.gradient_steps import gradient_step, make_optimiser
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config.preferences_section import PolicyLearningConfig, PreferencesConfig
 from finflow.errors import FinflowError
@@ -115,7 +115,7 @@ def fit_policy(
 
     def step(batch: Rows) -> None:
         loss = objective.losses(segment_density(policy, pairs, batch).total, batch).mean()
-        descend(loss, optimiser, config.gradient_norm)
+        gradient_step(loss, optimiser, config.gradient_norm)
 
     def calibration_loss() -> float:
         return _mean_loss(policy, objective, pairs, calibration)

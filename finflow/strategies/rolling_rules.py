@@ -201,7 +201,7 @@ class HierarchicalRiskParity(Optimised):
         return Estimator()
 
 
-class TwelveLessOne(Rolling):
+class TwelveOneMomentum(Rolling):
     """Base of rules by the return of the last twelve months but the last one, in bars of any length."""
 
     def __init__(self, rebalance_every: int = 21) -> None:
@@ -216,7 +216,7 @@ class TwelveLessOne(Rolling):
         return total
 
 
-class Momentum(TwelveLessOne):
+class Momentum(TwelveOneMomentum):
     """Equal weight in the third of the assets with the best 12-1 return (Jegadeesh and Titman 1993).
 
     The return over the year without its last month, whatever `lookback` is: over 252 daily bars without the last 21, or
@@ -229,7 +229,7 @@ class Momentum(TwelveLessOne):
         return _best_third(self.past(returns))
 
 
-class TimeSeriesMomentum(TwelveLessOne):
+class TimeSeriesMomentum(TwelveOneMomentum):
     """The same share for every asset, held while its 12-1 return is positive, else in cash.
 
     The long-only form of Moskowitz, Ooi and Pedersen (2012), without their scaling by volatility, which would need

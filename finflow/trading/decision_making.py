@@ -17,7 +17,7 @@ from finflow.ledger.costs import MarketState
 from finflow.ledger.halts import settle_around_halts
 from finflow.trading.account_state import AccountState
 from finflow.trading.decision_reasons import Reasoning
-from finflow.trading.decision_results import AssetDecision, Check, Decision, Drift, HeldBack, Order, Spread
+from finflow.trading.decision_results import AssetDecision, Check, Decision, Drift, Order, OrderReductions, Spread
 from finflow.trading.live_market import Agents, LiveMarket
 from finflow.trading.order_rounding import Account, LotRules, Plan, price_plan, round_orders
 
@@ -166,12 +166,12 @@ class DecisionMaking:
         ]
         return sorted(orders, key=lambda one: (one.side == "buy", -one.value, one.ticker))
 
-    def _held_back(self, before: FloatArray, allowed: FloatArray, settled: Settlement) -> HeldBack:
+    def _held_back(self, before: FloatArray, allowed: FloatArray, settled: Settlement) -> OrderReductions:
         aim, limits = self.reasoning.aim.numpy(), self.process.limits
         stated = self.target * self.moved
         stated = stated / stated.sum()
         change = float(np.abs(stated - before).max())
-        return HeldBack(
+        return OrderReductions(
             to_aim=_half_sum(self.observed, aim),
             trade_rate=self.reasoning.trade_rate,
             to_target=_half_sum(self.observed, self.target),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States, states_of
-from finflow.agent.feature_attribution import aim_of, decide, integrated_gradients, precise, precisely
+from finflow.agent.feature_attribution import aim_of, decide, in_double, integrated_gradients, states_in_double
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.sampled_action import acted_portfolio
 from finflow.trading.decision_results import Alternative, FeatureMove, Reasons
@@ -43,7 +43,7 @@ class Reasoning:
 
     def __init__(self, agents: Agents, market: LiveMarket, portfolio: FloatArray) -> None:
         self.acting, self.band = agents.config.acting, agents.config.env.no_trade_band
-        self.policies = [precise(policy) for policy in agents.policies]
+        self.policies = [in_double(policy) for policy in agents.policies]
         self.market, self.portfolio = market, portfolio
         self.states = self._states(market.known)
         self.decisions = [decide(policy, self.states) for policy in self.policies]
@@ -61,7 +61,7 @@ class Reasoning:
             "market": process.market_features[bar].copy(),
             "portfolio": self.portfolio,
         }
-        return precisely(states_of(observation, torch.device("cpu")))
+        return states_in_double(states_of(observation, torch.device("cpu")))
 
     def reasons(self) -> Reasons:
         """Gate, experts, features and alternatives."""

@@ -68,7 +68,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class HeldBack:
+class OrderReductions:
     """Steps between the aim and the orders; each is a half-sum of absolute changes of weight."""
 
     to_aim: Annotated[float, about("From what is held to the aim.")]
@@ -161,7 +161,7 @@ class Decision:
     lot: Annotated[float, about("Shares of a lot; 0 for any fraction.")]
     assets: Annotated[dict[str, AssetDecision], about("By asset, and cash.")]
     orders: Annotated[list[Order], about("Sales first, each by falling value.")]
-    held_back: Annotated[HeldBack, about("What the agent and the limits held back.")]
+    held_back: Annotated[OrderReductions, about("What the agent and the limits held back.")]
     reasons: Annotated[Reasons, about("Gate, experts, features, alternatives.")]
     checks: Annotated[list[Check], about("Of the prices.")]
     drift: Annotated[list[Drift], about("Features outside their range in training, the furthest first.")]

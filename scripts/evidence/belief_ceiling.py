@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States, states_of
-from finflow.agent.gradient_steps import cosine, descend, make_optimiser, set_learning_rate
+from finflow.agent.gradient_steps import cosine, gradient_step, make_optimiser, set_learning_rate
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.layers import EnsembleReadout, MarketEncoder, asset_width
 from finflow.evaluation.backtest import run_backtests
@@ -112,6 +112,6 @@ def ceiling_of(training_data: TrainingData, seed: int, updates: int = UPDATES) -
         set_learning_rate(optimiser, cosine(LEARNING_RATE, done / updates))
         rows = torch.randint(len(bars), (BATCH,), generator=generator)
         guess = encoder(tensors.states(torch.from_numpy(bars)[rows], blank))
-        descend((guess - wanted[rows]).square().mean(), optimiser, 10.0)
+        gradient_step((guess - wanted[rows]).square().mean(), optimiser, 10.0)
     played = run_backtests(process, training_data.split.validation, [GuessedBelief(encoder, best.rule, centre, scale)])
     return judge_of(training_data)(played[0])

@@ -32,7 +32,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
-from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival, reach_verdict
+from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, VerdictReference, reach_verdict
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.line_file import append_line
@@ -155,7 +155,7 @@ def judge_market(
     found = {}
     for run in runs:
         own = significance.resample_sharpe(run, draws)
-        against = (Rival(baseline.returns, own - base), Rival(patient.returns, own - seldom))
+        against = (VerdictReference(baseline.returns, own - base), VerdictReference(patient.returns, own - seldom))
         verdict = reach_verdict(run.returns, against, Tries(), resampling)
         p = math.nan if verdict.superiority is None else verdict.superiority.p_consistent
         found[run.name] = {

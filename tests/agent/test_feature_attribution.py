@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States
-from finflow.agent.feature_attribution import decide, integrated_gradients, precise, precisely
+from finflow.agent.feature_attribution import decide, in_double, integrated_gradients, states_in_double
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import LogisticNormal, log_ratios
 from finflow.agent.networks.policy import ExpertPolicy
@@ -42,14 +42,14 @@ class Linear(nn.Module):
         moved = moved + 0.0 * states.reward_state.sum()
         centre = torch.cat([0.1 + moved, 1.0 - (0.1 + moved).sum(-1, keepdim=True)], dim=-1)
 
-        class Decided:
+        class DecisionViews:
             distribution = LogisticNormal(log_ratios(centre), torch.zeros_like(log_ratios(centre)))
 
-        return Decided
+        return DecisionViews
 
 
 def test_of_a_linear_decision_each_feature_has_its_own_term() -> None:
-    states = precisely(made_states(4))
+    states = states_in_double(made_states(4))
     direction = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
     found = integrated_gradients(Linear(), states, direction)  # type: ignore[arg-type]
     expected = torch.zeros_like(found.assets)
@@ -63,7 +63,7 @@ def test_of_a_linear_decision_each_feature_has_its_own_term() -> None:
 
 @pytest.mark.parametrize("unlisted", [(), (1, 4)])
 def test_the_parts_sum_to_the_difference_from_the_baseline(unlisted: tuple[int, ...]) -> None:
-    policy, states = precise(made_policy()), precisely(made_states(unlisted=unlisted))
+    policy, states = in_double(made_policy()), states_in_double(made_states(unlisted=unlisted))
     directions = torch.eye(7, dtype=torch.float64)[:3]
     found = integrated_gradients(policy, states, directions)
     whole = found.assets.sum((1, 2)) + found.market.sum(1) + found.reward_state.sum(1)
@@ -76,7 +76,7 @@ def test_the_parts_sum_to_the_difference_from_the_baseline(unlisted: tuple[int, 
 
 
 def test_steps_are_doubled_until_the_error_is_small_or_the_most_is_reached() -> None:
-    policy, states = precise(made_policy()), precisely(made_states())
+    policy, states = in_double(made_policy()), states_in_double(made_states())
     directions = torch.eye(7, dtype=torch.float64)[:1]
     rough = integrated_gradients(policy, states, directions, tolerance=1.0)
     fine = integrated_gradients(policy, states, directions, tolerance=0.0, most=256)
@@ -87,7 +87,7 @@ def test_steps_are_doubled_until_the_error_is_small_or_the_most_is_reached() -> 
 def test_the_policy_itself_is_left_as_it_is() -> None:
     policy, states = made_policy(), made_states()
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
-    integrated_gradients(precise(policy), precisely(states), torch.eye(7, dtype=torch.float64)[:1])
+    integrated_gradients(in_double(policy), states_in_double(states), torch.eye(7, dtype=torch.float64)[:1])
     for name, tensor in policy.state_dict().items():
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor, before[name])

@@ -23,7 +23,7 @@ from finflow.agent.losses.regularisers import (
 )
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import log_ratio_entropy
-from finflow.agent.networks.policy import naming_loss
+from finflow.agent.networks.policy import expert_cloning_loss
 from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
 from tests.agent import helpers
@@ -198,10 +198,10 @@ def named_in(batch: Batch) -> torch.Tensor:
 def test_naming_is_a_divergence() -> None:
     named = torch.softmax(torch.randn(6, 5, 4, generator=generator()), dim=-1)
     named[0, 0] = torch.tensor([0.0, 0.5, 0.5, 0.0])  # a weight of nothing teaches nothing
-    assert naming_loss(named, named).item() == pytest.approx(0.0, abs=1e-6)
+    assert expert_cloning_loss(named, named).item() == pytest.approx(0.0, abs=1e-6)
     other = torch.softmax(torch.randn(6, 5, 4, generator=generator(1)), dim=-1)
     expected = torch.where(named > 0, named * (named.clamp(min=1e-9) / other).log(), 0.0).sum(-1).mean()
-    assert naming_loss(other, named).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert expert_cloning_loss(other, named).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_cloning_keeps_experts_apart_online(shape: NetworkShape, make_batch: MakeBatch) -> None:
@@ -213,7 +213,7 @@ def test_cloning_keeps_experts_apart_online(shape: NetworkShape, make_batch: Mak
             batch = make_batch(seed=update)
             agent.update_sac(batch._replace(named=named_in(batch)), coverage(), generator(update), update)
         test = make_batch(seed=10_000)
-        apart[weight] = naming_loss(agent.policy(test.states).experts, named_in(test)).item()
+        apart[weight] = expert_cloning_loss(agent.policy(test.states).experts, named_in(test)).item()
     assert apart[1.0] < 0.2 * apart[0.0]
 
 

@@ -10,7 +10,7 @@ from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import PolicyEnsemble, SideBySide, deployed_policy, joined_readings
+from finflow.agent.networks.policy_ensemble import BatchedPolicies, PolicyEnsemble, deployed_policy, joined_readings
 from finflow.config import BCellConfig
 
 ASSETS, FEATURES, MARKET = 6, 8, 3
@@ -62,7 +62,7 @@ def test_side_by_side_each_decides_as_it_does_alone() -> None:
     readings = [one.read_market(own) for one, own in zip(members, states, strict=True)]
     portfolio = torch.cat([own.portfolio for own in states])
     joined = joined_readings(readings, 1)
-    found = SideBySide(members).trade_toward(states[0]._replace(portfolio=portfolio), joined).centre
+    found = BatchedPolicies(members).trade_toward(states[0]._replace(portfolio=portfolio), joined).centre
     for number, (one, own) in enumerate(zip(members, states, strict=True)):
         rows = found[8 * number : 8 * number + 8]
         alone = one(own).centre

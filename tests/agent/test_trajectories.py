@@ -45,7 +45,7 @@ class Adam:
         self.first = [torch.zeros_like(parameter) for parameter in parameters]
         self.second = [torch.zeros_like(parameter) for parameter in parameters]
 
-    def descend(self, loss: Tensor, rate: float) -> None:
+    def gradient_step(self, loss: Tensor, rate: float) -> None:
         """One step; parameters that the loss does not reach stay where they are."""
         self.step(self.gradient(loss), rate)
 
@@ -100,14 +100,14 @@ class Reference:
             advantage = data - self.value(states)
             next_value = self.value(following)
         rate = CONFIG.actor_lr * (1.0 + math.cos(math.pi * progress)) / 2.0
-        self.policy_step.descend(self.policy_loss(batch, advantage), rate)
+        self.policy_step.gradient_step(self.policy_loss(batch, advantage), rate)
         # equation 6 for the mean; for the quantiles the same target, spread as the data's own continuation
         target = batch.rewards + gamma * alive * next_value
         samples = target[:, None] + gamma * alive[:, None] * (ahead - ahead.mean(dim=-1, keepdim=True))
         mean, quantiles = self.values(self.critic, states, batch.actions)
         loss = sum(((critic - target) ** 2).mean() for critic in mean)
         loss = loss + sum(quantile_loss(quantiles[e], samples[e]) for e in range(len(quantiles)))
-        self.critic_step.descend(loss, CONFIG.critic_lr)
+        self.critic_step.gradient_step(loss, CONFIG.critic_lr)
         with torch.no_grad():
             for slow, fast in zip(self.target.parameters(), self.critic.parameters(), strict=True):
                 slow.copy_((1.0 - CONFIG.tau) * slow + CONFIG.tau * fast)
@@ -119,7 +119,7 @@ class Reference:
         tau = CONFIG.iql_expectile
         expectile = torch.where(error > 0.0, tau * error**2, (1.0 - tau) * error**2).mean()
         gradient = self.behaviour_step.gradient(behaviour)
-        self.value_step.descend(expectile, CONFIG.critic_lr)
+        self.value_step.gradient_step(expectile, CONFIG.critic_lr)
         self.behaviour_step.step(gradient, CONFIG.critic_lr)
 
     def policy_loss(self, batch: Batch, advantage: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.least_difference import POWER, LeastDifference, least_difference
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
-from finflow.evaluation.statistics.verdict import Rival, Verdict, reach_verdict
+from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict
 
 DAYS, SAMPLES = 750, 200
 RATIO = 0.6  # of equal weight, a year
@@ -35,7 +35,7 @@ def window(seed: int, difference: float, noise: float = 0.003, memory: float = 0
 
 def asked(own: np.ndarray, equal: np.ndarray, tries: Tries | None = None) -> tuple[Verdict, LeastDifference | None]:
     draws = significance.draw_days(len(own), SAMPLES, 10, seed=0)
-    rival = Rival(equal, metrics.sharpe(own[draws]) - metrics.sharpe(equal[draws]))
+    rival = VerdictReference(equal, metrics.sharpe(own[draws]) - metrics.sharpe(equal[draws]))
     settings = Resampling(SAMPLES, 10, seed=0)
     verdict = reach_verdict(own, (rival,), tries or Tries(), settings)
     return verdict, least_difference(own, np.zeros(len(own)), (rival,), draws, tries or Tries(), 252)
@@ -76,7 +76,8 @@ def test_tries_lesser_risk_and_a_patient_rival_ask_for_more() -> None:
     assert cautious.of_yes > 1.5 * plain.of_yes, "at an equal Sharpe ratio half the risk earns half the mean"
     draws = significance.draw_days(DAYS, SAMPLES, 10, seed=0)
     rivals = [
-        Rival(returns, metrics.sharpe(own[draws]) - metrics.sharpe(returns[draws])) for returns in (equal, equal + 1e-4)
+        VerdictReference(returns, metrics.sharpe(own[draws]) - metrics.sharpe(returns[draws]))
+        for returns in (equal, equal + 1e-4)
     ]
     both = least_difference(own, np.zeros(DAYS), rivals, draws, Tries(), 252)
     assert both is not None

@@ -90,7 +90,7 @@ def test_a_damaged_ledger_is_named_with_its_line(tmp_path: Path, damage: str) ->
     record(path, reading("a"))
     path.write_text(path.read_text() + damage + "\n")
     with pytest.raises(
-        EvidenceError, match=r"line 2 of the ledger of test readings .*readings\.jsonl is damaged; mend it"
+        EvidenceError, match=r"line 2 of the ledger of test readings .*readings\.jsonl is damaged; repair it"
     ):
         readings_of(path, "p")
 

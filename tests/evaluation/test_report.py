@@ -204,7 +204,7 @@ def test_the_verdict_comes_first_with_its_reasons(report_data: Callable[..., Rep
     assert "Beats equal weight: yes" in said("yes", True, True)
     assert "promises nothing about the future" in said("yes", True, True)
     assert "Beats equal weight: no<" in said("no", False)
-    assert "Nobody counted how often" in page.build_page(report_data(), results, [], [], [])
+    assert "Earlier readings of this window were not counted" in page.build_page(report_data(), results, [], [], [])
 
 
 def test_the_interval_that_is_shown_is_the_one_asked_for(report_data: Callable[..., ReportData]) -> None:

@@ -22,7 +22,7 @@ import quantstats.stats as qs
 from scipy import stats
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.statistics.significance_tests import Track, expected_maximum, track_of
+from finflow.evaluation.statistics.significance_tests import TrackRecord, expected_maximum, track_of
 
 FUND = 1.585 / math.sqrt(12.0)  # a month
 
@@ -38,12 +38,12 @@ def test_psr_is_that_of_the_papers_hedge_fund(months: int, skewness: float, kurt
     The last printed digit needs the ratio before it was rounded, 1.585 a year.
     """
     assert f"{FUND:.3f}" == "0.458"
-    assert f"{Track(FUND, months, skewness, kurtosis).psr():.3f}" == printed
+    assert f"{TrackRecord(FUND, months, skewness, kurtosis).psr():.3f}" == printed
 
 
 def test_psr_and_dsr_are_those_of_another_implementation_in_all_its_digits() -> None:
-    assert Track(FUND, 24, -2.448, 10.164).psr() == pytest.approx(0.91323430688486018, rel=1e-12)
-    strategist = Track(2.5 / math.sqrt(250.0), 1250, -3.0, 10.0)
+    assert TrackRecord(FUND, 24, -2.448, 10.164).psr() == pytest.approx(0.91323430688486018, rel=1e-12)
+    strategist = TrackRecord(2.5 / math.sqrt(250.0), 1250, -3.0, 10.0)
     assert strategist.dsr(100, 0.5 / 250.0) == pytest.approx(0.90039683444939034, rel=1e-12)
 
 
@@ -57,7 +57,7 @@ def test_the_minimum_track_record_is_the_papers(periods: int, skewness: float, k
 
     The moments are those that Brooks and Kat (2002) found for hedge funds.
     """
-    track = Track(2.0 / math.sqrt(periods), 0, skewness, kurtosis)
+    track = TrackRecord(2.0 / math.sqrt(periods), 0, skewness, kurtosis)
     assert f"{track.minimum_length(1.0 / math.sqrt(periods)) / periods:.2f}" == printed
 
 
@@ -68,7 +68,7 @@ def test_the_minimum_track_record_is_the_papers(periods: int, skewness: float, k
 )
 def test_dsr_is_that_of_the_papers_strategist(tries: int, skewness: float, kurtosis: float, printed: str) -> None:
     """2014, pages 9 and 10: 2.5 a year over 1250 days of 250 to a year, the tries' variance 1/2 a year."""
-    track = Track(2.5 / math.sqrt(250.0), 1250, skewness, kurtosis)
+    track = TrackRecord(2.5 / math.sqrt(250.0), 1250, skewness, kurtosis)
     assert f"{track.dsr(tries, 0.5 / 250.0):.4f}" == printed
 
 
@@ -83,7 +83,7 @@ def test_the_expected_maximum_is_about_that_of_drawn_tries() -> None:
 
 
 def test_with_one_try_dsr_is_psr() -> None:
-    track = Track(0.05, 800, -0.4, 6.0)
+    track = TrackRecord(0.05, 800, -0.4, 6.0)
     assert track.dsr(1, 0.3) == track.psr()
     assert track.dsr(2, 0.001) < track.psr()
     with pytest.raises(ValueError, match="at least once"):
@@ -97,9 +97,9 @@ def test_psr_of_a_series_is_that_of_quantstats() -> None:
 
 
 def test_after_the_minimum_track_record_the_confidence_is_the_one_asked_for() -> None:
-    track = Track(0.06, 900, -0.5, 7.0)
+    track = TrackRecord(0.06, 900, -0.5, 7.0)
     length = track.minimum_length(0.01, 0.9)
-    as_long = Track(track.sharpe, round(length), track.skewness, track.kurtosis)
+    as_long = TrackRecord(track.sharpe, round(length), track.skewness, track.kurtosis)
     assert as_long.psr(0.01) == pytest.approx(0.9, abs=1e-3)
     assert track.minimum_length(0.06) == math.inf
 

@@ -11,7 +11,7 @@ from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling, track_of
-from finflow.evaluation.statistics.verdict import Rival, Verdict, reach_verdict
+from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict
 
 SETTINGS = Resampling(samples=400, block_length=10, seed=0)
 
@@ -31,7 +31,7 @@ def judged(
     candidates: dict[str, np.ndarray] | None = None,
 ) -> Verdict:
     draws = significance.draw_days(len(own), SETTINGS.samples, SETTINGS.block_length, SETTINGS.seed)
-    paired = [Rival(one, metrics.sharpe(own[draws]) - metrics.sharpe(one[draws])) for one in rivals]
+    paired = [VerdictReference(one, metrics.sharpe(own[draws]) - metrics.sharpe(one[draws])) for one in rivals]
     return reach_verdict(own, paired, tries or Tries(), SETTINGS, candidates)
 
 

@@ -40,7 +40,7 @@ def test_a_probe_ends_after_a_few_updates(tmp_path: Path, monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise AssertionError("the probe went on to the end")
 
-    for name in ("_choose_blend", "teach_critics", "_judge"):
+    for name in ("_choose_blend", "update_critics", "_judge"):
         monkeypatch.setattr(finetune_rollouts, name, fail)
     assert told(tmp_path, online__algorithm="rollouts").seconds > 0.0
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from finflow.ledger.accounting import drift, pay_out, settle
-from finflow.ledger.costs import BASIS_POINT, Proportional, Summed
+from finflow.ledger.costs import BASIS_POINT, Proportional, SumOfCosts
 
 FloatArray = NDArray[np.float64]
 
-COSTS = Summed([Proportional(10.0 * BASIS_POINT), Proportional(5.0 * BASIS_POINT)])
+COSTS = SumOfCosts([Proportional(10.0 * BASIS_POINT), Proportional(5.0 * BASIS_POINT)])
 RATE = 0.0015
 CENT = 0.01
 

@@ -11,7 +11,7 @@ import pytest
 from finflow.compiled_function import compiled_function
 from finflow.ledger import accounting, compiled
 from finflow.ledger.constraints import Limits
-from finflow.ledger.costs import CostModel, FixedMinimum, Proportional, Scaled, Summed, proportional_rates
+from finflow.ledger.costs import CostModel, FixedMinimum, Proportional, Scaled, SumOfCosts, proportional_rates
 
 LIMITS = Limits(max_weight=0.4, max_turnover=0.3, no_trade_band=0.02)
 
@@ -41,7 +41,7 @@ def test_a_trade_has_the_same_bits_both_ways(
     growth = np.exp(0.1 * rng.normal(size=(size, n_weights)))
     listed = rng.random((size, n_weights - 1)) < share_listed
     dividends = 0.2 * rng.random(listed.shape) * (rng.random(listed.shape) < 0.3) if pays else None
-    costs = Scaled(Summed([Proportional(0.008), Proportional(0.004)]), rng.uniform(0.5, 3.0, size=size))
+    costs = Scaled(SumOfCosts([Proportional(0.008), Proportional(0.004)]), rng.uniform(0.5, 3.0, size=size))
     found = []
     for way in (True, False):
         with mock.patch.object(accounting, "is_compiled", lambda _, way=way: way):
@@ -55,8 +55,8 @@ def test_a_trade_has_the_same_bits_both_ways(
     ("costs", "rates"),
     [
         (Proportional(0.001), [0.001]),
-        (Scaled(Summed([Proportional(0.001), Proportional(0.0005)]), 2.0), [0.001, 0.0005]),
-        (Summed([Proportional(0.001), FixedMinimum(0.001, 1.0)]), None),
+        (Scaled(SumOfCosts([Proportional(0.001), Proportional(0.0005)]), 2.0), [0.001, 0.0005]),
+        (SumOfCosts([Proportional(0.001), FixedMinimum(0.001, 1.0)]), None),
     ],
 )
 def test_proportional_costs_alone_are_compiled(costs: CostModel, rates: list[float] | None) -> None:

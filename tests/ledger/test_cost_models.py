@@ -25,7 +25,7 @@ from finflow.ledger.costs import (
     Proportional,
     SquareRootImpact,
     SquareRootSlippage,
-    Summed,
+    SumOfCosts,
     costs_of,
     without_market,
 )
@@ -43,7 +43,7 @@ MODELS: dict[str, CostModel] = {
     "exponential": ExponentialSlippage(0.01, 5.0),
     "impact": SquareRootImpact(1.0),
 }
-MODELS["all"] = Summed([Proportional(0.0005), *MODELS.values()])
+MODELS["all"] = SumOfCosts([Proportional(0.0005), *MODELS.values()])
 MODELS["proportional"] = Proportional(0.0015)
 EACH = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 GROWING = [name for name in MODELS if name not in ("minimum", "proportional")]
@@ -121,7 +121,7 @@ def test_golden_sales(model: CostModel, money: float) -> None:
     market = market_of([1e6, 1e9], [0.02, 0.5])
     done = settle(np.array([[0.25, 0.0, 0.75]]), np.array([[0.0, 0.0, 1.0]]), model, MILLION, market)
     assert 1e6 * done.cost[0] == pytest.approx(money, abs=1e-8)
-    both = Summed([Proportional(0.001), model])
+    both = SumOfCosts([Proportional(0.001), model])
     done = settle(np.array([[0.25, 0.0, 0.75]]), np.array([[0.0, 0.0, 1.0]]), both, MILLION, market)
     assert 1e6 * done.cost[0] == pytest.approx(money + 250.0, abs=1e-8)
     np.testing.assert_array_equal(done.weights, [[0.0, 0.0, 1.0]])
@@ -137,7 +137,7 @@ def test_golden_sales(model: CostModel, money: float) -> None:
         (SquareRootSlippage(2 / 99), 20_000.0),  # 990 000 * 2 / 99 * 1 / 2
         (ExponentialSlippage(15 / 99, float(np.log(16.0))), 20_000.0),  # 990 000 * 15 / 99 * (2 - 1) / (16 - 1)
         (SquareRootImpact(100 / 99), 20_000.0),  # 990 000 * 100 / 99 * 0.02 * 1 / 2
-        (Summed([Proportional(0.5 / 99), LinearSlippage(2 / 99)]), 20_000.0),  # 5 000 of each
+        (SumOfCosts([Proportional(0.5 / 99), LinearSlippage(2 / 99)]), 20_000.0),  # 5 000 of each
     ],
 )
 def test_golden_ledger_buy_double_sell(model: CostModel, selling: float) -> None:
@@ -256,7 +256,7 @@ def test_larger_trades_and_thinner_markets_cost_more_than_in_proportion(name: st
     wealth = 0.01 * wealth  # no more than a few days of volume
     model, trades = MODELS[name], 0.1 * (target - before)[:, :-1]
     if name == "all":
-        model = Summed([each for key, each in MODELS.items() if key not in ("minimum", "all")])
+        model = SumOfCosts([each for key, each in MODELS.items() if key not in ("minimum", "all")])
     once = model.share(trades, wealth, market)
     some = np.abs(trades).max(axis=1) > 1e-6
     assert (model.share(2.0 * trades, wealth, market)[some] > 2.0 * once[some] * (1.0 + 1e-9)).all()

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from finflow.ledger.accounting import settle
 from finflow.ledger.constraints import turnover
-from finflow.ledger.costs import BASIS_POINT, CostModel, Proportional, Scaled, Summed
+from finflow.ledger.costs import BASIS_POINT, CostModel, Proportional, Scaled, SumOfCosts
 from finflow.ledger.halts import settle_around_halts
 
 FloatArray = NDArray[np.float64]
 
-COSTS = Summed([Proportional(10.0 * BASIS_POINT), Proportional(5.0 * BASIS_POINT)])
+COSTS = SumOfCosts([Proportional(10.0 * BASIS_POINT), Proportional(5.0 * BASIS_POINT)])
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -104,7 +104,7 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path, small: A
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, small: Any, content: bytes) -> None:
     path = tmp_path / "other.npz"
     path.write_bytes(content)
-    assert "not a whole finflow dataset" in refusal(path, expected(small))
+    assert "not a complete finflow dataset" in refusal(path, expected(small))
 
 
 def test_an_array_file_or_an_archive_of_other_arrays_is_refused(tmp_path: Path, small: Any) -> None:
@@ -113,13 +113,13 @@ def test_an_array_file_or_an_archive_of_other_arrays_is_refused(tmp_path: Path, 
         np.save(stream, np.ones(3))
     np.savez(other, a=np.ones(3))
     for path in (single, other):
-        assert "not a whole finflow dataset" in refusal(path, expected(small))
+        assert "not a complete finflow dataset" in refusal(path, expected(small))
 
 
 def test_a_pickle_inside_is_never_opened(tmp_path: Path, small: Any) -> None:
     path = tmp_path / "pickled.npz"
     np.savez(path, meta=np.array([{"a": 1}], dtype=object))
-    assert "not a whole finflow dataset" in refusal(path, expected(small))
+    assert "not a complete finflow dataset" in refusal(path, expected(small))
 
 
 def test_half_a_file_is_refused_wherever_it_was_cut(stored: Path, small: Any) -> None:

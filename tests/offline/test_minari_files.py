@@ -109,7 +109,7 @@ def test_a_failed_export_leaves_nothing(
 
 @pytest.mark.parametrize("name", ["behaviour", "behaviour-v", "../up-v0", "/root-v0", "a b-v0", "-v0", ""])
 def test_a_name_that_minari_would_not_take_is_refused(name: str) -> None:
-    with pytest.raises(FinflowError, match="no name of a Minari dataset"):
+    with pytest.raises(FinflowError, match="not the name of a Minari dataset"):
         minari_folder(name)
 
 
@@ -127,7 +127,7 @@ def test_half_a_file_is_refused(folder: Path, dataset: OfflineDataset) -> None:
     content = path.read_bytes()
     for share in (0.0, 0.1, 0.5, 0.99):
         path.write_bytes(content[: int(share * len(content))])
-        with pytest.raises(FinflowError, match="not a whole Minari dataset"):
+        with pytest.raises(FinflowError, match="not a complete Minari dataset"):
             import_minari(folder)
 
 
@@ -148,7 +148,7 @@ def test_datasets_of_others_are_refused_before_anything_of_theirs_is_made(
             import_minari(folder)
     assert "trap" not in sys.modules
     path.write_text("{")
-    with pytest.raises(FinflowError, match="not a whole Minari dataset"):
+    with pytest.raises(FinflowError, match="not a complete Minari dataset"):
         import_minari(folder)
     with pytest.raises(FinflowError, match="there is no Minari dataset"):
         import_minari(minari_folder("none-v0"))

@@ -58,7 +58,7 @@ def test_contradictory_answers_are_counted_and_kept(tmp_path: Path) -> None:
     ("rows", "said"),
     [
         ((), "is empty"),
-        ((pair(), "{"), "line 2: this is no JSON"),
+        ((pair(), "{"), "line 2: this is not JSON"),
         ((pair(better="best"),), "line 1: better: Input should be 'first', 'second' or 'tie'"),
         ((pair(second=FIRST),), "line 1: both segments are the same, momentum from 2001-01-02 to 2001-01-31"),
         ((pair(first={**FIRST, "end": "2000-01-02"}),), "ends on 2000-01-02, before it starts"),

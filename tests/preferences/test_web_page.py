@@ -279,7 +279,7 @@ def test_assets_that_are_held_little_share_a_layer(path_of: Callable[..., Portfo
 
 def test_files_that_cannot_be_gone_on_with_are_refused(tmp_path: Path, questions: Questions) -> None:
     (tmp_path / "bad.jsonl").write_text("{\n", "utf-8")
-    for name, said in (("bad.jsonl", "line 1: this is no JSON"), (".", "is a folder"), ("a.csv", "ends with .jsonl")):
+    for name, said in (("bad.jsonl", "line 1: this is not JSON"), (".", "is a folder"), ("a.csv", "ends with .jsonl")):
         with pytest.raises(FinflowError, match=said):
             answers_so_far(tmp_path / name)
     (tmp_path / "empty.jsonl").touch()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from finflow.config import EnvConfig, MarketConfig, load_config
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import drift, settle
-from finflow.ledger.costs import LinearSlippage, MarketState, Proportional, Summed
+from finflow.ledger.costs import LinearSlippage, MarketState, Proportional, SumOfCosts
 from finflow.market.synthetic.price_processes import PriceProcess
 from finflow.market.synthetic.synthetic_market import process_of
 from finflow.strategies.optimal.dynamic_programming import trading_cost
@@ -182,7 +182,7 @@ def test_four_assets_without_costs(kind: str) -> None:
 def test_the_cost_in_closed_form_is_the_ledgers(rate: float, participation: float, error: float) -> None:
     rng = np.random.default_rng(0)
     before, target = rng.dirichlet(np.full(3, 0.5), (2, 500))
-    costs = Summed([Proportional(rate), LinearSlippage(participation)])
+    costs = SumOfCosts([Proportional(rate), LinearSlippage(participation)])
     volume = MarketState(np.ones((500, 2)), np.ones((500, 2)))
     exact = np.log(settle(before, target, costs, np.ones(500), volume).wealth_factor)
     np.testing.assert_allclose(trading_cost(rate, participation)(before, target), exact, atol=error)

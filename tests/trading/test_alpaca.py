@@ -18,7 +18,7 @@ from finflow.config import AlpacaConfig, load_config
 from finflow.errors import ConfigError
 from finflow.trading import decision_log
 from finflow.trading.brokers.alpaca_broker import KEY, SECRET, AlpacaBroker, open_alpaca
-from finflow.trading.brokers.broker import BrokerError, MarketOrder, NotYet, OrderRefused
+from finflow.trading.brokers.broker import BrokerError, BrokerNotReady, MarketOrder, OrderRefused
 from finflow.trading.paper import paper_trading
 from finflow.trading.paper.paper_trading import Clock, PaperRequest, trade_on_paper
 from scripts.evidence import fake_alpaca
@@ -104,7 +104,7 @@ def test_no_fault_of_the_way_trades_twice_or_not_at_all(fake: FakeAlpaca, fault:
 def test_faults_without_end_are_one_line_and_the_next_call_goes_on(fake: FakeAlpaca) -> None:
     fake.faults = [Fault("drop", AFTER, "*") for _ in range(20)]
     pauses: list[float] = []
-    with pytest.raises(NotYet, match=r"in 3 attempts.*nothing is placed twice") as caught:
+    with pytest.raises(BrokerNotReady, match=r"in 3 attempts.*nothing is placed twice") as caught:
         broker_of(fake, pauses, attempts=3).submit(ORDER)
     assert "\n" not in str(caught.value)
     assert pauses == [0.5, 1.0]
@@ -159,8 +159,8 @@ def test_a_partial_fill_is_what_it_is(fake: FakeAlpaca) -> None:
     ("changes", "environ", "said"),
     [
         ({}, {KEY: "k"}, f"needs the environment variable {SECRET}"),
-        ({"address": "http://example.com"}, ENVIRON, "is no address for keys"),
-        ({"address": "http://[broken"}, ENVIRON, "is no address for keys"),
+        ({"address": "http://example.com"}, ENVIRON, "is not a valid address"),
+        ({"address": "http://[broken"}, ENVIRON, "is not a valid address"),
         ({"address": "https://api.alpaca.markets"}, ENVIRON, "set trading.alpaca.live = true"),
         ({"live": True}, ENVIRON, "confirm it with --live"),
     ],
@@ -333,7 +333,7 @@ def test_a_stop_overnight_places_no_order_a_day_late(trained: Trained, fake: Fak
     table = trained.price_table()
     show_until(trained, table, DAYS[0])
     fake.faults = [Fault("drop", BEFORE, "POST") for _ in range(20)]
-    with pytest.raises(NotYet):
+    with pytest.raises(BrokerNotReady):
         evening(trained, fake, **{"trading.alpaca.attempts": 1})
     assert fake.orders == {}
     fake.faults = []

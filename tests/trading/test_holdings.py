@@ -32,7 +32,7 @@ WRONG = {
     ("short.csv", "ticker,shares\nAAPL,-5\n"): "long only",
     ("row.csv", "ticker,shares\nAAPL\n"): "line 2: 2 values",
     ("inf.json", '{"AAPL": Infinity}'): "a number is needed",
-    ("list.json", "[1]"): "is no mapping",
+    ("list.json", "[1]"): "is not a mapping",
     ("broken.json", "{"): "is not JSON",
     ("h.txt", "AAPL 10"): "neither .csv, .json nor .yaml",
 }

@@ -280,7 +280,7 @@ def test_a_fault_in_a_part_is_caught_and_named(
     found = audit_configuration(config)
     assert bad(found)[0] == named
     # A panel that changes what it is given changes it again when it is copied.
-    assert str(found.complaint).startswith((f"{named} looks ahead", f"{named} cannot be audited: asked twice"))
+    assert str(found.complaint).startswith((f"{named} looks ahead", f"{named} cannot be audited: two runs"))
 
 
 def test_an_agent_is_audited_with_its_checkpoint(tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:

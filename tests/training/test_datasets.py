@@ -87,7 +87,7 @@ def test_collecting_anew_what_fits_changes_no_bit_and_mends_a_damaged_file(tiny:
     offline_data(config, training_data, path)
     before = path.read_bytes()
     path.write_bytes(before[:1000])
-    with pytest.raises(FinflowError, match="not a whole finflow dataset"):
+    with pytest.raises(FinflowError, match="not a complete finflow dataset"):
         offline_data(config, training_data, path)
     offline_data(config, training_data, path, recollect=True)
     assert len(path.read_bytes()) == len(before)
@@ -161,7 +161,7 @@ def test_full_observations_need_the_market_that_the_data_came_from(tiny: Make, t
         (["show"], "name the FILE"),
         (["show", "a.json"], "must end in .npz"),
         (["show", "none.npz"], "there is no dataset"),
-        (["import", "none.npz", "--minari", "none"], "no name of a Minari dataset"),
+        (["import", "none.npz", "--minari", "none"], "not the name of a Minari dataset"),
         (["import", "none.npz", "--minari", "none-v0", "--folder", "nowhere"], "there is no Minari dataset"),
     ],
 )

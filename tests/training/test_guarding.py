@@ -13,7 +13,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from finflow.agent.batch import Batch
-from finflow.agent.gradient_steps import descend, make_optimiser
+from finflow.agent.gradient_steps import gradient_step, make_optimiser
 from finflow.agent.learners.bcell import BCell
 from finflow.config import Config
 from finflow.errors import CheckpointError, TrainingError
@@ -205,15 +205,15 @@ def test_a_careful_optimiser_leaves_out_a_step_that_is_not_finite(value: float) 
         net.bias.fill_(0.0)
     optimiser = make_optimiser(net, 0.1)
     optimiser.skip_nonfinite = True
-    descend(net(torch.ones(1, 2)).square().sum(), optimiser, 10.0)
+    gradient_step(net(torch.ones(1, 2)).square().sum(), optimiser, 10.0)
     before = [p.detach().clone() for p in net.parameters()]
     moments = [{k: v.clone() for k, v in optimiser.state[p].items()} for p in net.parameters()]
-    length = descend(net(torch.tensor([[value, 1.0]])).square().sum(), optimiser, 10.0)
+    length = gradient_step(net(torch.tensor([[value, 1.0]])).square().sum(), optimiser, 10.0)
     assert not length.isfinite()
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
     for parameter, kept in zip(net.parameters(), moments, strict=True):
         assert all(torch.equal(optimiser.state[parameter][name], kept[name]) for name in kept)
-    descend(net(torch.ones(1, 2)).square().sum(), optimiser, 10.0)
+    gradient_step(net(torch.ones(1, 2)).square().sum(), optimiser, 10.0)
     assert not torch.equal(net.weight, before[0])
     assert bool(net.weight.isfinite().all())
 

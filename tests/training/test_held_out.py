@@ -117,8 +117,8 @@ def test_a_report_says_what_trading_cost_there(
         "initial capital": "1,000,000",
         "max_weight": "0.4",
     }
-    assert ["move no market" in " ".join(data.notes) for data in reports] == [True, False]
-    assert "later prices stay as they were" in " ".join(reports[1].notes)
+    assert ["have no market impact" in " ".join(data.notes) for data in reports] == [True, False]
+    assert "later prices do not change" in " ".join(reports[1].notes)
 
 
 USERS_RULE = """

@@ -67,10 +67,7 @@ def test_a_run_of_format_1_goes_on_where_it_stopped_and_says_what_differs(
     if read_checkpoint(desk / "run").facts["runtime"]["torch"] != torch.__version__:
         assert "torch was" in capsys.readouterr().out
     result = resumed.finetune()
-    assert (
-        "checkpoint_best.safetensors is not there; the search for the best checkpoint restarts"
-        in capsys.readouterr().out
-    )
+    assert "checkpoint_best.safetensors is not there; the best checkpoint is chosen" in capsys.readouterr().out
     assert result["alpha"] == pytest.approx(0.01 - 0.009 * 59 / 100_000, rel=1e-6)
     latest = read_checkpoint(desk / "run")
     assert (latest.version, latest.counters["update"]) == (2, 74)

@@ -33,7 +33,7 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases import finetune_rollouts as phase
 from finflow.training.phases import fold_pretraining
 from finflow.training.phases.fold_evidence import CONFIDENCES, FoldPolicy, backtest_blends, weigh_evidence
-from finflow.training.phases.fold_pretraining import fold_epochs, outside
+from finflow.training.phases.fold_pretraining import fold_epochs, transitions_outside
 from finflow.training.phases.rollout_state import Block, make_blocks
 from finflow.training.trainer import FinFlowTrainer
 
@@ -303,7 +303,7 @@ def test_blocks_policies_are_pretrained_without_their_blocks(trained: tuple[FinF
     assert state is not None
     assert len(state.pretrained) == len(state.blocks) == 3
     for block in state.blocks:
-        kept = outside(dataset, block).bar
+        kept = transitions_outside(dataset, block).bar
         assert 0 < len(kept) < len(dataset)
         assert not np.isin(kept, np.arange(block.held_out.start - 1, block.held_out.stop + 1)).any()
     assert fold_epochs(make(**SMALL, bcell__rollouts__pretraining_epochs=0)) == 0

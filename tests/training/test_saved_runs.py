@@ -39,7 +39,7 @@ def test_the_run_is_inspected(desk: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["--mode", "inspect", "run"]) == 0
     shown = capsys.readouterr().out
     for words in (
-        "whole, SHA-256 verified",
+        "intact, SHA-256 verified",
         "format 2",
         "online phase, update 28 (22 of the phase)",
         "bcell/average 2,917",

@@ -19,8 +19,8 @@ from finflow.agent.gradient_steps import (
     SkippingAdam,
     compute_gradients,
     cosine,
-    descend,
     freeze,
+    gradient_step,
     make_optimiser,
     polyak_update,
     set_learning_rate,
@@ -191,7 +191,7 @@ class BCell(ActingAgent):
     def _update_policy(self, losses: SacLosses) -> Metrics:
         """Take one step of the policy."""
         loss, metrics = losses.policy()
-        return metrics | {"policy_gradient": descend(loss, self.policy_optimiser, self.config.gradient_norm)}
+        return metrics | {"policy_gradient": gradient_step(loss, self.policy_optimiser, self.config.gradient_norm)}
 
     def save(self, path: str | Path) -> None:
         """Write the agent as one verified safetensors file."""

@@ -10,7 +10,14 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
-from finflow.agent.gradient_steps import compute_gradients, cosine, descend, polyak_update, set_learning_rate, step
+from finflow.agent.gradient_steps import (
+    compute_gradients,
+    cosine,
+    gradient_step,
+    polyak_update,
+    set_learning_rate,
+    step,
+)
 from finflow.agent.learners.offline_learner import OfflineLearner
 from finflow.agent.losses.losses import expectile_loss
 from finflow.agent.precision import autocast_update
@@ -30,7 +37,7 @@ class BehaviourCloning(OfflineLearner):
         _, data_value, ahead = self.target_values(batch)
         value, behaviour = self.value.both(batch.states)
         v_loss = expectile_loss(data_value, value, MEAN)
-        descend(v_loss, self.value_optimiser, config.gradient_norm)
+        gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
         behaviour_metrics = self.update_behaviour_value(behaviour, batch)
         policy_loss, policy_metrics = self.policy.imitation_loss(
             batch, torch.ones_like(batch.rewards), self.dropout_noise(noise)

@@ -18,7 +18,7 @@ from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import (
     compute_gradients,
     cosine,
-    descend,
+    gradient_step,
     linearised_value,
     polyak_update,
     set_learning_rate,
@@ -47,7 +47,7 @@ class IQL(OfflineLearner):
         )
         data_value, ahead = values.data, values.ahead
         v_loss = expectile_loss(data_value, value, config.iql_expectile)
-        descend(v_loss, self.value_optimiser, config.gradient_norm)
+        gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
         behaviour_metrics = self.update_behaviour_value(behaviour, batch)
         with torch.no_grad():
             now, ahead_value = self.value(batch.both).chunk(2)

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
-from finflow.agent.gradient_steps import cosine, descend, freeze, make_optimiser, set_learning_rate
+from finflow.agent.gradient_steps import cosine, freeze, gradient_step, make_optimiser, set_learning_rate
 from finflow.agent.losses.losses import critic_loss, critic_target
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
 from finflow.agent.networks.layers import Encoding
@@ -147,7 +147,7 @@ class OfflineLearner:
     def update_behaviour_value(self, behaviour: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Take one step of V_mu toward the behaviour's lambda-returns; its encoding gets no gradient."""
         loss = (behaviour - batch.behaviour_returns).square().mean()
-        descend(loss, self.behaviour_optimiser, self.config.gradient_norm)
+        gradient_step(loss, self.behaviour_optimiser, self.config.gradient_norm)
         return {"behaviour_value_loss": loss.detach()}
 
     def update_critic(
@@ -171,4 +171,4 @@ class OfflineLearner:
         quantiles = valuation.quantiles[:, :, 0] if distributional else None
         target = critic_target(batch, next_value, next_spread, self.config.gamma)
         loss, metrics = critic_loss(valuation.mean[..., 0], quantiles, target)
-        return metrics | {"critic_gradient": descend(loss, self.critic_optimiser, self.config.gradient_norm)}
+        return metrics | {"critic_gradient": gradient_step(loss, self.critic_optimiser, self.config.gradient_norm)}

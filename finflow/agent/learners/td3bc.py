@@ -17,7 +17,14 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.gradient_steps import cosine, descend, freeze, linearised_value, polyak_update, set_learning_rate
+from finflow.agent.gradient_steps import (
+    cosine,
+    freeze,
+    gradient_step,
+    linearised_value,
+    polyak_update,
+    set_learning_rate,
+)
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner
 from finflow.agent.losses.losses import expectile_loss, td3bc_loss
 from finflow.agent.networks.logistic_normal import standard_normal
@@ -52,7 +59,7 @@ class TD3BC(OfflineLearner):
         data_value = self.target_values(batch).data
         value, behaviour = self.value.both(batch.states)
         v_loss = expectile_loss(data_value, value, MEAN)
-        descend(v_loss, self.value_optimiser, config.gradient_norm)
+        gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
         metrics = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
         metrics |= self.update_behaviour_value(behaviour, batch)
         with torch.no_grad():
@@ -87,5 +94,5 @@ class TD3BC(OfflineLearner):
         )
         loss = td3bc_loss(value[:, 0], self.policy.squared_distance(action, batch.actions, batch.states))
         set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
-        descend(loss + others, self.policy_optimiser, self.config.gradient_norm)
+        gradient_step(loss + others, self.policy_optimiser, self.config.gradient_norm)
         return {**metrics, "policy_loss": loss.detach()}

@@ -206,7 +206,7 @@ class ExpertPolicy(nn.Module):
         """Weighted divergence of each expert's portfolio from what its family names, and its size for the log."""
         if self.expert_cloning == 0.0 or batch.named is None:
             return 0.0, {}
-        loss = naming_loss(decision.experts[:: batch.states.group_size], batch.named)
+        loss = expert_cloning_loss(decision.experts[:: batch.states.group_size], batch.named)
         return self.expert_cloning * loss, {"naming_loss": loss.detach()}
 
     def coordinates(self, actions: Tensor, states: States) -> Tensor:
@@ -306,7 +306,7 @@ def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
     )
 
 
-def naming_loss(experts: Tensor, named: Tensor) -> Tensor:
+def expert_cloning_loss(experts: Tensor, named: Tensor) -> Tensor:
     """Mean divergence ``KL(named || expert)`` of the experts' portfolios from those that their families name.
 
     Parameters

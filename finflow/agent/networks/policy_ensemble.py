@@ -55,7 +55,7 @@ class TradeHeads(NamedTuple):
             return torch.baddbmm(self.bias, hidden, self.weight).flatten(0, 1)
 
 
-class SideBySide:
+class BatchedPolicies:
     """Policies that decide each for portfolios of its own, in one batch.
 
     Parameters

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from finflow.agent.gradient_steps import SkippingAdam, descend, step
+from finflow.agent.gradient_steps import SkippingAdam, gradient_step, step
 from finflow.agent.on_policy.advantages import explained_variance, normalised
 from finflow.agent.on_policy.clipped_objective import (
     approximate_kl,
@@ -163,7 +163,7 @@ class OnPolicyLearner:
     def _descend(self, loss: Tensor) -> Tensor:
         """Take one step down a loss, (); returns the norm of the gradient, ()."""
         if not self._flat:
-            return descend(loss, self.optimiser, self.settings.gradient_norm)
+            return gradient_step(loss, self.optimiser, self.settings.gradient_norm)
         self.optimiser.zero_grad(set_to_none=False)  # gradients stay views of the vectors'
         loss.backward()  # type: ignore[no-untyped-call]
         return step(self.optimiser, self.settings.gradient_norm)

@@ -23,7 +23,7 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 
-class Places(NamedTuple):
+class TiedRanks(NamedTuple):
     """Places of candidates by score, ties included.
 
     Attributes
@@ -40,7 +40,7 @@ class Places(NamedTuple):
     candidates: BoolArray
 
     @classmethod
-    def of(cls, scores: FloatArray, candidates: BoolArray) -> Places:
+    def of(cls, scores: FloatArray, candidates: BoolArray) -> TiedRanks:
         """Places of finite scores (batch, n), the best first."""
         ordered = np.where(candidates, -scores, np.inf)
         first = scipy.stats.rankdata(ordered, method="min", axis=-1).astype(np.int64)
@@ -115,7 +115,7 @@ def ideal_dcg(gains: FloatArray, k: int) -> FloatArray:
     return found
 
 
-def ndcg(places: Places, gains: FloatArray, k: int) -> Measure:
+def ndcg(places: TiedRanks, gains: FloatArray, k: int) -> Measure:
     """NDCG@K of gains (batch, n)."""
     by_place = discounts(gains.shape[-1], k)
     ideal = ideal_dcg(gains, k)
@@ -124,17 +124,17 @@ def ndcg(places: Places, gains: FloatArray, k: int) -> Measure:
     return Measure(_ratio(value, ideal), _ratio(gains.sum(axis=-1) * random, ideal))
 
 
-def hit(places: Places, best: FloatArray, k: int) -> Measure:
+def hit(places: TiedRanks, best: FloatArray, k: int) -> Measure:
     """Hit@K: the share of the best candidates ``best`` (batch, n) among the first k places."""
     return _of_best(places, best, (np.arange(best.shape[-1]) < k).astype(np.float64))
 
 
-def mrr(places: Places, best: FloatArray, k: int) -> Measure:
+def mrr(places: TiedRanks, best: FloatArray, k: int) -> Measure:
     """MRR@K: one over the place of the best candidate, 0 beyond the K-th."""
     return _of_best(places, best, reciprocal_ranks(best.shape[-1], k))
 
 
-def _of_best(places: Places, best: FloatArray, by_place: FloatArray) -> Measure:
+def _of_best(places: TiedRanks, best: FloatArray, by_place: FloatArray) -> Measure:
     """Mean of a quantity of the best candidates' places."""
     counts = np.maximum(places.counts, 1)
     chance = np.cumsum(by_place)[counts - 1] / counts

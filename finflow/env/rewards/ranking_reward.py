@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from finflow.config import RankingConfig
 from finflow.env.rewards.ranking_measures import (
     Measure,
-    Places,
+    TiedRanks,
     best_candidates,
     graded_gains,
     hit,
@@ -106,7 +106,7 @@ class RankingReward:
 
     def _measured(self, scores: FloatArray, returns: FloatArray, candidates: NDArray[np.bool_]) -> FloatArray:
         """Exact measure, less chance where that is asked for."""
-        places = Places.of(scores, candidates)
+        places = TiedRanks.of(scores, candidates)
         gains, best = self._relevance(returns, candidates)
         total: FloatArray = np.zeros(len(scores))
         for weight, name in self._parts():
@@ -114,7 +114,7 @@ class RankingReward:
             total += weight * (measure.value - measure.chance if self.config.above_chance else measure.value)
         return total
 
-    def _part(self, name: str, places: Places, gains: FloatArray, best: FloatArray) -> Measure:
+    def _part(self, name: str, places: TiedRanks, gains: FloatArray, best: FloatArray) -> Measure:
         if name == "ndcg":
             return ndcg(places, gains, self.config.k)
         return hit(places, best, self.config.k) if name == "hit" else mrr(places, best, self.config.k)

@@ -63,7 +63,7 @@ class Attribution:
         return np.asarray(np.tensordot(self.wealth, contributions, axes=1))
 
 
-class Earned(TypedDict):
+class SourceEarnings(TypedDict):
     """Earnings of one strategy by source; assets (or the lines of the experts), cash and costs sum to the total."""
 
     total: Annotated[Number, about("Total net return over the window.")]
@@ -143,7 +143,7 @@ def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
     return Section("attribution", "Where the return came from", numbers, tuple(tables), (), tuple(words))
 
 
-def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> Earned:
+def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> SourceEarnings:
     assets = dict(zip(run.assets[:-1], found.linked(found.assets).tolist(), strict=True))
     divided: dict[str, float] | None = None
     if found.experts is not None:

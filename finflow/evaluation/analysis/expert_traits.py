@@ -59,7 +59,7 @@ class Traits(TypedDict):
     ]
 
 
-class AsCalled(TypedDict):
+class TraitAgreement(TypedDict):
     """Agreement of one expert's portfolio with the trait that its name claims."""
 
     sleeve: Annotated[bool | None, about("Of the risky sleeve.")]
@@ -75,11 +75,11 @@ class ExpertTraits:
     total: Annotated[dict[str, Traits], about("With cash.")]
     cash: Annotated[Numbers, about("Share of cash.")]
     days: Annotated[int, about("Decisions measured.")]
-    as_called: Annotated[dict[str, AsCalled], about("By expert.")] = field(init=False)
+    as_called: Annotated[dict[str, TraitAgreement], about("By expert.")] = field(init=False)
 
     def __post_init__(self) -> None:
         called = {
-            name: AsCalled(
+            name: TraitAgreement(
                 sleeve=self.holds(name, "sleeve"), total=self.holds(name, "total"), invested=self.invested(name)
             )
             for name in self.cash

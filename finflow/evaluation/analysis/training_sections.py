@@ -149,7 +149,7 @@ def _points_figure(rows: pd.DataFrame) -> Rendered:
     )
 
 
-class MoveGroup(TypedDict):
+class AdvantageBin(TypedDict):
     """Actions to which the critics give about the same advantage, in the unit of rewards."""
 
     critics: Annotated[Number, about("Mean advantage by the critics.")]
@@ -162,7 +162,7 @@ class CriticAgreement(TypedDict):
 
     slope: Annotated[Number, about("Exact advantages regressed on the critics': 1 is calibrated, less exaggerates.")]
     slope_error: Annotated[Number, about("Standard error of the slope, over blocks of bars.")]
-    groups: Annotated[list[MoveGroup], about("Tenths of the actions, from the worst to the best by the critics.")]
+    groups: Annotated[list[AdvantageBin], about("Tenths of the actions, from the worst to the best by the critics.")]
     correlation: Annotated[Number, about("Correlation of the two; prices of single paths keep it far below 1.")]
 
 
@@ -215,7 +215,7 @@ def _agreement(row: pd.Series, window: str) -> CriticAgreement:
         slope=float(row[f"{window}_advantage_slope"]),
         slope_error=float(row[f"{window}_advantage_slope_error"]),
         correlation=float(row[f"{window}_advantage_correlation"]),
-        groups=[MoveGroup(critics=estimated, exact=exact, error=error) for estimated, exact, error in groups],
+        groups=[AdvantageBin(critics=estimated, exact=exact, error=error) for estimated, exact, error in groups],
     )
 
 

@@ -29,7 +29,7 @@ from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.report_statistics import VerdictNumbers, verdict_numbers, verdict_with_power
 from finflow.evaluation.statistics.significance_tests import Resampling
-from finflow.evaluation.statistics.verdict import Rival, Verdict
+from finflow.evaluation.statistics.verdict import Verdict, VerdictReference
 
 KEY = "walk_forward"
 
@@ -90,7 +90,7 @@ def judge_joined(
     """The verdict on joined windows, and the least difference that it could have shown; all over the same days."""
     draws = draw_days(len(judged.returns), resampling.samples, resampling.block_length, resampling.seed)
     own = resample_sharpe(judged, draws)
-    rivals = [Rival(run.returns, own - resample_sharpe(run, draws)) for run in (baseline, patient)]
+    rivals = [VerdictReference(run.returns, own - resample_sharpe(run, draws)) for run in (baseline, patient)]
     return verdict_with_power(judged, rivals, tries, resampling, draws)
 
 

@@ -14,7 +14,7 @@ from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
 from finflow.config import ProtocolConfig
-from finflow.evaluation.analysis.attribution import Earned
+from finflow.evaluation.analysis.attribution import SourceEarnings
 from finflow.evaluation.analysis.decision_explanation import Explanation
 from finflow.evaluation.analysis.expert_traits import ExpertTraits, GateState
 from finflow.evaluation.analysis.factors import Factors
@@ -223,7 +223,7 @@ class Report(TypedDict):
     ]
     optimum: NotRequired[KnownOptimum]
     attribution: NotRequired[
-        Annotated[dict[str, Earned], about("By strategy: earnings of 1 invested, by source, in money.")]
+        Annotated[dict[str, SourceEarnings], about("By strategy: earnings of 1 invested, by source, in money.")]
     ]
     decisions: NotRequired[
         Annotated[dict[str, Explanation], about("By date of the fill: the largest trades of an agent.")]

@@ -21,7 +21,7 @@ from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
-from finflow.evaluation.statistics.verdict import Rival, Verdict, reach_verdict
+from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 KEY = "choice"
@@ -129,7 +129,7 @@ def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Re
     )
     verdict = reach_verdict(
         chosen.returns,
-        (Rival(chosen.baseline, own - equal), Rival(chosen.patient, own - patient)),
+        (VerdictReference(chosen.baseline, own - equal), VerdictReference(chosen.patient, own - patient)),
         tries,
         resampling,
         {name: one.returns for name, one in others.items()},

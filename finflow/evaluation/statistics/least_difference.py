@@ -7,7 +7,7 @@ every deviation as it was. Another sample of the same length then gives a yes wh
 1. its paired difference of Sharpe ratios is so great that the interval lies above zero: above ``d - q``, with ``d`` the
    window's difference and ``q`` the low end of its interval;
 2. its mean active return passes SPA (the 95 % quantile of its resamples around their mean) and the deflated Sharpe
-   ratio (``SR0 + z s / sqrt(n - 1)`` times its deviation, ``s^2`` as in `Track.spread`).
+   ratio (``SR0 + z s / sqrt(n - 1)`` times its deviation, ``s^2`` as in `TrackRecord.spread`).
 
 How far the two stray together is read off the paired resamples of the verdict's own bootstrap, so that days that hang
 together count as they do there. For each resample there is a least Sharpe ratio for which it would have been a yes,
@@ -32,8 +32,8 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.statistics.bootstrap import Draws, chunks
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import Track, expected_maximum, track_of
-from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival
+from finflow.evaluation.statistics.significance_tests import TrackRecord, expected_maximum, track_of
+from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, VerdictReference
 
 POWER = 0.8
 
@@ -51,7 +51,7 @@ class LeastDifference:
 
 
 def least_difference(
-    judged: Array, cash: Array, rivals: Sequence[Rival], draws: Draws, tries: Tries, bars_per_year: int
+    judged: Array, cash: Array, rivals: Sequence[VerdictReference], draws: Draws, tries: Tries, bars_per_year: int
 ) -> LeastDifference | None:
     """Least annual difference of Sharpe ratios over equal weight that the window could have shown.
 
@@ -106,7 +106,7 @@ def _by_interval(differences: Array, value: float) -> Array:
     return critical - (differences - value)
 
 
-def _by_mean(active: Array, track: Track, draws: Draws, tries: Tries) -> Array:
+def _by_mean(active: Array, track: TrackRecord, draws: Draws, tries: Tries) -> Array:
     """True mean active return of a bar at which each resample would pass SPA and the deflated Sharpe ratio."""
     luck = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
     hurdle = luck + float(scipy.stats.norm.ppf(CONFIDENCE)) * math.sqrt(track.spread / (track.days - 1))

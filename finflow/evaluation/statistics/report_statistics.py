@@ -21,11 +21,11 @@ from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
     Resampling,
     Superiority,
-    Track,
+    TrackRecord,
     superior_strategies,
     track_of,
 )
-from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Reason, Rival, Verdict, reach_verdict
+from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Reason, Verdict, VerdictReference, reach_verdict
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 Array = NDArray[np.float64]
@@ -54,7 +54,7 @@ class Evidence:
     """
 
     verdict: Verdict | None
-    tracks: dict[str, Track | None]
+    tracks: dict[str, TrackRecord | None]
     superior: tuple[str, ...] | None
     overfitting: Overfitting | None
     choice: tuple[str, ...]
@@ -136,7 +136,9 @@ def gather_evidence(
     verdict, superior, least = None, None, None
     if baseline is not None:
         own = resampled[judged.name]
-        against = [Rival(run.returns, own - resampled[run.name]) for run in (baseline, patient) if run is not None]
+        against = [
+            VerdictReference(run.returns, own - resampled[run.name]) for run in (baseline, patient) if run is not None
+        ]
         verdict, least = verdict_with_power(judged, against, tries, resampling, draws)
         rivals = {run.name: run.returns for run in runs if run.name != baseline.name}
         try:
@@ -149,7 +151,7 @@ def gather_evidence(
 
 
 def verdict_with_power(
-    judged: Backtest, rivals: Sequence[Rival], tries: Tries, resampling: Resampling, draws: Draws
+    judged: Backtest, rivals: Sequence[VerdictReference], tries: Tries, resampling: Resampling, draws: Draws
 ) -> tuple[Verdict, LeastDifference | None]:
     """The verdict, and the least difference that it could have shown; None where that cannot be computed.
 
@@ -180,7 +182,7 @@ def evidence_table(evidence: Evidence) -> dict[str, object]:
     }
 
 
-def track_table(track: Track | None) -> dict[str, float]:
+def track_table(track: TrackRecord | None) -> dict[str, float]:
     """A strategy's own track record, for its row of `metrics.json`: against cash."""
     if track is None:
         return {"psr": math.nan, "minimum_track_record": math.nan}
@@ -215,7 +217,7 @@ def verdict_numbers(verdict: Verdict, least: LeastDifference | None, bars_per_ye
     }
 
 
-def _track(run: Backtest) -> Track | None:
+def _track(run: Backtest) -> TrackRecord | None:
     try:
         return track_of(run.returns - run.cash_returns, run.name)
     except EvidenceError:

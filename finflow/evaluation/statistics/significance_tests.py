@@ -41,7 +41,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Track:
+class TrackRecord:
     """A track record, as the tests see it.
 
     Attributes
@@ -88,7 +88,7 @@ class Track:
         return self.psr(expected_maximum(tries, variance))
 
 
-def track_of(returns: Array, name: str = "the strategy") -> Track:
+def track_of(returns: Array, name: str = "the strategy") -> TrackRecord:
     """The track record of a series of returns.
 
     Parameters
@@ -107,7 +107,7 @@ def track_of(returns: Array, name: str = "the strategy") -> Track:
     deviation = float(returns.std(ddof=1))
     if not deviation > FLAT:
         raise EvidenceError(f"the returns of {name} do not vary: there is no Sharpe ratio to test")
-    return Track(
+    return TrackRecord(
         sharpe=float(returns.mean()) / deviation,
         days=len(returns),
         skewness=float(scipy.stats.skew(returns, bias=False)),

@@ -35,7 +35,7 @@ from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
     Resampling,
     Superiority,
-    Track,
+    TrackRecord,
     expected_maximum,
     superior_ability,
     superior_strategies,
@@ -86,7 +86,7 @@ class Verdict:
 
     answer: Answer
     reasons: tuple[Reason, ...]
-    track: Track | None
+    track: TrackRecord | None
     tries: Tries
     variance: float = NAN
     expected_maximum: float = NAN
@@ -110,7 +110,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Rival:
+class VerdictReference:
     """A reference that a strategy must beat.
 
     Attributes
@@ -127,7 +127,7 @@ class Rival:
 
 def reach_verdict(
     judged: Array,
-    rivals: Sequence[Rival],
+    rivals: Sequence[VerdictReference],
     tries: Tries,
     resampling: Resampling,
     candidates: Mapping[str, Array] | None = None,
@@ -158,7 +158,7 @@ def reach_verdict(
 
 
 def _test(
-    judged: Array, rival: Rival, tries: Tries, resampling: Resampling, candidates: Mapping[str, Array] | None
+    judged: Array, rival: VerdictReference, tries: Tries, resampling: Resampling, candidates: Mapping[str, Array] | None
 ) -> Verdict:
     """The three tests against one rival."""
     baseline, differences = rival.returns, rival.differences
@@ -192,7 +192,7 @@ def _test(
     return Verdict(answer, reasons, track, tries, variance, benchmark, superiority, bounds)
 
 
-def _deflated(track: Track, benchmark: float, tries: Tries) -> Reason:
+def _deflated(track: TrackRecord, benchmark: float, tries: Tries) -> Reason:
     value = track.psr(benchmark)
     counted = "a single try" if tries.total == 1 else f"{tries.total} tries"
     return Reason(

@@ -155,7 +155,7 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     with storage_errors(display_url(config.tune.storage, folder)):
         trial = _recorded(store, number)
         tries = int(store.study.user_attrs.get(TRIES, config.tune.n_trials))
-    comparison = CourseComparison(trial)
+    comparison = TrialReplay(trial)
     values: Sequence[float] | None = None
     reason = None
     try:
@@ -208,7 +208,7 @@ def _own_scratch(folder: Path, number: int) -> Iterator[Path]:
         remove_empty([folder / SCRATCH])
 
 
-class CourseComparison:
+class TrialReplay:
     """Compares the course of a trial with its record, and stops where that was stopped."""
 
     def __init__(self, trial: FrozenTrial) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from finflow.errors import MarketError
 from finflow.market.sources.adjusted_closes import ADJUSTED, with_adjusted_closes
-from finflow.market.sources.price_sheet import KINDS, Sheet, plain_name, read_sheet
+from finflow.market.sources.price_sheet import KINDS, PriceSheet, plain_name, read_sheet
 
 PriceTables = dict[str, pd.DataFrame]
 """Field name ("close" always, "open", "high", "low", "volume", "dividends" perhaps) -> frame of dates by assets."""
@@ -119,7 +119,7 @@ def read_prices(
     return tables, facts
 
 
-def _file(sheet: Sheet, wanted: _Wanted) -> tuple[PriceTables, str, tuple[str, ...]]:
+def _file(sheet: PriceSheet, wanted: _Wanted) -> tuple[PriceTables, str, tuple[str, ...]]:
     if sheet.assets is not None:
         names = tuple(pd.unique(sheet.assets))
         return _stacked([_Rows.of_many(sheet)], names, wanted), LONG, names
@@ -135,7 +135,7 @@ def _file(sheet: Sheet, wanted: _Wanted) -> tuple[PriceTables, str, tuple[str, .
     return {"close": _wide(sheet, wanted)}, WIDE, tuple(name for _, name in sheet.columns)
 
 
-def _folder(path: Path, kind: str, wanted: _Wanted) -> tuple[PriceTables, str, list[Sheet], tuple[str, ...]]:
+def _folder(path: Path, kind: str, wanted: _Wanted) -> tuple[PriceTables, str, list[PriceSheet], tuple[str, ...]]:
     files = _files(path, kind)
     fields = [_KNOWN.get(plain_name(file.stem)) for file in files]
     close = next((file for file, field in zip(files, fields, strict=True) if field in _CLOSES), None)
@@ -184,13 +184,13 @@ def _files(path: Path, kind: str) -> list[Path]:
     raise MarketError(f"market.path {path} is a folder without a .{kind} file{hint}")
 
 
-def _wide(sheet: Sheet, wanted: _Wanted) -> pd.DataFrame:
+def _wide(sheet: PriceSheet, wanted: _Wanted) -> pd.DataFrame:
     names = [name for _, name in sheet.columns]
     columns = {name: sheet.numbers(i) for i, name in enumerate(names) if name in wanted}
     return pd.DataFrame(columns, index=sheet.days)
 
 
-def _two_levels(sheet: Sheet, wanted: _Wanted) -> tuple[PriceTables, tuple[str, ...]]:
+def _two_levels(sheet: PriceSheet, wanted: _Wanted) -> tuple[PriceTables, tuple[str, ...]]:
     found: dict[str, dict[str, int]] = {}
     for position, (label, asset) in enumerate(sheet.columns):
         field = _KNOWN.get(plain_name(label))
@@ -209,7 +209,7 @@ def _two_levels(sheet: Sheet, wanted: _Wanted) -> tuple[PriceTables, tuple[str, 
     }, names
 
 
-def _by_field(sheets: dict[str, Sheet], wanted: _Wanted) -> tuple[PriceTables, tuple[str, ...]]:
+def _by_field(sheets: dict[str, PriceSheet], wanted: _Wanted) -> tuple[PriceTables, tuple[str, ...]]:
     """Tables of a folder with a file a field; dates and assets are those of the closes, dividends need their own."""
     sheets = {field: sheets[field] for field in wanted.fields(sheets)}
     lead = sheets.get("close") or sheets[ADJUSTED]
@@ -237,7 +237,7 @@ def _by_field(sheets: dict[str, Sheet], wanted: _Wanted) -> tuple[PriceTables, t
 class _Rows:
     """A sheet whose rows are one asset on one date each: the asset of each row, and the column of each field."""
 
-    sheet: Sheet
+    sheet: PriceSheet
     assets: NDArray[np.object_]
     fields: dict[str, int]
 
@@ -248,7 +248,7 @@ class _Rows:
         return self.sheet.numbers(self.fields[field])
 
     @classmethod
-    def of_many(cls, sheet: Sheet) -> _Rows:
+    def of_many(cls, sheet: PriceSheet) -> _Rows:
         fields = _fields_of(sheet, [name for _, name in sheet.columns])
         if not any(close in fields for close in _CLOSES):
             raise MarketError(
@@ -258,7 +258,7 @@ class _Rows:
         return cls(sheet, np.asarray(sheet.assets, dtype=object), fields)
 
     @classmethod
-    def of_one(cls, sheet: Sheet) -> _Rows:
+    def of_one(cls, sheet: PriceSheet) -> _Rows:
         name = sheet.path.stem
         labels = [field or other for field, other in sheet.columns]
         other = next((asset for field, asset in sheet.columns if field and asset.casefold() != name.casefold()), None)
@@ -273,7 +273,7 @@ class _Rows:
         return cls(sheet, np.full(len(sheet.days), name, dtype=object), fields)
 
 
-def _fields_of(sheet: Sheet, labels: Sequence[str]) -> dict[str, int]:
+def _fields_of(sheet: PriceSheet, labels: Sequence[str]) -> dict[str, int]:
     fields: dict[str, int] = {}
     for position, label in enumerate(labels):
         field = _KNOWN.get(plain_name(label))

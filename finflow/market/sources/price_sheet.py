@@ -27,7 +27,7 @@ _MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null"
 
 
 @dataclass(frozen=True)
-class Sheet:
+class PriceSheet:
     """Columns of a file, numbers not yet parsed.
 
     Attributes
@@ -80,7 +80,7 @@ def plain_name(name: str) -> str:
     return "".join(letter for letter in name.casefold() if letter not in " _-.")
 
 
-def read_sheet(path: Path, kind: str, key: str = "market.path") -> Sheet:
+def read_sheet(path: Path, kind: str, key: str = "market.path") -> PriceSheet:
     """Read a file.
 
     The dates are the column called Date, Datetime or Timestamp, or else the first one (of Parquet the index, where it
@@ -104,7 +104,7 @@ def read_sheet(path: Path, kind: str, key: str = "market.path") -> Sheet:
     return _read_csv(path, digest) if kind == "csv" else _read_parquet(path, digest)
 
 
-def _read_csv(path: Path, digest: str) -> Sheet:
+def _read_csv(path: Path, digest: str) -> PriceSheet:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = csv.reader(file)
@@ -157,7 +157,7 @@ def _read_csv(path: Path, digest: str) -> Sheet:
     return _sheet(path, digest, frame, date, name, columns, lambda row: f"line {numbers[row]}")
 
 
-def _read_parquet(path: Path, digest: str) -> Sheet:
+def _read_parquet(path: Path, digest: str) -> PriceSheet:
     try:
         frame = read_table(path)
     except Exception as error:
@@ -222,13 +222,13 @@ def _sheet(
     name: int | None,
     columns: list[tuple[str, str]],
     place: Callable[[int], str],
-) -> Sheet:
+) -> PriceSheet:
     positions = [position for position in range(len(columns)) if position not in (date, name)]
     kept = tuple(columns[position] for position in positions)
     _check_header(path, kept, positions)
     days = _dates(path, frame[date], columns[date][1] or columns[date][0], place)
     assets = None if name is None else _assets(path, frame[name], columns[name][1], place)
-    return Sheet(path, digest, days, kept, tuple(frame[position] for position in positions), assets, place)
+    return PriceSheet(path, digest, days, kept, tuple(frame[position] for position in positions), assets, place)
 
 
 def _check_header(path: Path, columns: Sequence[tuple[str, str]], positions: list[int]) -> None:

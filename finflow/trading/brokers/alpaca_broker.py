@@ -21,7 +21,14 @@ from zoneinfo import ZoneInfo
 
 from finflow.config import AlpacaConfig
 from finflow.errors import ConfigError
-from finflow.trading.brokers.broker import BrokerError, MarketClock, MarketOrder, NotYet, OrderRefused, OrderStatus
+from finflow.trading.brokers.broker import (
+    BrokerError,
+    BrokerNotReady,
+    MarketClock,
+    MarketOrder,
+    OrderRefused,
+    OrderStatus,
+)
 
 if TYPE_CHECKING:
     from alpaca.trading.client import TradingClient
@@ -182,7 +189,7 @@ class AlpacaBroker:
         ------
         OrderRefused
             If Alpaca refuses it.
-        NotYet
+        BrokerNotReady
             If no answer comes; the order may be placed, and the same call finds out.
         """
         request = self._request(order)
@@ -281,8 +288,8 @@ class AlpacaBroker:
     def _keys_refused(self, text: str) -> BrokerError:
         return BrokerError(f"{self.name} does not accept the keys in {KEY} and {SECRET}: {text}")
 
-    def _no_answer(self, what: str) -> NotYet:
-        return NotYet(
+    def _no_answer(self, what: str) -> BrokerNotReady:
+        return BrokerNotReady(
             f"{self.name} has not answered {what} in {self._settings.attempts} attempts ({self._failure}): run the "
             "same command again, and nothing is placed twice"
         )

@@ -18,7 +18,7 @@ class OrderRefused(BrokerError):
     """An order that a broker refused, and that has had no effect."""
 
 
-class NotYet(BrokerError):
+class BrokerNotReady(BrokerError):
     """A broker that gives no answer, or an account that nothing can be decided on at present."""
 
 

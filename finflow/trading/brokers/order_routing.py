@@ -17,9 +17,9 @@ from finflow.trading.account_state import DECISION, StatedAccount, last_decision
 from finflow.trading.brokers.broker import (
     Broker,
     BrokerError,
+    BrokerNotReady,
     MarketClock,
     MarketOrder,
-    NotYet,
     OrderRefused,
     client_id,
 )
@@ -58,10 +58,12 @@ class OrderRouting:
 
         Raises
         ------
-        NotYet
+        BrokerNotReady
         """
         if clock.is_open and str(panel.dates[-1]) == str(clock.day):
-            raise NotYet(f"the session of {clock.day} goes on, and its prices will change: decide after its close")
+            raise BrokerNotReady(
+                f"the session of {clock.day} goes on, and its prices will change: decide after its close"
+            )
 
     def decided(self, date: str) -> Mapping[str, Any] | None:
         """Line of the decision of a date for this account; None where there is none."""
@@ -85,7 +87,7 @@ class OrderRouting:
 
         Raises
         ------
-        NotYet, BrokerError
+        BrokerNotReady, BrokerError
             If the broker gives no answer, or has another order under an id.
         """
         log = DecisionLog.read(self._path)
@@ -107,7 +109,7 @@ class OrderRouting:
 
         Raises
         ------
-        NotYet
+        BrokerNotReady
             If one of them is open.
         BrokerError
             If the account holds what the agent does not trade.
@@ -137,7 +139,7 @@ class OrderRouting:
             if status is None:  # refused, or never placed
                 continue
             if status.state == "accepted":
-                raise NotYet(
+                raise BrokerNotReady(
                     f"the order of {status.order.shares:+,g} {ticker} of {before['date']} is open at "
                     f"{self.broker.name}: wait for its end, or cancel it there"
                 )

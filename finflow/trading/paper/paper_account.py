@@ -24,7 +24,7 @@ _STATE = ("weights", "wealth", "objective", "objective_before")
 
 
 @dataclass(frozen=True)
-class Evening:
+class DailyAccount:
     """Account on the evening of a bar.
 
     Attributes
@@ -66,19 +66,19 @@ class Evening:
         return cls(**{name: entry[name] for name in cls.__dataclass_fields__})
 
 
-def broker_evening(entries: Sequence[Mapping[str, Any]], last: Evening | None) -> Evening:
+def broker_evening(entries: Sequence[Mapping[str, Any]], last: DailyAccount | None) -> DailyAccount:
     """Evening of the newest decision in the log, from the account that the broker reported for it.
 
     Parameters
     ----------
     entries : sequence of mapping
         Of the log.
-    last : Evening or None
+    last : DailyAccount or None
         The evening before.
 
     Returns
     -------
-    Evening
+    DailyAccount
         Turnover and cost are those of the fills since the decision before, as shares of the account's value.
     """
     decisions = [one for one in entries if one["kind"] == DECISION and "broker" in one]
@@ -89,7 +89,7 @@ def broker_evening(entries: Sequence[Mapping[str, Any]], last: Evening | None) -
     held = [prices[name] * account["shares"].get(name, 0.0) for name in sorted(prices)]
     value = float(sum(held) + account["cash"])
     traded = [one.shares * one.price for one in fills]
-    return Evening(
+    return DailyAccount(
         date=newest["date"],
         step=0 if last is None else last.step + 1,
         state=None,
@@ -114,7 +114,7 @@ class PaperAccount:
         Fresh.
     first : int
         Bar of the first fill.
-    last : Evening, optional
+    last : DailyAccount, optional
         To go on from.
 
     Raises
@@ -123,7 +123,9 @@ class PaperAccount:
         If the bars do not have the evening to go on from, or there is nothing to decide from before the first fill.
     """
 
-    def __init__(self, process: DecisionProcess, strategy: Strategy, first: int, last: Evening | None = None) -> None:
+    def __init__(
+        self, process: DecisionProcess, strategy: Strategy, first: int, last: DailyAccount | None = None
+    ) -> None:
         self.process, self.strategy, self.first = process, strategy, first
         self.history = History(process.panel.close)
         self.last = last
@@ -141,19 +143,19 @@ class PaperAccount:
                     "another account with --from"
                 )
 
-    def evenings(self, until: int) -> Iterator[Evening]:
+    def evenings(self, until: int) -> Iterator[DailyAccount]:
         """Evenings after the last one, up to and including that of a bar."""
         while self.bar < until:
             self.bar += 1
             self.last = self._evening(self.bar)
             yield self.last
 
-    def _evening(self, bar: int) -> Evening:
+    def _evening(self, bar: int) -> DailyAccount:
         process, date = self.process, str(self.process.panel.dates[bar])
         if bar < self.first:  # the evening before the first fill
             begun = process.start(np.array([bar + 1]))
             target = self._decide(begun, bar + 1, 0)
-            return Evening(date, 0, None, None, target, None, float(begun.wealth[0]), None, 0.0, 0.0)
+            return DailyAccount(date, 0, None, None, target, None, float(begun.wealth[0]), None, 0.0, 0.0)
         state, simple_return, step = self._opened(bar)
         target = self._decide(state, bar, step) if process.lag == 0 else self._pending()
         fill = fill_at(process, state, np.array([target]))
@@ -167,7 +169,7 @@ class PaperAccount:
                 state.objective,
             )
             following = self._decide(ahead, bar + 1, step + 1)
-        return Evening(
+        return DailyAccount(
             date,
             step + (1 if process.lag else 0),
             {name: getattr(state, name)[0].tolist() for name in _STATE},
@@ -198,7 +200,7 @@ class PaperAccount:
         return target
 
 
-def _state_before_fill(evening: Evening, bar: int) -> PortfolioState:
+def _state_before_fill(evening: DailyAccount, bar: int) -> PortfolioState:
     """State of the portfolio before the fill of an evening."""
     if evening.state is None:
         raise ValueError("an account has no state before its first fill")

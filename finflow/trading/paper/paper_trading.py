@@ -19,13 +19,13 @@ from finflow.evaluation.report.report_numbers import json_text
 from finflow.files import in_use, write_together
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
-from finflow.trading.brokers.broker import NotYet
+from finflow.trading.brokers.broker import BrokerNotReady
 from finflow.trading.brokers.order_routing import OrderRouting
 from finflow.trading.deciding import ALPACA, Request, decide_with, open_routing
 from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.live_market import TRADING, Agents, load_agents, load_prices, market_until
 from finflow.trading.paper.expectation import Expectation
-from finflow.trading.paper.paper_account import Evening, PaperAccount, broker_evening
+from finflow.trading.paper.paper_account import DailyAccount, PaperAccount, broker_evening
 from finflow.trading.paper.paper_page import PaperNumbers, numbers_of, paper_page
 from finflow.trading.trading_calendar import calendar_of
 
@@ -195,7 +195,7 @@ class _Trading:
         while True:
             try:
                 return self.catch_up(panel)
-            except NotYet as error:
+            except BrokerNotReady as error:
                 say(f"waiting: {error}")
                 clock.wait(self.agents.config.trading.poll)
 
@@ -219,12 +219,12 @@ class _Trading:
         write_together({folder / "paper.html": paper_page(numbers), folder / "paper.json": json_text(asdict(numbers))})
         return PaperOutcome(numbers, folder / "paper.html", () if message is None else (message,))
 
-    def _evenings(self, panel: MarketPanel, start: int) -> Iterator[Evening]:
+    def _evenings(self, panel: MarketPanel, start: int) -> Iterator[DailyAccount]:
         """Evenings that the log does not have yet: on the ledger, or at a broker elsewhere.
 
         At a broker it is that of the newest bar alone: the prices of bars that passed without a decision are gone.
         """
-        last, asked = Evening.read(self.lines[-1]) if self.lines else None, self.request
+        last, asked = DailyAccount.read(self.lines[-1]) if self.lines else None, self.request
         if self.routing is None:
             process = market_until(panel, self.agents).process
             yield from PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)

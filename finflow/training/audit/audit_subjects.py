@@ -31,7 +31,7 @@ from finflow.training.audit.audited_decisions import (
     RecordedStrategies,
     episode,
     fills,
-    replayed,
+    replay_states,
 )
 from finflow.training.audit.audited_source import loaded, loaded_with_gap, loaded_with_newcomers
 from finflow.training.data.training_data import prepare_from
@@ -221,7 +221,7 @@ class AuditSubjects(AuditedMarket):
         return lambda panel, last: fills(self.process(panel, self.fit(last), lag), last, self.config.train.seed)
 
     def _replay(self, panel: MarketPanel, last: int) -> Answer:
-        return replayed(self.configured(panel, last), last, self.before)
+        return replay_states(self.configured(panel, last), last, self.before)
 
     def _index(self, panel: MarketPanel, last: int) -> Answer:
         process = self.configured(panel, last)

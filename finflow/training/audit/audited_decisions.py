@@ -271,7 +271,7 @@ def fills(process: DecisionProcess, last: int, seed: int) -> Answer:
     return {"return": Rows(earned[None], np.array([last]), tolerance=_ROUNDING)}
 
 
-def replayed(process: DecisionProcess, last: int, before: int) -> Answer:
+def replay_states(process: DecisionProcess, last: int, before: int) -> Answer:
     """Inputs of learning: the features of both states of a transition, for decisions around the bar `last`."""
     lag = process.lag
     bars = np.asarray(process.decision_bars(range(max(last - before, 0), last + lag + 2)), dtype=np.int64)

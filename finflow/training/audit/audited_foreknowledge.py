@@ -124,7 +124,7 @@ class AuditedForeknowledge:
         return Finding(name, probe, tuple(ends), len(bars) if rows is None else rows, verdict, where=where)
 
 
-class Decided(NamedTuple):
+class DecisionViews(NamedTuple):
     """Views of a strategy's decisions, the newest bar that each may know, and the bars from there to the fill."""
 
     views: list[View]
@@ -134,7 +134,7 @@ class Decided(NamedTuple):
 
 def decided_views(
     process: DecisionProcess, window: range, strategy: Strategy, watched: Callable[..., FloatArray] | None = None
-) -> Decided:
+) -> DecisionViews:
     """Backtest a strategy, and make views of what it decides.
 
     Parameters
@@ -151,7 +151,7 @@ def decided_views(
     # The account is its owner's and known a bar before the fill, also where prices are older.
     paid = min(process.lag, 1)
     known = np.asarray(process.decision_bars(window), dtype=np.int64) - paid
-    return Decided(views_of_portfolios(np.stack(recorder.targets), np.stack(recorder.held)), known, paid)
+    return DecisionViews(views_of_portfolios(np.stack(recorder.targets), np.stack(recorder.held)), known, paid)
 
 
 def _raised(error: Exception) -> str:

@@ -167,7 +167,7 @@ _LEVEL = 7
 """Every so many bars the level of all prices jumps, for the fills."""
 
 
-class Piece(NamedTuple):
+class MarketPiece(NamedTuple):
     """A piece of the market, its parts, and the probes to put them to."""
 
     panel: MarketPanel
@@ -175,7 +175,7 @@ class Piece(NamedTuple):
     probes: tuple[Probe, ...]
 
 
-def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> Iterator[Piece]:
+def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> Iterator[MarketPiece]:
     """Pieces around the bars of `single_bars`; those for which no piece has history enough are left out."""
     lag = config.env.execution_lag
     for lasts in single_bars(panel, split, first, lag, config.train.seed):
@@ -191,7 +191,7 @@ def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> I
                     break
                 continue
             subjects = AuditSubjects(piece, config, Split(fit, fit + 1, piece.n_bars), near=True)
-            yield Piece(piece, subjects, tuple(_bar_probes(range(fit, fit + len(lasts)))))
+            yield MarketPiece(piece, subjects, tuple(_bar_probes(range(fit, fit + len(lasts)))))
             break
 
 

@@ -24,7 +24,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import States
 from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import SideBySide
+from finflow.agent.networks.policy_ensemble import BatchedPolicies
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, rows_of, universe_of
 from finflow.training.data.replay import MarketTensors
@@ -108,7 +108,7 @@ class RolloutMarket(NamedTuple):
 
     def roll_out(
         self,
-        policy: ExpertPolicy | SideBySide,
+        policy: ExpertPolicy | BatchedPolicies,
         reading: MarketReading,
         state: PortfolioState,
         horizon: int,

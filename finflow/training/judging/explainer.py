@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States, states_of
-from finflow.agent.feature_attribution import decide, integrated_gradients, precise, precisely
+from finflow.agent.feature_attribution import decide, in_double, integrated_gradients, states_in_double
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.decision_process import DecisionProcess
@@ -65,7 +65,7 @@ class Explainer:
     ) -> None:
         if run.explanation is None:
             raise ValueError("only an agent's backtest can be explained")
-        self.policy = precise(policy)
+        self.policy = in_double(policy)
         self.process, self.run = process, run
         self.reasons = run.explanation
         self.bars = process.decision_bars(window)
@@ -155,7 +155,7 @@ class Explainer:
             "market": self.process.market_features[known].copy(),
             "portfolio": np.concatenate([self.reasons["held"][step], self.reasons["reward_state"][step]]),
         }
-        return precisely(states_of(observation, torch.device("cpu")))
+        return states_in_double(states_of(observation, torch.device("cpu")))
 
     def _influences(self, states: States, assets: Tensor, market: Tensor, reward_state: Tensor) -> dict[str, Influence]:
         """Parts by feature, by falling size."""

@@ -80,7 +80,7 @@ def compared_actions(
     return torch.cat([torch.stack(named, dim=1), held.unsqueeze(1).lerp(toward, share)], dim=1)
 
 
-class ComparedMoves(NamedTuple):
+class ActionSamples(NamedTuple):
     """Moves whose exact returns are compared.
 
     Attributes
@@ -95,7 +95,7 @@ class ComparedMoves(NamedTuple):
     size: float | None
 
 
-DECISIONS = ComparedMoves(horizon=1, size=FAMILY_RATE)
+DECISIONS = ActionSamples(horizon=1, size=FAMILY_RATE)
 """Decisions of the usual size, over the bar that they are made for; later bars do not depend on them alone."""
 
 
@@ -133,7 +133,7 @@ def measure_returns(
     bars: NDArray[np.int64],
     config: Config,
     purpose: int,
-    moves: ComparedMoves | None = None,
+    moves: ActionSamples | None = None,
 ) -> ExactReturns:
     """Exact returns in portfolios that cover the simplex, at decision bars (states,), drawn by the seed and purpose.
 
@@ -142,7 +142,7 @@ def measure_returns(
     keys, device = config.bcell.rollouts, market.tensors.market.device
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 81, purpose]))
     worlds = episode_worlds(config, market.process, ONLINE)
-    horizon, size = moves or ComparedMoves(keys.horizon, None)
+    horizon, size = moves or ActionSamples(keys.horizon, None)
     observed, universes, compared, returns = [], [], [], []
     for start in range(0, len(bars), ROWS):
         some = bars[start : start + ROWS]
@@ -193,7 +193,7 @@ def set_level(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> None:
             critic.quantiles.bias.add_((mean - values.quantiles.mean(dim=(1, 2, 3))).view(-1, 1, 1))
 
 
-def teach_critics(
+def update_critics(
     market: RolloutMarket, bcell: BCell, exact: ExactReturns, scale: Tensor, config: Config, done: int
 ) -> dict[str, Tensor]:
     """Take one step of the critics toward exact returns; ``done`` steps were taken before."""
@@ -232,7 +232,7 @@ def critics_values(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> 
     return bcell.critic.value(bcell.critic.encode(states), states, exact.actions, with_quantiles=0).mean.mean(dim=0)
 
 
-class MoveValues(NamedTuple):
+class AdvantageComparison(NamedTuple):
     """Agreement of the critics with the exact values of moves.
 
     Attributes
@@ -255,7 +255,7 @@ class MoveValues(NamedTuple):
     error: list[float]
 
 
-def compare_advantages(values: Tensor, exact: ExactReturns) -> MoveValues:
+def compare_advantages(values: Tensor, exact: ExactReturns) -> AdvantageComparison:
     """Compare the critics' values (states, actions) with exact returns, in groups of moves.
 
     Windows overlap, so that states near each other share their luck: errors are over contiguous blocks of bars.
@@ -279,7 +279,7 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> MoveValues:
         means.append((float(predicted.ravel()[rows].mean()), mean, error))
     critics, exact_means, errors = (list(column) for column in zip(*means, strict=True))
     slope_error = float(np.sqrt((residual**2).sum()) / max(sums[1].sum(), 1e-12))
-    return MoveValues(float(fit.slope), slope_error, float(fit.correlation), critics, exact_means, errors)
+    return AdvantageComparison(float(fit.slope), slope_error, float(fit.correlation), critics, exact_means, errors)
 
 
 def _by_block(values: NDArray[np.float64], block: NDArray[np.int64]) -> NDArray[np.float64]:

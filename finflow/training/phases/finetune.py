@@ -28,7 +28,7 @@ from finflow.training.phases.pretrain import (
     fill_window,
     probe_states,
     reward_units,
-    scale_of_training,
+    training_advantage_scale,
 )
 from finflow.training.phases.schedules import between
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
@@ -167,7 +167,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     beginning = behaviour_units(units, dataset, train.reward_normalization)
     calibrate(offline, bcell, market, beginning, dataset)
     if counters.vector_step == 0:
-        bcell.advantage_scale = scale_of_training(run, bcell.policy, market, beginning)
+        bcell.advantage_scale = training_advantage_scale(run, bcell.policy, market, beginning)
     if run.state.reference is not None:
         bcell.reference_beta = run.state.reference.beta
     run.probe = probe_states(run, offline, market)

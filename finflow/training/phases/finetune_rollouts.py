@@ -22,7 +22,7 @@ from finflow.agent.gradient_steps import compute_gradients, cosine, set_learning
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.pathwise import advantage_scale, rollout_loss
 from finflow.agent.networks.decision import Blend, MarketReading
-from finflow.agent.networks.policy_ensemble import SideBySide, joined_readings, load_like
+from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings, load_like
 from finflow.agent.precision import no_denormals
 from finflow.config import Config, changed_keys
 from finflow.env.portfolio_state import PortfolioState
@@ -38,7 +38,7 @@ from finflow.training.phases.critic_evaluation import (
     critics_values,
     measure_returns,
     set_level,
-    teach_critics,
+    update_critics,
 )
 from finflow.training.phases.fold_evidence import FoldPolicy, backtest_blends, weigh_evidence
 from finflow.training.phases.fold_pretraining import pretrain_folds
@@ -67,7 +67,7 @@ def rollout_updates(config: Config) -> int:
     return math.ceil(decisions / (keys.portfolios * keys.horizon))
 
 
-def look_updates(total: int, looks: int) -> list[int]:
+def stage_updates(total: int, looks: int) -> list[int]:
     """Updates after which the blocks' policies are kept for backtests: the last one, and others evenly before it."""
     return sorted({math.ceil(total * number / looks) for number in range(1, looks + 1)} - {0})
 
@@ -103,7 +103,7 @@ def learn_side_by_side(
     ]
     with torch.autocast(scales.device.type, torch.bfloat16, enabled=bcell.mixed_precision, cache_enabled=False):
         readings = [_read(market, one, state, config) for one, state in zip(members, states, strict=True)]
-        side_by_side = SideBySide([one.policy for one in members])
+        side_by_side = BatchedPolicies([one.policy for one in members])
         reading = joined_readings(readings, horizon, tables)
         rollout = market.roll_out(side_by_side, reading, joined_states(begun), horizon)
         rewards = rollout.rewards.view(horizon, len(members), tables, -1)
@@ -192,7 +192,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     run.guard.begin(LearnerProbe(bcell, bcell.policy, run.probe), dataset.reward_scale)
     run.guard.guard_also(fold.optimiser for fold in state.folds)
     total = rollout_updates(config)
-    looks = look_updates(total, config.bcell.rollouts.looks)
+    looks = stage_updates(total, config.bcell.rollouts.looks)
     last = total + config.bcell.rollouts.critic_updates
     run.progress.start_phase(f"{ONLINE} (B-Cell)", last, done=counters.phase_update)
     if begins:
@@ -221,7 +221,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
                 if done == total:
                     set_level(market, bcell, exact)
                     run.guard.snapshots.compare_from_here(run.guard.probe)
-            latest = teach_critics(market, bcell, exact, state.advantage_scales[0], config, done - total)
+            latest = update_critics(market, bcell, exact, state.advantage_scales[0], config, done - total)
         metrics |= latest
         decisions = min(done + 1, total) * config.bcell.rollouts.portfolios * config.bcell.rollouts.horizon
         latest["advantage_scale"] = state.advantage_scales[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 from finflow.agent.batch import States
 from finflow.agent.networks.decision import PATIENT, PRETRAINED, REFERENCES, Blend, MarketReading
 from finflow.agent.networks.policy import ExpertPolicy, blended
-from finflow.agent.networks.policy_ensemble import SideBySide
+from finflow.agent.networks.policy_ensemble import BatchedPolicies
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import rows_of
 from finflow.evaluation.statistics.out_of_fold import Choice, choose, least_gain
@@ -192,13 +192,13 @@ class _BatchedBlends:
         confidence = own.repeat(len(PATIENT))
         pretrained = [fold.pretrained for fold in folds if fold.pretrained is not None]
         if pretrained:
-            self.pretrained = SideBySide(pretrained)
+            self.pretrained = BatchedPolicies(pretrained)
             confidence = torch.cat(
                 [confidence, torch.ones_like(own)]
             )  # policies alone, mixed with the pretrained below
         self.shares = own.repeat(len(folds)).unsqueeze(-1)
         blend = Blend(confidence.repeat(len(folds)).unsqueeze(-1), PATIENT[0], volatility)
-        self.policies = SideBySide([blended(fold.policy, blend) for fold in folds])
+        self.policies = BatchedPolicies([blended(fold.policy, blend) for fold in folds])
 
     def decide(self, states: States, accounts: Sequence[_Accounts], place: int) -> Tensor:
         """Targets at one decision of all accounts, the policies' one after the other, (policies * rows, K)."""

@@ -24,7 +24,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.phases.critic_evaluation import measure_decision_scale
-from finflow.training.phases.pretrain import Epochs, fill_window, offline_market, reward_units, scale_of_training
+from finflow.training.phases.pretrain import Epochs, fill_window, offline_market, reward_units, training_advantage_scale
 from finflow.training.phases.rollout_state import Block, Pretrained, training_blocks
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import METHODS, seeded
@@ -132,7 +132,7 @@ def fold_epochs(config: Config) -> int:
     return min(config.bcell.rollouts.pretraining_epochs, config.train.offline_training_epochs) * learns
 
 
-def outside(dataset: OfflineDataset, block: Block) -> OfflineDataset:
+def transitions_outside(dataset: OfflineDataset, block: Block) -> OfflineDataset:
     """The transitions of the decisions that a block's policy may learn from."""
     allowed = np.concatenate([np.arange(one.start, one.stop) for one in block.learned])
     kept = np.isin(dataset.bar, allowed)
@@ -154,7 +154,7 @@ def _pretrain(
     place = run.config.bcell.rollouts.blocks if number is None else number
     epochs = fold_epochs(config)
     keys = config.train.model_copy(update={"offline_training_epochs": epochs, "seed": seed + PURPOSE + place})
-    learned = dataset if number is None else outside(dataset, blocks[number])
+    learned = dataset if number is None else transitions_outside(dataset, blocks[number])
     batches = Epochs(config.model_copy(update={"train": keys}), learned)
     networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, PURPOSE + 2 * place))
     learner = METHODS[config.offline.method](networks, config.bcell, run.device)
@@ -183,4 +183,4 @@ def _advantage_scale(run: TrainingRun, dataset: OfflineDataset, market: MarketTe
         return state.learner.advantage_scale
     units = reward_units(run, dataset)
     fill_window(units, dataset)
-    return scale_of_training(run, state.learner.policy, market, units)
+    return training_advantage_scale(run, state.learner.policy, market, units)

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.gradient_steps import descend, freeze, make_optimiser, polyak_update
+from finflow.agent.gradient_steps import freeze, gradient_step, make_optimiser, polyak_update
 from finflow.agent.learners.offline_learner import OfflineLearner
 from finflow.agent.losses.losses import bellman_target, mean_loss
 from finflow.agent.losses.risk import needs_quantiles
@@ -115,7 +115,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     units = reward_units(run, dataset)
     fill_window(units, dataset)
     if counters.phase_update == 0:
-        learner.advantage_scale = scale_of_training(run, policy, market, units)
+        learner.advantage_scale = training_advantage_scale(run, policy, market, units)
     epochs = Epochs(config, dataset)
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
     run.probe = probe_states(run, store, market)
@@ -212,7 +212,9 @@ def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNor
     return beginning
 
 
-def scale_of_training(run: TrainingRun, policy: ExpertPolicy, market: MarketTensors, units: RewardUnits) -> float:
+def training_advantage_scale(
+    run: TrainingRun, policy: ExpertPolicy, market: MarketTensors, units: RewardUnits
+) -> float:
     """``sigma_A`` of decisions in the training years, in the given units: see `measure_decision_scale`."""
     rollout_market = RolloutMarket(run.training_data.learning.process, market, units)
     return measure_decision_scale(rollout_market, policy, run.config, training_segments(run.training_data))
@@ -299,7 +301,7 @@ def fitted_q_value(
             ahead = target.value(target.encode(following), following, action, with_quantiles=0).mean[..., 0]
         goal = bellman_target(batch.rewards, batch.terminated, ahead.mean(dim=0), config.bcell.gamma)
         value = critic.value(critic.encode(states), states, batch.actions.unsqueeze(1), with_quantiles=0).mean[..., 0]
-        descend(mean_loss(value, goal), optimiser, config.bcell.gradient_norm)
+        gradient_step(mean_loss(value, goal), optimiser, config.bcell.gradient_norm)
         polyak_update(target, critic, config.bcell.tau)
     with torch.no_grad():
         rows = store.rows(order[: max(FITTED_Q_ROWS // size, 1)].flatten().to(store.device))

@@ -16,7 +16,7 @@ from sklearn.metrics import ndcg_score
 
 import finflow
 from finflow.config import RankingConfig
-from finflow.env.rewards.ranking_measures import Places, best_candidates, graded_gains, hit, mrr, ndcg
+from finflow.env.rewards.ranking_measures import TiedRanks, best_candidates, graded_gains, hit, mrr, ndcg
 from finflow.env.rewards.ranking_reward import RankingReward, create_reward_function
 from finflow.env.rewards.smooth_ranking import listwise_loss, smooth_places
 from finflow.errors import ConfigError
@@ -33,7 +33,7 @@ def all_of(values: FloatArray) -> NDArray[np.bool_]:
 @pytest.mark.parametrize("k", [1, 3, 7])
 def test_ndcg_is_scikit_learns_ties_included(k: int, scores: FloatArray, grades: FloatArray) -> None:
     gains = 2.0**grades - 1.0
-    found = ndcg(Places.of(scores, all_of(scores)), gains, k).value
+    found = ndcg(TiedRanks.of(scores, all_of(scores)), gains, k).value
     expected = [ndcg_score(gain[None], score[None], k=k) for gain, score in zip(gains, scores, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
@@ -46,7 +46,7 @@ def test_measures_worked_by_hand() -> None:
     scores, returns = np.array([[0.4, 0.3, 0.2, 0.1]]), np.array([[0.01, 0.04, 0.03, 0.02]])
     gains = graded_gains(returns, all_of(returns), 4)
     np.testing.assert_array_equal(gains, [[0.0, 7.0, 3.0, 1.0]])
-    places, best = Places.of(scores, all_of(scores)), best_candidates(returns, all_of(returns))
+    places, best = TiedRanks.of(scores, all_of(scores)), best_candidates(returns, all_of(returns))
     discount = 1.0 / np.log2(3.0)
     assert ndcg(places, gains, 2).value[0] == pytest.approx(7.0 * discount / (7.0 + 3.0 * discount), abs=1e-12)
     assert ndcg(places, gains, 2).chance[0] == pytest.approx(
@@ -64,7 +64,7 @@ def test_equal_scores_share_their_places() -> None:
     """Three equals at the top: Hit@1 is a third, and MRR@3 the mean of 1, 1/2 and 1/3."""
     scores, returns = np.array([[1.0, 1.0, 1.0, 0.0]]), np.array([[0.1, 0.2, 0.3, 0.4]])
     best = np.array([[0.0, 0.0, 1.0, 0.0]])
-    places = Places.of(scores, all_of(scores))
+    places = TiedRanks.of(scores, all_of(scores))
     assert hit(places, best, 1).value[0] == pytest.approx(1 / 3, abs=1e-15)
     assert mrr(places, best, 3).value[0] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3, abs=1e-15)
     assert best_candidates(returns, all_of(returns))[0, 3] == 1.0
