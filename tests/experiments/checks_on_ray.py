@@ -308,5 +308,5 @@ def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
     config = config_in(tmp_path, {**SHORT, **search})
     ray.shutdown()  # so that the search connects, and leaves
     outcome = tune(config, None, ComputeResources(cluster=cluster.address), lambda line: None)
-    assert outcome.lines[0] == "2 trials: 2 to their end, 0 stopped early, 0 failed"
+    assert outcome.lines[0] == "2 trials: 2 completed, 0 stopped early, 0 failed"
     assert rerun(stored_study(outcome.folder), outcome.folder, 1)[0].endswith("bit for bit as recorded")

@@ -1,4 +1,4 @@
-"""Audit that no look-ahead was found, by inputs and outputs alone.
+"""Audit for look-ahead, by inputs and outputs alone.
 
 The engine knows nothing of what it audits. A component is a function of a panel whose answer has rows that belong to
 bars, and each row may use the bars up to its own less a lag. The engine asks once with the panel as it is and again

@@ -31,9 +31,9 @@ from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import AGENT, Outcome, backtest_window, provenance, report_on, with_compared
 
 PATHS = "paths.csv"
-NOBODYS_PATH = (
+NO_VERDICT_ON_PATHS = (
     "There is no verdict on a combinatorial path: its folds also learned from days after those they are evaluated on, "
-    "and nobody could have traded it. Walk-forward has one."
+    "so it could not have been traded. Walk-forward has one."
 )
 
 
@@ -128,7 +128,7 @@ class ProtocolJob:
             files={PATHS: _paths_table(paths)},
             tries=tries,
             patient=patient,
-            unjudged=NOBODYS_PATH if self.protocol == "cpcv" else "",
+            unjudged=NO_VERDICT_ON_PATHS if self.protocol == "cpcv" else "",
         )
 
     def _backtest(self, checkpoints: Sequence[Path]) -> tuple[ProtocolPaths, list[Backtest]]:

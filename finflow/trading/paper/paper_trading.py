@@ -1,4 +1,4 @@
-"""`--mode paper`: an agent day by day, on the ledger or at a broker, with a log that any stop leaves whole."""
+"""`--mode paper`: an agent day by day, on the ledger or at a broker, with a log that survives any stop."""
 
 from __future__ import annotations
 
