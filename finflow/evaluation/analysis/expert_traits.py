@@ -219,9 +219,8 @@ def section(found: ExpertTraits, window: str) -> Section:
         for title, of, table in (("Of the risky sleeve", "sleeve", found.sleeve), ("With cash", "total", found.total))
     )
     words = (
-        f"Means over {window} of what each decision's portfolio was by the bars known to it: nothing here is "
-        "hindsight. Each expert has a trait that its name claims: volatility below that of equal weight, or most "
-        "(beta: least) of all experts.",
+        f"Means over {window} of estimates from the bars known at each decision, without hindsight. The name of each "
+        "expert implies a trait: volatility below that of equal weight, or most (beta: least) of all experts.",
     )
     return Section("expert_traits", "Traits of the experts", vars(found), tables, (), words)
 

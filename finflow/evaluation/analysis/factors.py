@@ -194,8 +194,8 @@ def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.
     words = (
         "Regressions of net returns in excess of cash; ± is a standard error (Newey and West). The intercept, "
         "alpha, is what the factors do not explain, a year. It is evidence only where it is several errors from zero.",
-        "Beside the ETFs and an index, an alpha that equal weight has as well is that of the assets in the data, which "
-        "may have been chosen with hindsight, and of dividends that the index leaves out.",
+        "An alpha over the index or the ETFs that equal weight has as well comes from the assets in the data, which "
+        "may have been chosen with hindsight, and from dividends that the index omits.",
         *(
             ("The ETFs have prices from 2014 to 2022: no window of this market has enough days of them.",)
             if etfs is not None and not numbers["etfs"] and panel.bars_per_year == BARS_PER_YEAR

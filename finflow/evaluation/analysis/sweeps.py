@@ -36,7 +36,7 @@ COSTS = (0.0, 5.0, 10.0, 25.0, 50.0)
 LAGS = (0, 1, 2)
 CAPITALS = (1e4, 1e5, 1e6, 1e7, 1e8, 1e9)
 SHOWN = ("sharpe", "annual_return", "annual_turnover", "annual_cost")
-DEAREST_BPS = 1000.0
+HIGHEST_BPS = 1000.0
 SMALLEST_CAPITAL, LARGEST_CAPITAL = 1e2, 1e16
 BPS_TOLERANCE = 1e-6
 CAPITAL_TOLERANCE = 1e-4  # relative
@@ -99,7 +99,7 @@ def _break_even(
         by_sharpe = _even(context, costs, metrics.sharpe_of)
     for key, bps, measure in (("return", by_return(), "return"), ("sharpe", by_sharpe, "Sharpe ratio")):
         beyond = bps is not None and not np.isfinite(bps)
-        found |= {f"{key}_bps": None if beyond else bps, f"{key}_beyond_bps": DEAREST_BPS if beyond else None}
+        found |= {f"{key}_bps": None if beyond else bps, f"{key}_beyond_bps": HIGHEST_BPS if beyond else None}
         judged = f"By {measure}, {context.judged}"
         if beyond:
             highest = Cell(("break_even", f"{key}_beyond_bps"), "bp", 0)
@@ -136,7 +136,7 @@ def _capital(context: ComparisonContext, numbers: dict[str, object]) -> list[Sen
     grows = process.costs.needs_market
     numbers |= {"capital": {}, "capacity": None}
     if not grows and process.env.costs.minimum <= 0.0:
-        volumes = "volumes: env.costs.impact and its neighbours would make it."
+        volumes = "volumes: env.costs.impact and similar keys would use them."
         if process.panel.volume is None:
             volumes = "no volumes to compute participation and impact from."
         none = "Capital plays no part here: no configured cost depends on the size of the account."
@@ -147,15 +147,17 @@ def _capital(context: ComparisonContext, numbers: dict[str, object]) -> list[Sen
         for capital in CAPITALS
     }
     if not grows:
-        return ["Capital counts through the least commission of a trade alone; nothing here costs more with size."]
+        return ["Capital matters only through the minimum commission of a trade: no configured cost grows with size."]
     found = capacity(process, context.window, context.makers[context.judged], tolerance=0.02)
     numbers["capacity"] = found if np.isfinite(found) else None
     if found == 0.0:
-        return [f"{context.judged} has no capacity: it earned no more than equal weight even without costs of size."]
+        return [
+            f"{context.judged} has no capacity: it earned no more than equal weight even without size-dependent costs."
+        ]
     if not np.isfinite(found):
-        return ["The costs of size never take half of what is earned over equal weight, up to a capital of 1e16."]
+        return ["Size-dependent costs never take half of what is earned over equal weight, up to a capital of 1e16."]
     half = "half of what it earns over equal weight"
-    return [("Capacity: with ", Cell(("capacity",), ",", 0), f" to begin with, costs of size take {half}.")]
+    return [("Capacity: with ", Cell(("capacity",), ",", 0), f" to begin with, size-dependent costs take {half}.")]
 
 
 def _figures(runs: Mapping[str, Backtest]) -> dict[str, object]:
@@ -264,9 +266,9 @@ def break_even_bps(
     low, ladder = 0.0, sorted(bps for bps in found if bps > 0.0) or [1.0]
     high = ladder.pop(0)
     while excess(high) > 0.0:
-        if high >= DEAREST_BPS:
+        if high >= HIGHEST_BPS:
             return float("inf")
-        low, high = high, ladder.pop(0) if ladder else min(STEP * high, DEAREST_BPS)
+        low, high = high, ladder.pop(0) if ladder else min(STEP * high, HIGHEST_BPS)
     return float(scipy.optimize.brentq(excess, low, high, xtol=tolerance, rtol=1e-12))
 
 

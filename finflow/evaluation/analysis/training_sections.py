@@ -106,7 +106,7 @@ def _points_table(points: dict[str, pd.Series]) -> Table:
         ("KL", Cell((ROW, "kl"))),
     )
     rows = [((name,), heading) for name, heading in named.items() if name in points]
-    caption = "Values and the gap in percent a decision. A dash: not measured, as worlds are where there is one alone."
+    caption = "Values and the gap in percent a decision. A dash: not measured (worlds, if there is one only)."
     return make_table("Value, gap and KL", "point", rows, columns, caption, marked=BEST_POINT)
 
 
@@ -205,7 +205,7 @@ def out_of_fold_section(training: pd.DataFrame) -> Section | None:
     if critics:
         tables.append(_critics_table(list(critics)))
     figures = (_critics_figure(critics),) if critics else ()
-    return Section("out_of_fold", "What holds out of sample", numbers, tuple(tables), figures, _words(row, reference))
+    return Section("out_of_fold", "Out-of-sample evidence", numbers, tuple(tables), figures, _words(row, reference))
 
 
 def _agreement(row: pd.Series, window: str) -> CriticAgreement:

@@ -155,7 +155,7 @@ def ensemble_section(
     words = [
         f"{len(agents)} agents, equal but for the seed, were each backtested alone over the window; "
         f"{ensemble.name}, which the rest of this page is about, decides by the mean of their portfolios. None of them "
-        "was chosen: the seeds are no tries.",
+        "was selected, so the seeds are not tries.",
     ]
     rows = {run.name: figures_of(run, baseline) for run in agents}
     own = sharpe_of(ensemble)
@@ -229,7 +229,7 @@ def protocol_section(found: ProtocolPaths, confidence: float, seed: int) -> Sect
         make_table("Windows", "window", list(windows), figure_columns("windows", ROW)),
         _improvement_table("Sharpe ratio of a training", "over equal weight", TRAINING_IMPROVEMENT),
     )
-    return Section("protocol", f"Trained anew: {found.name}", numbers, tables, (fan(found),), tuple(words))
+    return Section("protocol", f"Trained for every fold: {found.name}", numbers, tables, (fan(found),), tuple(words))
 
 
 def fan(found: ProtocolPaths) -> Rendered:

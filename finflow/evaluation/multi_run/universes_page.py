@@ -77,7 +77,7 @@ def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0)
         "The same job in each of them, all figures net of costs",
         verdicts_of_several(
             {one.name: one.numbers["beats_equal_weight"] for one in universes},
-            "Each verdict is of its universe alone: of many, some come out well by luck.",
+            "Each verdict is of its universe alone: among many, some are positive by chance.",
         ),
         sections,
     )
@@ -91,8 +91,8 @@ def _together(universes: Sequence[Universe], confidence: float, seed: int) -> tu
     equal = np.array([[one.numbers["baseline_sharpe"] for one in universes]] * count, dtype=np.float64)
     agents = np.array([one.runs[:count] for one in universes]).T
     words: tuple[str, ...] = (
-        "Intervals are of a bootstrap over agents within each universe: they tell the luck of the seed, not that of "
-        "the choice of universes, whose days and often whose stocks are the same.",
+        "Intervals are of a bootstrap over agents within each universe: they cover the variation between seeds, not "
+        "that between universes, whose days and often whose stocks are the same.",
     )
     lead = improvement = None
     try:

@@ -267,7 +267,7 @@ def rolling(agent: Backtest, baseline: Backtest | None) -> Rendered | None:
     return Rendered(
         "rolling",
         "Through time",
-        f"Of the last {bars} {unit} at each date, after costs. What was earned in one stretch alone is seen here.",
+        f"Of the last {bars} {unit} at each date, after costs. Shows whether returns come from a single period.",
         f"Lines of the Sharpe ratio and the volatility of the last {bars} {unit}, and of the return relative to "
         f"equal weight. Sharpe ratios: {summary}.",
         render(draw, 2.0 * (2 + (baseline is not None)) + 0.3),

@@ -107,7 +107,7 @@ class Sweeps(TypedDict):
     configured: Annotated[dict[str, Condition], about("As configured.")]
     break_even: Annotated[BreakEven, about("Costs at which the judged strategy breaks even with equal weight.")]
     capital: Annotated[dict[str, dict[str, Condition]], about("By initial capital, where costs depend on it.")]
-    capacity: Annotated[Number, about("Capital at which costs of size take half of the lead over equal weight.")]
+    capacity: Annotated[Number, about("Capital at which size-dependent costs take half of the lead over equal weight.")]
 
 
 class ProtocolWindow(RunFigures, Window):
