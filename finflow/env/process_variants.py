@@ -44,7 +44,7 @@ def concatenate_markets(process: DecisionProcess, others: Sequence[DecisionProce
     """This market and others with the same assets and features, bar after bar in one set of tables.
 
     The tables are not consecutive: no window of episodes may span two of them. The bars of this process keep
-    their numbers; `decision_bars` knows nothing of the others' first ones.
+    their numbers; `decision_bars` does not account for the first bars of the others.
     """
     other, all_of = copy.copy(process), (process, *others)
     other.panels = tuple(panel for one in all_of for panel in one.panels)

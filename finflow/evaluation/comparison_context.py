@@ -82,7 +82,7 @@ def run_shared_backtests(
 ) -> tuple[Backtest, ...]:
     """Backtest strategies over a window as `run_backtests` does, on a second core too where one is free.
 
-    An optimiser's fits are most of its time and know nothing of the other strategies. Results have the same bits as
+    An optimiser's fits are most of its time and do not depend on the other strategies. Results have the same bits as
     those of `run_backtests`, and the strategies' memos hold the same fits.
     """
     solving = [one for one in strategies if isinstance(one, Optimised)]

@@ -43,7 +43,7 @@ class CheckpointFolder:
         names = ([LATEST] if self.save_latest else []) + ([numbered(update)] if self.max_checkpoints else [])
         self._write(names, tensors, state)
         for path in self.numbered()[self.max_checkpoints :]:
-            with suppress(OSError):  # one too many harms nobody
+            with suppress(OSError):  # an extra checkpoint does no harm
                 path.unlink(missing_ok=True)
 
     def save_as(self, name: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Distance of the features that an agent is judged on from those of its training, where it is judged on another market.
 
 Features are compared as the agent reads them: each less its mean and over its deviation in the training window of its
-own market. A value outside the range of training is one that the networks never saw the like of.
+own market. Values outside the range of training are extrapolation for the networks.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _NO_VIEW = 1e-4
 
 
 class View(NamedTuple):
-    """Sizes that decisions want, one row a decision.
+    """Signal of decisions: signed sizes, one row a decision.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Score(NamedTuple):
     rows : range
         Decisions that it is of: a block, or all.
     value : float
-        In [-2, 2]; positive where the decisions foretell, negative where they foretell the contrary.
+        In [-2, 2]; positive where the decisions predict the returns, negative where they predict the opposite.
     spread : float
         Standard deviation of the placebos.
     """

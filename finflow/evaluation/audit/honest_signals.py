@@ -1,8 +1,8 @@
-"""Scores that honest signals reach on a market: what can be foretold of it from its past alone.
+"""Scores that honest signals reach on a market: its predictability from its past alone.
 
-Some markets can be foretold: a planted reversion, a regime, a drift. So the limit of the test of foreknowledge is no
-constant. Signals of the past (returns over many horizons) are turned into decisions in the ways that strategies do
-so, and the best of their scores says how much of this market an honest rule can know.
+Some markets are predictable (mean reversion, regimes, drifts), so the limit of the test of foreknowledge depends on
+the market. Signals of the past (returns over many horizons) are turned into decisions in the ways that strategies do
+so, and the best of their scores measures the predictability of the market for an honest rule.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Audit for look-ahead, by inputs and outputs alone.
 
-The engine knows nothing of what it audits. A component is a function of a panel whose answer has rows that belong to
-bars, and each row may use the bars up to its own less a lag. The engine asks once with the panel as it is and again
-with other futures (`finflow.evaluation.audit.shocked_panels`): rows that could not have known of the change must be
-equal to the last bit. So it catches a leak however it came about. What it cannot see is in
-docs/reference/audit.md.
+The engine does not depend on the audited code. A component is a function of a panel whose answer has rows that belong
+to bars, and each row may use the bars up to its own less a lag. The engine calls it with the panel as it is and again
+with other futures (`finflow.evaluation.audit.shocked_panels`): rows that precede the change must be equal to the last
+bit, whatever the cause of a leak. Limitations are in docs/reference/audit.md.
 """
 
 from __future__ import annotations
@@ -86,11 +85,11 @@ Unprimed = Mapping[tuple[int, int], "Answer | str"]
 
 
 def unprimed(panel: MarketPanel, components: Sequence[Component], lasts: Iterable[int], seed: int = 0) -> Unprimed:
-    """Answers to a replaced future in a process that was asked nothing before.
+    """Answers to a replaced future in a process that has answered nothing before.
 
-    Whoever remembers the first market that it was asked about, and answers from it ever after, gives one answer to
-    every probe. A copy of this process that meets another future first remembers that one. Call it before anything
-    is asked; where processes cannot be copied, there are no such answers.
+    A component that caches the first market that it sees, and answers from it later, gives the same answer to every
+    probe. A copy of this process that sees another future first caches that one. Call it before any other probe;
+    where processes cannot be copied, there are no such answers.
 
     Parameters
     ----------

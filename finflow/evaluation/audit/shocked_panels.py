@@ -1,7 +1,6 @@
 """Other futures: a panel that is the same up to a bar, and something else after it.
 
-A future that did not happen is as possible as the one that did, as far as anybody knew at that bar. Whoever answers
-differently at or before it has seen it.
+Information up to the bar is the same in both, so an answer at or before the bar that differs uses later bars.
 """
 
 from __future__ import annotations

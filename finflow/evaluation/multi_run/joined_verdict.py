@@ -1,12 +1,12 @@
 """Verdict over all judged years of a walk-forward, joined, in addition to that of the test window.
 
-A test window of seven years cannot show a small difference. A walk-forward judges every year after the first ones by
-an agent that was trained before it, so that its joined windows are longer, and more can be shown on them. Every seed
-of every fold counts alike: the judged return of a day is the mean over seeds, as of an account with an equal part in
-each, made equal again every day. No seed is chosen, and seeds are no tries.
+A test window of seven years has little power against a small difference. A walk-forward judges every year after the
+first ones by an agent that was trained before it, so its joined windows are longer. Every seed of every fold has the
+same weight: the judged return of a day is the mean over seeds, as of an account that is rebalanced daily to an equal
+part in each. No seed is chosen, and seeds are not tries.
 
-The years may have been seen by whoever chose the configuration. `Tries` counts the configurations that were named;
-other walk-forwards on the same years are not on file.
+The configuration may have been chosen with knowledge of these years. `Tries` counts the configurations that were
+named; other walk-forwards on the same years are not on file.
 """
 
 from __future__ import annotations

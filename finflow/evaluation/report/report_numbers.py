@@ -1,4 +1,4 @@
-"""Numbers of `metrics.json` and of pages: their types, their places, what JSON makes of them, and how they are written.
+"""Numbers of `metrics.json` and of pages: their types, their places, their JSON, and their formats.
 
 Numbers are fractions, not percent, and NaN, null in JSON, where they are undefined. The types describe themselves, for
 the JSON schemas (`json_schemas.py`).

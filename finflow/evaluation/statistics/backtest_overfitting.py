@@ -160,7 +160,7 @@ def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> Overfitting
 
 
 def _sharpe(sums: Array, squares: Array, centre: Array, count: int) -> Array:
-    """Sharpe ratios (choices, strategies) from sums about a centre; 0 without risk, where there is nothing to like."""
+    """Sharpe ratios (choices, strategies) from sums about a centre; 0 where returns do not vary."""
     variance = np.maximum(squares - np.square(sums) / count, 0.0) / (count - 1)
     deviation = np.sqrt(variance)
     mean = centre + sums / count

@@ -1,8 +1,8 @@
-"""Choosing the best of several configurations: how likely that is luck, and what is left of the best one once it is
-judged as what it is, the best of several.
+"""Selection of the best of several configurations: its probability of overfitting, and the verdict on the best one
+that accounts for the selection.
 
-Give it the returns of all that was chosen among, over the same days: runs, trials of a search, or seeds. On which days
-is for the caller to say: a choice on validation days costs nothing, one on test days uses the test window up.
+The input is the returns of all candidates over the same days: runs, trials of a search, or seeds. The caller chooses
+the days: a selection on validation days is free, one on test days uses the test window up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Least difference of Sharpe ratios that a window could have shown: the power of the verdict on these very days.
+"""Least difference of Sharpe ratios that a window could have shown: the power of the verdict on its days.
 
-A verdict of "not shown" says little before one knows what could have been shown. Suppose that the judged strategy had
+A verdict of "not shown" needs the power of the test to be interpreted. Suppose that the judged strategy had
 earned a constant more or less every day, which moves its Sharpe ratio and its return over equal weight and leaves
 every deviation as it was. Another sample of the same length then gives a yes where
 
@@ -60,7 +60,7 @@ def least_difference(
     judged, cash : float64 (days,)
         Returns of the strategy, net of costs, and of cash.
     rivals
-        Equal weight, and after it patient equal weight where that was played, with the paired resamples of the
+        Equal weight, and after it patient equal weight where there is one, with the paired resamples of the
         annual Sharpe ratios.
     draws : int64 (samples, days)
         Those that the resamples are of.

@@ -1,6 +1,6 @@
 """Evidence from years that a policy has not seen, and the confidence that it justifies.
 
-Candidates (stages of training, blends with a reference) were played on blocks of bars that they did not learn from. The
+Candidates (stages of training, blends with a reference) were backtested on held-out blocks of bars. The
 one with the largest mean gain over the reference, less one standard error over the blocks, is chosen; what remains of
 its gain once the choice among many is accounted for decides how much of it is used.
 

@@ -92,8 +92,8 @@ class Tries:
     def variance(self, own: float, days: int) -> float:
         """V of the deflated Sharpe ratio, of the tries' Sharpe ratios (a bar).
 
-        That of the known ones, the judged one's ``own`` included, but no less than 1 / (days - 1): that is how far
-        tries without skill would lie apart by luck, and a few that happen to agree do not show that luck was small.
+        That of the known ones, the judged one's ``own`` included, but no less than 1 / (days - 1), the variance of
+        tries without skill: a few similar tries are no evidence of a smaller variance.
         """
         known = np.array([own, *self.sharpes])
         observed = float(known.var(ddof=1)) if len(known) > 1 else 0.0

@@ -110,7 +110,7 @@ class RecordedStrategies:
     def _together(self, panel: MarketPanel, last: int) -> dict[str, dict[str, Rows]] | None:
         try:
             return self._play(panel, last, list(self.makers))
-        except Exception:  # whose it is, each of them will show alone
+        except Exception:  # each strategy is then run alone, which shows the one that failed
             return None
 
     def _play(self, panel: MarketPanel, last: int, names: Sequence[str]) -> dict[str, dict[str, Rows]]:

@@ -1,7 +1,7 @@
 """Foreknowledge in a configuration: features, a user's own strategies and the agent, held against unknown returns.
 
-Perturbations find whoever reads the future of the panel. Who has it from elsewhere (a file, a network, the source
-itself) answers the same whatever the panel says, and is found here by how well the answers predict returns.
+Perturbations of the panel find components that read its future. A component with another source of future prices (a
+file, a network, its own code) does not react to the panel, and is found here by how well its answers predict returns.
 """
 
 from __future__ import annotations

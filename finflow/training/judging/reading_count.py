@@ -85,7 +85,7 @@ def count_reading(config: Config, panel: str, judged: str, runs: Sequence[Backte
     judged : str
         From `policy_identity` or `strategy_identity`.
     runs : sequence of Backtest
-        What was played, the judged one first.
+        Backtests, the judged one first.
     folder : Path
         Of the run.
 

@@ -216,7 +216,7 @@ def update_critics(
 def calibrate(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> None:
     """Scale the critics' means so that predicted advantages are right on average, and set their level anew.
 
-    Critics exaggerate: from the prices of single paths they learn some luck. The scale is the slope of exact advantages
+    Critics overstate advantages, since they fit some noise of single paths. The scale is the slope of exact advantages
     on theirs, in states of the training window that they did not learn from, and not below zero.
     """
     slope = calibration(critics_values(market, bcell, exact), exact.returns).slope.clamp(min=0.0)
