@@ -82,7 +82,7 @@ def test_your_own_strategy_and_feature_are_audited(capsys: pytest.CaptureFixture
     space = executed("your_own_strategy")
     assert (space["judged"], space["honest"], space["caught"]) == (0, 0, 2)
     shown = capsys.readouterr()
-    assert "no look-ahead was found" in shown.out
+    assert "nothing looks ahead" in shown.out
     assert "tomorrow" in shown.err
 
 

@@ -18,7 +18,7 @@ from finflow.text_table import table_lines
 if TYPE_CHECKING:
     from finflow.evaluation.analysis.decision_explanation import Explanation
     from finflow.evaluation.audit.findings import Finding
-    from finflow.training.judging.held_out import Outcome
+    from finflow.training.judging.held_out import EvaluationOutcome
 
 _COLUMNS = (
     ("return", "annual_return", "{:.1%}"),
@@ -31,7 +31,7 @@ _OPTIMALITY = ("of optimum", "optimality", "{:.3f}")
 """In synthetic markets: 1 is the best policy there is, 0 the better of equal weight and holding."""
 
 
-def show_outcome(outcome: Outcome, only: Sequence[str] | None = None, where: str = "the test window") -> None:
+def show_outcome(outcome: EvaluationOutcome, only: Sequence[str] | None = None, where: str = "the test window") -> None:
     """Print the summary table, the verdict and where the report is.
 
     Parameters
@@ -163,7 +163,7 @@ def show_audit(findings: Sequence[Finding]) -> None:
     if any(finding.probe == "opened" for finding in findings):
         print("opened files and connections are listed and not audited; only outputs are")
     if not any(finding.bad for finding in findings):
-        print("no look-ahead was found")
+        print("nothing looks ahead")
 
 
 def audit_lines(findings: Sequence[Finding]) -> list[str]:

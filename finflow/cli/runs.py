@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from finflow.experiments.jobs.folds import Protocol
     from finflow.experiments.jobs.training_jobs import SeedJob, TrainingJob
     from finflow.experiments.tasks.task_runner import ComputeResources
-    from finflow.training.judging.held_out import Outcome
+    from finflow.training.judging.held_out import EvaluationOutcome
 
 Made = TypeVar("Made")
 
@@ -234,7 +234,7 @@ def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob], dry_run: bool
 
 
 def _show(
-    jobs: Sequence[TrainingJob], outcomes: Sequence[Outcome], folder: Path, window: str = "the test window"
+    jobs: Sequence[TrainingJob], outcomes: Sequence[EvaluationOutcome], folder: Path, window: str = "the test window"
 ) -> None:
     """Show the outcome of a job; of jobs in several universes, the report of all together."""
     if not jobs[0].market:

@@ -24,7 +24,7 @@ from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
 from finflow.offline.data_card import data_card
 from finflow.offline.dataset import OfflineDataset, bundle_size, made_by
-from finflow.offline.imported_decisions import Decisions, price_decisions, read_decisions
+from finflow.offline.imported_decisions import ImportedDecisions, price_decisions, read_decisions
 from finflow.offline.recorder import COLUMNS, COVERAGE, DECISIONS, SOURCES, Recorder, Rows, join_rows
 from finflow.strategies.behaviour import FAMILIES, family_tables
 
@@ -272,7 +272,7 @@ def real_window(process: DecisionProcess, window: range | Sequence[range]) -> ra
     return real[0] if len(process.panels) > 1 and len(real) == 1 else None
 
 
-def summarise_decisions(decisions: Decisions, rows: Rows) -> dict[str, Any]:
+def summarise_decisions(decisions: ImportedDecisions, rows: Rows) -> dict[str, Any]:
     """Counts of a user's decisions that were used or left out, for the data card."""
     return {
         "file": decisions.file,

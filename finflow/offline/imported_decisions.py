@@ -32,7 +32,7 @@ _CASH = "cash"
 
 
 @dataclass(frozen=True)
-class Decisions:
+class ImportedDecisions:
     """Decisions of a file up to the end of the training window.
 
     Attributes
@@ -61,7 +61,7 @@ class Decisions:
         return hashlib.sha256(self.bar.astype("<i8").tobytes() + self.weights.astype("<f8").tobytes()).hexdigest()
 
 
-def read_decisions(path: Path, panel: MarketPanel, end: int) -> Decisions:
+def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecisions:
     """Read a CSV file of dates and weights.
 
     The first column is ``date`` (YYYY-MM-DD), then one an asset by its name, and ``cash`` if wanted; an asset without
@@ -111,11 +111,11 @@ def read_decisions(path: Path, panel: MarketPanel, end: int) -> Decisions:
                 "decides already; leave one of them out"
             )
         weights[row] = _weights(where, columns, cells[1:], panel, int(known[place]))
-    return Decisions(path.name, known[used].astype(np.int64), weights, int(late.sum()), int((known < 0).sum()))
+    return ImportedDecisions(path.name, known[used].astype(np.int64), weights, int(late.sum()), int((known < 0).sum()))
 
 
 def price_decisions(
-    process: DecisionProcess, window: range, decisions: Decisions, episode_length: int, source: int
+    process: DecisionProcess, window: range, decisions: ImportedDecisions, episode_length: int, source: int
 ) -> Rows:
     """Price decisions by the ledger, in episodes that follow one another without a gap.
 
@@ -127,7 +127,7 @@ def price_decisions(
     ----------
     process : DecisionProcess
     window : range
-    decisions : Decisions
+    decisions : ImportedDecisions
     episode_length : int
     source : int
         The family of the transitions.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from finflow.errors import FinflowError
 from finflow.preferences.pairs import PairFile
-from finflow.preferences.reward_model import Decisions, OutcomeUnits, RewardModel
+from finflow.preferences.reward_model import OutcomeUnits, RewardModel, ScoredDecisions
 from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket, cut, paths_of
 
 SMALLEST_UNIT = 1e-8
@@ -29,7 +29,7 @@ class PairTensors(NamedTuple):
     market : Tensor, (bars, M)
         Features as known to the decision that fills at a bar.
     bars : Tensor, (decisions,)
-    decisions : Decisions, (decisions, ...)
+    decisions : ScoredDecisions, (decisions, ...)
     offsets : int64 (2, pairs)
         First decision of the two segments.
     lengths : int64 (pairs,)
@@ -44,7 +44,7 @@ class PairTensors(NamedTuple):
     assets: Tensor
     market: Tensor
     bars: Tensor
-    decisions: Decisions
+    decisions: ScoredDecisions
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
     targets: Tensor
@@ -77,7 +77,7 @@ class PairTensors(NamedTuple):
         assets, market = self.assets[bars], self.market[bars]
         encoding = model.encode(assets, market)
         spread = type(encoding)(encoding.assets[:, place], encoding.state[:, place])
-        decisions = Decisions(*(column[rows] for column in self.decisions))
+        decisions = ScoredDecisions(*(column[rows] for column in self.decisions))
         found = model.score(spread, assets[place], market[place], decisions)
         total = found.new_zeros(model.members, 2 * len(chosen)).index_add(1, owner, found)
         return total.view(model.members, 2, -1).transpose(0, 1)
@@ -85,7 +85,7 @@ class PairTensors(NamedTuple):
     def outcomes(self, model: RewardModel, chosen: Rows) -> Tensor:
         """Sums of the outcomes of the two segments of some pairs, (2, pairs, outcomes), in double precision."""
         rows, owner = self.decisions_of(chosen), self.owners_of(chosen)
-        found = model.outcomes(Decisions(*(column[rows] for column in self.decisions))).double()
+        found = model.outcomes(ScoredDecisions(*(column[rows] for column in self.decisions))).double()
         return found.new_zeros(2 * len(chosen), found.shape[1]).index_add(0, owner, found).view(2, len(chosen), -1)
 
     def answers(self, chosen: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -150,11 +150,11 @@ def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
     )
 
 
-def _decisions(paths: Sequence[PortfolioPath]) -> Decisions:
+def _decisions(paths: Sequence[PortfolioPath]) -> ScoredDecisions:
     """Decisions of paths one after another, in single precision."""
 
     def joined(name: str) -> Tensor:
         return torch.from_numpy(np.concatenate([getattr(path, name) for path in paths])).float()
 
     log_return = torch.log1p(joined("returns").clamp(min=-1.0 + 1e-6))
-    return Decisions(joined("held"), joined("filled"), log_return, joined("turnover"), joined("costs"))
+    return ScoredDecisions(joined("held"), joined("filled"), log_return, joined("turnover"), joined("costs"))

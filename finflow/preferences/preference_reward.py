@@ -12,7 +12,7 @@ from torch import Tensor
 from finflow.env.rewards.reward_context import RewardContext
 from finflow.errors import ConfigError
 from finflow.preferences.model_files import load_model
-from finflow.preferences.reward_model import Decisions, aggregate
+from finflow.preferences.reward_model import ScoredDecisions, aggregate
 
 PREFERENCE = "preference"
 """Its name in the configuration."""
@@ -59,7 +59,7 @@ class PreferenceReward:
                 f"this market has {found[0]} and {found[1]}: learn it with the same features"
             )
         seen = (context.weights, context.filled, context.log_return, context.turnover, context.cost)
-        scores = model.to(assets.device)(assets, market, Decisions(*(_tensor(one) for one in seen)))
+        scores = model.to(assets.device)(assets, market, ScoredDecisions(*(_tensor(one) for one in seen)))
         score = aggregate(scores, self._saved.config.aggregate, self._saved.config.deviations)
         return score.double().numpy() if isinstance(context.weights, np.ndarray) else score
 

@@ -27,7 +27,7 @@ N_OUTCOMES = 5  # return, its square, its fall below zero, turnover, cost; each 
 REWARD_STATE = 3  # of an observed portfolio, which a preference is not about
 
 
-class Decisions(NamedTuple):
+class ScoredDecisions(NamedTuple):
     """A batch of decisions as the model reads them.
 
     Attributes
@@ -90,7 +90,7 @@ class RewardModel(nn.Module):
         """Encode markets, ``assets`` (groups, assets, F + 1) and ``market`` (groups, M)."""
         return self.encoder(states_holding(assets, market, assets.new_zeros(len(market), assets.shape[1] + 1)))  # type: ignore[no-any-return]
 
-    def score(self, encoding: Encoding, assets: Tensor, market: Tensor, decisions: Decisions) -> Tensor:
+    def score(self, encoding: Encoding, assets: Tensor, market: Tensor, decisions: ScoredDecisions) -> Tensor:
         """Scores of decisions in encoded markets, one a decision, (members, batch), in log odds before calibration."""
         states = states_holding(assets, market, decisions.held)
         hidden = self.head(encoding, states, decisions.filled.unsqueeze(1))
@@ -100,12 +100,12 @@ class RewardModel(nn.Module):
         score: Tensor = self.from_portfolio(hidden) + self.from_outcome(rows) + self.direct(direct)
         return score.squeeze(2)
 
-    def forward(self, assets: Tensor, market: Tensor, decisions: Decisions) -> Tensor:
+    def forward(self, assets: Tensor, market: Tensor, decisions: ScoredDecisions) -> Tensor:
         """Calibrated scores of decisions, (members, batch): log odds a decision."""
         scores = self.score(self.encode(assets, market), assets, market, decisions)
         return scores / self.temperature
 
-    def outcomes(self, decisions: Decisions) -> Tensor:
+    def outcomes(self, decisions: ScoredDecisions) -> Tensor:
         """Outcomes in units of the training pairs, (batch, 5)."""
         gain = decisions.log_return / self.units.log_return
         traded = (decisions.turnover / self.units.turnover, decisions.cost / self.units.cost)

@@ -74,7 +74,7 @@ class Request:
     live: bool = False
 
 
-class Outcome(NamedTuple):
+class DecisionOutcome(NamedTuple):
     """A decision, the folder of its files (None after a dry run), and remarks for the terminal.
 
     The decision is None where a broker's orders of the day were decided on before.
@@ -85,7 +85,7 @@ class Outcome(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def decide(request: Request) -> Outcome:
+def decide(request: Request) -> DecisionOutcome:
     """Decide, and write `decision.json`, `orders.csv`, `decision.html` and a line of `state.jsonl`.
 
     Raises
@@ -100,7 +100,7 @@ def decide(request: Request) -> Outcome:
     return decide_with(agents, request, routing)
 
 
-def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) -> Outcome:
+def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) -> DecisionOutcome:
     """Decide with agents that were read, for the account of a broker that was opened; see `decide`."""
     config, verdict = agents.config, agents.verdict
     if verdict == "no" and not request.accept_verdict:
@@ -115,7 +115,7 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
     if routing is not None and clock is not None:
         decided = routing.decided(str(market.panel.dates[-1]))
         if decided is not None and not request.dry_run:
-            return Outcome(None, folder / decided["date"], (routing.place(decided),))
+            return DecisionOutcome(None, folder / decided["date"], (routing.place(decided),))
         routing.check_clock(market.panel, clock)
     broker = _open_broker(request, folder, market, config) if request.broker == PAPER_BROKER else None
     if broker is not None:
@@ -131,13 +131,13 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
     made = DecisionMaking(agents, market, account).decision(verdict, checks, drift)
     remarks = tuple(remark for remark in (_on_verdict(verdict), log.message) if remark)
     if request.dry_run:
-        return Outcome(made, None, remarks)
+        return DecisionOutcome(made, None, remarks)
     files = write_decision(folder, made, account, given, market, None if routing is None else routing.mark)
     if broker is not None:
         remarks = (*remarks, _submit(broker, made))
     if routing is not None:
         remarks = (*remarks, routing.place_decided(made.date))
-    return Outcome(made, files, remarks)
+    return DecisionOutcome(made, files, remarks)
 
 
 def open_routing(agents: Agents, live: bool) -> OrderRouting:

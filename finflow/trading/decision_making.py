@@ -17,7 +17,7 @@ from finflow.ledger.costs import MarketState
 from finflow.ledger.halts import settle_around_halts
 from finflow.trading.account_state import AccountState
 from finflow.trading.decision_reasons import Reasoning
-from finflow.trading.decision_results import AssetDecision, Check, Decision, Drift, Order, OrderReductions, Spread
+from finflow.trading.decision_results import AssetDecision, Check, Decision, Drift, Order, OrderReductions, TargetSpread
 from finflow.trading.live_market import Agents, LiveMarket
 from finflow.trading.order_rounding import Account, LotRules, Plan, price_plan, round_orders
 
@@ -186,11 +186,11 @@ class DecisionMaking:
             refused=_refused(settled),
         )
 
-    def _spread(self, asset: int) -> Spread | None:
+    def _spread(self, asset: int) -> TargetSpread | None:
         if not len(self.alone):
             return None
         weights = self.alone[:, asset]
-        return Spread(float(weights.min()), float(weights.max()), float(weights.std()))
+        return TargetSpread(float(weights.min()), float(weights.max()), float(weights.std()))
 
     def _when(self) -> str:
         price = self.config.env.fill

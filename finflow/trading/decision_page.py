@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from finflow.evaluation.report.report_numbers import plain
-from finflow.evaluation.report.section import ROW, Cell, Finding, Section, Sentence, Tile, make_table, render_page
+from finflow.evaluation.report.section import ROW, Cell, Headline, Section, Sentence, Tile, make_table, render_page
 from finflow.trading.decision_results import Decision
 
 FEATURES = 8
@@ -39,7 +39,7 @@ def _section(key: str, title: str, numbers: object, **parts: object) -> Section:
     return Section(key, title, numbers, within=(), **parts)  # type: ignore[arg-type]
 
 
-def _finding(made: Decision, numbers: dict[str, object]) -> Finding:
+def _finding(made: Decision, numbers: dict[str, object]) -> Headline:
     count = len(made.orders)
     heading = "Nothing to trade" if not count else f"{count} order{'s' if count > 1 else ''}"
     words: list[Sentence] = []
@@ -68,7 +68,7 @@ def _finding(made: Decision, numbers: dict[str, object]) -> Finding:
         Tile("Expected cost", Cell(("cost",), ",", 2)),
     )
     warnings = tuple(f"{check.name}: {check.said}" for check in made.checks if not check.passed)
-    return Finding(
+    return Headline(
         "",
         heading,
         numbers,

@@ -33,7 +33,7 @@ class Drift:
 
 
 @dataclass(frozen=True)
-class Spread:
+class TargetSpread:
     """Spread of the agents' targets in one asset."""
 
     low: Annotated[float, about("Least target weight of an agent.")]
@@ -52,7 +52,7 @@ class AssetDecision:
     target: Annotated[float, about("Target weight of the agent: part of the way to the aim.")]
     allowed: Annotated[float, about("Target after the limits of the account.")]
     planned: Annotated[float, about("Weight after the orders and their costs, at the newest prices.")]
-    spread: Annotated[Spread | None, about("Of the agents' targets; null for one agent.")]
+    spread: Annotated[TargetSpread | None, about("Of the agents' targets; null for one agent.")]
 
 
 @dataclass(frozen=True)

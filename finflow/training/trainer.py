@@ -19,7 +19,7 @@ from finflow.training.checkpoints.starting_point import read_start, starting_poi
 from finflow.training.data.offline_data import OfflineData, offline_data
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.evaluations import evaluate_agent
-from finflow.training.judging.held_out import AGENT, Outcome
+from finflow.training.judging.held_out import AGENT, EvaluationOutcome
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.wandb_run import check_tracker, open_tracker
 from finflow.training.phase_names import OFFLINE, ONLINE
@@ -33,7 +33,7 @@ from finflow.training.phases.training_run import OnValidation, TrainingRun
 from finflow.training.phases.training_state import start_online
 from finflow.training.run_folder import RunFolder, new_run_folder
 
-__all__ = ["FinFlowTrainer", "Outcome", "new_run_folder", "request_stop"]
+__all__ = ["EvaluationOutcome", "FinFlowTrainer", "new_run_folder", "request_stop"]
 
 
 _PHASES = {"rollouts": finetune_rollouts, "sac": finetune}
@@ -154,7 +154,7 @@ class FinFlowTrainer:
         run.writer.require_written()
         return result
 
-    def train_offline(self) -> Outcome:
+    def train_offline(self) -> EvaluationOutcome:
         """The offline phase alone, and its report."""
         run = self._begin()
         self.train_iql()
@@ -162,7 +162,7 @@ class FinFlowTrainer:
         run.writer.require_written()
         return _evaluate(run)
 
-    def train(self) -> Outcome:
+    def train(self) -> EvaluationOutcome:
         """The whole pipeline, from wherever the state stands."""
         run = self._begin()
         with pretraining_in_parallel(run, self._data()):
@@ -240,7 +240,7 @@ class FinFlowTrainer:
         run.state.counters.phase, run.state.counters.phase_update = ONLINE, 0
 
 
-def _evaluate(run: TrainingRun) -> Outcome:
+def _evaluate(run: TrainingRun) -> EvaluationOutcome:
     """Evaluate the best checkpoint on the test window; without one, the state as it stands."""
     path = run.checkpoints.path(BEST)
     if not path.is_file():

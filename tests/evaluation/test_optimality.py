@@ -15,7 +15,7 @@ from finflow.errors import MarketError
 from finflow.evaluation.analysis.optimality import (
     Growth,
     Optimality,
-    Score,
+    OptimalityScore,
     growth_of_runs,
     optimality,
     score,
@@ -129,7 +129,7 @@ def test_runs_side_by_side_are_scored_as_each_alone() -> None:
     others = growth_of_runs(made.process, window, run_backtests(made.process, window, rules[1:]), best)
     references = (others[name] for name in ("optimal", "equal-weight", "buy-and-hold"))
     exact = optimality([Growth(own, *references)])
-    assert known.scores["inverse-volatility"] == Score(exact.score, exact.standard_error, exact.utility)
+    assert known.scores["inverse-volatility"] == OptimalityScore(exact.score, exact.standard_error, exact.utility)
     assert (known.scores["optimal"].score, known.scores["equal-weight"].score) == (1.0, 0.0)
     assert known.parameters == {"drift": 0.0008, "volatility": 0.015, "correlation": 0.3, "persistence": 0.9}
     assert known.utility == best.utility

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finflow.experiments.jobs.duration_estimate import Estimate, Updates, estimate_all
+from finflow.experiments.jobs.duration_estimate import DurationEstimate, Updates, estimate_all
 from finflow.experiments.jobs.training_jobs import make_seed_job
 from finflow.training.phases import finetune_rollouts
 from tests.short_trainings import TINY, config_in, write_market
@@ -16,7 +16,7 @@ LONGER = {"train.online_episodes": 60, "bcell.rollouts.portfolios": 4, "bcell.ro
 ON_POLICY = {"online.rollout": 100, "online.portfolios": 4, "online.epochs": 3, "online.minibatch": 20}
 
 
-def told(folder: Path, **changes: object) -> Estimate:
+def told(folder: Path, **changes: object) -> DurationEstimate:
     keys = {name.replace("__", "."): value for name, value in changes.items()}
     prices = {"market.path": str(write_market(folder / "prices.csv"))}
     config = config_in(folder, {**TINY, **LONGER, **ON_POLICY, **prices, **keys})

@@ -22,7 +22,7 @@ from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.retraining.retrain_preparation import prepare_retraining
-from finflow.experiments.retraining.retrain_results import NEW, OLD, Rule, measure_lead, retrain_schema
+from finflow.experiments.retraining.retrain_results import NEW, OLD, ReplacementRule, measure_lead, retrain_schema
 from finflow.experiments.retraining.retrain_windows import KnownBars, retrain_folds
 from finflow.training.checkpoints.checkpoint_reader import configuration_of
 from finflow.training.trainer import FinFlowTrainer
@@ -220,7 +220,7 @@ def returns_of(name: str, values: np.ndarray) -> Backtest:
 
 def test_without_a_true_lead_it_replaces_as_rarely_as_it_says() -> None:
     """Pairs of equally good agents, correlated with each other and from day to day; 2.5 % are to be replaced."""
-    rng, rule = np.random.default_rng(0), Rule(0.95, 0.0)
+    rng, rule = np.random.default_rng(0), ReplacementRule(0.95, 0.0)
     replaced = 0
     for number in range(200):
         shocks = rng.normal(size=(253, 3))
@@ -236,26 +236,26 @@ def test_a_clear_lead_replaces_and_a_margin_above_it_does_not() -> None:
     old = rng.normal(0.0, 0.01, 500)
     new = 0.5 * old + 0.0015 + rng.normal(0.0, 0.004, 500)
     runs, settings = (returns_of(NEW, new), returns_of(OLD, old)), Resampling(400, 10, 0)
-    lead = measure_lead(*runs, Rule(0.95, 0.0), settings)
-    assert Rule(0.95, 0.0).answer(lead) == "replace"
-    assert Rule(0.95, lead.interval.low).answer(lead) == "keep"
-    later = measure_lead(*runs, Rule(0.95, 0.0, comparison=4), settings)
+    lead = measure_lead(*runs, ReplacementRule(0.95, 0.0), settings)
+    assert ReplacementRule(0.95, 0.0).answer(lead) == "replace"
+    assert ReplacementRule(0.95, lead.interval.low).answer(lead) == "keep"
+    later = measure_lead(*runs, ReplacementRule(0.95, 0.0, comparison=4), settings)
     assert later.interval.low < lead.interval.low  # a later comparison of the same agent asks for more
     assert later.value == lead.value
 
 
 def test_chances_of_all_comparisons_sum_to_what_the_confidence_leaves() -> None:
-    chances = [Rule(0.95, 0.0, number).chance for number in range(1, 5000)]
+    chances = [ReplacementRule(0.95, 0.0, number).chance for number in range(1, 5000)]
     assert chances[0] == pytest.approx(0.025)
     assert sum(chances) == pytest.approx(0.05, rel=1e-3)
-    assert Rule(0.95, 0.0, 9).samples(100) * chances[8] >= 5.0
+    assert ReplacementRule(0.95, 0.0, 9).samples(100) * chances[8] >= 5.0
 
 
 def test_an_agent_that_is_all_cash_has_no_ratio_and_is_kept() -> None:
     new, idle = np.random.default_rng(0).normal(0.001, 0.01, 200), np.zeros(200)
-    lead = measure_lead(returns_of(NEW, new), returns_of(OLD, idle), Rule(0.95, 0.0), Resampling(200, 5, 0))
+    lead = measure_lead(returns_of(NEW, new), returns_of(OLD, idle), ReplacementRule(0.95, 0.0), Resampling(200, 5, 0))
     assert not lead.interval.defined
-    assert Rule(0.95, 0.0).answer(lead) == "keep"
+    assert ReplacementRule(0.95, 0.0).answer(lead) == "keep"
 
 
 def test_a_stopped_retraining_goes_on_and_ends_with_the_same_bytes(

@@ -57,7 +57,7 @@ def test_a_row_has_the_same_bits_however_much_follows(function: Windowed) -> Non
 
 def test_covariance_equals_numpy() -> None:
     values = ragged(2)
-    result = rolling.Pair(values, values[:, 2:]).covariance(20)
+    result = rolling.SeriesPair(values, values[:, 2:]).covariance(20)
     for row in range(25, 55):
         rows = values[row - 19 : row + 1]
         expected = [np.cov(rows[:, column], rows[:, 2])[0, 1] for column in range(3)]

@@ -328,7 +328,7 @@ def test_the_mode_prints_a_table_and_ends_with_0_when_clean(
     shown = capsys.readouterr()
     assert shown.err == ""
     assert shown.out.splitlines()[0].split()[:3] == ["component", "probes", "dates"]
-    assert shown.out.rstrip().endswith("no look-ahead was found")
+    assert shown.out.rstrip().endswith("nothing looks ahead")
 
 
 @pytest.mark.usefixtures("own")
@@ -341,7 +341,7 @@ def test_the_mode_ends_with_2_and_one_line_that_names_the_leak(
     assert shown.err.startswith("error: feature mine:label looks ahead: with the future ")
     assert "strategy mine:Frames" in shown.err
     assert shown.err.count("\n") == 1
-    assert "no look-ahead was found" not in shown.out
+    assert "nothing looks ahead" not in shown.out
 
 
 # --- features of one's own

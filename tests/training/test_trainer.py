@@ -22,7 +22,7 @@ from finflow.guard.checkpoint_folder import numbered
 from finflow.tensor_file import read_tensors
 from finflow.training.judging.evaluations import evaluate_checkpoint
 from finflow.training.judging.reading_count import ledger_of, policy_identity
-from finflow.training.trainer import FinFlowTrainer, Outcome
+from finflow.training.trainer import EvaluationOutcome, FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, train_through
 
 
@@ -30,7 +30,7 @@ class Whole(NamedTuple):
     """A training that was never stopped, and its outcome; tests leave its files alone."""
 
     trainer: FinFlowTrainer
-    outcome: Outcome
+    outcome: EvaluationOutcome
 
 
 @pytest.fixture(scope="module")

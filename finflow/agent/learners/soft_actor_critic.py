@@ -43,7 +43,7 @@ TRUNCATION_UPDATES = 2000  # over which the truncation of top quantiles grows fr
 Metrics = dict[str, Tensor]
 
 
-class ActorCritic(Protocol):
+class SacNetworks(Protocol):
     """Parameters and settings that the losses read."""
 
     policy: ExpertPolicy
@@ -106,7 +106,7 @@ class SacLosses(NamedTuple):
 
 
 def sac_losses(
-    agent: ActorCritic,
+    agent: SacNetworks,
     batch: Batch,
     coverage: CoverageProposals | None,
     noise: Generator,
@@ -116,7 +116,7 @@ def sac_losses(
 
     Parameters
     ----------
-    agent : ActorCritic
+    agent : SacNetworks
     batch : Batch
     coverage : CoverageProposals, optional
         For the conservative penalty; there is none without them, or where its weight is zero.

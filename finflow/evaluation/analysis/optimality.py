@@ -44,7 +44,7 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class Score:
+class OptimalityScore:
     """One strategy's score."""
 
     score: Annotated[Number, about("1 is the optimum, 0 the baseline.")]
@@ -62,7 +62,7 @@ class OptimumWindow:
 
 
 @dataclass(frozen=True)
-class Optimality(OptimumWindow, Score):
+class Optimality(OptimumWindow, OptimalityScore):
     """The score, NaN where the optimum is not measurably better than the baseline, and what it is made of.
 
     Utilities U, U* and U0 are in log growth a bar, over all samples. The standard error is by the delta method on
@@ -81,7 +81,7 @@ class KnownOptimum:
     ]
     utility: Annotated[Number, about("Its log growth a bar, in the long run.")]
     window: Annotated[OptimumWindow, about("Over this window.")]
-    scores: Annotated[Mapping[str, Score], about("By strategy.")]
+    scores: Annotated[Mapping[str, OptimalityScore], about("By strategy.")]
 
 
 def score(utility: float, baseline: float, optimum: float) -> float:
@@ -114,7 +114,7 @@ def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest]
         utility=best.utility,
         policy=best.examples(process.panel.assets),
         window=OptimumWindow(one.optimum, one.baseline, one.baseline_name),
-        scores={name: Score(each.score, each.standard_error, each.utility) for name, each in scores.items()},
+        scores={name: OptimalityScore(each.score, each.standard_error, each.utility) for name, each in scores.items()},
     )
 
 

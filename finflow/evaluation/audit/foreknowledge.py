@@ -55,7 +55,7 @@ class View(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class UnknownReturns:
     """Returns that decisions could not know.
 
     Attributes
@@ -75,7 +75,7 @@ class Outcome:
         return ranks_of(self.returns, axis=0 if self.returns.shape[1] == 1 else 1)
 
 
-class Score(NamedTuple):
+class RankScore(NamedTuple):
     """Score of a view with an outcome, less the mean of its placebos.
 
     Attributes
@@ -109,13 +109,13 @@ def ranks_of(values: FloatArray, axis: Literal[0, 1] = 1) -> FloatArray:
     return found
 
 
-def scores_of(view: View, outcome: Outcome, seed: int, above: float = 0.0) -> list[Score]:
+def scores_of(view: View, outcome: UnknownReturns, seed: int, above: float = 0.0) -> list[RankScore]:
     """List the scores over all decisions and in blocks; none where the view says nothing.
 
     Parameters
     ----------
     view : View
-    outcome : Outcome
+    outcome : UnknownReturns
         Rows of the same decisions.
     seed : int
         Draws the placebos.
@@ -135,12 +135,12 @@ def scores_of(view: View, outcome: Outcome, seed: int, above: float = 0.0) -> li
     by_placebo = np.array([np.einsum("ti,ti->t", sizes, ranks[order]) for order in orders])
     spreads = [float(by_placebo[:, span].sum(axis=1).std() / attainable[span].sum()) for span, _ in large]
     return [
-        Score(view.name, outcome.name, range(*span.indices(len(sizes))), value, spread)
+        RankScore(view.name, outcome.name, range(*span.indices(len(sizes))), value, spread)
         for (span, value), spread in zip(large, spreads, strict=True)
     ]
 
 
-def excess_of(view: View, outcome: Outcome) -> float:
+def excess_of(view: View, outcome: UnknownReturns) -> float:
     """Absolute score over all decisions, less the mean of all shifts; zero where the view says nothing."""
     sizes, ranks, attainable = _pair(view, outcome)
     if not _says_something(attainable):
@@ -164,7 +164,7 @@ def _spans(count: int) -> list[slice]:
     return [slice(0, count), *([slice(a, b) for a, b in pairwise(edges)] if blocks > 1 else [])]
 
 
-def _pair(view: View, outcome: Outcome) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _pair(view: View, outcome: UnknownReturns) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Sizes, ranks of the outcomes, and for each decision the most that an order of the outcomes could give."""
     ranks = outcome.ranks
     sizes = np.where(np.isfinite(view.sizes) & np.isfinite(outcome.returns), view.sizes, 0.0)

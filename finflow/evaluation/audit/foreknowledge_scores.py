@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.audit.foreknowledge import Outcome, Score, View, scores_of
+from finflow.evaluation.audit.foreknowledge import RankScore, UnknownReturns, View, scores_of
 from finflow.evaluation.audit.honest_signals import best_honest, market_return
 
 FloatArray = NDArray[np.float64]
@@ -25,13 +25,13 @@ class ScoredOutcome(NamedTuple):
 
     Attributes
     ----------
-    score : Score
+    score : RankScore
     limit : float
     known : int array (2,)
         The newest bars that the first and the last of its decisions knew.
     """
 
-    score: Score
+    score: RankScore
     limit: float
     known: tuple[int, int]
 
@@ -85,14 +85,14 @@ class Foreknowledge:
                     if every or score.certain > limit:
                         yield ScoredOutcome(score, limit, ends)
 
-    def outcome(self, known: NDArray[np.int64], first: int, last: int, whole: bool) -> Outcome:
+    def outcome(self, known: NDArray[np.int64], first: int, last: int, whole: bool) -> UnknownReturns:
         """Log returns from the close of the bar `known` + `first` to that of `known` + `last`; NaN after the end."""
         end = len(self._logs) - 1
         returns = self._logs[np.minimum(known + last, end)] - self._logs[np.minimum(known + first, end)]
         returns[known + last > end] = np.nan
         bars = f"bar {first + 1}" if last == first + 1 else f"{last - first} bars"
         name = f"the return of {bars} after the newest known"
-        return Outcome(f"{name}, of all assets" if whole else name, market_return(returns) if whole else returns)
+        return UnknownReturns(f"{name}, of all assets" if whole else name, market_return(returns) if whole else returns)
 
     def _limit(self, first: int, last: int, whole: bool) -> float:
         """`FLOOR`, or `FACTOR` times the best honest score with the same outcome over all bars."""

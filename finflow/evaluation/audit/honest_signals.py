@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.audit.foreknowledge import Outcome, View, excess_of, ranks_of
+from finflow.evaluation.audit.foreknowledge import UnknownReturns, View, excess_of, ranks_of
 
 FloatArray = NDArray[np.float64]
 
@@ -22,7 +22,7 @@ _STRONG = 0.8
 """Quantile of the dispersion above which a signal is strong."""
 
 
-def best_honest(close: FloatArray, known: NDArray[np.int64], outcome: Outcome) -> float:
+def best_honest(close: FloatArray, known: NDArray[np.int64], outcome: UnknownReturns) -> float:
     """The largest absolute score of honest signals with an outcome.
 
     Parameters
@@ -30,7 +30,7 @@ def best_honest(close: FloatArray, known: NDArray[np.int64], outcome: Outcome) -
     close : float64 (bars, assets)
     known : int array (decisions,)
         The newest bar that each decision knows.
-    outcome : Outcome
+    outcome : UnknownReturns
         One column for signals of the whole market; otherwise one for each asset.
     """
     whole = outcome.returns.shape[1] == 1

@@ -15,7 +15,7 @@ from finflow.evaluation.report.metric_tables import columns
 from finflow.evaluation.report.page import figure_section, verdicts_of_several
 from finflow.evaluation.report.report_numbers import DASH, about, json_text, one_of
 from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.section import ROW, Cell, Finding, Section, make_table, render_page
+from finflow.evaluation.report.section import ROW, Cell, Headline, Section, make_table, render_page
 from finflow.evaluation.statistics.run_statistics import DIFFERENCE, Estimate
 from finflow.text_table import table_lines
 
@@ -151,7 +151,7 @@ def make(
     )
 
 
-def _verdicts(runs: Sequence[Compared]) -> Finding:
+def _verdicts(runs: Sequence[Compared]) -> Headline:
     warning = (
         "Each is of its run alone, and does not account for a choice among these runs: for the best of them, see "
         "“Choosing the best of them”."

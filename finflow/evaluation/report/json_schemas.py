@@ -1,6 +1,6 @@
 """Types of `metrics.json` as a whole, and the JSON schemas generated from them.
 
-`Report` is that of a run, `Comparison` that of several runs side by side. Every key there may be is named in a type:
+`Report` is that of a run, `ComparisonNumbers` that of a comparison. Every key there may be is named in a type:
 another one does not pass the schema.
 """
 
@@ -41,7 +41,7 @@ from finflow.evaluation.report.report_numbers import (
     about,
     one_of,
 )
-from finflow.evaluation.report.results import Bootstrap, Difference, Strategy, Window
+from finflow.evaluation.report.results import Bootstrap, DifferenceNumbers, StrategyNumbers, Window
 from finflow.evaluation.statistics.backtest_overfitting import OverfittingNumbers
 from finflow.evaluation.statistics.bootstrap import Interval
 from finflow.evaluation.statistics.metrics import Metrics
@@ -176,7 +176,7 @@ class BestOfSeveral(TypedDict):
     sharpe_difference_interval: Annotated[Interval, about("Of the paired difference of Sharpe ratios.")]
 
 
-class Choice(TypedDict):
+class ChoiceNumbers(TypedDict):
     """Choice of the best of several configurations."""
 
     overfitting: Annotated[OverfittingNumbers | None, about("CSCV of that choice; null where it cannot be computed.")]
@@ -210,11 +210,11 @@ class Report(TypedDict):
     """
 
     agent: Annotated[str, about("Name of the judged strategy: a key of strategies.")]
-    against_equal_weight: Difference
+    against_equal_weight: DifferenceNumbers
     bootstrap: Bootstrap
     cvar_alpha: Annotated[Number, about("Level of the CVaR.")]
     experts: Annotated[dict[str, Metrics], about("By expert of the agent, deciding alone.")]
-    strategies: Annotated[dict[str, Strategy], about("By strategy, the judged one among them.")]
+    strategies: Annotated[dict[str, StrategyNumbers], about("By strategy, the judged one among them.")]
     window: Window
     verdict: Annotated[VerdictNumbers | None, about("Verdict against equal weight; null where it was not compared.")]
     stepm: Annotated[StepM | None, about("StepM of all strategies together; null where it cannot be made.")]
@@ -235,7 +235,7 @@ class Report(TypedDict):
     ranking: NotRequired[RankingNumbers]
     protocol: NotRequired[Protocol]
     walk_forward: NotRequired[WalkForwardVerdict]
-    choice: NotRequired[Choice]
+    choice: NotRequired[ChoiceNumbers]
     generalisation: NotRequired[Generalisation]
     out_of_fold: NotRequired[OutOfFold]
     feature_distance: NotRequired[FeatureDistance]
@@ -266,12 +266,12 @@ class ComparedRun(RunFigures):
     intervals: Annotated[dict[ComparedMetric, Interval], about("By metric, its bootstrap interval.")]
 
 
-class Comparison(TypedDict):
+class ComparisonNumbers(TypedDict):
     """Every number of the page that --mode compare writes: fractions, not percent; null where one is undefined."""
 
     runs: Annotated[dict[str, ComparedRun], about("By run.")]
     seeds: Annotated[dict[str, Seeds], about("By group of runs that differ by the seed alone.")]
-    choice: Choice
+    choice: ChoiceNumbers
     differences: Annotated[dict[str, dict[str, str]], about("By key of the configuration, by run: its value, as JSON.")]
     window: Window
     panel: Annotated[str, about("SHA-256 of the prices.")]
@@ -299,7 +299,7 @@ class _Closed(GenerateJsonSchema):
 
 def json_schema(kind: Literal["report", "comparison"]) -> dict[str, Any]:
     """JSON schema (draft 2020-12) of the `metrics.json` of a run or a comparison, with a description of every key."""
-    types: dict[str, Any] = {"report": Report, "comparison": Comparison}
+    types: dict[str, Any] = {"report": Report, "comparison": ComparisonNumbers}
     return schema_of(types[kind], f"metrics.json of a finflow {kind}")
 
 

@@ -21,7 +21,7 @@ from finflow.evaluation.report.results import BASELINE, ReportData, Results, con
 from finflow.evaluation.report.section import (
     ROW,
     Cell,
-    Finding,
+    Headline,
     Row,
     Section,
     Sentence,
@@ -121,15 +121,15 @@ def figure_section(figure: Rendered) -> Section:
     return Section(figure.name, figure.title, {}, figures=(figure,))
 
 
-def verdicts_of_several(answers: Mapping[str, str | None], warning: str) -> Finding:
+def verdicts_of_several(answers: Mapping[str, str | None], warning: str) -> Headline:
     """Verdicts of several runs (None: not compared), with a warning about reading them together."""
     reasons = tuple(
         f"{name}: {ANSWERS.get(str(answer), 'not compared with equal weight')}" for name, answer in answers.items()
     )
-    return Finding("", "Verdicts", {}, label="Verdicts", reasons=reasons, notes=(warning,))
+    return Headline("", "Verdicts", {}, label="Verdicts", reasons=reasons, notes=(warning,))
 
 
-def _finding(data: ReportData, results: Results, content: Mapping[str, object]) -> Finding:
+def _finding(data: ReportData, results: Results, content: Mapping[str, object]) -> Headline:
     verdict = results.evidence.verdict
     heading, words = _finding_words(data, results, content)
     by_key = {column.key: column for column in columns(data.cvar_alpha)}
@@ -138,7 +138,7 @@ def _finding(data: ReportData, results: Results, content: Mapping[str, object]) 
         column = by_key[key]
         beside = "" if data.baseline is None else (f"{BASELINE} ", column.cell("strategies", BASELINE))
         tiles.append(Tile(column.heading, column.cell("strategies", data.agent.name), beside))
-    return Finding(
+    return Headline(
         "",
         heading,
         content,

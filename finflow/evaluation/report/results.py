@@ -19,7 +19,7 @@ from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 from finflow.evaluation.statistics.metrics import Metric, Metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.report_statistics import Evidence, evidence_table, gather_evidence, track_table
+from finflow.evaluation.statistics.report_statistics import TestResults, evidence_table, gather_evidence, track_table
 from finflow.evaluation.statistics.significance_tests import Resampling
 
 BASELINE = "equal-weight"
@@ -131,7 +131,7 @@ class Results:
     metrics: dict[str, dict[str, float]]
     intervals: dict[str, dict[str, Interval]]
     difference: SharpeDifference | None
-    evidence: Evidence
+    evidence: TestResults
     experts: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
@@ -140,7 +140,7 @@ class Results:
         return "not compared" if self.difference is None else self.difference.finding
 
 
-class Strategy(Metrics):
+class StrategyNumbers(Metrics):
     """One strategy: its metrics, track record against cash and bootstrap intervals."""
 
     psr: Annotated[Share, about("Probabilistic Sharpe ratio: confidence that the true ratio over cash is above zero.")]
@@ -150,7 +150,7 @@ class Strategy(Metrics):
     intervals: Annotated[dict[Metric, Bounds], about("By metric, low and high end of its bootstrap interval.")]
 
 
-class Difference(TypedDict):
+class DifferenceNumbers(TypedDict):
     """Sharpe ratio of the judged strategy less that of equal weight, paired."""
 
     finding: Annotated[Literal["ahead", "behind", "not shown", "not compared"], about("By the interval alone.")]

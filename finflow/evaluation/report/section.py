@@ -243,7 +243,7 @@ class Tile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finding(Section):
+class Headline(Section):
     """The box at the top of a page.
 
     Attributes
@@ -269,7 +269,7 @@ def section_html(section: Section) -> str:
     return str(_environment().get_template("section.html.j2").module.section_html(section))  # type: ignore[attr-defined]
 
 
-def render_page(title: str, subtitle: str, finding: Finding, sections: Sequence[Section]) -> str:
+def render_page(title: str, subtitle: str, finding: Headline, sections: Sequence[Section]) -> str:
     """A whole page: heading, finding, contents and sections."""
     template = _environment().get_template("page.html.j2")
     return template.render(title=title, subtitle=subtitle, finding=finding, sections=sections)

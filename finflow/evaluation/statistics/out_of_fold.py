@@ -28,7 +28,7 @@ RESAMPLES = 500
 SHRINKAGE = 3.0
 
 
-class Choice(NamedTuple):
+class BlendChoice(NamedTuple):
     """Choice among candidates by their gains out of sample.
 
     Attributes
@@ -73,7 +73,7 @@ def least_gain(gains: FloatArray, blocks: NDArray[np.int64]) -> FloatArray:
     return bound
 
 
-def choose(gains: FloatArray, blocks: NDArray[np.int64], seed: int) -> Choice:
+def choose(gains: FloatArray, blocks: NDArray[np.int64], seed: int) -> BlendChoice:
     """Choose the candidate with the best lower bound, and judge it with the choice taken into account.
 
     Parameters
@@ -91,7 +91,7 @@ def choose(gains: FloatArray, blocks: NDArray[np.int64], seed: int) -> Choice:
     centred = (means - gains.mean(axis=1)) / errors
     selection = float(centred.max(axis=1).mean())
     t_statistic = mean / float(errors[chosen]) - selection
-    return Choice(chosen, mean, t_statistic, selection, shrunk(t_statistic))
+    return BlendChoice(chosen, mean, t_statistic, selection, shrunk(t_statistic))
 
 
 def _resampled_means(gains: FloatArray, seed: int) -> FloatArray:

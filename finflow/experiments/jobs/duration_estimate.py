@@ -30,7 +30,7 @@ NEVER = 10**9
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DurationEstimate:
     """Duration of trainings.
 
     Attributes
@@ -73,7 +73,7 @@ class Estimate:
         ]
 
 
-def estimate_all(jobs: Sequence[TrainingJob], resources: ComputeResources | None = None) -> Estimate:
+def estimate_all(jobs: Sequence[TrainingJob], resources: ComputeResources | None = None) -> DurationEstimate:
     """Estimate the duration of the missing trainings of all jobs."""
     trainings = [training for job in jobs for training in job.trainings]
     return estimate(trainings, {job.market: job.panel for job in jobs}, resources)
@@ -81,12 +81,12 @@ def estimate_all(jobs: Sequence[TrainingJob], resources: ComputeResources | None
 
 def estimate(
     trainings: Sequence[Training], panels: Mapping[str, MarketPanel], resources: ComputeResources | None = None
-) -> Estimate:
+) -> DurationEstimate:
     """Count the trainings, and time a few updates of the last one's in a folder that is removed again."""
     count = len(trainings)
     missing = [one for one in trainings if not is_finished(one, panels[one.market])]
     if not missing:
-        return Estimate(count, count, 0, 0, 0.0)
+        return DurationEstimate(count, count, 0, 0, 0.0)
     last = trainings[-1]
     with tempfile.TemporaryDirectory(prefix="finflow-probe-") as folder:
         probe = _probe(last, panels[last.market], Path(folder))
@@ -100,7 +100,7 @@ def estimate(
     at_once = min(tasks_at_once(resources or ComputeResources()), len(missing))
     rounds = -(-len(missing) // at_once)
     online = updates.online + updates.of_critics
-    return Estimate(
+    return DurationEstimate(
         count, count - len(missing), updates.offline, online, seconds * rounds, at_once, last.config.offline.patience
     )
 
@@ -146,7 +146,7 @@ class Updates:
 
 
 @dataclass(frozen=True)
-class Probe:
+class TimingProbe:
     """Times of a few updates; the seconds that collecting all data takes, and its number of transitions."""
 
     watch: Stopwatch
@@ -154,7 +154,7 @@ class Probe:
     rows: int
 
 
-def _probe(training: Training, panel: MarketPanel, folder: Path) -> Probe:
+def _probe(training: Training, panel: MarketPanel, folder: Path) -> TimingProbe:
     """Train for a few updates of each phase."""
     config, train = training.config, training.config.train
     length = config.env.episode_length
@@ -180,7 +180,7 @@ def _probe(training: Training, panel: MarketPanel, folder: Path) -> Probe:
     trainer.train_iql()
     with suppress(EnoughUpdatesError):
         trainer.finetune()
-    return Probe(watch, collecting, round(rows * train.offline_episodes / episodes))
+    return TimingProbe(watch, collecting, round(rows * train.offline_episodes / episodes))
 
 
 class EnoughUpdatesError(Exception):

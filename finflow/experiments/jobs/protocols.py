@@ -28,7 +28,14 @@ from finflow.provenance import code_hash, short_hash
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import device_here, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.judging.held_out import AGENT, Outcome, backtest_window, provenance, report_on, with_compared
+from finflow.training.judging.held_out import (
+    AGENT,
+    EvaluationOutcome,
+    backtest_window,
+    provenance,
+    report_on,
+    with_compared,
+)
 
 PATHS = "paths.csv"
 NO_VERDICT_ON_PATHS = (
@@ -100,7 +107,7 @@ class ProtocolJob:
             for fold in self.folds
         ]
 
-    def judge(self, checkpoints: Sequence[Path]) -> Outcome:
+    def judge(self, checkpoints: Sequence[Path]) -> EvaluationOutcome:
         """Backtest every training and the classical strategies on its windows, and write the report.
 
         Parameters

@@ -24,7 +24,7 @@ from finflow.training.checkpoints.manifest import write_manifest
 from finflow.training.checkpoints.run_resolver import CONFIG, JOB
 from finflow.training.data.training_data import device_here, prepare_from
 from finflow.training.judging.evaluations import evaluate_agent, judge_ensemble
-from finflow.training.judging.held_out import REPORTS, Outcome
+from finflow.training.judging.held_out import REPORTS, EvaluationOutcome
 from finflow.training.phases.stopping import stopping_at_once
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class SeedJob:
         write_together({self.folder / CONFIG: dump_run(self.config), self.folder / JOB: format_json(note)})
         return []
 
-    def judge(self, checkpoints: Sequence[Path]) -> Outcome:
+    def judge(self, checkpoints: Sequence[Path]) -> EvaluationOutcome:
         """Evaluate the agents together on the test window; a single one like any run."""
         training_data = prepare_from(self.panel, self.config)
         device = device_here(self.config.train.device)
@@ -111,7 +111,7 @@ def make_seed_job(config: Config, folder: Path, market: str = "") -> SeedJob:
     return SeedJob(config, panel, folder, market)
 
 
-def run_all(jobs: Sequence[TrainingJob], resources: ComputeResources | None = None) -> list[Outcome]:
+def run_all(jobs: Sequence[TrainingJob], resources: ComputeResources | None = None) -> list[EvaluationOutcome]:
     """Run the trainings that are missing, of all jobs side by side, and evaluate each job.
 
     Raises
@@ -140,7 +140,9 @@ def write_universes(folder: Path, names: Sequence[str]) -> None:
     write_atomically(folder / JOB, format_json({"universes": list(names)}))
 
 
-def report_universes(names: Sequence[str], outcomes: Sequence[Outcome], folder: Path) -> tuple[list[str], Path]:
+def report_universes(
+    names: Sequence[str], outcomes: Sequence[EvaluationOutcome], folder: Path
+) -> tuple[list[str], Path]:
     """Report the universes together, from the numbers of each one's own report.
 
     Returns

@@ -11,7 +11,7 @@ import numpy as np
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import BLUE, GREY, ORANGE, Rendered, date_axis, legend_of_figure, render
 from finflow.evaluation.report.report_numbers import plain
-from finflow.evaluation.report.section import ROW, Cell, Finding, Row, Section, Table, Tile, make_table, render_page
+from finflow.evaluation.report.section import ROW, Cell, Headline, Row, Section, Table, Tile, make_table, render_page
 from finflow.experiments.retraining.retrain_results import COMPARED, NEW, REPLACE, RetrainNumbers
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> str:
         New agent, old agent and equal weight, over all folds.
     """
     content = plain(asdict(numbers))
-    finding = Finding(
+    finding = Headline(
         "",
         "Replace the old agent" if numbers.answer == REPLACE else "Keep the old agent",
         content,

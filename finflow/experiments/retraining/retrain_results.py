@@ -83,7 +83,7 @@ def retrain_schema() -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Rule:
+class ReplacementRule:
     """Rule that replaces an agent.
 
     The new agent replaces the old one where the lower bound of its lead in the Sharpe ratio exceeds the margin. The
@@ -123,14 +123,14 @@ class Rule:
         return "replace" if lead.interval.defined and lead.interval.low > self.margin else "keep"
 
 
-def measure_lead(new: Backtest, old: Backtest, rule: Rule, resampling: Resampling) -> SharpeDifference:
+def measure_lead(new: Backtest, old: Backtest, rule: ReplacementRule, resampling: Resampling) -> SharpeDifference:
     """Lead of the new agent in the Sharpe ratio, with its paired interval.
 
     Parameters
     ----------
     new, old : Backtest
         Over the same bars.
-    rule : Rule
+    rule : ReplacementRule
     resampling : Resampling
 
     References

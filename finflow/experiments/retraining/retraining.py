@@ -29,8 +29,8 @@ from finflow.experiments.retraining.retrain_results import (
     OLD,
     REPLACE,
     FoldNumbers,
+    ReplacementRule,
     RetrainNumbers,
-    Rule,
     figures_of,
     measure_lead,
 )
@@ -97,9 +97,11 @@ class Retraining:
         return [self._training(f"fold-{fold.number:02d}", fold) for fold in self.folds]
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> ReplacementRule:
         """The rule, with the number of this comparison among those of the old agent."""
-        return Rule(self.config.evaluation.confidence, self.config.trading.retrain.margin, _number_of(self.folder))
+        return ReplacementRule(
+            self.config.evaluation.confidence, self.config.trading.retrain.margin, _number_of(self.folder)
+        )
 
     def lines(self) -> list[str]:
         """Lines for the terminal: the bars that are new, and the dates of each fold."""

@@ -23,7 +23,7 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.report.drawing import Rendered
 from finflow.evaluation.report.figures import overfitting_histogram
 from finflow.evaluation.report.report_numbers import json_text
-from finflow.evaluation.report.section import ROW, Cell, Finding, Section, make_table, render_page
+from finflow.evaluation.report.section import ROW, Cell, Headline, Section, make_table, render_page
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting
 from finflow.experiments.tuning.study import describe_values, space_of
 from finflow.experiments.tuning.study_figures import draw_figures, importance_evaluator, study_of
@@ -185,7 +185,7 @@ def _counts(data: StudyData) -> dict[str, object]:
     return counted
 
 
-def _finding(data: StudyData, content: Mapping[str, object], overfit: Overfitting | None) -> Finding:
+def _finding(data: StudyData, content: Mapping[str, object], overfit: Overfitting | None) -> Headline:
     """The best trial's values, and the number of trials."""
 
     def count(name: str) -> Cell:
@@ -196,7 +196,7 @@ def _finding(data: StudyData, content: Mapping[str, object], overfit: Overfittin
         *(count("failed"), " failed; ", count("updates"), " updates."),
     )
     if data.best is None:
-        return Finding("", "No trial has a value", content, words=(trials,), within=())
+        return Headline("", "No trial has a value", content, words=(trials,), within=())
     best = f"trial {data.best.number}"
     values: list[str | Cell] = []
     for name in data.objective:
@@ -210,7 +210,7 @@ def _finding(data: StudyData, content: Mapping[str, object], overfit: Overfittin
         count("tried"),
         " configurations, and the deflated Sharpe ratio of its own report takes account of that.",
     )
-    return Finding("", f"Best: {best}", content, words=(tuple(values), counted), within=())
+    return Headline("", f"Best: {best}", content, words=(tuple(values), counted), within=())
 
 
 def _best(data: StudyData) -> Section:

@@ -85,7 +85,7 @@ class Series:
         return np.sqrt(variance, out=variance)
 
 
-class Pair:
+class SeriesPair:
     """Two series, broadcast over columns, where both are known.
 
     Parameters
@@ -263,8 +263,8 @@ class PanelView:
         return Series(self.returns)
 
     @cached_property
-    def _with_market(self) -> Pair:
-        return Pair(self.returns, self.market)
+    def _with_market(self) -> SeriesPair:
+        return SeriesPair(self.returns, self.market)
 
     def spread(self, window: int) -> FloatArray:
         """s(window), at least a hundredth of a percent a day."""

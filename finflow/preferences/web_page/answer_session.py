@@ -84,7 +84,7 @@ class StaleQuestionError(FinflowError):
     """An answer to a question that is not the one asked: of another tab, or of a key that was pressed twice."""
 
 
-class Progress(NamedTuple):
+class AnswerProgress(NamedTuple):
     """Progress of a person through the questions.
 
     Attributes
@@ -132,9 +132,9 @@ class AnswerSession:
         return next(open_ones, None)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> AnswerProgress:
         """Progress so far."""
-        return Progress(len(self.questions), len(self._answers), len(self._skipped))
+        return AnswerProgress(len(self.questions), len(self._answers), len(self._skipped))
 
     @property
     def can_undo(self) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from finflow.evaluation.report.drawing import BLUE, LIGHT_GREY, Rendered, date_axis, legend_of_figure, render
 from finflow.evaluation.report.json_schemas import schema_of
 from finflow.evaluation.report.report_numbers import Number, about, plain
-from finflow.evaluation.report.section import ROW, Cell, Finding, Section, Tile, make_table, render_page
+from finflow.evaluation.report.section import ROW, Cell, Headline, Section, Tile, make_table, render_page
 from finflow.market.panel import MarketPanel
 from finflow.trading.paper.expectation import ALPHA, Expectation
 
@@ -122,7 +122,7 @@ def paper_page(numbers: PaperNumbers) -> str:
     else:
         kind, heading = "ahead", "As expected"
         text = "The account is within the band that its backtest implies."
-    finding = Finding(
+    finding = Headline(
         "",
         heading,
         content,

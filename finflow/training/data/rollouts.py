@@ -33,7 +33,7 @@ from finflow.training.data.rewards import RewardUnits
 WHOLE = ("bar", "universe")  # whole numbers, by which tables are looked up
 
 
-class Rollout(NamedTuple):
+class PathwiseRollout(NamedTuple):
     """Outcome of some decisions in a row.
 
     Attributes
@@ -113,7 +113,7 @@ class RolloutMarket(NamedTuple):
         state: PortfolioState,
         horizon: int,
         first: Tensor | None = None,
-    ) -> Rollout:
+    ) -> PathwiseRollout:
         """Follow the centre of a policy.
 
         Parameters
@@ -146,7 +146,9 @@ class RolloutMarket(NamedTuple):
             turnover.append(step.turnover.detach())
             state = step.state
         of_limit = torch.stack(constrained) if constrained else None
-        return Rollout(torch.stack(rewards), torch.stack(growth), torch.stack(turnover).mean(dim=0), of_limit, state)
+        return PathwiseRollout(
+            torch.stack(rewards), torch.stack(growth), torch.stack(turnover).mean(dim=0), of_limit, state
+        )
 
 
 def as_tensors(state: PortfolioState, device: torch.device) -> PortfolioState:

@@ -31,7 +31,7 @@ from finflow.training.checkpoints.manifest import write_manifest
 from finflow.training.data.offline_data import CARD
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
-from finflow.training.judging.held_out import AGENT, Outcome, Subject, judge_held_out, maker_of
+from finflow.training.judging.held_out import AGENT, EvaluationOutcome, Subject, judge_held_out, maker_of
 from finflow.training.judging.other_market import distance_sections
 from finflow.training.judging.reading_count import policy_identity, strategy_identity
 from finflow.training.logs.run_log import EVENTS, METRICS
@@ -42,7 +42,7 @@ SHARED_SECTIONS = ("market", "features", "env", "objectives")
 
 def evaluate_agent(
     training_data: TrainingData, checkpoint: Checkpoint, device: torch.device, folder: Path, with_backtest: bool = False
-) -> Outcome:
+) -> EvaluationOutcome:
     """Judge the policy in a checkpoint on the test window, against the classical strategies, and write the report.
 
     Parameters
@@ -78,7 +78,7 @@ def evaluate_agent(
 
 def evaluate_checkpoint(
     path: Path, overrides: Mapping[str, object], output: Path | None = None, with_backtest: bool = False
-) -> Outcome:
+) -> EvaluationOutcome:
     """Evaluate a trained agent from its checkpoint.
 
     Parameters
@@ -103,7 +103,7 @@ def evaluate_checkpoint(
     return outcome
 
 
-def backtest_strategies(config: Config, names: Sequence[str]) -> Outcome:
+def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutcome:
     """Backtest named strategies over the test window; the first is the one reported on, in a folder of its name.
 
     Parameters
@@ -135,7 +135,7 @@ def evaluate_ensemble(
     with_backtest: bool = False,
     *,
     own_folder: bool = False,
-) -> Outcome:
+) -> EvaluationOutcome:
     """Evaluate agents that act as one on the test window, with each alone for comparison.
 
     Parameters
@@ -176,7 +176,7 @@ def judge_ensemble(
     device: torch.device,
     folder: Path,
     with_backtest: bool = False,
-) -> Outcome:
+) -> EvaluationOutcome:
     """Judge agents as one on the test window, with each alone for comparison, and write the report.
 
     The test window is read once, by all of them: one line in the ledger of readings.

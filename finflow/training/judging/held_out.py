@@ -46,7 +46,7 @@ EXPLAINED = 3  # trades that a report explains
 LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 
 
-class Outcome(NamedTuple):
+class EvaluationOutcome(NamedTuple):
     """Result of an application function.
 
     Attributes
@@ -105,7 +105,7 @@ class Subject:
         return [*experts_alone(self.policy, next(self.policy.parameters()).device, self.acting)]
 
 
-def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, sweeps: bool) -> Outcome:
+def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, sweeps: bool) -> EvaluationOutcome:
     """Backtest the judged strategy and those it is compared with over the test window, and write the report.
 
     Parameters
@@ -199,7 +199,7 @@ def with_compared(makers: Mapping[str, Make], config: Config) -> dict[str, Make]
     return with_memos({**makers, **{name: maker_of(name, config) for name in COMPARED if name not in makers}})
 
 
-def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details: Any) -> Outcome:
+def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details: Any) -> EvaluationOutcome:
     """Write the report of backtests, the first of which is judged.
 
     Parameters
@@ -223,7 +223,7 @@ def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details:
         **details,
     )
     report = write_report(folder / REPORTS, data)
-    return Outcome(folder, report, {run.name: summarise(run, alpha) for run in runs})
+    return EvaluationOutcome(folder, report, {run.name: summarise(run, alpha) for run in runs})
 
 
 def provenance(config: Config, panel: MarketPanel) -> dict[str, Any]:

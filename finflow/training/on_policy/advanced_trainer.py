@@ -20,7 +20,7 @@ from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNorm
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager
 from finflow.training.on_policy.guarded_update import guarded_update
 from finflow.training.on_policy.task_rollouts import Environment, TaskCollector, most_probable, rollout_of
-from finflow.training.on_policy.training_progress import Learning, Progress
+from finflow.training.on_policy.training_progress import Learning, TrainingProgress
 from finflow.training.on_policy.vector_tasks import TaskSpaces
 from finflow.training.phases.schedules import EntropyScheduleConfig, EntropyScheduler
 
@@ -83,13 +83,13 @@ class AdvancedPPOTrainer:
             checkpoint_config = CheckpointManager(checkpoint_config or RollbackConfig(), folder=None)
         self.checkpoints: CheckpointManager = checkpoint_config
         self._constant = self.settings.entropy_coefficient if settings and entropy_config is None else None
-        self._progress: Progress | None = None
+        self._progress: TrainingProgress | None = None
         self._collector: TaskCollector | None = None
         self._rollout: Rollout | None = None
         self._collected = False
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> TrainingProgress:
         """All that changes as it learns; ConfigError before an environment is known."""
         if self._progress is None:
             raise ConfigError("the trainer has no networks yet: collect a rollout first, or call begin(env)")
@@ -119,7 +119,7 @@ class AdvancedPPOTrainer:
         spaces = collector.task.spaces
         spaces.check(self.state_dim, self.action_dim)
         if self._progress is None:
-            self._progress = Progress(_new_learning(self, spaces, self._constant), self.checkpoints)
+            self._progress = TrainingProgress(_new_learning(self, spaces, self._constant), self.checkpoints)
         elif self.agent.kind != spaces.kind:
             raise ConfigError(f"the policy's actions are {self.agent.kind}, the environment's are {spaces.kind}")
         self._collector = collector

@@ -10,7 +10,7 @@ from finflow.agent.on_policy.on_policy_update import Figures
 from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.errors import TrainingError
 from finflow.training.on_policy.checkpoint_manager import CheckpointMetrics
-from finflow.training.on_policy.training_progress import Learning, Progress, task_seed
+from finflow.training.on_policy.training_progress import Learning, TrainingProgress, task_seed
 
 SMALLEST_SQUARE = 1e-8
 LARGEST_STEP = 10.0  # of one update, in multiples of the KL threshold; a step of PPO or TRPO is a fraction of it
@@ -18,13 +18,13 @@ BEFORE_LEARNING = CheckpointMetrics(loss=0.0, reward=float("-inf"))
 
 
 def guarded_update(
-    progress: Progress, rollout: Rollout | None, settings: OnPolicySettings, seed: int
+    progress: TrainingProgress, rollout: Rollout | None, settings: OnPolicySettings, seed: int
 ) -> tuple[Figures, str]:
     """Learn from a rollout; keep a checkpoint where one is due, or roll back to one.
 
     Parameters
     ----------
-    progress : Progress
+    progress : TrainingProgress
         Changed in place.
     rollout : Rollout or None
         None where a reward or an observation is not finite, so that nothing can be learned.
@@ -109,7 +109,7 @@ def free_dimensions(actions: Tensor, learning: Learning) -> int:
     return max(learning.agent.actions - 1, 1)
 
 
-def _roll_back(progress: Progress, settings: OnPolicySettings, reason: str, seed: int) -> None:
+def _roll_back(progress: TrainingProgress, settings: OnPolicySettings, reason: str, seed: int) -> None:
     """Restore the last healthy state, with lower learning rates and other random numbers."""
     learning, checkpoints = progress.learning, progress.checkpoints
     if checkpoints.exhausted:

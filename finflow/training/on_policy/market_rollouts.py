@@ -20,7 +20,7 @@ from finflow.training.data.rewards import RewardUnits
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
 from finflow.training.on_policy.noise_effects import NoiseEffects, remaining_decisions
 from finflow.training.on_policy.on_policy_state import discount_of
-from finflow.training.rollouts.rollout_steps import Decisions, Reference, decide, start_groups
+from finflow.training.rollouts.rollout_steps import Reference, RolloutDecisions, decide, start_groups
 from finflow.training.rollouts.rollout_workers import RolloutWorkers
 from finflow.training.rollouts.segment_rewards import SegmentRewards
 
@@ -33,7 +33,7 @@ class RewardedDecisions(NamedTuple):
 
     Attributes
     ----------
-    decisions : Decisions
+    decisions : RolloutDecisions
     rewards : Tensor
         In scaled units, less what the reference takes.
     constrained : Tensor
@@ -42,7 +42,7 @@ class RewardedDecisions(NamedTuple):
         Decisions to learn from.
     """
 
-    decisions: Decisions
+    decisions: RolloutDecisions
     rewards: Tensor
     constrained: Tensor
     kept: Tensor
@@ -164,7 +164,7 @@ class RolloutCollector:
             torch.stack(kept),
         )
 
-    def _scaled(self, decisions: Decisions, step: int, reward: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+    def _scaled(self, decisions: RolloutDecisions, step: int, reward: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
         """Scaled rewards of a step, and which may be learned from."""
         bars, _, *universe = (part[step] for part in decisions.observations)
         state, kept = decisions.states[step], self.accept(reward)

@@ -17,7 +17,7 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.errors import ConfigError
-from finflow.training.on_policy.training_progress import RETURNS_KEPT, Progress, task_seed
+from finflow.training.on_policy.training_progress import RETURNS_KEPT, TrainingProgress, task_seed
 from finflow.training.on_policy.vector_tasks import VectorTask
 
 Environment = gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
@@ -186,7 +186,7 @@ class TaskCollector:
         self.resets = True
         self._running = np.zeros(self.task.size)
 
-    def collect(self, progress: Progress, decisions: int) -> Trajectories:
+    def collect(self, progress: TrainingProgress, decisions: int) -> Trajectories:
         """Take so many decisions, and count them and the episodes that ended.
 
         Raises

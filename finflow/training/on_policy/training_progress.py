@@ -72,7 +72,7 @@ class Learning:
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """All that a resume restores.
 
     Attributes

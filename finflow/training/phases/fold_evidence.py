@@ -16,7 +16,7 @@ from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.agent.networks.policy_ensemble import BatchedPolicies
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import rows_of
-from finflow.evaluation.statistics.out_of_fold import Choice, choose, least_gain
+from finflow.evaluation.statistics.out_of_fold import BlendChoice, choose, least_gain
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.reward_constraint import RewardConstraint
 from finflow.training.phases.rollout_state import Block
@@ -34,7 +34,7 @@ class Evidence(NamedTuple):
         Stage of the training that was chosen, counted from 0.
     blend : Blend
         What the agent decides by.
-    choice : Choice
+    choice : BlendChoice
         Of the best blend of all looks over the reference.
     unshrunk : float
         Confidence of the chosen blend before shrinkage.
@@ -45,7 +45,7 @@ class Evidence(NamedTuple):
 
     look: int
     blend: Blend
-    choice: Choice
+    choice: BlendChoice
     unshrunk: float
     forgone: float
 

@@ -60,7 +60,7 @@ class Reference(NamedTuple):
     beta: float
 
 
-class Decisions(NamedTuple):
+class RolloutDecisions(NamedTuple):
     """Decisions of several portfolios together, each tensor and array (steps, portfolios, ...).
 
     Attributes
@@ -96,7 +96,7 @@ class Decisions(NamedTuple):
     episodes: list[EndedEpisode]
     states: list[PortfolioState]
 
-    def map_tensors(self, convert: Callable[[Any], Any]) -> Decisions:
+    def map_tensors(self, convert: Callable[[Any], Any]) -> RolloutDecisions:
         """The same decisions with each tensor converted, or each array that a worker sent in place of one."""
         changes: dict[str, Any] = {name: convert(getattr(self, name)) for name in ("actions", "log_prob")}
         changes |= {name: convert(getattr(self, name)) for name in ("terminated", "ended")}
@@ -126,7 +126,7 @@ def decide(
     generator: Generator,
     steps: int,
     reference: Reference | None = None,
-) -> Decisions:
+) -> RolloutDecisions:
     """Step the environments so many times from their present state, by actions drawn from a policy.
 
     Parameters
@@ -144,14 +144,14 @@ def decide(
     return joined._replace(divergence=sum(step.divergence / steps for step in taken))
 
 
-def join_decisions(parts: Sequence[Decisions], states: list[PortfolioState], dim: int) -> Decisions:
+def join_decisions(parts: Sequence[RolloutDecisions], states: list[PortfolioState], dim: int) -> RolloutDecisions:
     """Join decisions of consecutive steps (``dim`` 0) or of several portfolios (``dim`` 1), with the states given."""
 
     def joined(pieces: Iterable[Tensor]) -> Tensor:
         return torch.cat(list(pieces), dim=dim)
 
     charges = [part.charge for part in parts if part.charge is not None]
-    return Decisions(
+    return RolloutDecisions(
         tuple(joined(pieces) for pieces in zip(*(part.observations for part in parts), strict=True)),
         tuple(joined(pieces) for pieces in zip(*(part.next_observations for part in parts), strict=True)),
         joined(part.actions for part in parts),
@@ -174,7 +174,7 @@ def _step(
     market: MarketTensors,
     generator: Generator,
     reference: Reference | None,
-) -> Decisions:
+) -> RolloutDecisions:
     """Take one decision in every portfolio."""
     state = env.state
     observations = observed(env.process, market, state, state.bar)
@@ -193,7 +193,7 @@ def _step(
         charge = (reference.beta * (log_prob - other.log_prob(actions)) / distribution.dimensions)[None]
         divergence = _mean_divergence(distribution, other)
     ended = terminated | truncated
-    return Decisions(
+    return RolloutDecisions(
         tuple(part[None] for part in observations),
         tuple(part[None] for part in following),
         actions[None],

@@ -25,7 +25,7 @@ from finflow.env.rewards.chosen_reward import with_reward
 from finflow.env.rewards.reward_queue import SentRewards, with_builtin_reward
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.replay import MarketTensors
-from finflow.training.rollouts.rollout_steps import Decisions, Reference, decide, join_decisions, start_groups
+from finflow.training.rollouts.rollout_steps import Reference, RolloutDecisions, decide, join_decisions, start_groups
 from finflow.worker_pool import OrderedPool
 
 KEY = "train.rollout_workers"
@@ -80,7 +80,7 @@ class PortfolioPart(NamedTuple):
 class PartDecisions(NamedTuple):
     """Decisions of a part, tensors as arrays, and the state of its environments after them."""
 
-    decisions: Decisions
+    decisions: RolloutDecisions
     arrays: Arrays
 
 
@@ -112,7 +112,7 @@ class RolloutWorkers:
         steps: int,
         reference: Reference | None,
         device: torch.device,
-    ) -> Decisions:
+    ) -> RolloutDecisions:
         """Step the environments so many times by actions drawn from a policy, as `rollout_steps.decide` does.
 
         Raises
