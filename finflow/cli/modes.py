@@ -127,10 +127,10 @@ def _parser() -> Parser:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="run folder or checkpoint file. train: go on exactly where it stopped (from an earlier checkpoint: in a "
-        "new run folder; the folder of a job of several seeds: with those that are missing); evaluate, backtest, "
-        "explain, audit, decide, paper, retrain: the agent; evaluate, backtest, decide, paper: several, or a job, act "
-        "as one, by the mean of their portfolios; inspect: what to inspect; tune: the study folder to go on with",
+        help="run folder or checkpoint file. train: continue exactly where it stopped (an earlier checkpoint: in a new "
+        "run folder; the folder of a job of several seeds: its missing ones); evaluate, backtest, explain, audit, "
+        "decide, paper, retrain: the agent; evaluate, backtest, decide, paper: several, or a job, act as one, by the "
+        "mean of their portfolios; inspect: what to inspect; tune: the study folder to continue",
     )
     parser.add_argument(
         "--strategy",

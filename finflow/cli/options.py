@@ -50,7 +50,7 @@ _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
             "--gradient-checkpointing",
             "true",
             ("bcell.gradient_checkpointing",),
-            "compute hidden layers twice: less memory, more time",
+            "recompute hidden layers: less memory, more time",
         ),
         (
             "--profile",
@@ -59,7 +59,7 @@ _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
             "write a torch profiler trace of a few updates into the run folder",
         ),
         ("--log-with", "NAME", ("output.log_with",), "tensorboard, or wandb: Weights & Biases too"),
-        ("--no-cache", "false", ("market.use_cache",), "fetch prices anew"),
+        ("--no-cache", "false", ("market.use_cache",), "fetch prices again"),
     ),
     "search": (
         ("--n-trials", "N", ("tune.n_trials",), "tune: configurations tried"),
@@ -74,7 +74,7 @@ _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
             "--storage",
             "URL",
             ("tune.storage",),
-            "tune: where trials are kept: a database, or journal:PATH; SQLite in the study's folder when left out",
+            "tune: storage of the trials: a database, or journal:PATH; SQLite in the study's folder when left out",
         ),
     ),
 }
@@ -188,14 +188,14 @@ def _add_keys(group: argparse._ArgumentGroup, name: str) -> None:
 def add_search(parser: Parser) -> None:
     """Add the options of a search."""
     group = parser.add_argument_group("search")
-    group.add_argument("--trial", type=int, metavar="N", help="tune: do trial N of --resume again, and compare")
+    group.add_argument("--trial", type=int, metavar="N", help="tune: repeat trial N of --resume, and compare")
     _add_keys(group, "search")
 
 
 def add_recollect(parser: Parser) -> None:
     """Add --recollect."""
     parser.add_argument(
-        "--recollect", action="store_true", help="collect the behaviour data anew, even where a saved file would do"
+        "--recollect", action="store_true", help="collect the behaviour data again, even if a saved file matches"
     )
 
 
@@ -253,22 +253,22 @@ def add_trading(parser: Parser) -> None:
         "--holdings",
         type=Path,
         metavar="FILE",
-        help="decide: what is held, as .csv with the columns ticker,shares (cash may stand for a ticker), .json or "
-        ".yaml; without it, what the log of decisions says, or cash alone",
+        help="decide: current holdings, as .csv with the columns ticker,shares (cash may stand for a ticker), .json or "
+        ".yaml; without it, those of the log of decisions, or cash alone",
     )
-    group.add_argument("--cash", type=_money, metavar="X", help="decide: money at hand")
+    group.add_argument("--cash", type=_money, metavar="X", help="decide: cash in the account")
     group.add_argument(
         "--fills",
         type=Path,
         metavar="FILE",
-        help="decide: what was filled of the decision before, as .csv with the columns ticker,shares,price and cost "
-        "(shares below zero were sold)",
+        help="decide: fills of the previous decision, as .csv with the columns ticker,shares,price and cost (shares "
+        "below zero were sold)",
     )
     group.add_argument(
         "--broker",
         type=one_of("paper", "alpaca"),
         metavar="NAME",
-        help="decide: take what is held from this broker, and place the orders with it: paper, on the ledger, which "
+        help="decide: read the holdings from this broker, and place the orders with it: paper, on the ledger, which "
         "begins with --cash or env.initial_capital; or alpaca, an account at Alpaca; paper: the same as --set "
         "trading.broker=NAME",
     )
