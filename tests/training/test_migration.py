@@ -266,7 +266,7 @@ def test_inspect_names_what_is_damaged_and_ends_with_status_2(desk: Path, capsys
     (models / "checkpoint_000000042.safetensors").write_bytes(content[:5000] + b"x" + content[5001:])
     assert main(["--mode", "inspect", "run"]) == 2
     captured = capsys.readouterr()
-    assert "checkpoint_latest.safetensors: whole" in captured.out
+    assert "checkpoint_latest.safetensors: intact" in captured.out
     assert "checkpoint_best.safetensors: is damaged" in captured.out
     end = "2 of 3 checkpoints cannot be used: checkpoint_best.safetensors, checkpoint_000000042.safetensors"
     assert f"error: {end}; use another one\n" == captured.err
