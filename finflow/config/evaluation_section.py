@@ -67,7 +67,7 @@ class ProtocolConfig(Section):
     groups: Int = key(6, "cpcv: groups that the bars are cut into", ge=3)
     test_groups: Int = key(2, "cpcv: groups that each fold is evaluated on", ge=2)
     purge: NonNegativeInt | None = key(
-        None, "bars beside an evaluated window not learned from; left out: as many as the longest feature"
+        None, "bars next to an evaluated window that are not learned from; left out: as many as the longest feature"
     )
     embargo: NonNegativeInt = key(21, "cpcv: bars after an evaluated window that are held out as well")
     validation_share: Fraction = key(0.2, "share of a fold's bars, the last of them, for the choice of its checkpoint")
@@ -91,7 +91,7 @@ class EvaluationConfig(Section):
     sweeps: Flag = key(
         True, "run again at other costs, lags and capital, and over the stress periods; a backtest always does"
     )
-    periods: Names = key((), "stress periods of your own beside the four, each NAME:FIRST-DAY:LAST-DAY")
+    periods: Names = key((), "stress periods of your own in addition to the four, each NAME:FIRST-DAY:LAST-DAY")
     top: PositiveInt = key(5, "K of the ranking view, in assets")
     tax: TaxConfig = key(TaxConfig(), "tax on capital gains and interest")
     protocol: ProtocolConfig = key(ProtocolConfig(), "evaluations that train for every fold")

@@ -52,14 +52,20 @@ class SyntheticConfig(Section):
     drift: Number | None = key(
         None, "expected return of the best asset; the kind's own when left out", ge=-0.05, le=0.05
     )
-    edge: Number | None = key(None, "expected return of the best asset less the worst's; likewise", ge=0, le=0.05)
-    volatility: Number | None = key(None, "standard deviation of an asset's log return; likewise", gt=0, le=0.5)
+    edge: Number | None = key(
+        None, "expected return of the best asset less the worst's; the kind's own when left out", ge=0, le=0.05
+    )
+    volatility: Number | None = key(
+        None, "standard deviation of an asset's log return; the kind's own when left out", gt=0, le=0.5
+    )
     correlation: Number | None = key(
         None, "correlation of log returns (mean-reverting: of first and last asset)", ge=0, lt=1
     )
-    persistence: Fraction | None = key(None, "autocorrelation of the spread, or chance that a regime stays; likewise")
+    persistence: Fraction | None = key(
+        None, "autocorrelation of the spread, or chance that a regime stays; the kind's own when left out"
+    )
     volatility_ratio: Number | None = key(
-        None, "volatility of the second regime over that of the first; likewise", gt=0, le=10
+        None, "volatility of the second regime over that of the first; the kind's own when left out", gt=0, le=10
     )
     defensive_ratio: Number | None = key(
         None,
@@ -118,9 +124,7 @@ class MarketConfig(Section):
         le=260,
     )
     use_cache: Flag = key(True, "read prices from the store when it has them")
-    extend_cache: Flag = key(
-        False, "extend stored prices of Yahoo by the bars that have come since; only those are fetched"
-    )
+    extend_cache: Flag = key(False, "extend stored prices of Yahoo by the newer bars; only those are fetched")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

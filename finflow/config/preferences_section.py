@@ -44,7 +44,7 @@ class JudgeConfig(Section):
         ("equal-weight", "buy-and-hold", "momentum", "low-volatility", "sixty-forty", "olmar"),
         "strategies whose segments are compared",
     )
-    random: NonNegativeInt = key(32, "strategies beside them that hold random portfolios, random-0 and so on")
+    random: NonNegativeInt = key(32, "further strategies that hold random portfolios, random-0 and so on")
     length: Int = key(21, "holding periods of a segment", ge=2)
 
     @model_validator(mode="after")
@@ -85,7 +85,7 @@ class PolicyLearningConfig(Section):
     """Learning of a policy from pairs without a reward model, by DPO or SimPO; `model` divides the pairs."""
 
     dpo_beta: PositiveNumber = key(
-        0.1, "weight of the divergence from the reference in DPO, per free dimension; larger stays nearer"
+        0.1, "weight of the divergence from the reference in DPO, per free dimension; a larger weight stays closer"
     )
     simpo_beta: PositiveNumber = key(2.0, "scale of SimPO's mean log density, per free dimension of a decision")
     simpo_margin: NonNegativeNumber = key(0.5, "margin of SimPO: target lead of the better segment, in log odds")

@@ -20,7 +20,9 @@ from finflow.config.section_types import (
 class AlpacaConfig(Section):
     """Account at Alpaca; its keys come from the environment alone."""
 
-    live: Flag = key(False, "trade the account with real money, which has to be confirmed (--live); else that on paper")
+    live: Flag = key(
+        False, "trade the account with real money, which has to be confirmed (--live); otherwise the paper account"
+    )
     address: str | None = key(None, "base address of the interface; left out: Alpaca's own, on paper or live")
     time_in_force: Literal["day", "opg", "cls"] = key(
         "day", "day: orders fill from the next open on; opg, cls: in the auction of the open or of the close"
@@ -62,7 +64,7 @@ class TradingConfig(Section):
     drift_limit: PositiveNumber = key(
         4.0, "training deviations that a feature may lie outside its range in training, before a decision is refused"
     )
-    jump_limit: PositiveNumber = key(12.0, "move of a bar that is pointed out, in training deviations of the asset")
+    jump_limit: PositiveNumber = key(12.0, "move of a bar that causes a warning, in training deviations of the asset")
     broker: Literal["paper", "alpaca"] = key(
         "paper", "broker of --mode paper: paper is the ledger, alpaca an account at Alpaca (finflow[alpaca])"
     )

@@ -122,10 +122,10 @@ class OfflineConfig(Section):
     """Method and data of the offline phase."""
 
     method: Literal["iql", "td3bc", "bc", "none"] = key(
-        "iql", "implicit Q-learning, TD3+BC, behaviour cloning, or none: the online phase starts from scratch"
+        "iql", "implicit Q-learning, TD3+BC, behaviour cloning, or none: the online phase starts from initial weights"
     )
     group_size: PositiveInt = key(
-        8, "transitions of one bar that share a batch, where there are enough; 1 mixes freely"
+        8, "transitions of one bar that share a batch, where there are enough; 1 draws freely"
     )
     evaluation_updates: NonNegativeInt = key(400, "updates of fitted Q evaluation after the offline phase; 0 skips it")
     patience: NonNegativeInt = key(
@@ -176,7 +176,7 @@ class RollbackConfig(Section):
         "robust", "strict compares with the thresholds as written; robust allows for what is usual in the training"
     )
     save_interval: PositiveInt = key(100, "updates between snapshots in memory")
-    max_checkpoints: PositiveInt = key(5, "newest snapshots kept, beside the best one")
+    max_checkpoints: PositiveInt = key(5, "newest snapshots kept, in addition to the best one")
     kl_threshold: PositiveNumber = key(0.1, "largest KL to the last healthy policy, nats per free dimension")
     loss_spike: Number = key(3.0, "rise of a loss that triggers a rollback, in multiples of usual", gt=1)
     reward_drop: Fraction = key(0.5, "share of the usual mean reward below which a rollback is triggered")
