@@ -277,7 +277,7 @@ def test_a_stopped_retraining_goes_on_and_ends_with_the_same_bytes(
     monkeypatch.setattr(independent_trainings, "_train_alone", stopped_at_the_second)
     capsys.readouterr()
     assert retrain(old) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command continues" in capsys.readouterr().err
     assert not (folder / "retrain.json").exists()
     assert retrain(old) == 0
     assert begun == ["fold-01", "fold-02", "fold-02"]
