@@ -31,9 +31,12 @@ class LineTracer:
         Of the repository.
     sources : sequence of Path
         Files of which lines are noted.
+    whole : bool
+        Note all lines of a function that is called: quick where loops run as plain Python.
     """
 
-    def __init__(self, root: Path, sources: Sequence[Path]) -> None:
+    def __init__(self, root: Path, sources: Sequence[Path], whole: bool = False) -> None:
+        self._whole = whole
         self._sources = {str(path): path.relative_to(root).as_posix() for path in sources}
         self._hits: Lines = set()
         self._of_file: dict[str, Lines] = {}
@@ -61,6 +64,9 @@ class LineTracer:
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         path = self._sources.get(frame.f_code.co_filename)
         if path is None or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            return None
+        if self._whole:
+            self._hits.update((path, line) for _, _, line in frame.f_code.co_lines() if line is not None)
             return None
         if event in ("call", "line"):
             self._hits.add((path, frame.f_lineno))

@@ -39,6 +39,7 @@ LIBRARIES = (
     "gymnasium",
     "safetensors.torch",
 )
+PLAIN = "finflow.ledger."  # whose compiled functions can run as plain Python
 OWN = ("finflow", "scripts", "tests")
 INTERRUPTED = 2  # pytest's statuses from here on mean that tests did not run
 
@@ -92,7 +93,7 @@ def run_tests(
     timeout : float
         Seconds by the clock after which the process is ended.
     compiled : bool
-        False to run functions for numba as plain Python.
+        False to run the ledger's functions for numba as plain Python.
 
     Raises
     ------
@@ -130,7 +131,7 @@ def trace_tests(root: Path, files: Sequence[str], sources: Sequence[Path], compi
     sources : sequence of Path
         Files of which lines are noted.
     compiled : bool
-        False to run functions for numba as plain Python.
+        False to run the ledger's functions for numba as plain Python.
 
     Raises
     ------
@@ -142,7 +143,7 @@ def trace_tests(root: Path, files: Sequence[str], sources: Sequence[Path], compi
 
         def run() -> str:
             _load_anew(root, compiled)
-            tracer = LineTracer(root, sources)
+            tracer = LineTracer(root, sources, whole=not compiled)
             code = _run_pytest(files, tracer)
             kept.write_text(json.dumps([asdict(test) for test in tracer.tests()]))
             return str(code)
@@ -191,9 +192,15 @@ def _load_anew(root: Path, compiled: bool) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] in OWN]:
         del sys.modules[name]
     if not compiled:
-        import numba
+        from finflow import compiled_function
 
-        numba.config.DISABLE_JIT = True  # type: ignore[attr-defined]
+        njit = compiled_function.__dict__["njit"]
+
+        def compile_others(**options: Any) -> Callable[[Any], Any]:
+            compile_ = njit(**options)
+            return lambda function: function if str(function.__module__).startswith(PLAIN) else compile_(function)
+
+        compiled_function.__dict__["njit"] = compile_others
 
 
 def _run_pytest(tests: Sequence[str], plugin: object, *options: str) -> int:

@@ -7,12 +7,13 @@ numba compiles, and cosmic-ray starts a process for each mutant, in which import
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Mutant", "candidates", "mutated"]
+__all__ = ["Mutant", "candidates", "essence", "mutated"]
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -59,6 +60,10 @@ class Mutant:
         Source text there.
     kind : str
         Of the change.
+    place : str
+        The line, with the text that is replaced between « and ».
+    twin : int
+        Number among the mutants of the file with the same place and text, from 0.
     """
 
     path: str
@@ -68,6 +73,8 @@ class Mutant:
     before: str
     after: str
     kind: str
+    place: str
+    twin: int = 0
 
     def describe(self) -> dict[str, Any]:
         """Entries for JSON."""
@@ -89,17 +96,39 @@ def candidates(path: Path, root: Path) -> list[Mutant]:
     starts = _line_starts(source)
     found: dict[tuple[int, int, str], Mutant] = {}
     for node, kind, after in _changes(ast.parse(source)):
+        if isinstance(node, ast.expr) and ast.unparse(node) == ast.unparse(ast.parse(after)):  # two arguments alike
+            continue
         start = starts[node.lineno - 1] + node.col_offset
         stop = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
-        before = source[start:stop].decode()
-        one = Mutant(path.relative_to(root).as_posix(), node.lineno, start, stop, before, after, kind)
+        before, place = source[start:stop].decode(), _place(source, start, stop)
+        one = Mutant(path.relative_to(root).as_posix(), node.lineno, start, stop, before, after, kind, place)
         found.setdefault((start, stop, after), one)
-    return sorted(found.values(), key=lambda one: (one.start, one.stop, one.after))
+    twins: Counter[tuple[str, str]] = Counter()
+    numbered = []
+    for one in sorted(found.values(), key=lambda one: (one.start, one.stop, one.after)):
+        numbered.append(replace(one, twin=twins[one.place, one.after]))
+        twins[one.place, one.after] += 1
+    return numbered
+
+
+def essence(source: bytes) -> str:
+    """Source text without comments and docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body[0] = ast.Pass()
+    return ast.unparse(tree)
 
 
 def mutated(mutant: Mutant, source: bytes) -> bytes:
     """Source of the file with the change."""
     return source[: mutant.start] + mutant.after.encode() + source[mutant.stop :]
+
+
+def _place(source: bytes, start: int, stop: int) -> str:
+    first, last = source.rfind(b"\n", 0, start) + 1, source.find(b"\n", stop)
+    parts = (source[first:start], source[start:stop], source[stop : last if last >= 0 else len(source)])
+    return " ".join("{}«{}»{}".format(*(part.decode() for part in parts)).split())
 
 
 def _line_starts(source: bytes) -> list[int]:

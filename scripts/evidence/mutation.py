@@ -15,15 +15,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from finflow.errors import EvidenceError
 from finflow.provenance import code_hash
 from scripts.evidence.mutant_tests import ROOMS, TracedTest, chosen_tests, mutated_paths, room_tests, runs_compiled
 from scripts.evidence.mutant_trials import SURVIVED, TIMED_OUT, Trial, load_libraries, run_tests, trace_tests
-from scripts.evidence.mutants import Mutant, candidates, mutated
-from scripts.evidence.results import grouped, kept_result, write_result
+from scripts.evidence.mutants import Mutant, candidates, essence, mutated
+from scripts.evidence.results import kept_result, write_result
 from scripts.evidence.tables import markdown_table, share_interval
 
 __all__ = ["MUTANTS", "Trials", "judgements", "mutation_page", "mutation_tables", "sample_mutants"]
@@ -63,21 +62,25 @@ def mutation_page(root: Path, path: Path, folder: Path, count: int) -> str:
 
 
 def sample_mutants(root: Path, count: int) -> dict[str, tuple[int, list[Mutant]]]:
-    """Room -> number of its candidates, and those drawn; the same for the same source.
+    """Room -> number of its candidates, and those drawn.
+
+    The candidates of all rooms together are drawn in the order of a hash of seed and place: at random and without
+    replacement, and a change of the source leaves the others in the sample.
 
     Parameters
     ----------
     root : Path
         Of the repository.
     count : int
-        Drawn without replacement from the candidates of all rooms together.
     """
     by_room = {room: _candidates_of(root, room) for room in ROOMS}
-    everything = [(room, one) for room, some in by_room.items() for one in some]
-    rng = np.random.default_rng(SEED)
-    drawn = sorted(rng.choice(len(everything), size=min(count, len(everything)), replace=False))
-    chosen = grouped([{"room": everything[k][0], "mutant": everything[k][1]} for k in drawn], "room")
-    return {room: (len(some), [one["mutant"] for one in chosen.get(room, [])]) for room, some in by_room.items()}
+    ranks = sorted(_rank(one) for some in by_room.values() for one in some)
+    last = ranks[min(count, len(ranks)) - 1]
+    return {room: (len(some), [one for one in some if _rank(one) <= last]) for room, some in by_room.items()}
+
+
+def _rank(one: Mutant) -> str:
+    return hashlib.sha256(f"{SEED} {one.path} {one.place} {one.after} {one.twin}".encode()).hexdigest()
 
 
 def _candidates_of(root: Path, room: str) -> list[Mutant]:
@@ -104,7 +107,8 @@ class Trials:
     def try_missing(self, count: int, kept: Sequence[Result], save: Callable[[list[Result]], None]) -> list[Result]:
         """Try every mutant of the sample that has no result yet.
 
-        A mutant that was killed stays so while its file is the same; a survivor is tried again when the tests changed.
+        A mutant that was killed stays so while the code of its file is the same; a survivor is tried again when the
+        tests changed.
 
         Parameters
         ----------
@@ -118,14 +122,14 @@ class Trials:
         known = {_key(one): one for one in kept}
         results: list[Result] = []
         for room, (_, mutants) in sample_mutants(self.root, count).items():
-            state = _hash(self.root / test for test in room_tests(self.root, room))
+            state = _hash((self.root / test).read_bytes() for test in room_tests(self.root, room))
             for one in mutants:
-                source = _hash([self.root / one.path])
+                source = _hash([essence((self.root / one.path).read_bytes()).encode()])
                 result = known.get(_key({**one.describe(), "source": source}))
                 if result is None or (result["status"] == SURVIVED and result["tests"] != state):
                     result = {"room": room, **one.describe(), "source": source, "tests": state, **self._try(room, one)}
                     save([*results, result, *_later(kept, [*results, result])])
-                results.append(result)
+                results.append({**result, **one.describe()})
         save(results)
         return results
 
@@ -149,7 +153,7 @@ class Trials:
             If one fails, compiled; those that fail when functions run as plain Python are left out later.
         """
         files, sources = room_tests(self.root, room), mutated_paths(self.root, room)
-        stamp = {"state": _hash([*(self.root / file for file in files), *sources])}
+        stamp = {"state": _hash(path.read_bytes() for path in [*(self.root / file for file in files), *sources])}
 
         def make() -> Result:
             return {"tests": [asdict(test) for test in self._trace(self.root, files, sources, compiled)]}
@@ -170,17 +174,17 @@ def _later(kept: Sequence[Result], results: Sequence[Result]) -> list[Result]:
 
 
 def _key(one: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(one[name] for name in ("path", "start", "stop", "after", "source"))
+    return tuple(one[name] for name in ("path", "place", "after", "twin", "source"))
 
 
-def _hash(paths: Iterable[Path]) -> str:
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+def _hash(contents: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"".join(contents)).hexdigest()[:16]
 
 
 def judgements(path: Path = JUDGED) -> dict[tuple[str, str, str], str]:
-    """(file, text before, text after) -> why no test can tell the mutant from the original."""
+    """(file, place, text after) -> why no test can tell the mutant from the original."""
     entries = yaml.safe_load(path.read_text("utf-8")) or []
-    return {(one["path"], one["before"], one["after"]): one["reason"] for one in entries}
+    return {(one["path"], one["place"], one["after"]): one["reason"] for one in entries}
 
 
 def mutation_tables(
@@ -204,16 +208,10 @@ def mutation_tables(
     table = markdown_table((*heads, "without the equivalent", "seconds a mutant", "seconds"), rows)
     survivors = [one for one in results if one["status"] == SURVIVED]
     listed = [
-        [
-            f"{one['path']}:{one['line']}",
-            one["kind"],
-            _code(one["before"]),
-            _code(one["after"]),
-            judged.get(_text(one), ""),
-        ]
+        [f"{one['path']}:{one['line']}", _code(one["place"]), _code(one["after"]), judged.get(_text(one), "")]
         for one in survivors
     ]
-    return table + "\n" + markdown_table(("survivor", "kind", "before", "after", "why it is equivalent"), listed)
+    return table + "\n" + markdown_table(("survivor", "place", "replaced by", "why it is equivalent"), listed)
 
 
 def _row(room: str, found: int, own: Sequence[Result], judged: Mapping[tuple[str, str, str], str]) -> list[object]:
@@ -227,7 +225,7 @@ def _row(room: str, found: int, own: Sequence[Result], judged: Mapping[tuple[str
 
 
 def _text(one: Mapping[str, Any]) -> tuple[str, str, str]:
-    return one["path"], one["before"], one["after"]
+    return one["path"], one["place"], one["after"]
 
 
 def _code(text: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from finflow.errors import EvidenceError
 from scripts.evidence.mutant_tests import ROOMS, TracedTest, chosen_tests, room_tests, runs_compiled
 from scripts.evidence.mutant_trials import KILLED, SURVIVED, TIMED_OUT, Trial
-from scripts.evidence.mutants import Mutant, candidates, mutated
+from scripts.evidence.mutants import Mutant, candidates, essence, mutated
 from scripts.evidence.mutation import Trials, judgements, mutation_tables, sample_mutants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,15 +58,30 @@ def test_faults_fit_where_something_is_decided_and_nowhere_else(tmp_path: Path) 
 
 
 def test_a_mutant_differs_in_its_place_alone(tmp_path: Path) -> None:
-    for one in _candidates(tmp_path, "É = 'é'; a = 1 < 2\n"):
+    found = _candidates(tmp_path, "É = 'é'; a = 1 < 2\n")
+    assert {one.place.partition("a = ")[2] for one in found} == {"«1» < 2", "«1 < 2»", "1 < «2»"}
+    for one in found:
         source = (tmp_path / "module.py").read_bytes()
         assert source[one.start : one.stop].decode() == one.before
         assert mutated(one, source) == source[: one.start] + one.after.encode() + source[one.stop :]
 
 
+def test_mutants_of_the_same_text_are_numbered_and_docstrings_are_not_of_the_essence(tmp_path: Path) -> None:
+    source = 'def f():\n    """One."""\n    return 1\n\n\ndef g():  # two\n    return f(1, 1)\n'
+    found = _candidates(tmp_path, source)
+    assert not [one for one in found if one.kind == "arguments"]  # f(1, 1) is the same either way
+    found = _candidates(tmp_path, 2 * source)
+    assert [(one.line, one.twin) for one in found if one.before == "return 1"] == [(3, 0), (10, 1)]
+    assert essence(source.encode()) == essence(source.replace("One", "Two").replace("# two", "# one").encode())
+    assert essence(source.encode()) != essence(source.replace("1", "2").encode())
+
+
 def test_the_sample_is_the_same_each_time_and_of_every_room() -> None:
-    first, second = (sample_mutants(ROOT, 60) for _ in range(2))
-    assert first == second
+    first, second = sample_mutants(ROOT, 60), sample_mutants(ROOT, 80)
+    for (count, few), (same, more) in zip(first.values(), second.values(), strict=True):
+        assert count == same
+        assert set(few) <= set(more)
+    assert first == sample_mutants(ROOT, 60)
     assert sum(len(drawn) for _, drawn in first.values()) == 60
     for room, (count, drawn) in first.items():
         assert count > 500
@@ -161,17 +176,18 @@ def test_tests_that_fail_without_a_mutant_are_an_error(tmp_path: Path) -> None:
 
 
 def test_the_page_counts_survivors_and_leaves_equivalent_ones_out() -> None:
-    one = {"room": "ledger", "path": "a.py", "line": 3, "kind": "constant", "before": "1", "seconds": 2.0}
+    one = {"room": "ledger", "path": "a.py", "line": 3, "place": "x = «1»", "seconds": 2.0}
     results = [{**one, "after": str(k), "status": KILLED} for k in range(7)]
     results += [{**one, "after": "7", "status": TIMED_OUT}, *({**one, "after": k, "status": SURVIVED} for k in "89")]
-    lines = mutation_tables(results, {"ledger": 40}, {("a.py", "1", "8"): "it is the same"}).splitlines()
+    lines = mutation_tables(results, {"ledger": 40}, {("a.py", "x = «1»", "8"): "it is the same"}).splitlines()
     assert lines[2].startswith("| ledger | 40 | 10 | 8 | 1 | 2 | 1 | 80.0% (44.4% to 97.5%) | 88.9% (")
     assert lines[2].endswith("| 2.0 | 20 |")
-    assert "| a.py:3 | constant | `1` | `8` | it is the same |" in lines
+    assert "| a.py:3 | `x = «1»` | `8` | it is the same |" in lines
+    assert "| a.py:3 | `x = «1»` | `9` | |" in lines
 
 
-def test_every_judgement_has_a_reason_and_a_place() -> None:
-    for (path, before, _), reason in judgements().items():
-        assert before in (ROOT / path).read_text("utf-8")
+def test_every_judgement_is_of_a_mutant_and_has_a_reason() -> None:
+    for (path, place, after), reason in judgements().items():
+        assert (place, after) in {(one.place, one.after) for one in candidates(ROOT / path, ROOT)}, place
         assert path.split("finflow/")[1].startswith(tuple(ROOMS))
         assert len(reason) > 10

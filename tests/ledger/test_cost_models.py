@@ -400,6 +400,13 @@ def test_each_key_adds_its_own_cost() -> None:
     assert without_market(costs).models == costs.models[:2]
 
 
+def test_a_cost_of_a_hundredth_of_a_basis_point_is_not_left_out() -> None:
+    names = ("slippage_linear_bps", "slippage_sqrt_bps", "slippage_exponential_bps", "impact", "minimum")
+    for name in names:
+        costs = costs_of(EnvConfig(costs=CostsConfig(**{name: 0.01})))
+        assert costs.models != costs_of(EnvConfig()).models, name
+
+
 @pytest.mark.parametrize("name", GROWING)
 def test_a_cost_of_volume_says_so_where_there_is_none(name: str) -> None:
     with pytest.raises(ConfigError, match="volume"):

@@ -29,3 +29,7 @@ def test_no_trade_costs_nothing(model: SumOfCosts) -> None:
 
 def test_no_costs_at_all_are_zero_for_every_account() -> None:
     np.testing.assert_array_equal(SumOfCosts([]).share(TRADES, WEALTH), np.zeros(3))
+
+
+def test_an_account_that_lost_everything_pays_nothing_for_no_trade() -> None:
+    assert SumOfCosts([Proportional(0.001)]).share(np.zeros((1, 2)), np.zeros(1)).tolist() == [0.0]

@@ -71,6 +71,16 @@ def test_selling_everything_leaves_nothing_behind() -> None:
         assert lots.sell(day("2021-01-05"), 1.0, 6.0) == Gains(-1.0, 0.0)
 
 
+def test_selling_exactly_what_is_held_leaves_no_rounding_behind() -> None:
+    """0.1 and 0.7 are less than 0.8 as floats: lots closed one by one would leave 1e-16 units of the second."""
+    for tax in (FIFO, HIFO):
+        lots = Lots(tax)
+        lots.buy(1, 0.1, 2.0)
+        lots.buy(2, 0.7, 7.0)
+        lots.sell(3, lots.units, 8.0)
+        assert lots.unrealised(3, 0.0) == Gains()
+
+
 @given(
     st.lists(st.tuples(st.booleans(), st.floats(0.01, 100.0), st.floats(0.5, 20.0)), min_size=1, max_size=30),
     st.sampled_from([FIFO, HIFO]),
@@ -100,6 +110,8 @@ def test_gains_made_and_not_yet_made_are_all_that_was_earned(
         (Gains(-300, 500), 0.0, Losses(), 40.0, Losses()),
         # 800 lost long against 500 short: nothing owed, 300 carried as long; interest is taxed all the same
         (Gains(500, -800), 100.0, Losses(), 37.0, Losses(0.0, 300.0)),
+        # 500 lost long are set against 800 short: 300 at 37 %, and nothing long
+        (Gains(800, -500), 0.0, Losses(), 111.0, Losses()),
         # 250 short carried in: 1,000 - 250 short at 37 %
         (Gains(1000, 0), 0.0, Losses(250.0, 0.0), 277.5, Losses()),
         # 400 long carried in against 100 long: -300 long, then against 200 short: -100 long carried on
