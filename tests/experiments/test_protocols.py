@@ -166,7 +166,7 @@ def test_a_dry_run_counts_and_estimates_and_leaves_nothing(
     assert main(command) == 0
     said = capsys.readouterr().out
     assert said.startswith("18 trainings; about 7 offline and 20 online updates each\n")  # 6 choices of 2 of 4 groups
-    assert re.search(r"about \d+ (seconds|minutes) for those that are missing, by a probe of 20 updates", said)
+    assert re.search(r"about \d+ (seconds|minutes) for the missing ones, by a probe of 20 updates", said)
     assert sorted(tmp_path.rglob("*")) == before
 
 
