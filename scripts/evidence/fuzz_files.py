@@ -45,7 +45,7 @@ PATIENCE = 10.0  # seconds of one case
 MEMORY = 4 << 30  # bytes that a case may ask for
 WRITING = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.truncate")
 LONGEST_LINE = 1000
-AT_ONCE = 250  # cases between two writes of the result
+AT_ONCE = 2000  # cases between two writes of the result; setting up takes up to eight seconds
 
 
 @dataclass

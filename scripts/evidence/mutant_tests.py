@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from scripts.evidence.mutants import Mutant
@@ -21,6 +22,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 #: Their processes are slow to start; and a file that is tested by processes alone.
 LEFT_OUT = ("test_browser.py", "test_reward_queue.py", "reward_queue.py")
 QUICK = 0.3  # seconds
+MOST_SECONDS = 40.0  # of the tests of a mutant, as traced
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def chosen_tests(root: Path, mutant: Mutant, tests: Sequence[TracedTest]) -> lis
     """Tests that execute a line of the mutant, in the order in which to run them.
 
     Where none does, as with a line that is executed when the module is imported: tests that execute any line of its
-    file, and where there are none, all.
+    file, and where there are none, all. Tests that would take too long together are left out from the end.
 
     Parameters
     ----------
@@ -93,7 +95,7 @@ def chosen_tests(root: Path, mutant: Mutant, tests: Sequence[TracedTest]) -> lis
     for test in hits:
         total[_file(test)] = total.get(_file(test), 0.0) + test.seconds
     nearest = {name for name in total if re.search(rf"{re.escape(_module(mutant.path))}\b", (root / name).read_text())}
-    return sorted(
+    in_order = sorted(
         hits,
         key=lambda test: (
             test.seconds > QUICK,
@@ -103,6 +105,8 @@ def chosen_tests(root: Path, mutant: Mutant, tests: Sequence[TracedTest]) -> lis
             test.seconds,
         ),
     )
+    until = list(accumulate(test.seconds for test in in_order))
+    return [test for test, seconds in zip(in_order, until, strict=True) if seconds <= MOST_SECONDS] or in_order[:1]
 
 
 def _file(test: TracedTest) -> str:

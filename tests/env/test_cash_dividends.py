@@ -149,6 +149,13 @@ def test_the_payment_has_a_gradient_and_an_inverse() -> None:
     np.testing.assert_allclose(back, weights.detach().numpy(), atol=1e-16)
 
 
+def test_the_inverse_is_each_accounts_own() -> None:
+    rng = np.random.default_rng(2)
+    weights, shares = rng.dirichlet(np.ones(4), 3), 0.2 * rng.random((3, 3))
+    back = accounting.before_dividends(accounting.pay_dividends(weights, shares), shares)
+    np.testing.assert_allclose(back, weights, atol=1e-15)  # four weights below one
+
+
 def test_it_goes_to_who_held_before_the_ex_date(market: Callable[..., DecisionProcess]) -> None:
     """Bought at the close of the ex-date, the asset pays nothing; sold there, it has paid."""
     process = market(execution_lag=0)

@@ -127,10 +127,12 @@ def test_tests_that_execute_the_line_are_chosen_quick_and_near_ones_first() -> N
         TracedTest(f"{near}::quick", True, 0.2, here),
         TracedTest(f"{near}::elsewhere", True, 0.1, {one.path: [10**6]}),
         TracedTest(f"{near}::failed", False, 0.1, here),
+        TracedTest(f"{near}::longest", True, 900.0, here),
     ]
     names = [test.name for test in chosen_tests(ROOT, one, tests)]
     assert names == [f"{near}::quick", f"{far}::quick", f"{near}::slow"]
-    assert [test.name for test in chosen_tests(ROOT, one, tests[3:])] == [f"{near}::elsewhere"]
+    assert [test.name for test in chosen_tests(ROOT, one, tests[3:5])] == [f"{near}::elsewhere"]
+    assert [test.name for test in chosen_tests(ROOT, one, tests[4:])] == [f"{near}::longest"]
 
 
 def test_what_compiled_functions_take_from_a_file_is_not_taken_from_their_cache() -> None:

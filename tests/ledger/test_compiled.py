@@ -35,9 +35,11 @@ def test_a_trade_has_the_same_bits_both_ways(
     single = inside.astype(np.float32).astype(np.float64)
     corner = np.eye(n_weights)[rng.integers(n_weights, size=size)]
     off, large = rng.normal(0.0, 3.0, size=(size, n_weights)), 1e15 * rng.random((size, n_weights))
-    action = np.stack([inside, weights, single, corner, off, large, 0.0 * inside])[
-        rng.integers(7, size=size), range(size)
+    leveraged = off + (1.0 - off.sum(axis=-1, keepdims=True)) / n_weights  # sums to one, and goes short
+    action = np.stack([inside, weights, single, corner, off, large, 0.0 * inside, leveraged])[
+        rng.integers(8, size=size), range(size)
     ]
+    weights[::4] = np.eye(n_weights)[-1]
     growth = np.exp(0.1 * rng.normal(size=(size, n_weights)))
     listed = rng.random((size, n_weights - 1)) < share_listed
     dividends = 0.2 * rng.random(listed.shape) * (rng.random(listed.shape) < 0.3) if pays else None

@@ -52,6 +52,22 @@ def test_single_precision_makes_no_money(seed: int, size: int) -> None:
     np.testing.assert_allclose(weights * total, single, rtol=1e-11)  # proportions stay, also of the smallest weights
 
 
+@pytest.mark.parametrize(("off", "exact"), [(0.9e-12, True), (1.1e-12, False)])
+def test_a_sum_that_is_off_by_rounding_is_divided_out(off: float, exact: bool) -> None:
+    """By 1e-12 and less, an action is taken as it is; between that and 1e-6 its proportions stay."""
+    action = np.array([[0.9 + off, 0.1, 0.0]])
+    taken = as_portfolio(action)
+    np.testing.assert_array_equal(taken, action if exact else action / action.sum())
+    assert (taken == action).all() == exact
+
+
+@pytest.mark.parametrize(("off", "first"), [(0.9e-6, 0.9 + 0.9e-7), (1.1e-6, 0.9 + 0.55e-6)])
+def test_a_sum_that_is_off_by_more_than_a_millionth_is_projected(off: float, first: float) -> None:
+    """Divided out, a tenth of what is too much is taken from the first asset; projected, a half of it."""
+    taken = as_portfolio(np.array([[0.9 + off, 0.1, 0.0]]))
+    assert taken[0, 0] == pytest.approx(first, abs=1e-10)  # the square of a millionth is left out by hand
+
+
 @given(values=actions)
 def test_anything_finite_becomes_a_portfolio(values: FloatArray) -> None:
     assert_portfolios(as_portfolio(values))

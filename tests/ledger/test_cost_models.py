@@ -179,6 +179,15 @@ def test_golden_impact_of_a_purchase() -> None:
 
 
 @EACH
+def test_costs_of_all_assets_add_up_to_the_share(model: CostModel) -> None:
+    before, target, wealth, market = drawn(3, assets=20)
+    trades = (target - before)[:, :-1]
+    each = model.by_asset(trades, wealth, market)
+    assert each.shape == trades.shape
+    np.testing.assert_allclose(each.sum(axis=-1), model.share(trades, wealth, market), rtol=1e-13)
+
+
+@EACH
 @settings(max_examples=40)
 @given(seed=seeds, assets=sizes)
 def test_wealth_is_conserved_to_the_cent(model: CostModel, seed: int, assets: int) -> None:
