@@ -38,7 +38,8 @@ from finflow.market.bar_frequency import BARS_PER_YEAR, bar_name
 MOST_EVENTS = 50  # of the guard, on the page
 MEANING = {
     "yes": "All three tests agree. This is one window of the past; it promises nothing about the future.",
-    "no": "The reverse is shown on this window.",
+    "no": "This window shows that it does worse: a lower Sharpe ratio, or a lower return (95 % confidence) without a "
+    "better Sharpe ratio.",
     "not shown": "A yes needs every test below to agree; this window does not show that it is better.",
 }
 KINDS = {"yes": "ahead", "no": "behind", "not shown": "not-shown"}
