@@ -22,7 +22,7 @@ from finflow.provenance import code_hash
 from scripts.evidence.mutant_tests import ROOMS, TracedTest, chosen_tests, mutated_paths, room_tests, runs_compiled
 from scripts.evidence.mutant_trials import SURVIVED, TIMED_OUT, Trial, load_libraries, run_tests, trace_tests
 from scripts.evidence.mutants import Mutant, candidates, essence, mutated
-from scripts.evidence.results import kept_result, write_result
+from scripts.evidence.results import write_result
 from scripts.evidence.tables import markdown_table, share_interval
 
 __all__ = ["MUTANTS", "Trials", "judgements", "mutation_page", "mutation_tables", "sample_mutants"]
@@ -103,6 +103,7 @@ class Trials:
     def __init__(self, root: Path, folder: Path, run: Run = run_tests, trace: Trace = trace_tests) -> None:
         self.root, self.folder = root, folder
         self._run, self._trace = run, trace
+        self._known: dict[str, list[TracedTest]] = {}
 
     def try_missing(self, count: int, kept: Sequence[Result], save: Callable[[list[Result]], None]) -> list[Result]:
         """Try every mutant of the sample that has no result yet.
@@ -136,7 +137,7 @@ class Trials:
     def _try(self, room: str, one: Mutant) -> Result:
         compiled = not runs_compiled(self.root, one.path)
         tests = chosen_tests(self.root, one, self._traced(room, compiled))
-        timeout = 3.0 * sum(test.seconds for test in tests) + 30.0
+        timeout = 2.0 * sum(test.seconds for test in tests) + 15.0
         source = mutated(one, (self.root / one.path).read_bytes())
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         trial = self._run(self.root, [test.name for test in tests], one.path, source, timeout, compiled)
@@ -145,26 +146,32 @@ class Trials:
         return {"status": trial.status, "by": trial.by, "seconds": round(used, 2), "chosen": len(tests)}
 
     def _traced(self, room: str, compiled: bool) -> list[TracedTest]:
-        """The tests of a room on the original, with the lines that each executes.
+        """The tests of a room on the original, with the lines that each executes; files that changed are run again.
 
         Raises
         ------
         EvidenceError
             If one fails, compiled; those that fail when functions run as plain Python are left out later.
         """
-        files, sources = room_tests(self.root, room), mutated_paths(self.root, room)
-        stamp = {"state": _hash(path.read_bytes() for path in [*(self.root / file for file in files), *sources])}
-
-        def make() -> Result:
-            return {"tests": [asdict(test) for test in self._trace(self.root, files, sources, compiled)]}
-
         name = f"{room.replace('/', '-')}{'' if compiled else '-not-compiled'}.json"
-        tests = [TracedTest(**test) for test in kept_result(self.folder / name, stamp, make)["tests"]]
-        failed = [test.name for test in tests if not test.passed]
-        if failed and compiled:
-            (self.folder / name).unlink()
-            raise EvidenceError(f"tests of {room} fail without a mutant: {', '.join(failed)}")
-        return tests
+        if name not in self._known:
+            files, sources = room_tests(self.root, room), mutated_paths(self.root, room)
+            code = [path.read_bytes() for path in sources]
+            stamps = {file: _hash([(self.root / file).read_bytes(), *code]) for file in files}
+            path = self.folder / name
+            stored: Result = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+            stale = [file for file in files if stored.get(file, {}).get("stamp") != stamps[file]]
+            if stale:
+                stored |= {file: {"stamp": stamps[file], "tests": []} for file in stale}
+                for test in self._trace(self.root, stale, sources, compiled):
+                    stored[test.name.partition("::")[0]]["tests"].append(asdict(test))
+            tests = [TracedTest(**test) for file in files for test in stored[file]["tests"]]
+            failed = [test.name for test in tests if not test.passed]
+            if failed and compiled:
+                raise EvidenceError(f"tests of {room} fail without a mutant: {', '.join(failed)}")
+            write_result(path, stored)
+            self._known[name] = tests
+        return self._known[name]
 
 
 def _later(kept: Sequence[Result], results: Sequence[Result]) -> list[Result]:

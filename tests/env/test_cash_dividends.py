@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess, PortfolioState
-from finflow.env.market_growth import dividends_of, growth_of
+from finflow.env.market_growth import dividends_of, growth_of, share_prices
 from finflow.env.process_variants import concatenate_markets, with_growths
 from finflow.ledger import accounting
 from finflow.market.dividends import reinvest
@@ -180,6 +180,8 @@ def test_further_tables_of_a_market_pay_the_same(market: Callable[..., DecisionP
     process, other = market(), market(cash=False)
     again = with_growths(process, [process.growth])
     bars = process.panel.n_bars
+    assert process.dividends is not None
+    np.testing.assert_array_equal(again.dividends, np.concatenate([process.dividends, process.dividends]))
     start = process.start(np.array([29]), HELD)
     behind = again.step(replace(start, bar=start.bar + bars), HELD)
     np.testing.assert_array_equal(behind.filled, process.step(start, HELD).filled)
@@ -188,6 +190,15 @@ def test_further_tables_of_a_market_pay_the_same(market: Callable[..., DecisionP
         joined.step(replace(start, bar=start.bar + bars), HELD).filled, process.step(start, HELD).filled
     )
     np.testing.assert_array_equal(joined.step(start, HELD).filled, other.step(start, HELD).filled)
+
+
+@pytest.mark.parametrize("fill", ["close", "open"])
+def test_shares_trade_at_prices_as_quoted(
+    market: Callable[..., DecisionProcess], quoted: dict[str, FloatArray], fill: str
+) -> None:
+    np.testing.assert_allclose(share_prices(market().panel, fill), quoted[fill], rtol=1e-13)
+    adjusted = market(cash=False).panel
+    np.testing.assert_array_equal(share_prices(adjusted, fill), adjusted.close if fill == "close" else adjusted.open)
 
 
 @pytest.mark.parametrize("fill", ["close", "open"])

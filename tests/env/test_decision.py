@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import RUIN, DecisionProcess
-from finflow.env.market_growth import equal_weight_moments
+from finflow.env.market_growth import equal_weight_log_returns, equal_weight_moments
 from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import ConfigError
 from finflow.market.features.feature_set import Features
@@ -321,3 +321,12 @@ def test_the_moments_are_in_excess_of_cash(prices: Prices, process_of: MakeProce
     paid, free = (process_of(close, cash_rate=rate).panel for rate in (2e-4, 0.0))
     first, other = (equal_weight_moments(panel, "close", range(30, 50)).first for panel in (paid, free))
     assert first == pytest.approx(other - np.log1p(2e-4), abs=1e-15)
+
+
+def test_equal_weight_of_a_single_listed_asset_is_that_asset(prices: Prices, process_of: MakeProcess) -> None:
+    close = prices()
+    close[:20, 1:] = np.nan
+    panel = process_of(close).panel
+    found = equal_weight_log_returns(panel, "close")
+    np.testing.assert_allclose(found[1:20], np.diff(np.log(close[:20, 0])), rtol=1e-10)  # of returns of two percent
+    assert found[0] == 0.0

@@ -100,6 +100,16 @@ def test_no_volume_or_price_after_the_information_set_moves_a_cost(lag: int) -> 
     assert known.step(known.start(np.array([now])), target).cost[0] < costs[0]
 
 
+@LAGS
+def test_costs_of_a_range_of_bars_know_what_their_decisions_know(lag: int) -> None:
+    """As accounts that already happened are charged again, asset by asset."""
+    process = made_process(made_panel(), execution_lag=lag)
+    found = process.market_known(range(20, 24))
+    assert found is not None
+    for table, known in zip(liquidity_of(process.panel, WINDOW), found, strict=True):
+        np.testing.assert_array_equal(known, table[20 - lag : 24 - lag])
+
+
 def test_a_market_without_volume_is_refused_only_where_volume_is_needed() -> None:
     panel = made_panel(volume=None)
     for key in ("slippage_linear_bps", "slippage_sqrt_bps", "slippage_exponential_bps", "impact"):

@@ -19,7 +19,7 @@ from finflow.env.episode_worlds import (
     restrict_to_assets,
     scatter_assets,
 )
-from finflow.env.portfolio_state import WorldState
+from finflow.env.portfolio_state import WorldState, universe_of
 from finflow.env.process_variants import concatenate_markets
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
@@ -112,6 +112,18 @@ def test_portfolios_go_into_a_sub_universe_and_back() -> None:
     np.testing.assert_allclose(restrict_to_assets(rule, members), [[0.8 / 3, 1.6 / 3, 0.2], [0.4, 0.4, 0.2]])
 
 
+def test_the_sub_universe_of_a_portfolio_is_known_by_its_state(process_of: Make, prices: Make) -> None:
+    process, bars = process_of(prices(80, 5)), np.array([30, 31])
+    assert universe_of(process.start(bars)) is None
+    drawn = worlds_of().draw(np.random.default_rng(0), 2)
+    np.testing.assert_array_equal(universe_of(process.start(bars, None, drawn)), drawn.universe)
+
+
+def test_what_lies_outside_of_a_sub_universe_goes_to_all_inside_alike() -> None:
+    members, rule = np.array([[0, 1], [0, 2], [1, 2]]), np.tile([0.0, 0.0, 0.0, 0.6, 0.4], (3, 1))
+    np.testing.assert_allclose(restrict_to_assets(rule, members), np.tile([0.3, 0.3, 0.4], (3, 1)), rtol=1e-15)
+
+
 def test_markets_laid_side_by_side_stay_apart(process_of: Make, prices: Make) -> None:
     first, second = (process_of(prices(60, 4, seed=seed)) for seed in (0, 1))
     both = concatenate_markets(first, [second])
@@ -129,6 +141,7 @@ def test_markets_laid_side_by_side_stay_apart(process_of: Make, prices: Make) ->
 def test_more_assets_than_there_are_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"worlds\.assets = 6"):
         worlds_of(6)
+    assert worlds_of(5).members is not None
 
 
 def test_no_world_is_made_where_all_are_alike() -> None:

@@ -13,7 +13,14 @@ from finflow.config import ObjectivesConfig, load_config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
-from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, user_reward, with_reward
+from finflow.env.rewards.chosen_reward import (
+    RewardSum,
+    RewardTerm,
+    named_rewards,
+    user_reward,
+    with_constraint,
+    with_reward,
+)
 from finflow.env.rewards.ranking_reward import create_reward_function
 from finflow.env.rewards.reward_context import RewardContext
 from finflow.env.vector_env import PortfolioVectorEnv
@@ -69,7 +76,22 @@ def test_a_reward_is_given_what_was_known_done_and_brought(process: DecisionProc
     known = process.observe(state)
     np.testing.assert_array_equal(context.observation["assets"], known["assets"])
     assert context.observation["assets"][0, 0, 0] == 29.0  # the features of the bar before the fill
+    np.testing.assert_allclose(context.cash_return, np.log1p(1e-4), rtol=1e-11)  # 1e-4 is kept to 1e-16
     assert market.step(state, targets).state.wealth == pytest.approx(plain.state.wealth, abs=0.0)
+
+
+def test_a_reward_with_a_limit_is_computed_for_each_decision(process: DecisionProcess) -> None:
+    class Growth:
+        horizon = 1
+
+        def __call__(self, context: RewardContext) -> Any:
+            return context.log_return
+
+    limited = with_constraint(process, RewardSum([RewardTerm("growth", Growth())]))
+    state, targets = decisions(process, range(30, 34))
+    step, plain = limited.step(state, targets), process.step(state, targets)
+    np.testing.assert_array_equal(step.constrained, plain.components[:, 0])
+    np.testing.assert_array_equal(step.reward, plain.reward)
 
 
 def test_an_asset_that_is_not_listed_is_not_ranked(process: DecisionProcess) -> None:
@@ -125,6 +147,35 @@ def test_components_of_a_sum_are_reported_on_their_own(process: DecisionProcess)
     names = [f"reward_{name}" for name in market.reward_names]
     assert names[-1] == "reward_ranking"
     np.testing.assert_allclose(sum(info[name] for name in names), reward, atol=1e-15)
+
+
+def test_turnover_and_variance_are_punished(process: DecisionProcess) -> None:
+    market = rewarded(process, "turnover", "variance")
+    state, targets = decisions(process, range(30, 35))
+    step, plain = market.step(state, targets), process.step(state, targets)
+    np.testing.assert_array_equal(step.components[:, 0], -plain.turnover)
+    np.testing.assert_array_equal(step.components[:, 1], -(plain.components[:, 0] ** 2))
+
+
+def test_gradients_pass_through_what_says_so_and_the_built_in_rewards(process: DecisionProcess) -> None:
+    names = ("builtin", "turnover", "variance", f"{OWN}:ExcessReturn")
+    for more, barrier in (((), None), ((f"{OWN}:ReturnOverThree",), f"{OWN}:ReturnOverThree")):
+        rewards = rewarded(process, *names, *more).reward
+        assert isinstance(rewards, RewardSum)
+        assert rewards.not_differentiable == barrier
+
+
+def test_rewards_of_a_user_are_slow_and_others_that_say_so() -> None:
+    class Slow:
+        horizon = 1
+        slow = True
+
+        def __call__(self, context: RewardContext) -> Any:
+            return context.log_return
+
+    assert RewardTerm("judges", Slow()).slow
+    assert RewardTerm(f"{OWN}:ExcessReturn", user_reward(f"{OWN}:ExcessReturn")).slow
+    assert not RewardTerm("builtin", None).slow
 
 
 def test_no_decision_is_rewarded_with_bars_beyond_its_window(process: DecisionProcess) -> None:
