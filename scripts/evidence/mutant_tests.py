@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scripts.evidence.mutants import Mutant
 
-__all__ = ["ROOMS", "TracedTest", "chosen_tests", "mutated_paths", "room_tests", "runs_compiled"]
+__all__ = ["DESELECTED", "ROOMS", "TracedTest", "chosen_tests", "mutated_paths", "room_tests", "runs_compiled"]
 
 #: Room -> folders of its tests; of the second kind those count that import from the room.
 ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -21,6 +21,8 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 #: Their processes are slow to start; and a file that is tested by processes alone.
 LEFT_OUT = ("test_browser.py", "test_reward_queue.py", "reward_queue.py")
+#: A test that trains for minutes when it is traced, by the start of its node id.
+DESELECTED = "tests/env/test_sb3.py::test_a_market_where_one_asset_always_wins_is_solved"
 QUICK = 0.3  # seconds
 MOST_SECONDS = 40.0  # of the tests of a mutant, as traced
 

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from scripts.evidence.line_tracer import LineTracer
-from scripts.evidence.mutant_tests import TracedTest
+from scripts.evidence.mutant_tests import DESELECTED, TracedTest
 
 __all__ = ["KILLED", "SURVIVED", "TIMED_OUT", "Trial", "load_libraries", "run_tests", "trace_tests"]
 
@@ -205,7 +205,18 @@ def _load_anew(root: Path, compiled: bool) -> None:
 
 def _run_pytest(tests: Sequence[str], plugin: object, *options: str) -> int:
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-    general = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler", "-o", "addopts="]
+    general = [
+        "-q",
+        f"--deselect={DESELECTED}",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:faulthandler",
+        "-o",
+        "addopts=",
+    ]
     return int(pytest.main([*options, *general, "--import-mode=importlib", *files], plugins=[_NoShrinking(), plugin]))
 
 

@@ -121,6 +121,12 @@ def test_the_adapter_is_sb3s_own_vector_of_single_environments(process: Decision
     assert left[2].all()
 
 
+def test_closing_the_adapter_closes_the_vector(process: DecisionProcess) -> None:
+    portfolios = vector(process, 2)
+    SB3VecEnv(portfolios).close()
+    assert portfolios.closed
+
+
 def test_ruin_is_not_a_mere_end_of_time(prices: Prices, process_of: MakeProcess) -> None:
     """An account that is ruined has no value left to bootstrap from; its neighbour's episode ended by the clock."""
     close = prices(bars=60, assets=K - 1)

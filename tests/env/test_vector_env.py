@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_env import PortfolioEnv
-from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.env.vector_env import PortfolioVectorEnv, checked_actions
 from finflow.errors import ConfigError, FinflowError, MarketError
 
 FloatArray = NDArray[np.float64]
@@ -239,6 +239,23 @@ def test_no_portfolio_at_all_is_refused(process: DecisionProcess) -> None:
 def test_a_window_shorter_than_an_episode_names_the_key(process: DecisionProcess) -> None:
     with pytest.raises(MarketError, match=r"env\.episode_length"):
         PortfolioVectorEnv(process, range(10, 20), num_envs=2, episode_length=10)
+
+
+def test_a_window_of_one_decision_has_episodes_of_one(process: DecisionProcess) -> None:
+    env = PortfolioVectorEnv(process, range(40, 42), 2)
+    assert (env.episode_length, env.starts.tolist()) == (1, [40])
+    env.reset(seed=0)
+    assert env.step(random_actions(1, 2)[0])[3].all()
+
+
+def test_before_the_first_reset_all_wait_at_the_first_decision(process: DecisionProcess) -> None:
+    env = make(process)
+    assert env.state.bar.tolist() == [env.bars[0]] * N == [process.decision_bars(range(0, 120)).start] * N
+
+
+def test_numbers_whose_sum_is_not_finite_are_finite() -> None:
+    with np.errstate(over="ignore"):
+        assert np.isfinite(checked_actions(np.full((2, 3), 1e308), 2, 3)).all()
 
 
 def test_a_list_of_seeds_is_refused(process: DecisionProcess) -> None:

@@ -88,6 +88,16 @@ def test_what_is_outside_changes_nothing_of_what_an_episode_earns(process_of: Ma
     np.testing.assert_allclose(*earned, rtol=0.0, atol=1e-13)
 
 
+def test_a_reset_takes_the_worlds_that_it_is_given(process_of: Make, prices: Make) -> None:
+    worlds = worlds_of(2, 0.5, 2.0)
+    env = environment(process_of(prices(80, 5)), worlds)
+    drawn = worlds.draw(np.random.default_rng(8), SIZE)
+    env.reset(seed=5, options={"worlds": drawn})
+    assert isinstance(env.state, WorldState)
+    np.testing.assert_array_equal(env.state.universe, drawn.universe)
+    np.testing.assert_array_equal(env.state.cost_scale, drawn.cost_scale)
+
+
 def test_a_state_put_back_goes_on_in_the_same_worlds(process_of: Make, prices: Make) -> None:
     process = process_of(prices(80, 5))
     actions = np.random.default_rng(3).dirichlet(np.ones(6), size=(40, SIZE))
