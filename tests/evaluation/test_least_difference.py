@@ -89,3 +89,15 @@ def test_nothing_is_told_where_there_is_nothing_to_test() -> None:
     own, equal = window(1, 0.0)
     assert asked(own[:40], equal[:40])[1] is None, "too short for an interval"
     assert asked(equal, equal)[1] is None, "equal weight itself"
+
+
+def test_the_interval_without_spread_is_worked_out_by_hand() -> None:
+    """All resamples differ by d: critical is v - d for a true v - v, so that the least difference is 2 (v - d)."""
+    own, equal = window(2, 1.0)
+    value, d = metrics.sharpe(own) - metrics.sharpe(equal), 0.25
+    rival = VerdictReference(equal, np.full(SAMPLES, d))
+    draws = significance.draw_days(DAYS, SAMPLES, 10, seed=0)
+    found = least_difference(own, np.zeros(DAYS), (rival,), draws, Tries(), 252)
+    assert found is not None
+    assert found.of_interval == pytest.approx(2.0 * (value - d), rel=1e-9)
+    assert found.standard_error == 0.0

@@ -40,6 +40,10 @@ def test_ruin_is_a_return_of_minus_one() -> None:
     assert metrics.calmar([0.1, -1.0, 0.1]) == -1.0
 
 
+def test_empty_series_have_one_answer_each() -> None:
+    assert metrics.annual_return(np.empty((3, 0))).shape == (3,)
+
+
 def test_volatility_has_one_degree_of_freedom_less() -> None:
     assert metrics.annual_volatility([0.01, 0.03]) == pytest.approx(math.sqrt(2e-4) * math.sqrt(252))
 

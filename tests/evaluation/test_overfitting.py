@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.statistics.backtest_overfitting import overfitting
+from finflow.evaluation.statistics.backtest_overfitting import Overfitting, logit_histogram, overfitting
 
 Array = NDArray[np.float64]
 
@@ -113,6 +113,14 @@ def test_two_strategies_by_hand() -> None:
     np.testing.assert_array_equal(found.chosen, [0, 1, 1, 1, 1, 1])
     assert found.pbo == pytest.approx(2 / 6)
     assert found.loss == pytest.approx(1 / 6)
+
+
+def test_the_histogram_counts_what_is_level_with_the_middle_as_overfitted() -> None:
+    none = np.zeros(4)
+    found = logit_histogram(Overfitting(np.array([-1.5, 0.0, 0.3, 0.3]), none, none, none, 4, 80))
+    np.testing.assert_allclose(found["edges"], np.arange(-2.0, 2.125, 0.25))
+    shares = dict(zip(found["edges"], found["shares"], strict=False))  # by the left edge of each bin
+    assert {edge: share for edge, share in shares.items() if share} == {-1.75: 0.25, -0.25: 0.25, 0.25: 0.5}
 
 
 def test_what_cannot_be_chosen_among_is_refused_in_words() -> None:

@@ -231,7 +231,16 @@ def test_a_tensor_that_is_missing_is_said_to_be(name: str) -> None:
 def test_a_tensor_of_another_shape_is_refused_also_where_it_could_be_spread_out(name: str) -> None:
     tensors, rest = capture(advanced(make(0)))
     tensors[name] = torch.ones(1)
-    assert name.split("/")[0] in refusal(make(1), tensors, rest)
+    message = refusal(make(1), tensors, rest)
+    assert name.split("/")[0] in message
+    assert "its shape is (1,), not" in message
+
+
+def test_a_field_that_begins_afresh_is_left_as_it_is() -> None:
+    owner = make_dataclass("Counted", [("update", int), ("best", float)])
+    one, other = owner(3, 0.5), owner(7, 0.1)
+    restore(other, *capture(one), begin_afresh=["best"])
+    assert (other.update, other.best) == (3, 0.1)
 
 
 def test_a_field_that_is_missing_is_refused() -> None:

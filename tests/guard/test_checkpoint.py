@@ -101,6 +101,19 @@ def test_the_best_is_kept_apart_and_only_where_it_is_wanted(tmp_path: Path) -> N
     assert [path.stem for path in without.folder.iterdir()] == [PRETRAINED]
 
 
+def test_five_numbered_checkpoints_are_kept_by_default(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    fill(folder, 1, 2, 3, 4, 5, 6)
+    assert updates_in(folder) == [6, 5, 4, 3, 2]
+
+
+def test_what_was_left_of_a_link_does_not_prevent_the_next(folder: CheckpointFolder) -> None:
+    fill(folder, 1)
+    (folder.folder / f".{numbered(2)}.{os.getpid()}.tmp").write_bytes(b"left")
+    fill(folder, 2)
+    assert folder.path(numbered(2)).samefile(folder.path(LATEST))
+
+
 def test_a_file_system_without_hard_links_gets_copies(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def test_a_rising_score_with_falling_truth_stops_after_three_validations() -> No
         [START, at(1.0, 0.9), at(2.0, 0.8), at(1.5, 0.7)],  # the score fell
         [START, at(1.0, 0.9), at(2.0, 0.95), at(3.0, 0.6), at(4.0, 0.5)],  # the truth rose between
         [START, at(1.0, 0.9), at(2.0, 0.8), at(3.0, 0.7, utility=0.9)],  # the built-in reward rose
+        [START, at(1.0, 0.9, 0.5), at(2.0, 0.8, 0.5), at(3.0, 0.6, 0.5)],  # the built-in reward stayed
         [START, at(1.0, 0.99), at(2.0, 0.98), at(3.0, 0.97)],  # by too little
         [START, at(1.0, 0.9), at(2.0, math.nan), at(3.0, 0.5), at(4.0, 0.4)],  # held cash alone
     ],
@@ -65,6 +66,10 @@ def test_the_correlation_is_pearsons_over_the_validations() -> None:
     assert math.isnan(watch.correlation)
     watch.check(at(2.0, math.nan))
     watch.check(at(2.0, 0.8))
+    assert watch.correlation == pytest.approx(-1.0)
+    watch = RewardHackingMonitor(HackingConfig())
+    for one in (at(0.0, 1.0), at(2.0, 0.8), at(0.0, 1.0), at(2.0, 0.8)):  # a deviation of one is not a constant
+        watch.check(one)
     assert watch.correlation == pytest.approx(-1.0)
 
 

@@ -249,3 +249,32 @@ def test_without_a_snapshot_there_is_nothing_to_go_back_to() -> None:
     assert manager.respond(1, gently=False) == STOP
     with pytest.raises(LookupError):
         manager.take(1)
+
+
+def test_learning_rates_are_whole_before_and_at_the_beginning_of_a_phase() -> None:
+    assert RollbackManager().share == 1.0
+    manager = filled()
+    manager.take(501)
+    manager.begin_phase(600)
+    assert (manager.share, manager.lowered) == (1.0, False)
+
+
+def test_the_only_healthy_snapshot_is_gone_back_to_again() -> None:
+    manager = RollbackManager()
+    manager.save(0, {}, {})
+    assert [manager.take(step).update for step in (5, 10, 15)] == [0, 0, 0]
+
+
+def test_a_snapshot_without_a_score_is_not_the_best() -> None:
+    manager = RollbackManager(RollbackConfig(probation=10))
+    for step, score in ((0, None), (100, -3.0), (200, None)):
+        manager.save(step, {}, {}, score)
+    manager.advance(300, alarmed=False)
+    assert manager.best is not None
+    assert manager.best.update == 100
+
+
+def test_before_the_usual_distance_is_known_a_policy_may_move_a_hundred_times_the_threshold() -> None:
+    limit = 100.0 * RollbackConfig().kl_threshold
+    assert looks(RollbackManager(), kl=[1.01 * limit, 1.01 * limit]) == [False, True]
+    assert not any(looks(RollbackManager(), kl=[0.99 * limit, 0.99 * limit]))
