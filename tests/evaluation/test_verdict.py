@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics import verdict as verdicts
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling, track_of
 from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict
@@ -139,3 +141,21 @@ def test_another_that_is_superior_does_not_make_the_chosen_one_so() -> None:
     assert not among.reasons[1].enough
     assert "StepM does not name this one" in among.reasons[1].said
     assert among.answer == "not shown"
+
+
+def test_a_p_of_the_size_itself_is_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = judged(*made(4e-4)).superiority
+    assert found is not None
+    for p_value, enough in ((0.05, False), (0.0499, True)):
+        given = replace(found, p_consistent=p_value)
+        monkeypatch.setattr(verdicts, "superior_ability", lambda *_, given=given: given)
+        assert judged(*made(4e-4)).reasons[1].enough == enough
+
+
+def test_a_lesser_return_without_a_better_ratio_is_a_no() -> None:
+    """Resampled Sharpe ratios differ by as much up as down: their median of zero is not better."""
+    own, baseline = made(-5e-4)
+    level = VerdictReference(baseline, np.tile([-0.1, 0.0, 0.1], 100))
+    assert reach_verdict(own, [level], Tries(), SETTINGS).answer == "no"
+    better = VerdictReference(baseline, level.differences + 0.01)
+    assert reach_verdict(own, [better], Tries(), SETTINGS).answer == "not shown"
