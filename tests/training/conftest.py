@@ -21,6 +21,9 @@ from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import TINY, write_market
+from tests.training.ready_workers import forking_server, ready_workers
+
+__all__ = ["forking_server", "ready_workers"]  # fixtures
 
 
 @pytest.fixture

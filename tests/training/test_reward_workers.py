@@ -22,6 +22,8 @@ from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, latest, train_through
 
+pytestmark = pytest.mark.usefixtures("ready_workers")
+
 OWN = "tests.env.rewards.own_rewards"
 #: Rollouts of 32 decisions, 4 of them in a training.
 SMALL: dict[str, Any] = {

@@ -27,6 +27,8 @@ from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_reward_workers import GROUPS, OWN, SMALL, learned, same
 from tests.training.whole_trainings import Make, Stop, train_through
 
+pytestmark = pytest.mark.usefixtures("ready_workers")
+
 WORLDS = {"worlds__assets": 3, "worlds__cost_low": 0.5, "worlds__cost_high": 2.0}
 
 
