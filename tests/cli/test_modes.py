@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import signal
 import sys
@@ -97,6 +98,8 @@ class Application:
             of_a_job = (path / "job.json").is_file()
             return load_config(path / "config.yaml", {}, environ={}) if of_a_job else application.stored
 
+        for name in ("jobs.duration_estimate", "tuning.trial_training"):  # imported later, they would keep the fake
+            importlib.import_module(f"finflow.experiments.{name}")
         for name, fake in {
             "trainer.FinFlowTrainer": Trainer,
             "phases.stopping.request_stop": request_stop,
