@@ -228,12 +228,12 @@ def parquet_changed(rng: Generator, content: bytes) -> bytes:
     if kind < 0.32:
         return many_rows()
     frame = pd.read_parquet(io.BytesIO(content))
-    for _ in range(int(rng.integers(1, 3))):
-        frame = _frame_changed(rng, frame)
     stream = io.BytesIO()
     try:
+        for _ in range(int(rng.integers(1, 3))):
+            frame = _frame_changed(rng, frame)
         frame.to_parquet(stream)
-    except Exception:  # not everything that pandas holds can be written
+    except Exception:  # not everything can be an index of pandas, or be written
         return content[: len(content) // 2]
     return stream.getvalue()
 

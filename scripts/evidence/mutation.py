@@ -28,6 +28,7 @@ from scripts.evidence.tables import markdown_table, share_interval
 __all__ = ["MUTANTS", "Trials", "judgements", "mutation_page", "mutation_tables", "sample_mutants"]
 
 MUTANTS = 500
+FRESH = 150  # drawn after these; tests were written for survivors among the first alone
 SEED = 0
 JUDGED = Path(__file__).parent / "equivalent_mutants.yaml"
 Run = Callable[..., Trial]
@@ -55,10 +56,16 @@ def mutation_page(root: Path, path: Path, folder: Path, count: int) -> str:
         write_result(path, {"code": code_hash(), "mutants": results})
 
     load_libraries()
-    results = Trials(root, folder).try_missing(count, kept, save)
-    found = {room: candidates for room, (candidates, _) in sample_mutants(root, count).items()}
+    results = Trials(root, folder).try_missing(count + FRESH, kept, save)
+    sample = sample_mutants(root, count)
+    found = {room: candidates for room, (candidates, _) in sample.items()}
+    first = {(one.path, one.start, one.stop, one.after) for _, drawn in sample.values() for one in drawn}
+    parts: tuple[list[Result], list[Result]] = [], []
+    for one in results:
+        parts[(one["path"], one["start"], one["stop"], one["after"]) not in first].append(one)
+    tables = (mutation_tables(part, found, judgements()) for part in parts)
     code = json.loads(path.read_text("utf-8"))["code"]
-    return mutation_tables(results, found, judgements()) + f"\nCode {code}.\n"
+    return f"\n## The next {FRESH}, for which no test was written\n\n".join(tables) + f"\nCode {code}.\n"
 
 
 def sample_mutants(root: Path, count: int) -> dict[str, tuple[int, list[Mutant]]]:

@@ -134,6 +134,13 @@ def test_what_lies_outside_of_a_sub_universe_goes_to_all_inside_alike() -> None:
     np.testing.assert_allclose(restrict_to_assets(rule, members), np.tile([0.3, 0.3, 0.4], (3, 1)), rtol=1e-15)
 
 
+def test_what_is_held_inside_by_rounding_alone_is_nothing() -> None:
+    members = np.array([[0, 1]])
+    for inside, first in ((1e-12, 0.3), (1.1e-12, 0.6)):
+        rule = np.array([[inside, 0.0, 0.6, 0.4]])
+        np.testing.assert_allclose(restrict_to_assets(rule, members), [[first, 0.6 - first, 0.4]], atol=1e-12)
+
+
 def test_markets_laid_side_by_side_stay_apart(process_of: Make, prices: Make) -> None:
     first, second = (process_of(prices(60, 4, seed=seed)) for seed in (0, 1))
     both = concatenate_markets(first, [second])

@@ -40,6 +40,15 @@ def test_ruin_is_a_return_of_minus_one() -> None:
     assert metrics.calmar([0.1, -1.0, 0.1]) == -1.0
 
 
+def test_risk_at_the_limit_of_rounding_is_no_risk(monkeypatch: pytest.MonkeyPatch) -> None:
+    returns = np.array([0.01, 0.03])
+    risk = float(returns.std(ddof=1))
+    monkeypatch.setattr(metrics, "FLAT", risk)
+    assert math.isnan(metrics.sharpe(returns))
+    monkeypatch.setattr(metrics, "FLAT", 0.99 * risk)
+    assert metrics.sharpe(returns) > 0.0
+
+
 def test_empty_series_have_one_answer_each() -> None:
     assert metrics.annual_return(np.empty((3, 0))).shape == (3,)
 

@@ -114,6 +114,12 @@ def test_without_a_healthy_policy_a_concentrated_one_is_a_warning_alone() -> Non
     assert [level for events in looks for level in levels(events)] == [WARNING]
 
 
+def test_rewards_are_compared_with_the_last_five_hundred() -> None:
+    monitor = StabilityMonitor()
+    monitor.check_rewards([0.0] * 600)
+    assert len(monitor.history.windows["rewards"].values) == 500
+
+
 def test_a_reward_is_an_outlier_beyond_its_distance_and_not_at_it() -> None:
     monitor = StabilityMonitor()
     for _ in range(25):
