@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+MOST_CHARACTERS = 800
+ENDING = 300  # characters, which say what to do
+
 
 class FinflowError(Exception):
-    """A user's mistake, or an outside condition that the user can fix."""
+    """A user's mistake, or an outside condition that the user can fix; its text is one line of limited length."""
+
+    def __str__(self) -> str:
+        """Text on one line; of a longer one, as where it quotes a file, the beginning and the end."""
+        text = " ".join(super().__str__().splitlines())
+        return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS // 2]} ... {text[-ENDING:]}"
 
 
 class ConfigError(FinflowError):

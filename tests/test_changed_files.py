@@ -11,16 +11,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from optuna.trial import create_trial
 
 from finflow import memory_limit
 from finflow.config import load_config
+from finflow.config.yaml_text import parse_file
 from finflow.errors import CheckpointError, ConfigError, EvidenceError, FinflowError, MarketError
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.jobs.independent_trainings import Training
 from finflow.experiments.tuning.optuna_storage import damaged_study
 from finflow.experiments.tuning.study_results import decode_returns
+from finflow.experiments.tuning.trial_store import _check_values
 from finflow.json_text import parse_json
+from finflow.market.sources import price_sheet
 from finflow.market.sources.price_sheet import read_sheet
 from finflow.offline.dataset import load_dataset
 from finflow.trading.decision_log import DecisionLog
@@ -146,3 +150,54 @@ def test_a_log_that_was_changed_is_not_branched_from(tmp_path: Path) -> None:
     for line in (b"{", b"[]", b'{"update": "x", "phase": 1}', DEEP.encode()):
         with pytest.raises(CheckpointError, match="was changed since"):
             _row_of(line, tmp_path / "metrics.jsonl")
+
+
+def test_a_message_that_quotes_a_file_stays_one_line_of_limited_length() -> None:
+    text = str(MarketError(f"line 3: the price {'9' * 20_000}\nis no number; write it with a decimal point"))
+    assert text.startswith("line 3: the price 999")
+    assert text.endswith("is no number; write it with a decimal point")
+    assert "\n" not in text
+    assert len(text) < 1000
+    assert str(MarketError("two  blanks stay")) == "two  blanks stay"
+
+
+def test_text_under_the_tag_of_another_type_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    for tag, said in (("float", "no number"), ("bool", "neither true nor false"), ("int", "no whole number")):
+        path.write_text(f"bcell:\n  tau: !!{tag} x\n")
+        with pytest.raises(ConfigError, match=rf"line 2: not valid YAML: {said}"):
+            parse_file(path)
+    path.write_text("bcell:\n  tau: !!timestamp x\n")
+    assert parse_file(path)[0] == {"bcell": {"tau": "x"}}
+    path.write_text("AAPL: !!timestamp x\n")
+    with pytest.raises(FinflowError, match="is not YAML"):
+        read_holdings(path, ("AAPL",))
+
+
+def test_bytes_and_two_levels_of_one_name_in_parquet_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "p.parquet"
+    pd.DataFrame({"Date": [b"2020-01-01", b"\xff\xfe"], "A": 1.0, "B": 2.0}).to_parquet(path)
+    with pytest.raises(MarketError, match=r"YYYY-MM-DD|not UTF-8 text"):
+        read_sheet(path, "parquet")
+    levels = pd.MultiIndex.from_tuples([("2020-01-01", "A"), ("2020-01-02", "A")], names=["Date", "Date"])
+    monkeypatch.setattr(price_sheet, "read_table", lambda path: pd.DataFrame({"Close": [1.0, 2.0]}, index=levels))
+    with pytest.raises(MarketError, match="column 'Date' has 'A' on 2020-01-01, which is not a number"):
+        read_sheet(path, "parquet").numbers(0)
+
+
+def test_a_lone_surrogate_in_a_log_is_a_change_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "state.jsonl"
+    DecisionLog.read(path).append({"kind": "decision", "date": "2020-01-01"})
+    path.write_text(path.read_text("utf-8").replace("2020-01-01", "\\ud800"), "utf-8")
+    with pytest.raises(FinflowError, match=r"line 1 of .* was changed"):
+        DecisionLog.read(path)
+
+
+@pytest.mark.parametrize("changed", [{"intermediate_values": {1: "x"}}, {"user_attrs": "x"}])
+def test_a_trial_that_holds_what_is_no_number_is_refused(changed: dict[str, Any]) -> None:
+    trial = create_trial(values=[1.0], intermediate_values={1: 0.5})
+    _check_values(trial, 1)
+    for name, value in changed.items():
+        setattr(trial, name, value)
+    with pytest.raises(ConfigError, match="damaged"), damaged_study("x"):
+        _check_values(trial, 1)

@@ -46,13 +46,25 @@ class _Loader(yaml.SafeLoader):
         try:
             return int(str(self.construct_scalar(node)).replace("_", ""))
         except ValueError:  # Python reads no more than 4300 digits
-            problem = "a number of too many digits"
+            problem = "no whole number, or one of too many digits"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
+    def real(self, node: yaml.ScalarNode) -> float:
+        try:
+            return self.construct_yaml_float(node)
+        except (ValueError, IndexError):  # text under the tag of a number
+            raise yaml.constructor.ConstructorError(None, None, "no number", node.start_mark) from None
+
+    def boolean(self, node: yaml.ScalarNode) -> bool:
+        try:
+            return self.construct_yaml_bool(node)
+        except KeyError:
+            raise yaml.constructor.ConstructorError(None, None, "neither true nor false", node.start_mark) from None
 
     def date(self, node: yaml.ScalarNode) -> Any:
         try:
             return self.construct_yaml_timestamp(node)
-        except ValueError:
+        except (ValueError, AttributeError):  # AttributeError: text under the tag of a date
             return self.construct_scalar(node)
 
 
@@ -69,6 +81,8 @@ for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(_tag, _pattern, list(_first))
 del _class, _tag, _pattern, _first
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.decimal)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.real)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _Loader.boolean)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.date)
 
 

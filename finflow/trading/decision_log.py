@@ -145,7 +145,7 @@ class DecisionLog:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_canonical(content).encode()).hexdigest()
+    return hashlib.sha256(_canonical(content).encode(errors="surrogatepass")).hexdigest()
 
 
 def _canonical(content: Mapping[str, Any]) -> str:

@@ -119,7 +119,7 @@ def _mapping_pairs(path: Path, text: str, suffix: str) -> list[tuple[str, Any, s
 
     try:
         content = parse_json(text) if suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, LookupError, TypeError, RecursionError, yaml.YAMLError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError):
         kind = "JSON" if suffix == ".json" else "YAML"
         raise FinflowError(f"--holdings {path} is not {kind}; write a mapping of tickers to shares") from None
     if not isinstance(content, Mapping):

@@ -340,7 +340,7 @@ def _array_changed(rng: Generator, array: Any) -> Any:
 
 def _array(array: Any) -> bytes:
     stream = io.BytesIO()
-    np.save(stream, array, allow_pickle=True)
+    np.save(stream, array, allow_pickle=True)  # written for readers to refuse; nothing here loads it
     return stream.getvalue()
 
 

@@ -19,7 +19,12 @@ from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 from finflow.evaluation.statistics.metrics import Metric, Metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.report_statistics import TestResults, evidence_table, gather_evidence, track_table
+from finflow.evaluation.statistics.report_statistics import (
+    SignificanceResults,
+    evidence_table,
+    gather_evidence,
+    track_table,
+)
 from finflow.evaluation.statistics.significance_tests import Resampling
 
 BASELINE = "equal-weight"
@@ -131,7 +136,7 @@ class Results:
     metrics: dict[str, dict[str, float]]
     intervals: dict[str, dict[str, Interval]]
     difference: SharpeDifference | None
-    evidence: TestResults
+    evidence: SignificanceResults
     experts: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property

@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class TestResults:
+class SignificanceResults:
     """Results of all tests.
 
     Attributes
@@ -112,7 +112,7 @@ def gather_evidence(
     resampling: Resampling,
     patient: Backtest | None,
     draws: Draws,
-) -> TestResults:
+) -> SignificanceResults:
     """Make every test.
 
     Parameters
@@ -147,7 +147,7 @@ def gather_evidence(
             superior = None
     names = tuple(run.name for run in runs)
     tracks = {run.name: _track(run) for run in runs}
-    return TestResults(verdict, tracks, superior, cscv_of(runs), names, judged.bars_per_year, least)
+    return SignificanceResults(verdict, tracks, superior, cscv_of(runs), names, judged.bars_per_year, least)
 
 
 def verdict_with_power(
@@ -171,7 +171,7 @@ def verdict_with_power(
     return verdict, least
 
 
-def evidence_table(evidence: TestResults) -> dict[str, object]:
+def evidence_table(evidence: SignificanceResults) -> dict[str, object]:
     """The evidence for `metrics.json`: ratios annualised, lengths in bars, None for what there is not."""
     verdict = evidence.verdict
     found = evidence.overfitting

@@ -244,10 +244,15 @@ def open_store(
 
 
 def _check_values(trial: FrozenTrial, count: int) -> None:
-    """Refuse a trial at its end without a value for each objective; a ValueError."""
+    """Refuse a trial at its end without its values, or with what is no number: a ValueError or TypeError."""
     values = trial.values if trial.state == TrialState.COMPLETE else [0.0] * count
     if values is None or len(values) != count or any(math.isnan(value) for value in values):
         raise ValueError(f"trial {trial.number} came to its end without {count} values")
+    for level, value in trial.intermediate_values.items():
+        if not (isinstance(level, int) and isinstance(value, float | int)):
+            raise TypeError(f"trial {trial.number} reported {value!r} at level {level!r}")
+    if not isinstance(trial.user_attrs, Mapping):
+        raise TypeError(f"attributes of trial {trial.number} are no mapping")
 
 
 def sampler_of(tune: TuneConfig, number: int) -> BaseSampler:

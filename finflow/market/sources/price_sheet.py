@@ -167,9 +167,9 @@ def _read_parquet(path: Path, digest: str) -> PriceSheet:
     else:
         columns = [("", str(name)) for name in frame.columns]
     if isinstance(frame.index, pd.MultiIndex) or not pd.api.types.is_integer_dtype(frame.index.dtype):
-        index = frame.index.to_frame(index=False)
+        index = pd.DataFrame({k: frame.index.get_level_values(k) for k in range(frame.index.nlevels)})
         columns = [*(("", str(name or "index")) for name in frame.index.names), *columns]
-        frame = pd.concat([index.set_axis(range(index.shape[1]), axis=1), frame.reset_index(drop=True)], axis=1)
+        frame = pd.concat([index, frame.reset_index(drop=True)], axis=1)
     if not columns:
         raise MarketError(f"{path} has no columns; expected dates and one column an asset")
     names = [name if not field else "" for field, name in columns]
@@ -243,11 +243,18 @@ def _check_header(path: Path, columns: Sequence[tuple[str, str]], positions: lis
 
 
 def _assets(path: Path, column: pd.Series[Any], name: str, place: Callable[[int], str]) -> NDArray[np.object_]:
-    texts = column.astype(str).str.strip().mask(column.isna(), "").to_numpy(dtype=object)
+    texts = _texts(path, column, name).mask(column.isna(), "").to_numpy(dtype=object)
     wrong = np.flatnonzero(texts == "")
     if wrong.size:
         raise MarketError(f"{path}, {place(int(wrong[0]))}: column {name!r} is empty; it names the asset")
     return texts
+
+
+def _texts(path: Path, column: pd.Series[Any], name: str) -> pd.Series[Any]:
+    try:
+        return column.astype(str).str.strip()
+    except UnicodeDecodeError as error:
+        raise MarketError(f"{path}: column {name!r} holds bytes that are not UTF-8 text ({error})") from None
 
 
 def _dates(path: Path, column: pd.Series[Any], name: str, place: Callable[[int], str]) -> pd.DatetimeIndex:
@@ -258,7 +265,7 @@ def _dates(path: Path, column: pd.Series[Any], name: str, place: Callable[[int],
         if missing.size:
             raise MarketError(f"{path}, {place(int(missing[0]))}: the date is missing")
         return days
-    codes, distinct = pd.factorize(column.astype(str).str.strip(), use_na_sentinel=False)
+    codes, distinct = pd.factorize(_texts(path, column, name), use_na_sentinel=False)
     texts = pd.Series(distinct, dtype=object).where(pd.Series(distinct).notna(), "").astype(str)
     formed = texts.str.fullmatch(r"\d{4}-\d{2}-\d{2}([T ].*)?")
     if not formed.all():
