@@ -29,6 +29,13 @@ def test_a_changed_file_is_taken_or_refused_in_a_line(kind: str, tmp_path: Path)
     assert outcome.cases == CASES == outcome.said["taken"] + outcome.said["refused"]
 
 
+class TwoLines(FinflowError):
+    """A refusal that does not keep to one line, as no error of finflow does."""
+
+    def __str__(self) -> str:
+        return "two\nlines"
+
+
 def fault(name: str) -> Callable[[Path], object]:
     """A reader with a fault."""
 
@@ -42,7 +49,7 @@ def fault(name: str) -> Callable[[Path], object]:
         if name == "hang":
             time.sleep(60)
         if name == "lines":
-            raise FinflowError("two\nlines")
+            raise TwoLines
         return path.parent.parent.with_name("elsewhere").write_text("x")
 
     return read
