@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from finflow import cores
+from finflow.agent.batch import States
+from finflow.agent.networks.decision import MarketReading
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
@@ -283,6 +288,28 @@ def test_of_run_folders_the_best_checkpoints_are_judged_together(serial: SeedJob
     folders = [resolve_run(path).folder for path in best]
     outcomes = [evaluate_ensemble(paths, {}, tmp_path / name) for name, paths in (("a", best), ("b", folders))]
     assert len({outcome.report.with_name("metrics.json").read_text() for outcome in outcomes}) == 1
+
+
+def test_agents_read_the_market_once_alone_and_together(
+    serial: SeedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation runs its backtests again at other costs; an agent sees each bar once in all of them."""
+    read: Counter[tuple[int, bytes, bytes]] = Counter()
+    read_market = ExpertPolicy.read_market
+
+    def count(policy: ExpertPolicy, states: States, *others: Any) -> MarketReading:
+        if len(states.portfolio) == 1:
+            read[id(policy), states.assets.numpy().tobytes(), states.market.numpy().tobytes()] += 1
+        return read_market(policy, states, *others)
+
+    monkeypatch.setattr(ExpertPolicy, "read_market", count)
+    monkeypatch.setattr(cores, "_has_second_core", lambda: False)  # all is done, and counted, in this process
+    best = resolve_run(serial.folder).find_agents()[:2]
+    outcome = evaluate_ensemble(best, {"evaluation.sweeps": True}, tmp_path / "swept")
+    numbers = json.loads(outcome.report.with_name("metrics.json").read_text())
+    assert len(numbers["sweeps"]["costs_bps"]) == 5
+    assert len(read) > 2 * 100
+    assert set(read.values()) == {1}
 
 
 def test_agents_that_see_other_things_do_not_act_as_one(serial: SeedJob, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from finflow.config import ActingConfig, Config
 from finflow.errors import CheckpointError, ConfigError
-from finflow.evaluation.comparison_context import Make
+from finflow.evaluation.comparison_context import Make, with_memos
 from finflow.json_text import parse_json
 from finflow.training.checkpoints.checkpoint_reader import (
     PREFERENCES,
@@ -188,10 +188,11 @@ def judge_ensemble(
     identities = identities_of(checkpoints, device, acting)
     policies = [policy_of(checkpoint, device) for checkpoint in checkpoints]
     names = names_of(checkpoints)
-    makers = [
-        partial(AgentStrategy, policy, device, name, acting=acting)
+    agents = {
+        name: partial(AgentStrategy, policy, device, name, acting=acting)
         for policy, name in zip(policies, names, strict=True)
-    ]
+    }
+    makers = list(with_memos(agents).values())  # alone and together, an agent reads the market once
     found = [f"{name}: update {one.counters['update']}" for name, one in zip(names, checkpoints, strict=True)]
     together = EnsembleStrategy([make() for make in makers]).name
     subject = Subject(
