@@ -19,7 +19,7 @@ from finflow.env.episode_worlds import (
     restrict_to_assets,
     scatter_assets,
 )
-from finflow.env.portfolio_state import WorldState, universe_of
+from finflow.env.portfolio_state import WorldState, join_states, universe_of
 from finflow.env.process_variants import concatenate_markets
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
@@ -188,3 +188,19 @@ def test_half_of_a_market_is_two_assets_at_least_and_all_of_a_small_one(n_assets
     assert (None if worlds is None or worlds.members is None else worlds.members.shape[1]) == count
     assert is_single_world(half, n_assets) == (count is None)
     assert not is_single_world(WorldsConfig(assets="half", cost_high=2.0), n_assets)
+
+
+def test_a_restricted_portfolio_is_spread_over_what_is_listed() -> None:
+    """Where it holds nothing inside: over two listed assets of three alike, and all in cash where none is listed."""
+    rule, members = np.array([[0.8, 0.0, 0.0, 0.0, 0.2]] * 2), np.array([[1, 2, 3]] * 2)
+    listed = np.array([[True, False, True], [False, False, False]])
+    found = restrict_to_assets(rule, members, listed)
+    np.testing.assert_allclose(found, [[0.4, 0.0, 0.4, 0.2], [0.0, 0.0, 0.0, 1.0]], rtol=1e-15)
+
+
+def test_portfolios_of_one_state_joined_are_those_of_the_state(process_of: Make, prices: Make) -> None:
+    state = process_of(prices(80, 5)).start(np.array([30, 31]))
+    for count in (1, 2):
+        joined = join_states([state] * count)
+        for name, value in vars(state).items():
+            np.testing.assert_array_equal(getattr(joined, name), np.concatenate([value] * count))

@@ -82,3 +82,7 @@ def test_one_seed_has_no_interval_and_missing_scores_are_told() -> None:
         seeds.interquartile_mean([0.4, np.nan, 0.2])
     with pytest.raises(ValueError, match="2 tasks cannot be compared with 3"):
         seeds.probability_of_improvement(np.ones((2, 2)), np.ones((2, 3)))
+
+
+def test_a_path_that_is_level_is_not_positive() -> None:
+    assert seeds.path_distribution([0.0, 0.0, 0.1, 0.2], seed=0).share_positive == 0.5

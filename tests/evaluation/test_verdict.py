@@ -159,3 +159,11 @@ def test_a_lesser_return_without_a_better_ratio_is_a_no() -> None:
     assert reach_verdict(own, [level], Tries(), SETTINGS).answer == "no"
     better = VerdictReference(baseline, level.differences + 0.01)
     assert reach_verdict(own, [better], Tries(), SETTINGS).answer == "not shown"
+
+
+def test_a_difference_without_an_interval_is_not_shown_and_the_reason_says_so() -> None:
+    own, baseline = made(4e-4)
+    verdict = reach_verdict(own, [VerdictReference(baseline, np.full(SETTINGS.samples, np.nan))], Tries(), SETTINGS)
+    assert verdict.answer != "yes"
+    (reason,) = (one for one in verdict.reasons if "has no interval" in one.said)
+    assert not reason.enough

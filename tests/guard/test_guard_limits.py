@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from finflow.config import RollbackConfig
+from finflow.guard.rollback_triggers import RollbackTriggers
 from finflow.guard.signals import ADVICE, ALARM, WARNING, Event, PolicyProbe, RobustWindow, measure, stop_report
 from finflow.guard.stability import HEALTHY_SHARE, StabilityMonitor
 
@@ -144,3 +147,39 @@ def test_a_report_on_a_stop_says_what_the_best_checkpoint_was_chosen_by() -> Non
     assert "Best and latest checkpoint are of healthy states" in usual
     assert "chosen by net returns" in hacked
     assert "chosen by net returns" not in usual
+
+
+# Bounds ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_that_is_not_ready_finds_nothing_unusual() -> None:
+    window = RobustWindow(20, 5)
+    assert window.deviations(1e9) == 0.0
+    for _ in range(5):
+        window.add(1.0)
+    assert window.deviations(2.0) > 0.0
+
+
+def test_triggers_follow_every_value_that_they_see() -> None:
+    """The centre of KL divergences is the median of those in the window after each one, not after every other one."""
+    config = RollbackConfig()
+    window = RollbackTriggers(config).windows["kl"]
+    for number in range(config.metric_window_size + 3):
+        window.add(float(number))
+        if window.ready:
+            assert window.centre == np.median(window.values)
+
+
+def test_outliers_among_rewards_are_never_an_alarm() -> None:
+    """They may be the market's own: the learner is warned and goes on, however long they last."""
+    monitor = StabilityMonitor()
+    outliers = torch.tensor([True, False]).numpy()
+    looks = [monitor.report_rewards(outliers, ~outliers & False) for _ in range(20)]
+    assert {level for events in looks for level in levels(events)} == {WARNING}
+
+
+def test_a_gate_at_its_limit_is_within_it() -> None:
+    monitor = settled()
+    limit = monitor.config.gate_limit
+    assert [monitor.check_policy(FIGURES | {"gate": limit}, FIGURES) for _ in range(9)] == [[]] * 9
+    assert any(monitor.check_policy(FIGURES | {"gate": limit + 1e-6}, FIGURES) for _ in range(9))

@@ -278,3 +278,11 @@ def test_before_the_usual_distance_is_known_a_policy_may_move_a_hundred_times_th
     limit = 100.0 * RollbackConfig().kl_threshold
     assert looks(RollbackManager(), kl=[1.01 * limit, 1.01 * limit]) == [False, True]
     assert not any(looks(RollbackManager(), kl=[0.99 * limit, 0.99 * limit]))
+
+
+def test_an_alarm_raises_no_learning_rate() -> None:
+    """`advance` says whether rates grew back; a training that were told so at an alarm would undo its own lowering."""
+    manager = filled()
+    manager.take(501)
+    assert manager.advance(502 + 200, alarmed=True) is False
+    assert manager.share == 0.5

@@ -265,3 +265,9 @@ def test_a_sum_is_read_from_one_line() -> None:
     text = "[{name: builtin, weight: 0.5}, {name: ranking, weight: 2}]"
     config = load_config(None, {"objectives.rewards": text}, environ={})
     assert [(term.name, term.weight) for term in config.objectives.terms] == [("builtin", 0.5), ("ranking", 2.0)]
+
+
+def test_the_built_in_reward_alone_needs_no_sum() -> None:
+    """Then the ledger's own log return is the reward; with a weight of zero there is a sum, which is nothing."""
+    assert named_rewards(ObjectivesConfig(), 4) is None
+    assert named_rewards(ObjectivesConfig(rewards=[{"name": "builtin", "weight": 0.5}]), 4) is None
