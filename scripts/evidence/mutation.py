@@ -27,7 +27,7 @@ from scripts.evidence.tables import markdown_table, share_interval
 
 __all__ = ["MUTANTS", "Trials", "judgements", "mutation_page", "mutation_tables", "sample_mutants"]
 
-MUTANTS = 500
+MUTANTS = 650
 FRESH = 150  # drawn after these; tests were written for survivors among the first alone
 SEED = 0
 JUDGED = Path(__file__).parent / "equivalent_mutants.yaml"
