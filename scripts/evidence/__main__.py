@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from finflow.cli.exit_status import run_safely
@@ -121,6 +122,9 @@ def main(arguments: Sequence[str]) -> None:
     if given.stale:
         print("\n".join(mark_pages(FOLDER)) or "the present code made every page")
         return
+    torch.set_num_threads(
+        1
+    )  # with another program on the second core, two threads of small operations wait for each other
     for name, make in PAGES.items():
         if given.what in ("all", name):
             make(given)
