@@ -74,6 +74,6 @@ def load_model(path: Path) -> SavedModel:
         model = RewardModel(shape, config.members, units, torch.Generator())
         model.load_state_dict(tensors)
         features, report = tuple(str(name) for name in state["features"]), dict(state["report"])
-    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{path} holds a reward model of another finflow ({type(error).__name__})") from None
     return SavedModel(model.eval().requires_grad_(False), config, features, report)

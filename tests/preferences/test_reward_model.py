@@ -26,6 +26,7 @@ from finflow.preferences.pair_tensors import PairTensors, pair_tensors
 from finflow.preferences.pairs import Pair, PairFile
 from finflow.preferences.reward_model import aggregate
 from finflow.preferences.segment_paths import SegmentMarket
+from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.data.training_data import TrainingData
 from tests.commands import refusal
 from tests.preferences.conftest import judged_pairs, small_options
@@ -92,6 +93,11 @@ def test_the_same_seed_learns_the_same_model_and_makes_the_same_file(
     (tmp_path / "two").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="damaged"):
         load_model(tmp_path / "two")
+    tensors, state = read_tensors(tmp_path / "one")
+    for size in (0, 10**400, -1, "many"):  # under a hash that is right again
+        write_tensors(tmp_path / "three", tensors, state | {"shape": state["shape"] | {"n_asset_features": size}})
+        with pytest.raises(CheckpointError, match="holds a reward model of another finflow"):
+            load_model(tmp_path / "three")
 
 
 def test_later_segments_are_kept_apart(pairs: PairTensors, small_config: Config) -> None:
