@@ -122,9 +122,8 @@ def main(arguments: Sequence[str]) -> None:
     if given.stale:
         print("\n".join(mark_pages(FOLDER)) or "the present code made every page")
         return
-    torch.set_num_threads(
-        1
-    )  # with another program on the second core, two threads of small operations wait for each other
+    # with another program on the second core, two threads of small operations wait for each other
+    torch.set_num_threads(1)
     for name, make in PAGES.items():
         if given.what in ("all", name):
             make(given)

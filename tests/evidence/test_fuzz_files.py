@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from finflow.errors import FinflowError
 from scripts.evidence import fuzz_files
 from scripts.evidence.fuzz_files import KINDS, Outcome, file_name, fuzz_kind, fuzz_missing, fuzz_table
+from scripts.evidence.fuzz_mutations import npz_changed
 from scripts.evidence.fuzz_readers import Reader
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
@@ -96,3 +100,12 @@ def test_every_kind_has_a_file_of_its_own() -> None:
     names = [file_name(kind) for kind in KINDS]
     assert len(set(names)) == len(names)
     assert file_name("CSV: prices, one row an asset") == "fuzzing-csv-prices-one-row-an-asset.json"
+
+
+def test_a_member_that_a_change_has_spoilt_can_be_changed_again() -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as made:
+        made.writestr("meta.npy", b"cut off")
+    for seed in range(60):  # each of eight kinds of changes about seven times
+        changed = npz_changed(np.random.default_rng(seed), stream.getvalue())
+        assert zipfile.is_zipfile(io.BytesIO(changed))

@@ -268,6 +268,8 @@ def test_a_sum_is_read_from_one_line() -> None:
 
 
 def test_the_built_in_reward_alone_needs_no_sum() -> None:
-    """Then the ledger's own log return is the reward; with a weight of zero there is a sum, which is nothing."""
-    assert named_rewards(ObjectivesConfig(), 4) is None
-    assert named_rewards(ObjectivesConfig(rewards=[{"name": "builtin", "weight": 0.5}]), 4) is None
+    """Alone, whatever its weight, it is what the ledger computes; beside another reward it is part of a sum."""
+    for weight in (1.0, 0.5):
+        assert named_rewards(ObjectivesConfig(rewards=[{"name": "builtin", "weight": weight}]), 4) is None
+    both = ObjectivesConfig(rewards=[{"name": "builtin"}, {"name": "ranking"}], ranking={"k": 2})
+    assert named_rewards(both, 4) is not None
