@@ -97,53 +97,6 @@ def test_bellman_target_bootstraps_at_truncation_but_not_at_termination() -> Non
     assert target.tolist() == pytest.approx([10.0, 1.0])
 
 
-def test_pinball_loss_equals_the_unfused_formula_and_its_gradient() -> None:
-    quantiles, samples = normal(2, 5, 8).requires_grad_(), normal(2, 5, 6, seed=1)
-    levels = ((torch.arange(8, dtype=torch.float64) + 0.5) / 8)[:, None]
-    difference = samples.unsqueeze(-2) - quantiles.unsqueeze(-1)
-    width = 0.05
-    size = difference.abs()
-    huber = torch.where(size <= width, 0.5 * difference**2, width * (size - 0.5 * width)) / width
-    direct = ((levels - (difference < 0).double()).abs() * huber).mean(dim=(1, 2, 3)).sum()
-    fused = losses.pinball_loss(quantiles, samples, width)
-    assert fused.item() == pytest.approx(direct.item(), rel=1e-12)
-    (expected,) = torch.autograd.grad(direct, quantiles)
-    (found,) = torch.autograd.grad(fused, quantiles)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
-    assert torch.autograd.gradcheck(lambda q: losses.pinball_loss(q, samples, width), quantiles)
-
-
-def test_pinball_loss_learns_the_quantiles_of_its_samples() -> None:
-    samples = torch.sort(normal(1, 1, 2000)).values
-    quantiles = torch.zeros(1, 1, 8, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.Adam([quantiles], lr=0.02)
-    for _ in range(600):
-        optimiser.zero_grad()
-        losses.pinball_loss(quantiles, samples).backward()
-        optimiser.step()
-    expected = np.quantile(samples.numpy().ravel(), (np.arange(8) + 0.5) / 8)
-    # Huber smoothing within 0.05 and a constant step move a quantile by a few hundredths
-    np.testing.assert_allclose(quantiles.detach().numpy().ravel(), expected, atol=0.05)
-
-
-def test_pinball_loss_converges_to_the_quantiles_of_a_skewed_law() -> None:
-    # fresh draws of an exponential at every step, as targets are in learning; its quantiles are -log(1 - level)
-    generator = torch.Generator().manual_seed(0)
-    quantiles = torch.ones(1, 1, 8, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.Adam([quantiles], lr=0.05)
-    rates = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.995)
-    for _ in range(1200):
-        samples = -torch.rand(1, 1, 500, generator=generator, dtype=torch.float64).log()
-        optimiser.zero_grad()
-        losses.pinball_loss(quantiles, samples, width=0.005).backward()
-        optimiser.step()
-        rates.step()
-    levels = (np.arange(8) + 0.5) / 8
-    # a quantile from n draws errs by sqrt(level (1 - level) / n) / density; some hundred steps are averaged
-    error = np.sqrt(levels / (1.0 - levels) / (500 * 100))
-    assert (np.abs(quantiles.detach().numpy().ravel() + np.log(1.0 - levels)) < 4.0 * error + 0.005).all()
-
-
 def test_truncation_is_switched_on_gradually_and_only_lowers_values() -> None:
     mean, spread = normal(2, 6), normal(2, 6, 8, seed=1)
     spread = spread - spread.mean(dim=-1, keepdim=True)

@@ -11,7 +11,8 @@ from torch import nn
 from finflow.agent.batch import Batch
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
-from finflow.agent.losses.losses import mean_loss, pinball_loss
+from finflow.agent.losses.losses import mean_loss
+from finflow.agent.losses.pinball import pinball_loss
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape
 from finflow.config import BCellConfig
 

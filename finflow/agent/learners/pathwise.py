@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from finflow.agent.losses.losses import pinball_loss
+from finflow.agent.losses.pinball import pinball_loss
 from finflow.agent.networks.critic import Valuation
 
 

@@ -7,17 +7,16 @@ termination flag, E critics, B transitions, P proposals, n quantiles, K weights.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from finflow.agent.batch import Batch
+from finflow.agent.losses.pinball import pinball_loss
 
 ADVANTAGE_WEIGHT_LIMIT = 100.0
 TD3BC_ALPHA = 2.5
-PINBALL_WIDTH = 0.05
 
 
 def expectile_loss(target: Tensor, value: Tensor, expectile: float) -> Tensor:
@@ -185,73 +184,6 @@ def mean_loss(mean: Tensor, target: Tensor) -> Tensor:
     target : Tensor, (B,)
     """
     return (mean - target).square().mean(dim=1).sum()
-
-
-def pinball_loss(quantiles: Tensor, samples: Tensor, width: float = PINBALL_WIDTH) -> Tensor:
-    """Quantile loss of every quantile against every sample, smoothed within ``width``.
-
-    Parameters
-    ----------
-    quantiles : Tensor, (E, B, n)
-        At the levels (i - 1/2) / n.
-    samples : Tensor, (E, B, n')
-        Of the target distribution.
-    width : float
-        Huber width; a wide one learns expectiles, so it is a small part of a typical error.
-
-    Returns
-    -------
-    Tensor, ()
-        ``sum_E mean_B mean_i mean_j |tau_i - 1(u < 0)| * huber(u) / width``, ``u = sample_j - quantile_i``: the
-        mean over i, where the paper sums, so that the number of quantiles does not change the step.
-
-    References
-    ----------
-    Dabney et al. (2018), Distributional Reinforcement Learning with Quantile Regression, equation 10.
-    """
-    loss: Tensor = _Pinball.apply(quantiles, samples, width)  # type: ignore[no-untyped-call]
-    return loss
-
-
-class _Pinball(torch.autograd.Function):
-    """The pairwise loss without its pairs, which would cost as much as all matrix products of an update.
-
-    The loss of a quantile q is quadratic in the samples within the width of q and linear in the others. With the
-    samples sorted, counts a, b, c of those up to q, up to q + width and below q - width, and running sums of the
-    samples and of their squares, both parts are differences of running sums; and so is the slope.
-    """
-
-    @staticmethod
-    def forward(context: Any, quantiles: Tensor, samples: Tensor, width: float) -> Tensor:
-        _, batch, count = quantiles.shape
-        levels = (torch.arange(count, device=quantiles.device, dtype=quantiles.dtype) + 0.5) / count
-        middle = samples.mean(dim=-1, keepdim=True)  # sums of squares of small numbers lose nothing in float32
-        ordered, q = (samples - middle).sort(dim=-1).values, (quantiles - middle).contiguous()
-        sums = functional.pad(ordered.cumsum(dim=-1), (1, 0))
-        squares = functional.pad(ordered.square().cumsum(dim=-1), (1, 0))
-        a = torch.searchsorted(ordered, q, right=True)
-        b = torch.searchsorted(ordered, q + width, right=True)
-        c = torch.searchsorted(ordered, q - width)
-        counts = (b - a, a - c, samples.shape[-1] - b, c)
-        n_above, n_below, n_far, n_far_below = (number.to(q.dtype) for number in counts)
-        sum_a, sum_b, sum_c = (sums.gather(-1, place) for place in (a, b, c))
-        square_a, square_b, square_c = (squares.gather(-1, place) for place in (a, b, c))
-        above, below = sum_b - sum_a - n_above * q, sum_a - sum_c - n_below * q  # sums of u within the width
-        square_above = square_b - square_a - 2.0 * q * (sum_b - sum_a) + n_above * q.square()
-        square_below = square_a - square_c - 2.0 * q * (sum_a - sum_c) + n_below * q.square()
-        far_above = sums[..., -1:] - sum_b - n_far * (q + 0.5 * width)
-        far_below = n_far_below * (q - 0.5 * width) - sum_c
-        loss = levels * (0.5 * square_above + width * far_above)
-        loss = loss + (1.0 - levels) * (0.5 * square_below + width * far_below)
-        slope = -levels * (above + width * n_far) - (1.0 - levels) * (below - width * n_far_below)
-        scale = 1.0 / (width * batch * count * samples.shape[-1])
-        context.save_for_backward(slope * scale)
-        return loss.sum() * scale
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (slope,) = context.saved_tensors
-        return gradient * slope, None, None
 
 
 def truncated_spread(spread: Tensor, dropped: int) -> Tensor:
