@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -67,6 +68,11 @@ def make_optimiser(
     return SkippingAdam(groups, lr=learning_rate, fused=True, decoupled_weight_decay=True)
 
 
+def parameters_of(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """All parameters of an optimiser."""
+    return [parameter for group in optimiser.param_groups for parameter in group["params"]]
+
+
 def gradient_step(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
     """Take one step down a loss.
 
@@ -88,16 +94,15 @@ def gradient_step(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm:
 
 def compute_gradients(loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
     """Set the gradients of the optimisers' parameters to those of a loss, (): the first half of `gradient_step`."""
-    for optimiser in optimisers:
-        optimiser.zero_grad(set_to_none=True)
+    for parameter in chain.from_iterable(parameters_of(optimiser) for optimiser in optimisers):
+        parameter.grad = None
     with full_precision(loss):
         loss.backward()  # type: ignore[no-untyped-call]
 
 
 def step(optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
     """Take one step along computed gradients: the second half of `gradient_step`."""
-    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    norm = nn.utils.clip_grad_norm_(parameters, gradient_norm)
+    norm = nn.utils.clip_grad_norm_(parameters_of(optimiser), gradient_norm)
     if isinstance(optimiser, SkippingAdam):
         optimiser.mark_nonfinite(norm)
     optimiser.step()

@@ -119,9 +119,13 @@ class CriticEnsemble(nn.Module):
         if with_quantiles == 0:
             mean = self.mean(hidden)
             return Valuation(mean, mean.new_zeros(ensemble, batch, 0, 0))
-        # split, not sliced: the gradient of a slice is as large as the whole, and mostly zeros
-        first, rest = hidden.split([with_quantiles, hidden.shape[2] - with_quantiles], dim=2)
-        mean = torch.cat([self.mean(first), self.mean(rest)], dim=2)
+        first = hidden
+        if with_quantiles < hidden.shape[2]:
+            # split, not sliced: the gradient of a slice is as large as the whole, and mostly zeros
+            first, rest = hidden.split([with_quantiles, hidden.shape[2] - with_quantiles], dim=2)
+            mean = torch.cat([self.mean(first), self.mean(rest)], dim=2)
+        else:
+            mean = self.mean(hidden)
         with full_precision(hidden):
             quantiles = self.quantiles(at_least_single(first).flatten(1, 2))
         return Valuation(mean, quantiles.view(ensemble, batch, with_quantiles, -1))
