@@ -51,8 +51,8 @@ N_BATCHES = 16
 OURS, MADE, D3RLPY_IQL = "ours", "ours, batches made", "d3rlpy IQL"
 PLAIN, PLAIN_MADE = "ours, no CQL", "ours, no CQL, made"
 D3RLPY_CQL, TQC, SAC = "d3rlpy CQL", "sb3-contrib TQC", "SB3 SAC"
-OFFLINE_GOALS = ((OURS, D3RLPY_IQL, 2.0), (MADE, D3RLPY_IQL, 2.0))
-ONLINE_GOALS = ((OURS, D3RLPY_CQL, 5.0), (PLAIN, TQC, 1.5), (PLAIN, SAC, 1.2))
+OFFLINE_GOALS = ((OURS, D3RLPY_IQL, 2.5), (MADE, D3RLPY_IQL, 2.5))
+ONLINE_GOALS = ((OURS, D3RLPY_CQL, 6.0), (PLAIN, TQC, 2.0), (PLAIN, SAC, 1.2))
 HINT = """peers are compared with where they are installed, each in an environment of its own:
 python -m venv d3env && d3env/bin/pip install torch==2.13.0 d3rlpy==2.8.1 gymnasium==1.0.0
 python -m venv sb3env && sb3env/bin/pip install torch==2.13.0 stable-baselines3==2.9.2 sb3-contrib==2.9.2

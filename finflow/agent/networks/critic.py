@@ -19,6 +19,7 @@ from finflow.agent.networks.layers import (
     EnsembleReadout,
     MarketEncoder,
     PortfolioHead,
+    SeenPortfolios,
     portfolio_width,
 )
 from finflow.agent.precision import at_least_single, full_precision, recomputed
@@ -113,8 +114,8 @@ class CriticEnsemble(nn.Module):
         noise: Generator | None = None,
     ) -> Valuation:
         """Value portfolios (batch, P, K) in encoded states; quantiles for the first ``with_quantiles`` of P only."""
-        head = recomputed(self.head, noise) if self.twice else self.head
-        hidden = head(encoding, states, portfolios, noise)
+        read = recomputed(self._read, noise) if self.twice else self._read
+        hidden = read(encoding, states, portfolios, noise)
         ensemble, batch = hidden.shape[:2]
         if with_quantiles == 0:
             mean = self.mean(hidden)
@@ -122,13 +123,18 @@ class CriticEnsemble(nn.Module):
         first = hidden
         if with_quantiles < hidden.shape[2]:
             # split, not sliced: the gradient of a slice is as large as the whole, and mostly zeros
-            first, rest = hidden.split([with_quantiles, hidden.shape[2] - with_quantiles], dim=2)
+            first, rest = torch.split(hidden, [with_quantiles, hidden.shape[2] - with_quantiles], dim=2)
             mean = torch.cat([self.mean(first), self.mean(rest)], dim=2)
         else:
             mean = self.mean(hidden)
         with full_precision(hidden):
             quantiles = self.quantiles(at_least_single(first).flatten(1, 2))
         return Valuation(mean, quantiles.view(ensemble, batch, with_quantiles, -1))
+
+    def _read(self, encoding: Encoding, states: States, portfolios: Tensor, noise: Generator | None) -> Tensor:
+        """Last hidden layer for portfolios (batch, P, K), (E, batch, P, d)."""
+        hidden: Tensor = self.head(encoding.state, SeenPortfolios.of(encoding, states, portfolios), noise)
+        return hidden
 
 
 class ValueNetwork(nn.Module):
@@ -150,18 +156,21 @@ class ValueNetwork(nn.Module):
 
     def forward(self, states: States) -> Tensor:
         """V, (batch,)."""
-        value: Tensor = self.own(self.encoder(states), states)
+        encoding = self.encoder(states)
+        value: Tensor = self.own(encoding.state, _seen_weights(encoding, states))
         return value
 
     def of_behaviour(self, states: States) -> Tensor:
         """V_mu, (batch,)."""
-        value: Tensor = self.behaviour(self.encoder(states).detach(), states)
+        encoding = self.encoder(states).detach()
+        value: Tensor = self.behaviour(encoding.state, _seen_weights(encoding, states))
         return value
 
     def both(self, states: States) -> tuple[Tensor, Tensor]:
         """V and V_mu, each (batch,), from one encoding."""
         encoding = self.encoder(states)
-        return self.own(encoding, states), self.behaviour(encoding.detach(), states)
+        seen = _seen_weights(encoding, states)
+        return self.own(encoding.state, seen), self.behaviour(encoding.state.detach(), seen.detach())
 
 
 class _StateHead(nn.Module):
@@ -172,7 +181,12 @@ class _StateHead(nn.Module):
         self.head = PortfolioHead(1, hidden, generator)
         self.readout = EnsembleReadout(1, portfolio_width(hidden), generator, scale=0.1)
 
-    def forward(self, encoding: Encoding, states: States) -> Tensor:
-        """The value, (batch,)."""
-        value: Tensor = self.readout(self.head(encoding, states, states.weights.unsqueeze(1)))[0, :, 0]
+    def forward(self, state: Tensor, seen: SeenPortfolios) -> Tensor:
+        """The value, (batch,), of one portfolio for each of the batch."""
+        value: Tensor = self.readout(self.head(state, seen))[0, :, 0]
         return value
+
+
+def _seen_weights(encoding: Encoding, states: States) -> SeenPortfolios:
+    """The current portfolios of states, as ones to hold on to."""
+    return SeenPortfolios.of(encoding, states, states.weights.unsqueeze(1))

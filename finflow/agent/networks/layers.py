@@ -228,12 +228,43 @@ def first_layer(weight: Tensor, from_market: EnsembleLinear, states: States) -> 
     return (hidden + market.unsqueeze(2)).relu_()
 
 
-class PortfolioHead(nn.Module):
-    """E heads that read portfolios in encoded states: many portfolios for one encoding.
+class SeenPortfolios(NamedTuple):
+    """Portfolios as networks read them in encoded states; no parameter but the encoders' is in them.
 
     A portfolio is seen as its exposures, sums over assets of weight times embedding, and five facts: cash,
-    turnover from the current weights, concentration, and the squares of turnover and cash. What all portfolios of
-    a state share, the current portfolio among it, is computed once.
+    turnover from the current weights, concentration, and the squares of turnover and cash.
+
+    Attributes
+    ----------
+    portfolios : Tensor, (E, batch, P, exposures + 5)
+    held : Tensor, (E, batch, exposures + 5)
+        The current portfolio, with cash, concentration and the state of the reward: what all P portfolios of a state
+        share.
+    """
+
+    portfolios: Tensor
+    held: Tensor
+
+    @classmethod
+    def of(cls, encoding: Encoding, states: States, portfolios: Tensor) -> SeenPortfolios:
+        """See portfolios (batch, P, K) to move to in encoded states."""
+        ensemble, groups = encoding.state.shape[:2]
+        batch, count = portfolios.shape[:2]
+        seen_portfolios = torch.cat([states.weights.unsqueeze(1), portfolios], dim=1)
+        risky = seen_portfolios[..., :-1].reshape(groups, -1, portfolios.shape[-1] - 1)
+        all_exposures = torch.matmul(risky, encoding.assets).view(ensemble, batch, 1 + count, -1)
+        current, exposures = torch.tensor_split(all_exposures, [1], dim=2)
+        facts = portfolio_facts(states, portfolios).expand(ensemble, -1, -1, -1)
+        of_state = state_facts(states).expand(ensemble, -1, -1)
+        return cls(torch.cat([exposures, facts], dim=-1), torch.cat([current.squeeze(2), of_state], dim=-1))
+
+    def detach(self) -> SeenPortfolios:
+        """The same numbers without gradients."""
+        return SeenPortfolios(self.portfolios.detach(), self.held.detach())
+
+
+class PortfolioHead(nn.Module):
+    """E heads that read portfolios in encoded states: many portfolios for one encoding.
 
     Parameters
     ----------
@@ -253,16 +284,14 @@ class PortfolioHead(nn.Module):
         self.from_held = EnsembleLinear(ensemble, exposures + N_STATE_FACTS, width, generator, bias=False)
         self.second = EnsembleLinear(ensemble, width, width, generator)
 
-    def forward(self, encoding: Encoding, states: States, portfolios: Tensor, noise: Generator | None = None) -> Tensor:
+    def forward(self, state: Tensor, seen: SeenPortfolios, noise: Generator | None = None) -> Tensor:
         """Read portfolios in states.
 
         Parameters
         ----------
-        encoding : Encoding
-            Of ``states``.
-        states : States
-        portfolios : Tensor, (batch, P, K)
-            P portfolios to move to in each state.
+        state : Tensor, (E, groups, H)
+            Embeddings of the markets, each for the same number of consecutive portfolios.
+        seen : SeenPortfolios
         noise : Generator, optional
             For dropout.
 
@@ -271,31 +300,23 @@ class PortfolioHead(nn.Module):
         Tensor, (E, batch, P, d)
             The last hidden layer.
         """
-        ensemble, groups = encoding.state.shape[:2]
-        batch, count = portfolios.shape[:2]
-        seen_portfolios = torch.cat([states.weights.unsqueeze(1), portfolios], dim=1)
-        risky = seen_portfolios[..., :-1].reshape(groups, -1, portfolios.shape[-1] - 1)
-        all_exposures = torch.matmul(risky, encoding.assets).view(ensemble, batch, 1 + count, -1)
-        current, exposures = torch.tensor_split(all_exposures, [1], dim=2)
-        facts = portfolio_facts(states, portfolios).expand(ensemble, -1, -1, -1)
-        seen = torch.cat([exposures, facts], dim=-1).flatten(1, 2)
-        first = self.from_portfolio(seen).view(ensemble, batch, count, -1)
-        first = (first + self._from_state(encoding, states, current.squeeze(2)).unsqueeze(2)).flatten(1, 2)
+        ensemble, batch, count = seen.portfolios.shape[:3]
+        first = self.from_portfolio(seen.portfolios.flatten(1, 2)).view(ensemble, batch, count, -1)
+        shared: Tensor = self.from_state(state)
+        if batch > state.shape[1]:
+            shared = shared.repeat_interleave(batch // state.shape[1], dim=1)
+        shared = shared + self.from_held(seen.held)
+        first = (first + shared.unsqueeze(2)).flatten(1, 2)
         first = dropout(normalised(first).relu_(), self.dropout_rate, noise)
         second: Tensor = self.second(first)
         return second.relu_().view(ensemble, batch, count, -1)
 
-    def _from_state(self, encoding: Encoding, states: States, current: Tensor) -> Tensor:
-        """The part of the first layer that all portfolios share, (E, batch, d); ``current`` are exposures."""
-        weights = states.weights
-        concentration = weights[:, :-1].square().sum(-1, keepdim=True)
-        facts = torch.cat([weights[:, -1:], concentration, states.reward_state], dim=-1)
-        facts = facts.expand(current.shape[0], -1, -1)
-        from_state: Tensor = self.from_state(encoding.state)
-        if states.group_size > 1:
-            from_state = from_state.repeat_interleave(states.group_size, dim=1)
-        from_held: Tensor = self.from_held(torch.cat([current, facts], dim=-1))
-        return from_state + from_held
+
+def state_facts(states: States) -> Tensor:
+    """Facts of the current portfolio, (batch, 5): cash, concentration and the state of the reward."""
+    weights = states.weights
+    concentration = weights[:, :-1].square().sum(-1, keepdim=True)
+    return torch.cat([weights[:, -1:], concentration, states.reward_state], dim=-1)
 
 
 def portfolio_facts(states: States, portfolios: Tensor) -> Tensor:
