@@ -9,7 +9,7 @@ import torch
 
 from finflow.agent.batch import States
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, ValueNetwork
-from finflow.agent.networks.layers import EnsembleLinear
+from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 
 MakeStates = Callable[[int, int, int], States]
@@ -32,6 +32,29 @@ def test_an_ensemble_equals_its_members_one_by_one() -> None:
         layer.bias.copy_(torch.randn(3, 1, 2, generator=generator()))
         expected = torch.stack([rows @ layer.weight[e] + layer.bias[e] for e in range(3)])
         torch.testing.assert_close(layer(rows), expected)
+
+
+def test_a_readout_equals_its_members_one_by_one() -> None:
+    readout = EnsembleReadout(3, 5, generator())
+    hidden = torch.randn(3, 7, 2, 5, generator=generator())
+    with torch.no_grad():
+        readout.bias.copy_(torch.randn(3, 1, 1, generator=generator()))
+        expected = torch.stack([hidden[e] @ readout.weight[e, 0, 0] + readout.bias[e] for e in range(3)])
+        torch.testing.assert_close(readout(hidden), expected)
+
+
+def test_a_readout_has_its_first_and_second_derivatives() -> None:
+    # its products are written by hand; a trust region differentiates them twice
+    readout = EnsembleReadout(2, 4, generator()).double()
+    hidden = torch.randn(2, 3, 2, 4, generator=generator(), dtype=torch.float64, requires_grad=True)
+
+    def squared(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        read: torch.Tensor = torch.func.functional_call(readout, {"weight": weight}, (rows,))
+        return read.square()
+
+    weight = readout.weight.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(squared, (hidden, weight))
+    assert torch.autograd.gradgradcheck(squared, (hidden, weight))
 
 
 def test_permuting_the_assets_permutes_the_policy(shape: NetworkShape, make_states: MakeStates) -> None:
