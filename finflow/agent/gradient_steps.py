@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import Any
 
 import torch
@@ -73,6 +72,12 @@ def parameters_of(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimiser.param_groups for parameter in group["params"]]
 
 
+def clear_gradients(optimiser: torch.optim.Optimizer) -> None:
+    """Drop the gradients of an optimiser's parameters: ``zero_grad`` without its hooks, which take longer."""
+    for parameter in parameters_of(optimiser):
+        parameter.grad = None
+
+
 def gradient_step(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
     """Take one step down a loss.
 
@@ -94,8 +99,8 @@ def gradient_step(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm:
 
 def compute_gradients(loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
     """Set the gradients of the optimisers' parameters to those of a loss, (): the first half of `gradient_step`."""
-    for parameter in chain.from_iterable(parameters_of(optimiser) for optimiser in optimisers):
-        parameter.grad = None
+    for optimiser in optimisers:
+        clear_gradients(optimiser)
     with full_precision(loss):
         loss.backward()  # type: ignore[no-untyped-call]
 
@@ -111,7 +116,7 @@ def step(optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
 
 def tune(optimiser: SkippingAdam, loss: Tensor) -> None:
     """Take one step of a coefficient down its own loss, (); gradients are not clipped."""
-    optimiser.zero_grad(set_to_none=True)
+    clear_gradients(optimiser)
     loss.backward()  # type: ignore[no-untyped-call]
     optimiser.mark_nonfinite(loss)
     optimiser.step()

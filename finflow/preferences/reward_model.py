@@ -18,9 +18,9 @@ from finflow.agent.networks.layers import (
     Encoding,
     EnsembleLinear,
     EnsembleReadout,
+    HeadInputs,
     MarketEncoder,
     PortfolioHead,
-    SeenPortfolios,
     portfolio_width,
 )
 
@@ -94,7 +94,7 @@ class RewardModel(nn.Module):
     def score(self, encoding: Encoding, assets: Tensor, market: Tensor, decisions: ScoredDecisions) -> Tensor:
         """Scores of decisions in encoded markets, one a decision, (members, batch), in log odds before calibration."""
         states = states_holding(assets, market, decisions.held)
-        hidden = self.head(encoding.state, SeenPortfolios.of(encoding, states, decisions.filled.unsqueeze(1)))
+        hidden = self.head(encoding.state, HeadInputs.of(encoding, states, decisions.filled.unsqueeze(1)))
         facts = self.outcomes(decisions)
         rows = self.outcome(facts).relu().unsqueeze(2)
         direct = facts.expand(self.members, -1, -1).unsqueeze(2)

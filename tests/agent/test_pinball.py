@@ -73,7 +73,7 @@ def test_pinball_loss_converges_to_the_quantiles_of_a_skewed_law() -> None:
 def test_the_compiled_loop_has_the_bits_of_the_tensor_operations(
     counts: tuple[int, int, int, int], scale: float, kind: torch.dtype, seed: int
 ) -> None:
-    # counts could differ at ties, of samples with each other and with quantiles; denormal numbers are zero in both
+    # counts could differ where samples tie with each other or with a quantile; denormal numbers are zero in both
     critics, batch, n_quantiles, n_samples = counts
     quantiles = (normal(critics, batch, n_quantiles, seed=seed) * scale).to(kind)
     samples = (normal(critics, batch, n_samples, seed=seed + 1) * scale).to(kind)
@@ -85,6 +85,14 @@ def test_the_compiled_loop_has_the_bits_of_the_tensor_operations(
         expected = tensor_losses(quantiles, ordered, levels, 0.05)
         found = compiled_losses(quantiles, ordered, levels, 0.05)
     for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_compiled_loop_takes_quantiles_in_any_layout() -> None:
+    quantiles, ordered = normal(8, 3, 2).transpose(0, 2), normal(2, 3, 5, seed=1).sort(dim=-1).values
+    levels = (torch.arange(8, dtype=torch.float64) + 0.5) / 8
+    found = compiled_losses(quantiles, ordered, levels, 0.05)
+    for mine, theirs in zip(found, tensor_losses(quantiles.contiguous(), ordered, levels, 0.05), strict=True):
         assert torch.equal(mine, theirs)
 
 

@@ -1,10 +1,10 @@
-"""Pinball loss of quantiles against samples, without the pairs of both.
+"""Pinball loss of quantiles against samples.
 
 The loss of a quantile q is quadratic in the samples within the width of q and linear in the others. With the samples
 sorted, counts of those up to q, up to q + width and below q - width, and running sums of the samples and of their
-squares, both parts are differences of running sums; and so is the slope. All pairs would cost as much as the matrix
-products of an update. On a processor one compiled loop computes what some fifty tensor operations compute on another
-device, to the same bits.
+squares, both parts are differences of running sums; and so is the slope. No array of all pairs is formed, which would
+cost as much as the matrix products of an update. On the CPU one compiled loop does what takes some fifty tensor
+operations elsewhere, to the same bits.
 
 References
 ----------
@@ -19,11 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from finflow.compiled_function import compiled_function
 
 PINBALL_WIDTH = 0.05
+COMPILED_TYPES = (torch.float32, torch.float64)
 
 Numbers = NDArray[np.floating[Any]]
 
@@ -51,7 +53,7 @@ def pinball_loss(quantiles: Tensor, samples: Tensor, width: float = PINBALL_WIDT
 
 
 class _Pinball(torch.autograd.Function):
-    """The loss with its gradient for the quantiles, computed beside it."""
+    """The loss, and its gradient for the quantiles."""
 
     @staticmethod
     def forward(context: Any, quantiles: Tensor, samples: Tensor, width: float) -> Tensor:
@@ -59,13 +61,15 @@ class _Pinball(torch.autograd.Function):
         middle = samples.mean(dim=-1, keepdim=True)  # sums of squares of small numbers lose nothing in float32
         ordered, q = (samples - middle).sort(dim=-1).values, (quantiles - middle).contiguous()
         levels = (torch.arange(count, device=q.device, dtype=q.dtype) + 0.5) / count
-        compute = compiled_losses if q.device.type == "cpu" else tensor_losses
+        is_compiled = q.device.type == "cpu" and q.dtype == ordered.dtype and q.dtype in COMPILED_TYPES
+        compute = compiled_losses if is_compiled else tensor_losses
         loss, slope = compute(q, ordered, levels, width)
         scale = 1.0 / (width * batch * count * samples.shape[-1])
         context.save_for_backward(slope * scale)
         return loss.sum() * scale
 
     @staticmethod
+    @once_differentiable
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = context.saved_tensors
         return gradient * slope, None, None
@@ -107,8 +111,8 @@ def tensor_losses(q: Tensor, ordered: Tensor, levels: Tensor, width: float) -> t
 
 
 def compiled_losses(q: Tensor, ordered: Tensor, levels: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """The same as `tensor_losses`, to the same bits, by one compiled loop on the processor."""
-    loss, slope = torch.empty_like(q), torch.empty_like(q)
+    """The same as `tensor_losses`, to the same bits, by one compiled loop on the CPU."""
+    loss, slope = (torch.empty(q.shape, dtype=q.dtype) for _ in range(2))
     flat_q, flat_ordered, flat_loss, flat_slope = (
         tensor.detach().reshape(-1, tensor.shape[-1]).numpy() for tensor in (q, ordered, loss, slope)
     )
@@ -118,7 +122,7 @@ def compiled_losses(q: Tensor, ordered: Tensor, levels: Tensor, width: float) ->
     return loss, slope
 
 
-@compiled_function(error_model="numpy", nogil=True)
+@compiled_function(nogil=True)
 def _fill_losses(
     q: Numbers, ordered: Numbers, loss: Numbers, slope: Numbers, levels: Numbers, constants: Numbers, counts: Numbers
 ) -> None:
@@ -151,7 +155,7 @@ def _fill_losses(
             square_below = squares[a] - squares[c] - two * point * behind + n_below * squared
             far_above = sums[n_samples] - sums[b] - n_far * (point + half_width)
             far_below = n_far_below * (point - half_width) - sums[c]
-            over, under = levels[i], one - levels[i]
-            loss[row, i] = over * (half * square_above + width * far_above)
-            loss[row, i] += under * (half * square_below + width * far_below)
-            slope[row, i] = -over * (above + width * n_far) - under * (below - width * n_far_below)
+            level, rest = levels[i], one - levels[i]
+            loss[row, i] = level * (half * square_above + width * far_above)
+            loss[row, i] += rest * (half * square_below + width * far_below)
+            slope[row, i] = -level * (above + width * n_far) - rest * (below - width * n_far_below)

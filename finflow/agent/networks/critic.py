@@ -17,9 +17,9 @@ from finflow.agent.networks.layers import (
     Encoding,
     EnsembleLinear,
     EnsembleReadout,
+    HeadInputs,
     MarketEncoder,
     PortfolioHead,
-    SeenPortfolios,
     portfolio_width,
 )
 from finflow.agent.precision import at_least_single, full_precision, recomputed
@@ -113,7 +113,15 @@ class CriticEnsemble(nn.Module):
         with_quantiles: int = 1,
         noise: Generator | None = None,
     ) -> Valuation:
-        """Value portfolios (batch, P, K) in encoded states; quantiles for the first ``with_quantiles`` of P only."""
+        """Value portfolios (batch, P, K) in encoded states; quantiles for the first ``with_quantiles`` of P only.
+
+        Raises
+        ------
+        ValueError
+            If quantiles are asked for more portfolios than there are.
+        """
+        if with_quantiles > portfolios.shape[1]:
+            raise ValueError(f"quantiles of {with_quantiles} portfolios cannot be had of {portfolios.shape[1]}")
         read = recomputed(self._read, noise) if self.twice else self._read
         hidden = read(encoding, states, portfolios, noise)
         ensemble, batch = hidden.shape[:2]
@@ -133,7 +141,7 @@ class CriticEnsemble(nn.Module):
 
     def _read(self, encoding: Encoding, states: States, portfolios: Tensor, noise: Generator | None) -> Tensor:
         """Last hidden layer for portfolios (batch, P, K), (E, batch, P, d)."""
-        hidden: Tensor = self.head(encoding.state, SeenPortfolios.of(encoding, states, portfolios), noise)
+        hidden: Tensor = self.head(encoding.state, HeadInputs.of(encoding, states, portfolios), noise)
         return hidden
 
 
@@ -157,20 +165,20 @@ class ValueNetwork(nn.Module):
     def forward(self, states: States) -> Tensor:
         """V, (batch,)."""
         encoding = self.encoder(states)
-        value: Tensor = self.own(encoding.state, _seen_weights(encoding, states))
+        value: Tensor = self.own(encoding.state, _current_inputs(encoding, states))
         return value
 
     def of_behaviour(self, states: States) -> Tensor:
         """V_mu, (batch,)."""
         encoding = self.encoder(states).detach()
-        value: Tensor = self.behaviour(encoding.state, _seen_weights(encoding, states))
+        value: Tensor = self.behaviour(encoding.state, _current_inputs(encoding, states))
         return value
 
     def both(self, states: States) -> tuple[Tensor, Tensor]:
         """V and V_mu, each (batch,), from one encoding."""
         encoding = self.encoder(states)
-        seen = _seen_weights(encoding, states)
-        return self.own(encoding.state, seen), self.behaviour(encoding.state.detach(), seen.detach())
+        inputs = _current_inputs(encoding, states)
+        return self.own(encoding.state, inputs), self.behaviour(encoding.state.detach(), inputs.detach())
 
 
 class _StateHead(nn.Module):
@@ -181,12 +189,12 @@ class _StateHead(nn.Module):
         self.head = PortfolioHead(1, hidden, generator)
         self.readout = EnsembleReadout(1, portfolio_width(hidden), generator, scale=0.1)
 
-    def forward(self, state: Tensor, seen: SeenPortfolios) -> Tensor:
+    def forward(self, state: Tensor, inputs: HeadInputs) -> Tensor:
         """The value, (batch,), of one portfolio for each of the batch."""
-        value: Tensor = self.readout(self.head(state, seen))[0, :, 0]
+        value: Tensor = self.readout(self.head(state, inputs))[0, :, 0]
         return value
 
 
-def _seen_weights(encoding: Encoding, states: States) -> SeenPortfolios:
-    """The current portfolios of states, as ones to hold on to."""
-    return SeenPortfolios.of(encoding, states, states.weights.unsqueeze(1))
+def _current_inputs(encoding: Encoding, states: States) -> HeadInputs:
+    """Inputs of a head for the current portfolio of each state."""
+    return HeadInputs.of(encoding, states, states.weights.unsqueeze(1))

@@ -109,22 +109,27 @@ class EnsembleReadout(nn.Module):
 class _RowsTimesVector(torch.autograd.Function):
     """Products of rows (E, rows, inputs) with one vector (E, inputs, 1) each, (E, 1, rows).
 
-    Kernels for products of matrices with a single column are several times slower than those for a single row, and than
-    a multiplication where each product is one number: each of the three products is written as the faster kind.
+    On a CPU a product with a matrix of one column is several times slower than with a matrix of one row. The product
+    and the vector's gradient are therefore written with one row, and the rows' gradient as an elementwise product.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(context: Any, rows: Tensor, vector: Tensor) -> Tensor:
-        context.save_for_backward(rows, vector)
+    def forward(rows: Tensor, vector: Tensor) -> Tensor:
         return torch.bmm(vector.transpose(1, 2), rows.transpose(1, 2))
+
+    @staticmethod
+    def setup_context(context: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        context.save_for_backward(*inputs)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         rows, vector = context.saved_tensors
-        of_rows, of_vector = context.needs_input_grad
+        rows_need_it, vector_needs_it = context.needs_input_grad
         return (
-            gradient.transpose(1, 2) * vector.transpose(1, 2) if of_rows else None,
-            torch.bmm(gradient, rows).transpose(1, 2) if of_vector else None,
+            gradient.transpose(1, 2) * vector.transpose(1, 2) if rows_need_it else None,
+            torch.bmm(gradient, rows).transpose(1, 2) if vector_needs_it else None,
         )
 
 
@@ -228,39 +233,39 @@ def first_layer(weight: Tensor, from_market: EnsembleLinear, states: States) -> 
     return (hidden + market.unsqueeze(2)).relu_()
 
 
-class SeenPortfolios(NamedTuple):
-    """Portfolios as networks read them in encoded states; no parameter but the encoders' is in them.
+class HeadInputs(NamedTuple):
+    """Inputs of a `PortfolioHead`, which depend on the encoders' parameters and on none of the head's.
 
-    A portfolio is seen as its exposures, sums over assets of weight times embedding, and five facts: cash,
+    A portfolio is represented by its exposures, sums over assets of weight times embedding, and five facts: cash,
     turnover from the current weights, concentration, and the squares of turnover and cash.
 
     Attributes
     ----------
     portfolios : Tensor, (E, batch, P, exposures + 5)
     held : Tensor, (E, batch, exposures + 5)
-        The current portfolio, with cash, concentration and the state of the reward: what all P portfolios of a state
-        share.
+        Of the current portfolio, with cash, concentration and the state of the reward: common to all P portfolios of a
+        state.
     """
 
     portfolios: Tensor
     held: Tensor
 
     @classmethod
-    def of(cls, encoding: Encoding, states: States, portfolios: Tensor) -> SeenPortfolios:
-        """See portfolios (batch, P, K) to move to in encoded states."""
+    def of(cls, encoding: Encoding, states: States, portfolios: Tensor) -> HeadInputs:
+        """Inputs for portfolios (batch, P, K) in encoded states."""
         ensemble, groups = encoding.state.shape[:2]
         batch, count = portfolios.shape[:2]
-        seen_portfolios = torch.cat([states.weights.unsqueeze(1), portfolios], dim=1)
-        risky = seen_portfolios[..., :-1].reshape(groups, -1, portfolios.shape[-1] - 1)
+        with_current = torch.cat([states.weights.unsqueeze(1), portfolios], dim=1)
+        risky = with_current[..., :-1].reshape(groups, -1, portfolios.shape[-1] - 1)
         all_exposures = torch.matmul(risky, encoding.assets).view(ensemble, batch, 1 + count, -1)
         current, exposures = torch.tensor_split(all_exposures, [1], dim=2)
         facts = portfolio_facts(states, portfolios).expand(ensemble, -1, -1, -1)
         of_state = state_facts(states).expand(ensemble, -1, -1)
         return cls(torch.cat([exposures, facts], dim=-1), torch.cat([current.squeeze(2), of_state], dim=-1))
 
-    def detach(self) -> SeenPortfolios:
+    def detach(self) -> HeadInputs:
         """The same numbers without gradients."""
-        return SeenPortfolios(self.portfolios.detach(), self.held.detach())
+        return HeadInputs(self.portfolios.detach(), self.held.detach())
 
 
 class PortfolioHead(nn.Module):
@@ -284,14 +289,14 @@ class PortfolioHead(nn.Module):
         self.from_held = EnsembleLinear(ensemble, exposures + N_STATE_FACTS, width, generator, bias=False)
         self.second = EnsembleLinear(ensemble, width, width, generator)
 
-    def forward(self, state: Tensor, seen: SeenPortfolios, noise: Generator | None = None) -> Tensor:
+    def forward(self, state: Tensor, inputs: HeadInputs, noise: Generator | None = None) -> Tensor:
         """Read portfolios in states.
 
         Parameters
         ----------
         state : Tensor, (E, groups, H)
-            Embeddings of the markets, each for the same number of consecutive portfolios.
-        seen : SeenPortfolios
+            Embeddings of the markets: batch / groups consecutive states share each.
+        inputs : HeadInputs
         noise : Generator, optional
             For dropout.
 
@@ -300,12 +305,12 @@ class PortfolioHead(nn.Module):
         Tensor, (E, batch, P, d)
             The last hidden layer.
         """
-        ensemble, batch, count = seen.portfolios.shape[:3]
-        first = self.from_portfolio(seen.portfolios.flatten(1, 2)).view(ensemble, batch, count, -1)
+        ensemble, batch, count = inputs.portfolios.shape[:3]
+        first = self.from_portfolio(inputs.portfolios.flatten(1, 2)).view(ensemble, batch, count, -1)
         shared: Tensor = self.from_state(state)
         if batch > state.shape[1]:
             shared = shared.repeat_interleave(batch // state.shape[1], dim=1)
-        shared = shared + self.from_held(seen.held)
+        shared = shared + self.from_held(inputs.held)
         first = (first + shared.unsqueeze(2)).flatten(1, 2)
         first = dropout(normalised(first).relu_(), self.dropout_rate, noise)
         second: Tensor = self.second(first)
