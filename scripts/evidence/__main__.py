@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("what", nargs="?", choices=["all", *PAGES], default="all", metavar="PAGE", help="one page")
     parser.add_argument("--retrain", type=int, default=20, metavar="N", help="nulls: demo trainings on N null markets")
-    parser.add_argument("--seeds", type=_count, default=5, help="seeds of the guard's trainings and others that say so")
+    parser.add_argument("--seeds", type=_count, default=3, help="seeds of most trainings")
     parser.add_argument("--kills", type=_count, default=50, metavar="N", help="kills: of the process")
     parser.add_argument("--mutants", type=_count, default=mutation.MUTANTS, metavar="N", help="mutation: of the sample")
     parser.add_argument("--markets", action="store_true", help="generalisation: read the test windows of other markets")
@@ -339,14 +339,14 @@ def make_replication(given: argparse.Namespace) -> None:
 def make_rollouts(given: argparse.Namespace) -> None:
     """Scores and evidence out of fold of learning from exact rollouts, with controls and on later years."""
     results = run_missing(rollouts.rollout_variants(PLANTED_SEEDS), KEPT, RUNS)
-    results += [json.loads(path.read_text()) for path in sorted(KEPT.glob("rollouts-nyse-*.json"))]  # no prices here
+    earlier = [json.loads(path.read_text()) for path in sorted(KEPT.glob("rollouts-nyse-*.json"))]  # no prices here
     controls = run_missing(rollout_controls.control_variants(PLANTED_SEEDS), KEPT, RUNS)
     later = run_missing(rollout_controls.later_years_variants(given.seeds), KEPT, RUNS)
     if given.sb3_python is not None:
         rollout_peers.rollout_peers(results, (str(given.sb3_python), str(SB3_MARKET)), PLANTED_SEEDS, KEPT, RUNS)
     peers = rollout_peers.kept_rollout_peers(KEPT)
     tables = [
-        rollouts.rollout_table(results),
+        rollouts.rollout_table([*results, *earlier]),
         rollout_controls.control_table(controls, results),
         rollout_peers.rollout_peers_table(results, peers),
         rollout_controls.momentum_table(controls),

@@ -33,7 +33,7 @@ from scripts.evidence.results import train_both
 from scripts.evidence.tables import half_width, markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
-PAIRS, TRIALS, FRESH = 10, 14, 3
+PAIRS, TRIALS, FRESH = 6, 14, 3
 FRESH_FROM = 1000  # seeds of the trainings that are scored
 MARGIN = 0.05  # of score, by which "no worse" may be missed
 WAYS: dict[str, dict[str, object]] = {

@@ -36,13 +36,15 @@ def test_every_market_learns_with_the_same_values() -> None:
 def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_interval() -> None:
     results = [result(kind, end, 0.9) for kind in PLANTED for end in (0.8, 0.9, 1.0)]
     results += [result("monthly", 1.0, 0.5) | {"reference": 2.0, "equal_weight": 0.77}]
+    results += [result("nyse", 1.0, 0.5) | {"reference": 0.0, "equal_weight": 1.02, "code": "0123"}]
     results += [result(kind, 1.0, confidence) for kind in NULLS for confidence in (0.0, 0.0, 0.0, 0.6)]
     page = rollout_table(results)
     assert page.count("0.80, 0.90, 1.00") == len(PLANTED)
     assert "1.10 ± 0.17 / 0.60 ± 0.17" in page  # three samples: 0.3 over the root of 3
     assert page.count("25% (1% to 81%)") == len(NULLS)  # one of four, exact binomial
     assert "| monthly | 1 | 0.77 |" in page
-    assert page.rstrip().endswith("| pretrained |")
+    assert "| nyse, code 0123 | 1 | 1.02 |" in page  # its prices are not here to make it anew
+    assert "| pretrained |" in page
 
 
 def test_the_belief_can_be_read_off_the_features(tmp_path: Path) -> None:
