@@ -77,7 +77,7 @@ def test_an_agent_reads_the_market_once_for_all_its_backtests(
     assert len(read) == len(cheap.dates)
 
 
-def test_experts_read_the_market_once_for_all_of_them(
+def test_experts_and_their_agent_read_the_market_once_for_all_of_them(
     training_data: TrainingData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy, process = ExpertPolicy(training_data.shape, torch.Generator().manual_seed(5)), training_data.process
@@ -86,7 +86,9 @@ def test_experts_read_the_market_once_for_all_of_them(
     read: list[States] = []
     read_market = policy.read_market
     monkeypatch.setattr(policy, "read_market", lambda states: (read.append(states), read_market(states))[1])
-    together = run_backtests(process, window, experts_alone(policy, CPU))
+    agent = AgentStrategy(policy, CPU)
+    agent.memo = {}
+    together = run_backtests(process, window, [agent, *experts_alone(agent)])[1:]
     assert len(read) == len(together[0].dates)
     for number, (one, same) in enumerate(zip(alone, together, strict=True)):
         assert one.explanation is not None

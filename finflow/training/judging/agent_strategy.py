@@ -102,19 +102,19 @@ class AgentStrategy:
         return {name: np.stack(values) for name, values in self._reasons.items()}
 
 
-def experts_alone(
-    policy: ExpertPolicy, device: torch.device, acting: ActingConfig | None = None
-) -> list[AgentStrategy]:
-    """Each expert as a strategy of its own, moving at the agent's trade rate; none of one head, which is the agent.
+def experts_alone(agent: AgentStrategy) -> list[AgentStrategy]:
+    """Each expert of an agent as a strategy of its own, moving at its trade rate; none of one head, which is the agent.
 
-    Over the same market, the experts read it once for all of them. They act as the agent does.
+    They act as the agent does, and share its readings of the market.
     """
+    policy = agent.policy
     if len(policy.names) == 1:
         return []
+    readings: Memo = {} if agent.memo is None else agent.memo
     experts = [
-        AgentStrategy(policy, device, f"{name} expert", expert, acting) for expert, name in enumerate(policy.names)
+        AgentStrategy(policy, agent.device, f"{name} expert", expert, agent.acting)
+        for expert, name in enumerate(policy.names)
     ]
-    readings: Memo = {}
     for one in experts:
         one.memo = readings
     return experts

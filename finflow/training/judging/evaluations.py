@@ -67,7 +67,6 @@ def evaluate_agent(
             **_preferences(checkpoint),
         },
         policy=policy,
-        acting=acting,
         training=pd.read_json(io.StringIO("\n".join(lines)), lines=True) if lines else pd.DataFrame(),
         events=None if events is None else tuple(json.loads(line) for line in events),
         sections=distance_sections(checkpoint, training_data),

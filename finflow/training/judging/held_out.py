@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
-from finflow.config import ActingConfig, Config, EnvConfig, config_hash
+from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis import attribution, decision_explanation, expert_traits
@@ -36,7 +36,7 @@ from finflow.strategies.classical import COMPARED, PatientEqualWeight, named_str
 from finflow.strategies.optimal.optimal_policy import OPTIMAL, Optimum, optimum_of
 from finflow.strategies.strategy import Strategy
 from finflow.training.data.training_data import TrainingData
-from finflow.training.judging.agent_strategy import experts_alone, gate_on, traits_on
+from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone, gate_on, traits_on
 from finflow.training.judging.explainer import Explainer
 from finflow.training.judging.reading_count import count_reading, ledger_of
 
@@ -75,8 +75,8 @@ class Subject:
         Of the judged one in the ledger of readings.
     facts : mapping
         To print with those of the market.
-    policy, acting : ExpertPolicy and ActingConfig, optional
-        Of a judged agent: its experts are backtested alone, acting as it does, and its decisions explained.
+    policy : ExpertPolicy, optional
+        Of a judged agent, whose decisions are explained.
     members : sequence of Strategy
         The agents of a judged ensemble, each deciding alone.
     training : DataFrame, optional
@@ -91,18 +91,10 @@ class Subject:
     identity: str
     facts: Mapping[str, object] = field(default_factory=dict)
     policy: ExpertPolicy | None = None
-    acting: ActingConfig | None = None
     members: Sequence[Strategy] = ()
     training: pd.DataFrame | None = None
     events: tuple[dict[str, Any], ...] | None = None
     sections: Sequence[Section] = ()
-
-    @property
-    def experts(self) -> list[Strategy]:
-        """Each expert of the judged agent, deciding alone."""
-        if self.policy is None:
-            return []
-        return [*experts_alone(self.policy, next(self.policy.parameters()).device, self.acting)]
 
 
 def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, sweeps: bool) -> EvaluationOutcome:
@@ -125,7 +117,8 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
     best, unknown = _optimum(config)
     optimal = [best.policy] if best is not None and best.policy.name not in makers else []
     strategies = [*(make() for make in makers.values()), *optimal]
-    experts, members = subject.experts, subject.members
+    judged, members = strategies[0], subject.members
+    experts = experts_alone(judged) if isinstance(judged, AgentStrategy) else []
     backtests = backtest_window(process, window, [*strategies, *experts, *members])
     played = backtests.runs[: len(strategies)]
     alone = backtests.runs[len(strategies) : len(strategies) + len(experts)]
