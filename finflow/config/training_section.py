@@ -92,7 +92,7 @@ class TrainConfig(Section):
     )
     checkpoint_interval: PositiveInt = key(100, "online episodes between checkpoints")
     checkpoint_updates: PositiveInt = key(1200, "updates between checkpoints, if that comes first")
-    validation_updates: PositiveInt = key(1000, "updates between backtests on the validation window")
+    validation_updates: PositiveInt = key(500, "updates between backtests on the validation window")
     best_by: Literal["value", "sharpe"] = key(
         "value", "criterion of the best checkpoint in validation, net of costs: mean reward or Sharpe ratio"
     )
@@ -129,7 +129,7 @@ class OfflineConfig(Section):
     )
     evaluation_updates: NonNegativeInt = key(400, "updates of fitted Q evaluation after the offline phase; 0 skips it")
     patience: NonNegativeInt = key(
-        1000, "updates without a better validation after which the phase ends early; 0 runs every epoch"
+        500, "updates without a better validation after which the phase ends early; 0 runs every epoch"
     )
     td_lambda: Share = key(0.95, "lambda of the returns that the behaviour's value is fitted to")
     decisions: FilePaths = key((), "CSV files of your own decisions, dates and weights, to learn from as well")

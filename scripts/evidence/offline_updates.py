@@ -24,6 +24,7 @@ LONGEST = "patience of 2,000 updates"
 LENGTHS: dict[str, dict[str, object]] = {
     "2 epochs": {EPOCHS: 2, PATIENCE: 0},
     "5 epochs": {EPOCHS: 5, PATIENCE: 0},
+    "patience of 500 updates": {EPOCHS: 50, PATIENCE: 500},
     "patience of 1,000 updates": {EPOCHS: 50, PATIENCE: 1000},
     LONGEST: {EPOCHS: 50, PATIENCE: 2000},
 }
