@@ -291,7 +291,7 @@ def _expectations(likelihoods: FloatArray, stay: FloatArray) -> tuple[FloatArray
     move = np.array([[stay[0], 1.0 - stay[0]], [1.0 - stay[1], stay[1]]])
     evidence = np.log(0.5 * likelihoods[0, 0] + 0.5 * likelihoods[0, 1])
     last = len(forward) - 1
-    smooth[last] = forward[last]
+    smooth[last, 0], smooth[last, 1] = forward[last, 0], forward[last, 1]
     for bar in range(last - 1, -1, -1):
         total = 0.0
         for after in range(2):

@@ -131,17 +131,21 @@ def _weighted_sums(rows: FloatArray, weights: FloatArray) -> tuple[FloatArray, F
 @compiled_function()
 def forward(densities: FloatArray, transitions: FloatArray, first: FloatArray) -> tuple[FloatArray, float]:
     """Filtered probabilities (bars, S), and the log likelihood."""
+    bars, regimes = densities.shape
     found, likelihood = np.empty_like(densities), 0.0
     predicted = first.copy()
-    for t in range(len(densities)):
-        largest = densities[t].max()
-        joint = predicted * np.exp(densities[t] - largest)
-        total = joint.sum()
+    for t in range(bars):
+        largest = _largest(densities[t])
+        total = 0.0
+        for i in range(regimes):
+            found[t, i] = predicted[i] * np.exp(densities[t, i] - largest)
+            total += found[t, i]
         likelihood += np.log(total) + largest
-        found[t] = joint / total
-        predicted[:] = 0.0
-        for i in range(len(first)):
-            for j in range(len(first)):
+        for i in range(regimes):
+            found[t, i] /= total
+            predicted[i] = 0.0
+        for i in range(regimes):
+            for j in range(regimes):
                 predicted[j] += found[t, i] * transitions[i, j]
     return found, likelihood
 
@@ -152,18 +156,35 @@ def smooth(densities: FloatArray, transitions: FloatArray, first: FloatArray) ->
     filtered, likelihood = forward(densities, transitions, first)
     bars, regimes = densities.shape
     smoothed, pairs = np.empty_like(filtered), np.zeros((regimes, regimes))
-    behind, joint = np.ones(regimes), np.empty((regimes, regimes))
-    smoothed[-1] = filtered[-1]
+    behind, ahead, joint = np.ones(regimes), np.empty(regimes), np.empty((regimes, regimes))
+    for i in range(regimes):
+        smoothed[bars - 1, i] = filtered[bars - 1, i]
     for t in range(bars - 2, -1, -1):
-        ahead = np.exp(densities[t + 1] - densities[t + 1].max()) * behind
-        total = 0.0
+        largest = _largest(densities[t + 1])
+        for j in range(regimes):
+            ahead[j] = np.exp(densities[t + 1, j] - largest) * behind[j]
+        total, reached = 0.0, 0.0
         for i in range(regimes):
+            behind[i] = 0.0
             for j in range(regimes):
                 joint[i, j] = filtered[t, i] * transitions[i, j] * ahead[j]
+                behind[i] += transitions[i, j] * ahead[j]
                 total += joint[i, j]
-        pairs += joint / total
+            reached += behind[i]
         for i in range(regimes):
-            behind[i] = (transitions[i] * ahead).sum()
-            smoothed[t, i] = joint[i].sum() / total
-        behind /= behind.sum()
+            behind[i] /= reached
+            mass = 0.0
+            for j in range(regimes):
+                pairs[i, j] += joint[i, j] / total
+                mass += joint[i, j]
+            smoothed[t, i] = mass / total
     return smoothed, pairs, likelihood
+
+
+@compiled_function()
+def _largest(values: FloatArray) -> float:
+    """Largest of one row: compiled much faster than the method of an array."""
+    largest: float = values[0]
+    for i in range(1, len(values)):
+        largest = max(largest, values[i])
+    return largest
