@@ -428,7 +428,8 @@ def _made(results: Sequence[Mapping[str, Any]]) -> str:
     """Provenance of a table."""
     seconds = [sum(result["seconds"].values()) for result in results]
     codes = ", ".join(sorted({result["code"] for result in results}))
-    return f"\nCode {codes}; {len(results)} trainings of {min(seconds):.0f} to {max(seconds):.0f} s each.\n"
+    span = f"{min(seconds):.0f} to {max(seconds):.0f} s each, {sum(seconds) / 60:.0f} minutes in all"
+    return f"\nCode {codes}; {len(results)} trainings of {span}.\n"
 
 
 if __name__ == "__main__":
