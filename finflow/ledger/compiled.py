@@ -224,10 +224,10 @@ def _limit(before: FloatArray, target: FloatArray, limits: tuple[float, float, f
             for i in range(last + 1):
                 target[i] = before[i] + share * (target[i] - before[i])
     if band > 0.0:
-        largest = 0.0
+        near = True
         for i in range(last + 1):
-            largest = max(largest, abs(target[i] - before[i]))
-        if largest <= band:
+            near = near and abs(target[i] - before[i]) <= band  # false where the target is no number
+        if near:
             _copy(before, target)
 
 

@@ -68,7 +68,7 @@ OFFLINE = tuple(
     Variant(
         f"offline-{method}",
         seeds=(0, 1, 2, 3, 4),
-        overrides={"offline.method": method, "train.offline_training_epochs": EPOCHS},
+        overrides={"offline.method": method, "train.offline_training_epochs": EPOCHS, "offline.patience": 0},
         offline_only=True,
     )
     for method in offline_methods.METHODS

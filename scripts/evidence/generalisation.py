@@ -49,6 +49,7 @@ REDUCED: dict[str, object] = {
     "features.regimes": False,
     "train.offline_episodes": 160,
     "train.offline_training_epochs": 15,
+    "offline.patience": 0,
     "train.online_episodes": 80,
     "train.validation_updates": 500,
     "train.checkpoint_updates": 2000,

@@ -53,6 +53,7 @@ SHOWN: dict[str, object] = {"features.extra": [EXPECTED_RETURNS]}
 #: slowly, held by an anchor that lets go half-way, and what it learns comes to rest.
 ONLINE_LEARNING: dict[str, object] = {
     "train.offline_training_epochs": 4,
+    "offline.patience": 0,
     "online.algorithm": "sac",
     "features.filters": "none",
     "features.regimes": False,

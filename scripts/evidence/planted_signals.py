@@ -55,6 +55,7 @@ LEARNING: dict[str, object] = {
     "market.validation_end": "2014-12-31",
     "train.offline_episodes": 1500,
     "train.offline_training_epochs": 8,
+    "offline.patience": 0,
     "train.validation_updates": 100_000,
     "offline.evaluation_updates": 0,
     "bcell.hidden_dim": 64,

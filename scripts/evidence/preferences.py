@@ -35,7 +35,7 @@ from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
 PREFIX = "preferences-"
-SEEDS = 5
+SEEDS = 3
 PAIRS, FRESH = 2_000, 20_000
 RISK_AVERSION = 5.0
 GOALS = {"share": 0.85, "ece": 0.03, "utility": 0.9}

@@ -47,6 +47,7 @@ SHORT_OFFLINE: dict[str, object] = {
     "online.algorithm": "rollouts",
     "train.offline_episodes": 50,
     "train.offline_training_epochs": 2,
+    "offline.patience": 0,
     "offline.evaluation_updates": 0,
     "train.generalisation": False,
 }
@@ -120,7 +121,7 @@ def real_variants(seeds: int, nyse: Path | None = None) -> list[Variant]:
     Parameters
     ----------
     seeds : int
-        Of trainings; the prices are the same. The embedded stocks have ten.
+        Of trainings; the prices are the same.
     nyse : Path, optional
         Prices that ``scripts/convert_relatives.py`` made of the relatives of Cover (1991).
     """

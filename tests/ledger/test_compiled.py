@@ -10,9 +10,10 @@ import pytest
 
 from finflow.compiled_function import compiled_function
 from finflow.ledger import accounting, compiled
-from finflow.ledger.constraints import Limits
+from finflow.ledger.constraints import Limits, apply_limits
 from finflow.ledger.costs import CostModel, FixedMinimum, Proportional, Scaled, SumOfCosts, proportional_rates
 
+BAND = Limits(no_trade_band=0.02)
 LIMITS = Limits(max_weight=0.4, max_turnover=0.3, no_trade_band=0.02)
 
 
@@ -51,6 +52,15 @@ def test_a_trade_has_the_same_bits_both_ways(
             found.append((before, target, *accounting.settle(before, target, costs, np.full(size, 1e6))[:3]))
     for mine, theirs in zip(*found, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_target_that_is_no_number_is_never_within_the_band() -> None:
+    """It stays what it is, to be refused later, both ways."""
+    before, target = np.array([0.3, 0.3, 0.4]), np.array([0.3, np.nan, 0.4])
+    kept = apply_limits(before[None], target[None], BAND)[0]
+    compiled._limit(before, target, (1.0, 1.0, BAND.no_trade_band), np.empty(3))
+    np.testing.assert_array_equal(target, kept)
+    assert np.isnan(target[1])
 
 
 @pytest.mark.parametrize(

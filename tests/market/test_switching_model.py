@@ -99,3 +99,11 @@ def test_the_filter_at_a_bar_is_the_same_whatever_comes_after_it() -> None:
     before, after = (model.filtered(one, everywhere(len(one))) for one in (returns, later))
     assert np.array_equal(before[:100], after[:100])
     assert not np.allclose(before[100:], after[100:])
+
+
+def test_where_no_regime_can_have_given_a_return_nothing_is_known_and_nothing_fails() -> None:
+    """The first regime is never left, and the second alone explains the bar: its density over the first's is beyond a
+    number."""
+    densities, stays = np.array([[0.0, 0.0], [-800.0, 0.0]]), np.array([[1.0, 0.0], [0.02, 0.98]])
+    found, _ = forward(densities, stays, np.array([1.0, 0.0]))
+    assert np.array_equal(found, [[1.0, 0.0], [np.nan, np.nan]], equal_nan=True)

@@ -128,7 +128,7 @@ def _weighted_sums(rows: FloatArray, weights: FloatArray) -> tuple[FloatArray, F
     return weight, sums, squares
 
 
-@compiled_function()
+@compiled_function(error_model="numpy")
 def forward(densities: FloatArray, transitions: FloatArray, first: FloatArray) -> tuple[FloatArray, float]:
     """Filtered probabilities (bars, S), and the log likelihood."""
     bars, regimes = densities.shape
@@ -150,7 +150,7 @@ def forward(densities: FloatArray, transitions: FloatArray, first: FloatArray) -
     return found, likelihood
 
 
-@compiled_function()
+@compiled_function(error_model="numpy")
 def smooth(densities: FloatArray, transitions: FloatArray, first: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     """Smoothed probabilities (bars, S), expected numbers of transitions (S, S), and the log likelihood."""
     filtered, likelihood = forward(densities, transitions, first)
