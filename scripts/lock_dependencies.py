@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOCK, CONSTRAINTS = ROOT / "requirements.lock", ROOT / "constraints.txt"
 LEFT_OUT = "torch"
-OLDEST = "3.11.9"  # Python; soupsieve has no files for the first of 3.11
+OLDEST = "3.11"  # Python
 HEAD = """\
 # Hashes of all files of the packages that the tests need, for every system and Python from 3.11 on: by `make lock`.
 # pip install --require-hashes --no-deps -r requirements.lock; torch alone comes after it, by constraints.txt.
