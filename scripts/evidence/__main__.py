@@ -114,6 +114,9 @@ def main(arguments: Sequence[str]) -> None:
         help=f"optimality, on-policy-tasks, rollouts: peers too. {HINT}",
     )
     parser.add_argument(
+        "--nyse", type=_prices, metavar="CSV", help="rollouts: prices of NYSE(O) too, by scripts/convert_relatives.py"
+    )
+    parser.add_argument(
         "--fuzz-cases", type=_count, default=fuzz_files.CASES, metavar="N", help="fuzzing: of each kind"
     )
     parser.add_argument("--fuzz-seconds", type=_count, default=10**6, metavar="S", help="fuzzing: stop after S seconds")
@@ -138,8 +141,17 @@ def _count(text: str) -> int:
 
 def _interpreter(text: str) -> Path:
     """A Python that is there: looked for now, and not after hours."""
+    return _present(text, "name the interpreter that has the peers")
+
+
+def _prices(text: str) -> Path:
+    """A file of prices that is there."""
+    return _present(text, "python scripts/convert_relatives.py writes such a file")
+
+
+def _present(text: str, advice: str) -> Path:
     if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"there is no {text}; name the interpreter that has the peers")
+        raise argparse.ArgumentTypeError(f"there is no {text}; {advice}")
     return Path(text)
 
 
@@ -339,14 +351,16 @@ def make_replication(given: argparse.Namespace) -> None:
 def make_rollouts(given: argparse.Namespace) -> None:
     """Scores and evidence out of fold of learning from exact rollouts, with controls and on later years."""
     results = run_missing(rollouts.rollout_variants(PLANTED_SEEDS), KEPT, RUNS)
-    earlier = [json.loads(path.read_text()) for path in sorted(KEPT.glob("rollouts-nyse-*.json"))]  # no prices here
+    if given.nyse is not None:
+        run_missing(rollouts.nyse_variants(given.nyse), KEPT, RUNS)
+    nyse = [json.loads(path.read_text()) for path in sorted(KEPT.glob("rollouts-nyse-*.json"))]
     controls = run_missing(rollout_controls.control_variants(PLANTED_SEEDS), KEPT, RUNS)
     later = run_missing(rollout_controls.later_years_variants(given.seeds), KEPT, RUNS)
     if given.sb3_python is not None:
         rollout_peers.rollout_peers(results, (str(given.sb3_python), str(SB3_MARKET)), PLANTED_SEEDS, KEPT, RUNS)
     peers = rollout_peers.kept_rollout_peers(KEPT)
     tables = [
-        rollouts.rollout_table([*results, *earlier]),
+        rollouts.rollout_table([*results, *nyse]),
         rollout_controls.control_table(controls, results),
         rollout_peers.rollout_peers_table(results, peers),
         rollout_controls.momentum_table(controls),

@@ -111,29 +111,34 @@ def monthly() -> dict[str, object]:
     return flatten(yaml.safe_load((ROOT / "configs" / "monthly.yaml").read_text("utf-8")))
 
 
-def real_variants(seeds: int, nyse: Path | None = None) -> list[Variant]:
-    """Real prices: embedded daily stocks, monthly portfolios and, where its file is given, NYSE(O).
+def real_variants(seeds: int) -> list[Variant]:
+    """Real prices: embedded daily stocks and monthly portfolios, with as many seeds of trainings.
 
     The monthly portfolios with the objectives of their configuration and with growth alone, which is what the edge that
-    was published for them is an edge in; NYSE(O) decided and filled at one close, as in the literature on it, and a day
-    later.
-
-    Parameters
-    ----------
-    seeds : int
-        Of trainings; the prices are the same.
-    nyse : Path, optional
-        Prices that ``scripts/convert_relatives.py`` made of the relatives of Cover (1991).
+    was published for them is an edge in.
     """
     markets: dict[str, dict[str, object]] = {
         "embedded": {},
         "monthly": monthly(),
         "monthly-growth": {**monthly(), **GROWTH},
     }
-    if nyse is not None:
-        ends = {"market.train_end": "1975-12-31", "market.validation_end": "1979-12-31"}
-        prices: dict[str, object] = {"market.source": "csv", "market.path": str(nyse), **ends}
-        markets |= {"nyse": {**prices, "env.execution_lag": 0}, "nyse-lag-1": prices}
+    return _trained_on(markets, seeds)
+
+
+def nyse_variants(prices: Path) -> list[Variant]:
+    """NYSE(O), decided and filled at one close, as in the literature on it, and a day later; one training each.
+
+    Parameters
+    ----------
+    prices : Path
+        What ``scripts/convert_relatives.py`` made of the relatives of Cover (1991).
+    """
+    ends = {"market.train_end": "1975-12-31", "market.validation_end": "1979-12-31"}
+    keys: dict[str, object] = {"market.source": "csv", "market.path": str(prices.resolve()), **ends}
+    return _trained_on({"nyse": {**keys, "env.execution_lag": 0}, "nyse-lag-1": keys}, 1)
+
+
+def _trained_on(markets: Mapping[str, Mapping[str, object]], seeds: int) -> list[Variant]:
     return [
         Variant(f"{PREFIX}{kind}", (seed,), {**SHORTER_OFFLINE, **keys}, measure=learn_real)
         for kind, keys in markets.items()

@@ -9,7 +9,7 @@ from finflow.config import load_config
 from finflow.training.data.training_data import prepare
 from scripts.evidence.belief_ceiling import ceiling_of
 from scripts.evidence.rollout_controls import control_table
-from scripts.evidence.rollouts import LOG_RETURN, NULLS, OWN, PLANTED, rollout_table, rollout_variants
+from scripts.evidence.rollouts import LOG_RETURN, NULLS, OWN, PLANTED, nyse_variants, rollout_table, rollout_variants
 
 
 def result(kind: str, end: float, confidence: float) -> dict[str, Any]:
@@ -31,6 +31,14 @@ def test_every_market_learns_with_the_same_values() -> None:
     assert all(key.startswith("market.synthetic.") for own in OWN.values() for key in own)
     seeds = {one.overrides["market.synthetic.seed"] for one in variants}
     assert len(seeds) == 2
+
+
+def test_both_trainings_of_nyse_read_the_prices_that_were_named(tmp_path: Path) -> None:
+    close, later = (one.config(0, tmp_path) for one in nyse_variants(tmp_path / "prices.csv"))
+    assert close.market.path == later.market.path == tmp_path / "prices.csv"
+    assert (close.env.execution_lag, later.env.execution_lag) == (0, 1)
+    close = close.model_copy(update={"env": later.env})
+    assert close == later  # nothing else differs
 
 
 def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_interval() -> None:
