@@ -63,7 +63,7 @@ KEPT, RUNS = FOLDER / "results", ROOT / "data" / "evidence"
 SB3_MARKET = ROOT / "scripts" / "peers" / "sb3_market.py"
 DEMO = ROOT / "configs" / "demo.yaml"
 VARIANTS = (Variant("default", seeds=(0, 1, 2)),)
-EPOCHS = 6  # of the offline methods: an eighth of the default, so that fifteen trainings take minutes
+EPOCHS = 6  # of the offline methods: an eighth of the default's limit, so that fifteen trainings take minutes
 OFFLINE = tuple(
     Variant(
         f"offline-{method}",

@@ -30,7 +30,7 @@ MONTHLY, EMBEDDED = "monthly", "embedded"
 LEARNED = {MONTHLY: 20, EMBEDDED: 10}
 OTHERS, ALL = "others", "all"
 SEEDS = 1
-#: An agent of rollouts that finds nothing out of sample holds a classical portfolio, which moves to any assets.
+#: An agent of rollouts that finds nothing out of sample holds a reference, most often a classical portfolio.
 ALGORITHM = "sac"
 
 
