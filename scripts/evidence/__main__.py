@@ -270,7 +270,9 @@ def make_exercises(given: argparse.Namespace) -> None:
 def make_on_policy_tasks(given: argparse.Namespace) -> None:
     """On-policy learning on solved tasks; of Stable-Baselines3 too, where it is installed."""
     results = run_missing(on_policy_tasks.on_policy_variants(given.seeds), KEPT, RUNS)
-    peers = [] if given.sb3_python is None else on_policy_tasks.peers_of(given.sb3_python, given.seeds, KEPT)
+    if given.sb3_python is not None:
+        on_policy_tasks.train_peers(given.sb3_python, given.seeds, KEPT)
+    peers = on_policy_tasks.kept_peers(KEPT)
     _write("on-policy-tasks", on_policy_tasks.on_policy_table(results, peers), results, **TASK_FACTS)
 
 
@@ -301,12 +303,12 @@ def make_optimality(given: argparse.Namespace) -> None:
     """Scores against the known optimum and training time; of peers too, where they are installed."""
     variants = optimality.optimality_variants(given.seeds)
     results = run_missing(variants, KEPT, RUNS)
-    peers: list[dict[str, Any]] = []
     if given.sb3_python is not None:
         for variant, own in zip(variants, results, strict=True):
             config = variant.config(own["seed"], RUNS)
             program = (str(given.sb3_python), str(SB3_MARKET))
-            peers += optimality.peers_on(own, config, program, KEPT, optimality.limit_of(own))
+            optimality.peers_on(own, config, program, KEPT, optimality.limit_of(own))
+    peers = optimality.kept_peers(KEPT)
     facts = {"goal": optimality.GOAL, "times": f"{optimality.TIMES:g}"}
     _write("optimality", optimality.optimality_table(results, peers), results, **facts)
 
@@ -358,7 +360,7 @@ def make_rollouts(given: argparse.Namespace) -> None:
     later = run_missing(rollout_controls.later_years_variants(given.seeds), KEPT, RUNS)
     if given.sb3_python is not None:
         rollout_peers.rollout_peers(results, (str(given.sb3_python), str(SB3_MARKET)), PLANTED_SEEDS, KEPT, RUNS)
-    peers = rollout_peers.kept_rollout_peers(KEPT)
+    peers = optimality.kept_peers(KEPT, rollouts.PREFIX, (rollout_peers.MAPPING,))
     tables = [
         rollouts.rollout_table([*results, *nyse]),
         rollout_controls.control_table(controls, results),

@@ -94,6 +94,7 @@ TASKS = (
     OnPolicyTask("Pendulum-v1", "ppo", 4, 4096, 100_000, -200.0, PENDULUM),
     OnPolicyTask("Pendulum-v1", "trpo", 2, 2048, 100_000, -200.0, {"gamma": 0.9, "epochs": 15, "learning_rate": 1e-3}),
 )
+PEER_TASKS = tuple(task for task in TASKS if task.name.startswith("Pendulum"))
 
 
 def make_task(name: str, size: int) -> SyncVectorEnv:
@@ -168,23 +169,26 @@ def on_policy_variants(seeds: int) -> tuple[Variant, ...]:
     )
 
 
-def peers_of(python: Path, seeds: int, folder: Path) -> list[dict[str, Any]]:
-    """Results of Stable-Baselines3 on the same settings: of the folder, or trained now.
+def train_peers(python: Path, seeds: int, folder: Path) -> None:
+    """Train Stable-Baselines3 with the same settings where a folder has no result of it.
 
     Raises
     ------
     EvidenceError
         If the peer ends without a result.
     """
-    results = []
-    for task in (one for one in TASKS if one.name.startswith("Pendulum")):
+    for task in PEER_TASKS:
         for seed in range(seeds):
             path = folder / f"on-policy-{task.key}-sb3-{seed}.json"
             if not path.is_file():
                 found = _ask_peer(python, task, seed) | {"variant": task.key, "seed": seed, "settings": task.describe()}
                 write_atomically(path, json.dumps(found, indent=2, sort_keys=True) + "\n")
-            results.append(json.loads(path.read_text()))
-    return results
+
+
+def kept_peers(folder: Path) -> list[dict[str, Any]]:
+    """Results of Stable-Baselines3 in a folder."""
+    paths = [path for task in PEER_TASKS for path in sorted(folder.glob(f"on-policy-{task.key}-sb3-*.json"))]
+    return [json.loads(path.read_text()) for path in paths]
 
 
 def _ask_peer(python: Path, task: OnPolicyTask, seed: int) -> dict[str, Any]:

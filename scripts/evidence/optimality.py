@@ -201,6 +201,21 @@ def peers_on(
     return results
 
 
+def kept_peers(folder: Path, prefix: str = PREFIX, mappings: Sequence[str] = MAPPINGS) -> list[dict[str, Any]]:
+    """Results of the peers that were trained before, in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+    prefix : str
+        Of our variants on the same markets.
+    mappings : sequence of str
+        From a peer's action onto the simplex.
+    """
+    names = [f"{prefix}*-{algorithm}-{mapping}-*.json" for algorithm in ALGORITHMS for mapping in mappings]
+    return [json.loads(path.read_text("utf-8")) for name in names for path in sorted(folder.glob(name))]
+
+
 def _ask_peer(program: Sequence[str], config: Config, labels: Mapping[str, Any], limit: float) -> dict[str, Any]:
     """Train a peer once."""
     with TemporaryDirectory() as folder:

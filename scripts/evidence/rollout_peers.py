@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from scripts.evidence.optimality import ALGORITHMS, peers_on
 from scripts.evidence.rollouts import PLANTED, PREFIX, planted_variants
 from scripts.evidence.tables import markdown_table, mean_interval
 
-__all__ = ["MAPPING", "TIMES", "kept_rollout_peers", "limit_of", "rollout_peers", "rollout_peers_table"]
+__all__ = ["MAPPING", "TIMES", "limit_of", "rollout_peers", "rollout_peers_table"]
 
 MAPPING = "softmax"  # from a peer's action onto the simplex
 TIMES = 2.0  # what a peer may take, in times of the processor time of our training
@@ -48,12 +47,6 @@ def rollout_peers(
         config = variant.config(own["seed"], runs)
         found += peers_on({**own, "market": own["kind"]}, config, program, folder, limit_of(own), (MAPPING,))
     return found
-
-
-def kept_rollout_peers(folder: Path) -> list[dict[str, Any]]:
-    """Results of the peers that were trained before."""
-    paths = [path for name in ALGORITHMS for path in sorted(folder.glob(f"{PREFIX}*-{name}-{MAPPING}-*.json"))]
-    return [json.loads(path.read_text("utf-8")) for path in paths]
 
 
 def rollout_peers_table(results: Sequence[Mapping[str, Any]], peers: Sequence[Mapping[str, Any]]) -> str:

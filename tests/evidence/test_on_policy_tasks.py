@@ -24,7 +24,7 @@ from scripts.evidence.on_policy_tasks import (
     measure_task,
     on_policy_table,
     on_policy_variants,
-    peers_of,
+    train_peers,
 )
 
 
@@ -74,7 +74,7 @@ def test_the_drawing_is_the_same_each_time() -> None:
 
 def test_a_peer_without_a_result_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(EvidenceError, match=r"sb3_on_policy\.py ended without a result"):
-        peers_of(Path("/bin/false"), 1, tmp_path)
+        train_peers(Path("/bin/false"), 1, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from scripts.evidence.rollout_peers import TIMES, kept_rollout_peers, rollout_peers, rollout_peers_table
+from scripts.evidence.optimality import kept_peers
+from scripts.evidence.rollout_peers import MAPPING, TIMES, rollout_peers, rollout_peers_table
 from scripts.evidence.rollouts import PLANTED, PREFIX
 
 RESULTS = [
@@ -33,9 +34,10 @@ def test_peers_learn_for_a_multiple_of_our_time_and_stand_beside_the_default(tmp
         (kind, a) for kind in PLANTED for a in ("sac", "tqc")
     }
     assert {one["seconds"]["processor"] for one in found} == {TIMES * 10.0}
-    kept = kept_rollout_peers(tmp_path)
+    kept = kept_peers(tmp_path, PREFIX, (MAPPING,))
     assert len(kept) == len(found)
     assert all(one in kept for one in found)
+    assert kept_peers(tmp_path) == []  # peers of another page
     lines = rollout_peers_table(RESULTS, kept).splitlines()
     assert lines[2] == "| constant-drift | 0.90 | 1 | 0.10 | 0.30 | 40 | 20 | 1 | 0.10 | 0.30 | 40 | 20 |"
 
