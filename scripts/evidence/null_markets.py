@@ -43,7 +43,7 @@ from finflow.provenance import code_hash
 from finflow.strategies.classical import EqualWeight, PatientEqualWeight, named_strategy
 from finflow.strategies.strategy import Information, Strategy, with_cash
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.data.training_data import prepare
+from finflow.training.data.training_data import prepare, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import REPORTS
 from finflow.training.trainer import FinFlowTrainer
@@ -136,9 +136,18 @@ def process_after(panel: MarketPanel, start: int, config: Config) -> DecisionPro
 
 
 def judge_market(
-    panel: MarketPanel, strategies: Sequence[Strategy], config: Config, samples: int
+    process: DecisionProcess, strategies: Sequence[Strategy], config: Config, samples: int
 ) -> dict[str, dict[str, Any]]:
     """Verdicts of strategies on a market, after its first `WARM_UP` bars, on the ledger of every report.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+        Of the market; an agent among the strategies reads its features.
+    strategies : sequence of Strategy
+    config : Config
+    samples : int
+        Resamples of the bootstrap.
 
     Returns
     -------
@@ -146,9 +155,9 @@ def judge_market(
         Strategy -> ``answer``; whether it would have been a yes against daily equal weight alone (``daily``); and the
         figures of the three tests against that: ``dsr``, ``p``, ``low``.
     """
-    process = process_after(panel, WARM_UP, config)
     rivals: list[Strategy] = [EqualWeight(), PatientEqualWeight()]
-    baseline, patient, *runs = run_backtests(process, range(WARM_UP, panel.n_bars), [*rivals, *strategies])
+    decisions = range(WARM_UP, process.panel.n_bars)
+    baseline, patient, *runs = run_backtests(process, decisions, [*rivals, *strategies])
     resampling = Resampling(samples, config.evaluation.block_length, seed=0)
     draws = significance.draw_days(len(baseline.returns), samples, resampling.block_length, resampling.seed)
     base, seldom = (significance.resample_sharpe(run, draws) for run in (baseline, patient))
@@ -175,7 +184,7 @@ def study_markets(study: NullStudy, policy: ExpertPolicy | None, notes: Path) ->
     ----------
     study : NullStudy
     policy : ExpertPolicy, optional
-        A frozen agent, judged on the null markets as the rules are.
+        A frozen agent, judged on the null markets as the rules are, with features as in its training.
     notes : Path
         As of `judge_missing`.
     """
@@ -190,7 +199,7 @@ def study_markets(study: NullStudy, policy: ExpertPolicy | None, notes: Path) ->
         strategies: list[Strategy] = [FirstHalf(), *(named_strategy(name, config.evaluation) for name in names)]
         if policy is not None and edge == 0.0:
             strategies.append(AgentStrategy(policy, torch.device("cpu"), "demo agent, frozen"))
-        return judge_market(panel, strategies, config, study.samples)
+        return judge_market(process_on(training_data, panel), strategies, config, study.samples)
 
     return judge_missing(study, {"agent": policy is not None}, notes, judge)
 

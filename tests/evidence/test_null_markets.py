@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
 from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import BuyAndHold
 from finflow.strategies.rolling_rules import Momentum
-from finflow.strategies.strategy import Information
+from finflow.strategies.strategy import Information, Strategy
+from finflow.training.data.training_data import prepare
 from scripts.evidence import null_markets
-from scripts.evidence.null_markets import WARM_UP, FirstHalf, NullStudy, judge_market, permuted_panel
+from scripts.evidence.null_markets import WARM_UP, FirstHalf, NullStudy, judge_market, permuted_panel, process_after
 from scripts.evidence.tables import share_interval
 
 DAYS = 900
@@ -73,23 +78,24 @@ def test_an_asset_that_is_missing_cannot_be_exchanged(embedded: MarketPanel) -> 
 def test_the_verdict_finds_nothing_where_nothing_is_and_a_large_edge_where_one_is(
     embedded: MarketPanel, bars: range
 ) -> None:
-    strategies = [FirstHalf(), BuyAndHold(), Momentum(63)]
-    null = [judge_market(permuted_panel(embedded, bars, seed), strategies, Config(), 200) for seed in range(6)]
+    def judged(seed: int, edge: float, *strategies: Strategy) -> dict[str, dict[str, Any]]:
+        panel = permuted_panel(embedded, bars, seed, edge)
+        return judge_market(process_after(panel, WARM_UP, Config()), strategies, Config(), 200)
+
+    null = [judged(seed, 0.0, FirstHalf(), BuyAndHold(), Momentum(63)) for seed in range(6)]
     assert sum(one["answer"] == "yes" for market in null for one in market.values()) <= 1
-    rich = [
-        judge_market(permuted_panel(embedded, bars, seed, edge=4.0), [FirstHalf()], Config(), 200) for seed in range(4)
-    ]
+    rich = [judged(seed, 4.0, FirstHalf()) for seed in range(4)]
     assert sum(market["first half"]["answer"] == "yes" for market in rich) >= 3
-    poor = judge_market(permuted_panel(embedded, bars, 0, edge=-4.0), [FirstHalf()], Config(), 200)
+    poor = judged(0, -4.0, FirstHalf())
     assert poor["first half"]["answer"] == "no"
 
 
 def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[str] = []
 
-    def once(panel: MarketPanel, *settings: object) -> dict[str, dict[str, object]]:
-        judged.append(panel.sha256)
-        assert panel.n_bars == WARM_UP + 1760
+    def once(process: DecisionProcess, *settings: object) -> dict[str, dict[str, object]]:
+        judged.append(process.panel.sha256)
+        assert process.panel.n_bars == WARM_UP + 1760
         assert settings[-1] == 100
         return {"first half": {"answer": "yes", "daily": True, "dsr": 0.96, "p": 0.2, "low": float("nan")}}
 
@@ -108,6 +114,14 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     table = null_markets.study_table(rows)
     assert "| first half | 2 | 2 | 0 | 0 | 2 | 2 | 0 | 0 |" in table
     assert "| 1 | first half | 1 | 1 | 100% (21% to 100%) | 0 |" in table
+
+
+def test_a_frozen_agent_reads_the_features_of_its_training(tmp_path: Path) -> None:
+    """Those of the default configuration, with the models that were fitted in its training window."""
+    shape = prepare(Config()).shape._replace(hidden=8)
+    policy = ExpertPolicy(shape, torch.Generator().manual_seed(0))
+    (found,) = null_markets.study_markets(NullStudy(1, 0, (), 50), policy, tmp_path / "notes.jsonl")
+    assert found["verdicts"]["demo agent, frozen"]["answer"] in ("yes", "not shown", "no")
 
 
 def test_a_retraining_reads_the_verdict_of_its_report(tmp_path: Path) -> None:
