@@ -54,6 +54,18 @@ def test_a_trade_has_the_same_bits_both_ways(
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_a_weight_beyond_which_one_does_not_count_takes_all(place: int) -> None:
+    """1e17 + 1 is 1e17: the projection is of what is left after the largest, wherever that stands."""
+    action = np.zeros((1, 3))
+    action[0, place] = 1e17
+    before, growth, listed = np.array([[0.2, 0.3, 0.5]]), np.ones((1, 3)), np.ones((1, 2), dtype=bool)
+    for way in (True, False):
+        with mock.patch.object(accounting, "is_compiled", lambda _, way=way: way):
+            target = accounting.orders(before, action, growth, listed, Limits(), 0, None)[1]
+        np.testing.assert_array_equal(target, np.eye(3)[[place]])
+
+
 def test_a_target_that_is_no_number_is_never_within_the_band() -> None:
     """It stays what it is, to be refused later, both ways."""
     before, target = np.array([0.3, 0.3, 0.4]), np.array([0.3, np.nan, 0.4])
