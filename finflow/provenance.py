@@ -10,7 +10,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 #: Rooms that decide no result: the command line only passes options on.
 WITHOUT_EFFECT = ("cli",)
+#: Room of the configuration: a default value counts in the hash of every configuration that has it, not here.
+CONFIGURATION = "config"
 _IMPORT = re.compile(r"^[ \t]*(?:from [\w.]+ import (?:\([^)]*\)|[^\n(]*)|import [^\n]*)\n", re.MULTILINE)
+_DEFAULT = re.compile(r"(?<=\bkey\()\s*(?:[\w.+-]+|\"[^\"]*\")(?=,)")
 
 
 def short_hash(text: str) -> str:
@@ -22,8 +25,9 @@ def short_hash(text: str) -> str:
 def code_hash(rooms: tuple[str, ...] = (), package: Path = PACKAGE) -> str:
     """Hash the source files of the package, or of some of its rooms, with their subfolders.
 
-    Import statements, file names and folders do not count, so that moving a file leaves its results valid; any other
-    change of a line does not.
+    Import statements, file names and folders do not count, so that moving a file leaves its results valid, and neither
+    do the numbers and words that are defaults of configuration keys: a result that depends on them names its
+    configuration too (`finflow.config.config_hash`). Any other change of a line counts.
 
     Parameters
     ----------
@@ -33,8 +37,14 @@ def code_hash(rooms: tuple[str, ...] = (), package: Path = PACKAGE) -> str:
         Folder of the package.
     """
     paths = [path for path in package.rglob("*.py") if _counts(path.relative_to(package).parts[0], rooms)]
-    contents = sorted(hashlib.sha256(_IMPORT.sub("", path.read_text("utf-8")).encode()).digest() for path in paths)
+    contents = sorted(hashlib.sha256(_deciding(path, package).encode()).digest() for path in paths)
     return hashlib.sha256(b"".join(contents)).hexdigest()[:16]
+
+
+def _deciding(path: Path, package: Path) -> str:
+    """The text of a file without what decides no result, or is told by its configuration."""
+    text = _IMPORT.sub("", path.read_text("utf-8"))
+    return _DEFAULT.sub("", text) if path.relative_to(package).parts[0] == CONFIGURATION else text
 
 
 def _counts(part: str, rooms: tuple[str, ...]) -> bool:

@@ -425,6 +425,22 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     )
 
 
+def test_epochs_that_never_happen_decide_nothing() -> None:
+    """Soft actor-critic pretrains no blocks, and a block is pretrained no longer than the agent itself."""
+
+    def hashes(**keys: object) -> set[str]:
+        given = {key.replace("__", "."): value for key, value in keys.items()}
+        return {
+            config_hash(load_config(None, {**given, "bcell.rollouts.pretraining_epochs": epochs}, {}))
+            for epochs in (3, 4)
+        }
+
+    assert len(hashes()) == 2
+    assert len(hashes(train__offline_training_epochs=3)) == 1
+    assert len(hashes(online__algorithm="sac")) == 1
+    assert len(hashes(offline__method="none")) == 1
+
+
 def test_a_former_name_of_a_key_is_still_read_from_every_level(tmp_path: Path) -> None:
     path = tmp_path / "old.yaml"
     path.write_text("bcell:\n  online_method: sac\n", "utf-8")

@@ -12,6 +12,9 @@ FILES = {
     "env/process.py": "from finflow.market.panel import MarketPanel\n\n\ndef step(x: int) -> int:\n    return x + 1\n",
     "agent/loss.py": "import torch\n\nSCALE = 2.0\n",
     "cli/options.py": "OPTION = 1\n",
+    "config/section.py": (
+        'a: int = key(2, "epochs", ge=0)\nb: str = key(\n    "awr", "words"\n)\nc: Part = key(Part(), "d")\n'
+    ),
 }
 
 
@@ -53,3 +56,26 @@ def test_rooms_are_hashed_with_their_subfolders_and_without_others(tmp_path: Pat
     deeper = written(tmp_path / "third", {**FILES, "env/inner/deep.py": "A = 2\n"})
     assert code_hash(("env",), first) == code_hash(("env",), other_room)
     assert code_hash(("env",), first) != code_hash(("env",), deeper)
+
+
+@pytest.mark.parametrize(("old", "new"), [("key(2,", "key(\n    3e-4,"), ('"awr", "words"', '"gradient", "words"')])
+def test_a_default_is_of_the_configuration_and_not_of_the_code(old: str, new: str, before: str, tmp_path: Path) -> None:
+    """The hash of a configuration has every value, given or default, so a result is not taken for one of another."""
+    changed = {**FILES, "config/section.py": FILES["config/section.py"].replace(old, new)}
+    assert changed != FILES
+    assert code_hash(package=written(tmp_path / "after", changed)) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("ge=0", "ge=1"), ('"epochs"', '"rounds"'), ("Part()", "Other()"), ("a: int", "z: int")]
+)
+def test_a_bound_a_name_and_a_section_are_code(old: str, new: str, before: str, tmp_path: Path) -> None:
+    changed = {**FILES, "config/section.py": FILES["config/section.py"].replace(old, new)}
+    assert code_hash(package=written(tmp_path / "after", changed)) != before
+
+
+def test_a_value_outside_the_configuration_is_code(tmp_path: Path) -> None:
+    first, second = (
+        code_hash(package=written(tmp_path / name, {"agent/loss.py": f"SCALE = key({name}, 1)\n"})) for name in "12"
+    )
+    assert first != second

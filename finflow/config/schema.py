@@ -62,6 +62,12 @@ class Config(Section):
     trading: TradingConfig = key(TradingConfig(), "decisions of today, paper trading, and retraining")
     output: OutputConfig = key(OutputConfig(), "files")
 
+    @property
+    def fold_epochs(self) -> int:
+        """Epochs of offline learning without a block, before rollouts: no more than of the agent's own pretraining."""
+        happens = self.online.algorithm == "rollouts" and self.offline.method != "none"
+        return min(self.bcell.rollouts.pretraining_epochs, self.train.offline_training_epochs) if happens else 0
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.train.target_entropy_schedule.enabled and self.bcell.alpha_mode != "auto":

@@ -53,7 +53,7 @@ from scripts.evidence import (
 )
 from scripts.evidence import on_policy_exercises as exercises
 from scripts.evidence.results import write_result
-from scripts.evidence.stale_pages import mark_pages, marked
+from scripts.evidence.stale_pages import Deciding, mark_pages, marked
 from scripts.evidence.variants import Variant, classical_results, run_missing, table
 from scripts.replicate.page import replication_page
 
@@ -425,8 +425,9 @@ def _page(
 
 def _write(name: str, content: str, results: Sequence[Mapping[str, Any]] = (), **facts: object) -> None:
     """Write a page: its text, its tables, and the provenance of the results."""
-    text = _text(name, **facts) + content + (_made(results) if results else "")
-    write_atomically(FOLDER / f"{name}.md", marked(text, code_hash()))
+    present = Deciding.now()
+    made = (_made(results) if results else "") + f"\nDefaults {present.defaults}.\n"
+    write_atomically(FOLDER / f"{name}.md", marked(_text(name, **facts) + content + made, present))
 
 
 def _text(name: str, **facts: object) -> str:

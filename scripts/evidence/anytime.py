@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import signal, stats
 
-from finflow.config import SyntheticConfig, load_config
+from finflow.config import Config, SyntheticConfig, config_hash, load_config
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.panel import MarketPanel
@@ -258,7 +258,11 @@ def _counted(days: Mapping[str, FloatArray]) -> dict[str, Any]:
 def anytime_page(kept: Path, study: AnytimeStudy | None = None) -> str:
     """Tables of the page; measured anew where other code or another study made what is kept."""
     study = study or AnytimeStudy()
-    stamp = {"code": code_hash(), "study": json.loads(json.dumps(asdict(study)))}
+    stamp = {
+        "code": code_hash(),
+        "configuration": config_hash(Config()),
+        "study": json.loads(json.dumps(asdict(study))),
+    }
 
     def measured() -> dict[str, Any]:
         panel = load_panel(load_config(None, {}, environ={}).market)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from finflow.config import Config, config_hash
 from finflow.files import write_atomically
 from finflow.provenance import code_hash
 from scripts.evidence.broker_kills import Market, compare, live
@@ -51,7 +52,7 @@ def prepared(folder: Path, days: int) -> Callable[[str], Market]:
 
 def made_once(path: Path, runs: Path, kills: int) -> dict[str, Any]:
     """The measurement; the one in ``path`` where the same code made it."""
-    stamp = {"code": code_hash(), "asked": kills}
+    stamp = {"code": code_hash(), "configuration": config_hash(Config()), "asked": kills}
 
     def measured() -> dict[str, Any]:
         shutil.rmtree(runs, ignore_errors=True)

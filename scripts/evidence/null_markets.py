@@ -9,6 +9,7 @@ ratio of the first half's return over equal weight.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import Counter
@@ -39,7 +40,7 @@ from finflow.line_file import append_line
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.provenance import code_hash
+from finflow.provenance import code_hash, short_hash
 from finflow.strategies.classical import EqualWeight, PatientEqualWeight, named_strategy
 from finflow.strategies.strategy import Information, Strategy, with_cash
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
@@ -135,6 +136,18 @@ def process_after(panel: MarketPanel, start: int, config: Config) -> DecisionPro
     return DecisionProcess(panel, features, config.env, config.objectives, moments)
 
 
+def judging_hash(config: Config) -> str:
+    """Hash of the prices, the features, the costs and the evaluation, which a study without a training depends on."""
+    deciding = config.model_dump(mode="json", include={"market", "features", "env", "evaluation"})
+    return short_hash(json.dumps(deciding, sort_keys=True))
+
+
+def weights_hash(policy: ExpertPolicy) -> str:
+    """Hash of the parameters of an agent that is judged."""
+    arrays = (tensor.numpy().tobytes() for tensor in policy.state_dict().values())
+    return hashlib.sha256(b"".join(arrays)).hexdigest()[:16]
+
+
 def judge_market(
     process: DecisionProcess, strategies: Sequence[Strategy], config: Config, samples: int
 ) -> dict[str, dict[str, Any]]:
@@ -201,7 +214,8 @@ def study_markets(study: NullStudy, policy: ExpertPolicy | None, notes: Path) ->
             strategies.append(AgentStrategy(policy, torch.device("cpu"), "demo agent, frozen"))
         return judge_market(process_on(training_data, panel), strategies, config, study.samples)
 
-    return judge_missing(study, {"agent": policy is not None}, notes, judge)
+    facts = {"agent": None if policy is None else weights_hash(policy), "configuration": judging_hash(config)}
+    return judge_missing(study, facts, notes, judge)
 
 
 def judge_missing(
@@ -286,8 +300,8 @@ def retrain_on_null(
 
 
 def retrain_missing(demo: Path, count: int, folder: Path, runs: Path) -> list[dict[str, Any]]:
-    """`retrain_on_null` for seeds 0 to ``count`` - 1 whose JSON of the same code is not in ``folder`` yet."""
-    stamp = {"code": code_hash()}
+    """`retrain_on_null` for seeds 0 to ``count`` - 1 that the same code and configuration have not made yet."""
+    stamp = {"code": code_hash(), "configuration": config_hash(load_config(demo, {}, environ={}))}
     return [
         kept_result(folder / f"null-retraining-{seed}.json", stamp, partial(retrain_on_null, demo, seed, runs))
         for seed in range(count)

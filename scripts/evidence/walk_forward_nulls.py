@@ -35,6 +35,7 @@ from scripts.evidence.null_markets import (
     NullStudy,
     Verdicts,
     judge_missing,
+    judging_hash,
     permuted_panel,
     process_after,
     summarise_study,
@@ -131,7 +132,7 @@ def study_joined(study: NullStudy, notes: Path) -> list[dict[str, Any]]:
         market = permuted_panel(panel, range(panel.n_bars), seed, edge)
         return judge_joined_market(market, config, seed, edge, study.samples)
 
-    return judge_missing(study, {}, notes, judge)
+    return judge_missing(study, {"configuration": judging_hash(config)}, notes, judge)
 
 
 #: Judged days, and the median of the least difference for a yes.

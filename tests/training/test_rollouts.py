@@ -33,7 +33,7 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases import finetune_rollouts as phase
 from finflow.training.phases import fold_pretraining
 from finflow.training.phases.fold_evidence import CONFIDENCES, FoldPolicy, backtest_blends, weigh_evidence
-from finflow.training.phases.fold_pretraining import fold_epochs, transitions_outside
+from finflow.training.phases.fold_pretraining import transitions_outside
 from finflow.training.phases.rollout_state import Block, make_blocks
 from finflow.training.trainer import FinFlowTrainer
 
@@ -306,9 +306,9 @@ def test_blocks_policies_are_pretrained_without_their_blocks(trained: tuple[FinF
         kept = transitions_outside(dataset, block).bar
         assert 0 < len(kept) < len(dataset)
         assert not np.isin(kept, np.arange(block.held_out.start - 1, block.held_out.stop + 1)).any()
-    assert fold_epochs(make(**SMALL, bcell__rollouts__pretraining_epochs=0)) == 0
-    assert fold_epochs(make(**SMALL)) == 1  # not more than the agent's own
-    assert fold_epochs(make(**SMALL, offline__method="none")) == 0
+    assert make(**SMALL, bcell__rollouts__pretraining_epochs=0).fold_epochs == 0
+    assert make(**SMALL).fold_epochs == 1  # not more than the agent's own
+    assert make(**SMALL, offline__method="none").fold_epochs == 0
 
 
 @pytest.mark.parametrize("epochs", [1, 2])

@@ -21,7 +21,6 @@ from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.on_policy.on_policy_state import rollouts_of, steps_per_rollout
 from finflow.training.phases.finetune import vector_steps
 from finflow.training.phases.finetune_rollouts import rollout_updates
-from finflow.training.phases.fold_pretraining import fold_epochs
 from finflow.training.trainer import FinFlowTrainer
 
 PROBE_UPDATES = 20  # of each phase
@@ -136,7 +135,7 @@ class Updates:
         an_epoch = max(rows // train.offline_batch_size, 1)
         offline = train.offline_training_epochs * an_epoch * learns
         if config.online.algorithm == "rollouts":
-            of_folds = fold_epochs(config) * an_epoch * max(keys.blocks - 1, 0)  # each lacks one block of them
+            of_folds = config.fold_epochs * an_epoch * max(keys.blocks - 1, 0)  # each lacks one block of them
             return cls(offline, of_folds, rollout_updates(config), keys.critic_updates, (offline,))
         if config.online.algorithm == "sac":
             online = vector_steps(config, train.online_episodes) * train.updates_per_vector_step

@@ -82,14 +82,14 @@ def pretrain_folds(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Bloc
 
 def _numbers(config: Config, blocks: tuple[Block, ...]) -> list[int | None]:
     """Blocks to pretrain without; None, first, for all data, where the agent's own pretraining is longer."""
-    epochs = fold_epochs(config)
+    epochs = config.fold_epochs
     if epochs == 0 or not blocks:
         return []
     return [*([None] if epochs < config.train.offline_training_epochs else []), *range(len(blocks))]
 
 
 def _announce(run: TrainingRun, blocks: tuple[Block, ...]) -> None:
-    epochs = fold_epochs(run.config)
+    epochs = run.config.fold_epochs
     run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {epochs} epochs each")
 
 
@@ -126,12 +126,6 @@ def _completed(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, .
     return Pretrained([tensors[number] for number in range(len(blocks))], tensors.get(None))
 
 
-def fold_epochs(config: Config) -> int:
-    """Epochs over the data without a block; no more than of the agent's own pretraining."""
-    learns = config.offline.method != "none"
-    return min(config.bcell.rollouts.pretraining_epochs, config.train.offline_training_epochs) * learns
-
-
 def transitions_outside(dataset: OfflineDataset, block: Block) -> OfflineDataset:
     """The transitions of the decisions that a block's policy may learn from."""
     allowed = np.concatenate([np.arange(one.start, one.stop) for one in block.learned])
@@ -152,7 +146,7 @@ def _pretrain(
     """Weights of the policy that the configured offline method learns without a block, or from all data for None."""
     config, seed, market, units = run.config, run.config.train.seed, rollout_market.tensors, rollout_market.units
     place = run.config.bcell.rollouts.blocks if number is None else number
-    epochs = fold_epochs(config)
+    epochs = config.fold_epochs
     keys = config.train.model_copy(update={"offline_training_epochs": epochs, "seed": seed + PURPOSE + place})
     learned = dataset if number is None else transitions_outside(dataset, blocks[number])
     batches = Epochs(config.model_copy(update={"train": keys}), learned)
