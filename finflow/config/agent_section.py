@@ -108,7 +108,7 @@ class RolloutsConfig(Section):
     critic_lr: PositiveShare = key(3e-4, "learning rate of the critics at its largest; a cosine to zero")
     critic_updates: PositiveInt = key(300, "updates of the critics on exact returns, after the choice of the blend")
     pretraining_epochs: Int = key(
-        2,
+        5,
         "epochs of offline learning without a block, from which that block's policy begins; this pretrained policy is "
         "also a reference, in the agent with as many epochs on all data; at most train.offline_training_epochs; 0 "
         "begins from random weights",

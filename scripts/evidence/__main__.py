@@ -54,7 +54,7 @@ from scripts.evidence import (
 from scripts.evidence import on_policy_exercises as exercises
 from scripts.evidence.results import write_result
 from scripts.evidence.stale_pages import Deciding, mark_pages, marked
-from scripts.evidence.variants import Variant, classical_results, run_missing, table
+from scripts.evidence.variants import OFFLINE_ALONE, Variant, classical_results, run_missing, table
 from scripts.replicate.page import replication_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +68,12 @@ OFFLINE = tuple(
     Variant(
         f"offline-{method}",
         seeds=(0, 1, 2, 3, 4),
-        overrides={"offline.method": method, "train.offline_training_epochs": EPOCHS, "offline.patience": 0},
+        overrides={
+            **OFFLINE_ALONE,
+            "offline.method": method,
+            "train.offline_training_epochs": EPOCHS,
+            "offline.patience": 0,
+        },
         offline_only=True,
     )
     for method in offline_methods.METHODS

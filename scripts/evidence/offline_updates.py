@@ -15,7 +15,7 @@ import numpy as np
 from scripts.evidence.generalisation import CLASSICAL, standard_error, walk_forward_variants
 from scripts.evidence.results import Result
 from scripts.evidence.tables import markdown_table
-from scripts.evidence.variants import Variant
+from scripts.evidence.variants import OFFLINE_ALONE, Variant
 
 PAGE = "offline-updates"
 EPOCHS, PATIENCE = "train.offline_training_epochs", "offline.patience"
@@ -30,7 +30,7 @@ LENGTHS: dict[str, dict[str, object]] = {
 }
 SIZE: dict[str, object] = {
     "train.online_episodes": 0,
-    "bcell.rollouts.pretraining_epochs": 0,
+    **OFFLINE_ALONE,
     "train.generalisation": False,
     "offline.evaluation_updates": 0,
     "evaluation.protocol.folds": 3,

@@ -23,7 +23,7 @@ from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.offline_methods import FamilyRule
 from scripts.evidence.results import grouped
 from scripts.evidence.tables import markdown_table, mean_interval
-from scripts.evidence.variants import Variant
+from scripts.evidence.variants import OFFLINE_ALONE, Variant
 
 FIRST_SAMPLE = 20  # others were used when `LEARNING` and `OWN` were chosen
 MARKETS = ("constant-drift", "lognormal", "mean-reverting", "regime")
@@ -85,6 +85,7 @@ def planted_variants(seeds: int) -> list[Variant]:
             seeds=(seed,),
             overrides={
                 **LEARNING,
+                **OFFLINE_ALONE,
                 **OWN.get(kind, {}),
                 "market.source": "synthetic",
                 "market.synthetic.kind": kind,

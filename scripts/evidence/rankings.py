@@ -27,7 +27,7 @@ from scripts.evidence.known_state import expected_returns
 from scripts.evidence.results import train_and_validate
 from scripts.evidence.rollouts import REDUCED, SHORT_OFFLINE, SHORTER_OFFLINE
 from scripts.evidence.tables import markdown_table, mean_interval
-from scripts.evidence.variants import Variant
+from scripts.evidence.variants import OFFLINE_ALONE, Variant
 
 FloatArray = NDArray[np.float64]
 
@@ -53,6 +53,7 @@ LEARNERS: dict[str, dict[str, object]] = {
     "builtin": {},
     "sac": {"online.algorithm": "sac"},
 }
+EXPERTS: dict[str, object] = {**SHORTER_OFFLINE, **OFFLINE_ALONE, "bcell.hidden_dim": 32}
 LOSSES = ("none", "softmax", "ndcg")
 EXPERT_MARKETS: dict[str, dict[str, object]] = {"planted": PLANTED, "embedded": {"objectives.ranking.k": 5}}
 
@@ -78,7 +79,7 @@ def ranking_variants(seeds: int) -> list[Variant]:
         Variant(
             f"{PREFIX}experts-{market}-{loss}",
             (seed,),
-            {**SHORTER_OFFLINE, **keys_of(market, seed), "bcell.expert_ranking": loss, "bcell.hidden_dim": 32},
+            {**EXPERTS, **keys_of(market, seed), "bcell.expert_ranking": loss},
             measure=pretrain,
         )
         for market in EXPERT_MARKETS

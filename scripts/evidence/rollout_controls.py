@@ -20,7 +20,7 @@ from scripts.evidence.optimality import SHOWN
 from scripts.evidence.planted_signals import GROWTH
 from scripts.evidence.rollouts import PLANTED, PREFIX, SHORTER_OFFLINE, monthly, planted_variants
 from scripts.evidence.tables import markdown_table, mean_interval
-from scripts.evidence.variants import Variant
+from scripts.evidence.variants import OFFLINE_ALONE, Variant
 
 #: Name -> keys added to those of the planted markets.
 CONTROLS: dict[str, dict[str, object]] = {
@@ -31,7 +31,7 @@ RULE = PREFIX + "momentum-rule"
 REFERENCES = ("equal-weight", "inverse-volatility")
 FOLDS = 3
 DEFAULT, OFFLINE = "default", "offline"
-LATER_YEARS: dict[str, dict[str, object]] = {DEFAULT: {}, OFFLINE: {"train.online_episodes": 0}}
+LATER_YEARS: dict[str, dict[str, object]] = {DEFAULT: {}, OFFLINE: {**OFFLINE_ALONE, "train.online_episodes": 0}}
 
 
 def control_variants(samples: int) -> list[Variant]:

@@ -40,6 +40,7 @@ FIRST_NULL = 60
 NULLS = {"exchangeable": 20, "permuted": 20, "permuted-monthly": 60}
 SHIPPED = ("embedded", "monthly", "monthly-growth")
 REAL = (*SHIPPED, "nyse", "nyse-lag-1")
+NYSE_SEEDS = 3
 PREFIX = "rollouts-"
 USED = 0.25  # confidence beyond which a null market counts as a false find
 #: The offline phase is shortened: what is measured begins at the hand-over.
@@ -126,7 +127,7 @@ def real_variants(seeds: int) -> list[Variant]:
 
 
 def nyse_variants(prices: Path) -> list[Variant]:
-    """NYSE(O), decided and filled at one close, as in the literature on it, and a day later; one training each.
+    """NYSE(O), decided and filled at one close, as in the literature on it, and a day later; three trainings each.
 
     Parameters
     ----------
@@ -135,7 +136,7 @@ def nyse_variants(prices: Path) -> list[Variant]:
     """
     ends = {"market.train_end": "1975-12-31", "market.validation_end": "1979-12-31"}
     keys: dict[str, object] = {"market.source": "csv", "market.path": str(prices.resolve()), **ends}
-    return _trained_on({"nyse": {**keys, "env.execution_lag": 0}, "nyse-lag-1": keys}, 1)
+    return _trained_on({"nyse": {**keys, "env.execution_lag": 0}, "nyse-lag-1": keys}, NYSE_SEEDS)
 
 
 def _trained_on(markets: Mapping[str, Mapping[str, object]], seeds: int) -> list[Variant]:

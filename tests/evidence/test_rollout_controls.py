@@ -74,4 +74,4 @@ def test_later_years_train_the_default_and_its_offline_phase() -> None:
     trained = [one for one in variants if CLASSICAL not in one.name]
     assert [one.seeds for one in trained] == [(0, 1)] * 6
     only = {key for one in trained for key in one.overrides} - {key for key in variants[0].overrides}
-    assert only == {"train.online_episodes"}
+    assert only == {"train.online_episodes", "bcell.rollouts.pretraining_epochs"}

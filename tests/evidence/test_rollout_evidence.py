@@ -33,8 +33,12 @@ def test_every_market_learns_with_the_same_values() -> None:
     assert len(seeds) == 2
 
 
-def test_both_trainings_of_nyse_read_the_prices_that_were_named(tmp_path: Path) -> None:
-    close, later = (one.config(0, tmp_path) for one in nyse_variants(tmp_path / "prices.csv"))
+def test_trainings_of_nyse_read_the_prices_that_were_named(tmp_path: Path) -> None:
+    variants = nyse_variants(tmp_path / "prices.csv")
+    assert [(one.name, one.seeds) for one in variants] == [
+        (f"rollouts-{name}", (seed,)) for name in ("nyse", "nyse-lag-1") for seed in range(3)
+    ]
+    close, later = (variants[place].config(0, tmp_path) for place in (0, 3))
     assert close.market.path == later.market.path == tmp_path / "prices.csv"
     assert (close.env.execution_lag, later.env.execution_lag) == (0, 1)
     close = close.model_copy(update={"env": later.env})
