@@ -44,7 +44,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "offline phase": ("finflow.training.trainer", "pretrain"),
     "fitted Q evaluation": ("finflow.training.phases.pretrain", "fitted_q_value"),
     "online phase, the rest": ("finflow.training.trainer", "finetune_rollouts"),
-    "pretraining for the evidence": ("finflow.training.phases.finetune_rollouts", "pretrain_folds"),
+    "pretraining for the evidence": ("finflow.training.phases.fold_pretraining", "_learn"),
     "rollouts": ("finflow.training.phases.finetune_rollouts", "learn_together"),
     "play of the blocks": ("finflow.training.phases.finetune_rollouts", "_choose_blend"),
     "exact returns": ("finflow.training.phases.finetune_rollouts", "measure_returns"),
