@@ -24,8 +24,7 @@ from finflow.errors import CheckpointError, one_line
 from finflow.files import write_atomically
 from finflow.memory_limit import fits_memory
 
-VERSION = 2  # 2 hashes its own version, and holds the state of schedules and reward normalisation
-READ = (1, 2)
+VERSION = 3  # the first that is to be read by later ones
 KEY = "finflow"  # the only metadata key: several would be written in an order that is not fixed
 LARGEST_HEADER = 10_000_000  # bytes: a training's has some ten thousand
 LARGEST_STATE = 4_000_000  # characters of JSON
@@ -107,10 +106,10 @@ def read_file(path: Path) -> TensorFile:
             raise TypeError("its header is not one of finflow's")
     except (ValueError, KeyError, TypeError, RecursionError):
         _damaged(path, "it has no finflow header")
-    if version not in READ:
+    if version != VERSION:
         advice = "a newer finflow" if version > VERSION else "the finflow that wrote it"
         raise CheckpointError(
-            f"{path} has format version {version}, this finflow reads versions {READ[0]} to {VERSION}; use {advice}"
+            f"{path} has format version {version}, this finflow reads version {VERSION}; use {advice}"
         )
     try:
         tensors = dict(sorted(load(content).items()))  # the library gives them in another order each time
@@ -185,10 +184,9 @@ def _damaged(path: Path, why: str) -> NoReturn:
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str, version: int) -> str:
-    """Hash of names, types, shapes and values of tensors, and of the state; from version 2 on, of the version too."""
+    """Hash of names, types, shapes and values of tensors, of the state and of the version."""
     digest = hashlib.sha256(text.encode())
-    if version > 1:
-        digest.update(f"version {version};".encode())
+    digest.update(f"version {version};".encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())

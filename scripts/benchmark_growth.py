@@ -37,7 +37,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "reference" / "growth.md"
 
 
 class Case(NamedTuple):
-    """A market, and how many portfolios each policy has online."""
+    """A market, and how many portfolios each learner has online."""
 
     assets: int
     years: int
@@ -51,9 +51,10 @@ FIGURES = {
     "offline": "offline update, ms",
     "mirrors": "predictions of mirrored bars, s",
     "online": "online update, ms",
+    "step": "step of the portfolios, ms",
     "memory": "peak memory, MiB",
 }
-MILLISECONDS = ("offline", "online")
+MILLISECONDS = ("offline", "online", "step")
 
 
 def cases() -> list[Case]:
@@ -81,11 +82,11 @@ def update_seconds(update: Callable[[], object]) -> float:
 def measure_case(case: Case) -> dict[str, float]:
     """Figures of one case, measured in this process."""
     from benchmark_learners import our_iql
-    from benchmark_training import rollout_update
+    from benchmark_training import online_phase
 
     from finflow.config import load_config
     from finflow.training.data.training_data import prepare
-    from finflow.training.phases import rollout_state
+    from finflow.training.off_policy import learners
 
     use_one_thread()  # what would run on another core is counted too
     found: dict[str, float] = {}
@@ -94,7 +95,7 @@ def measure_case(case: Case) -> dict[str, float]:
         keys = {
             **write_walks(case, folder / "walks.parquet"),
             "train.offline_episodes": EPISODES,
-            "bcell.rollouts.portfolios": case.portfolios,
+            "train.n_envs": case.portfolios,
         }
         config = load_config(None, keys, environ={})
         began = time.process_time()
@@ -104,7 +105,7 @@ def measure_case(case: Case) -> dict[str, float]:
         ours = our_iql(training_data)
         found["behaviour"] = (time.process_time() - began) / EPISODES
         found["offline"] = update_seconds(lambda: ours.update(ours.draw()))
-        module: Any = rollout_state
+        module: Any = learners
         original = module.predicted_returns
 
         def timed(*arguments: object) -> object:
@@ -115,7 +116,8 @@ def measure_case(case: Case) -> dict[str, float]:
                 found["mirrors"] = found.get("mirrors", 0.0) + time.process_time() - began
 
         module.predicted_returns = timed
-        found["online"] = update_seconds(rollout_update(config, folder, keys))
+        phase = online_phase(config, folder, keys)
+        found["online"], found["step"] = update_seconds(phase._update), update_seconds(phase._step)
     unit = 2**20 if sys.platform == "darwin" else 2**10
     found["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
     return found
@@ -179,7 +181,7 @@ def _page(machine: str, table: str) -> str:
 
 Random walks with the default configuration, every market in a process of its own; {machine}.
 Seconds of processor time, on one core. A training makes some thousand offline updates and about a thousand online ones,
-each of them for the agent's policy and those of the four blocks of years; predictions are made once. The last rows are
+each of them for the agent's learner and those of the four blocks of years; predictions are made once. The last rows are
 the power of the
 number of assets by which a cost grows from {ASSETS[-2]} to {ASSETS[-1]} of them: 1 is in proportion.
 
@@ -192,10 +194,10 @@ Where a cost grows, and why:
   faster than in proportion, and more where other programs share the memory. Batches have a fixed number of decisions:
   years cost nothing but caches.
 - **Predictions of mirrored bars** read every bar of every asset once for the fit and once for the prediction, for the
-  agent's policy and for each block's: in proportion to assets times years.
+  agent's learner and for each block's: in proportion to assets times years.
 - **Memory** is mostly intermediate results of an update, kept for its gradient: decisions of a batch times assets times
   widths; beside them torch itself, and the features, four bytes for each bar, asset and feature.
-- **Portfolios** share what is read of the market at a bar; a portfolio more costs its own decisions alone.
+- **Portfolios** are read in a step of 16 decisions: one more costs its own. Updates do not depend on their number.
 """
 
 

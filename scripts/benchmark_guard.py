@@ -48,9 +48,9 @@ def benchmark_guard(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         keys: dict[str, object] = {
             "train.offline_episodes": EPISODES,
-            "online.algorithm": "sac",
+            "out_of_fold.blocks": 1,
             "train.offline_training_epochs": -(-updates // (EPISODES * 252 // 512 - 4)),
-            "train.online_episodes": -(-updates * 16 // 252),
+            "train.online_episodes": -(-updates * 16 * 16 // 252),  # 16 portfolios, by 16 decisions each
             "train.critic_only_updates": 0,
             "train.validation_updates": 10**6,
             "train.checkpoint_updates": 10**6,

@@ -1,9 +1,9 @@
 """Updates a second of our learners and of their peers, in turn: `python scripts/benchmark.py offline` and `online`.
 
 20 assets and the default features, float32, one thread. Offline: IQL on batches of 512, and d3rlpy's IQL with
-`--peer-python PATH`. Online: soft actor-critic on batches of 256, two critics of 32 quantiles, with 10 coverage, 10
-current and 10 next proposals of CQL, and without CQL; d3rlpy's CQL with `--peer-python PATH`, sb3-contrib's TQC and
-Stable-Baselines3's SAC with `--sb3-python PATH`.
+`--peer-python PATH`. Online: soft actor-critic as published, with `bcell.expansion` 0 and stored transitions alone, on
+batches of 256, two critics of 32 quantiles, with 10 coverage, 10 current and 10 next proposals of CQL, and without CQL;
+d3rlpy's CQL with `--peer-python PATH`, sb3-contrib's TQC and Stable-Baselines3's SAC with `--sb3-python PATH`.
 
 Seconds are of processor time, so that other programs of the machine delay all and count for none. Peers see the same
 numbers as one flat observation, and run in processes of their own that wait while others are measured. Batches are
@@ -38,16 +38,22 @@ from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.config import load_config
 from finflow.offline.collection import collect
 from finflow.offline.dataset import OfflineDataset
+from finflow.training.data.coverage_pool import CoveragePool
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.phases.finetune import CoveragePool
 from finflow.training.phases.pretrain import Epochs
 from finflow.training.phases.training_state import seeded
 
 CPU = torch.device("cpu")
 OFFLINE_BATCH, ONLINE_BATCH = 512, 256
 N_BATCHES = 16
+PUBLISHED: dict[str, object] = {
+    "bcell.expansion": 0,
+    "bcell.counterfactual": False,
+    "bcell.cql_samples": 10,
+    "train.online_batch_size": ONLINE_BATCH,
+}
 OURS, MADE, D3RLPY_IQL = "ours", "ours, batches made", "d3rlpy IQL"
 PLAIN, PLAIN_MADE = "ours, no CQL", "ours, no CQL, made"
 D3RLPY_CQL, TQC, SAC = "d3rlpy CQL", "sb3-contrib TQC", "SB3 SAC"
@@ -149,8 +155,8 @@ def benchmark_offline(given: argparse.Namespace) -> None:
 def benchmark_online(given: argparse.Namespace) -> None:
     """Print updates a second of the online update, the bound of its arithmetic, and the ratio to each peer's."""
     use_one_thread()
-    training_data = prepare(load_config(None, {"train.online_batch_size": ONLINE_BATCH}, {}))
-    without = replace(training_data, config=load_config(None, {"bcell.cql_alpha": 0.0}, {}))
+    training_data = prepare(load_config(None, PUBLISHED, {}))
+    without = replace(training_data, config=load_config(None, {**PUBLISHED, "bcell.cql_alpha": 0.0}, {}))
     contenders: dict[str, Contender] = {}
     contenders[OURS], contenders[MADE] = our_sac(training_data)
     contenders[PLAIN], contenders[PLAIN_MADE] = our_sac(without)

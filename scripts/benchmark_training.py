@@ -16,10 +16,11 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from unittest.mock import patch
 
 import torch
 from benchmark_learners import our_iql
@@ -30,7 +31,7 @@ from finflow.config import Config, load_config
 from finflow.cores import available_cores
 from finflow.files import write_atomically
 from finflow.training.data.training_data import prepare
-from finflow.training.phases import finetune_rollouts
+from finflow.training.phases import finetune
 from finflow.training.trainer import FinFlowTrainer
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "speed.md"
@@ -43,12 +44,13 @@ PARTS: dict[str, tuple[str, str]] = {
     "behaviour data": ("finflow.training.trainer", "offline_data"),
     "offline phase": ("finflow.training.trainer", "pretrain"),
     "fitted Q evaluation": ("finflow.training.phases.pretrain", "fitted_q_value"),
-    "online phase, the rest": ("finflow.training.trainer", "finetune_rollouts"),
-    "pretraining for the evidence": ("finflow.training.phases.fold_pretraining", "_learn"),
-    "rollouts": ("finflow.training.phases.finetune_rollouts", "learn_together"),
-    "play of the blocks": ("finflow.training.phases.finetune_rollouts", "_choose_blend"),
-    "exact returns": ("finflow.training.phases.finetune_rollouts", "measure_returns"),
-    "critics": ("finflow.training.phases.finetune_rollouts", "update_critics"),
+    "online phase, the rest": ("finflow.training.trainer", "finetune"),
+    "pretraining for the evidence": ("finflow.training.out_of_fold.pretraining", "_learn"),
+    "predictions of mirrored bars": ("finflow.training.phases.finetune", "with_mirrors"),
+    "steps of portfolios": ("finflow.training.phases.finetune", "step_portfolios"),
+    "online updates": ("finflow.training.phases.finetune", "update_group"),
+    "backtests in the blocks": ("finflow.training.out_of_fold.evidence", "backtest_blends"),
+    "exact returns": ("finflow.training.phases.finetune", "measure_returns"),
     "evaluation and report": ("finflow.training.trainer", "evaluate_agent"),
 }
 METHODS: dict[str, tuple[str, str, str]] = {
@@ -117,16 +119,13 @@ def parts_timed(spent: Spent) -> Iterator[None]:
     for name, (module, owner, function) in METHODS.items():
         owners.append((getattr(importlib.import_module(module), owner), function, name))
     before = [(owner, function, getattr(owner, function)) for owner, function, _ in owners]
-    trainer = importlib.import_module("finflow.training.trainer")
     try:
         for owner, function, name in owners:
             setattr(owner, function, spent.timed(name, getattr(owner, function)))
-        trainer._PHASES["rollouts"] = trainer.finetune_rollouts
         yield
     finally:
         for owner, function, original in before:
             setattr(owner, function, original)
-        trainer._PHASES["rollouts"] = trainer.finetune_rollouts
 
 
 @dataclass(frozen=True)
@@ -164,31 +163,25 @@ def operations_of(update: Callable[[], object], flops: float, bandwidth: float) 
 
 
 class _Captured(Exception):
-    """The arguments of an update of rollouts were found."""
+    """The phase that makes updates was found."""
 
 
-def rollout_update(config: Config, folder: Path, keys: Mapping[str, object] | None = None) -> Callable[[], object]:
-    """An update of the online phase, as a training with some keys makes it after a short offline phase."""
+def online_phase(config: Config, folder: Path, keys: Mapping[str, object] | None = None) -> finetune._OnlinePhase:
+    """The online phase before its first update, as a training with some keys has it after a short offline phase."""
     short: dict[str, object] = {"train.offline_episodes": 20, **(keys or {}), "output.logs_dir": str(folder)}
     short |= {"train.offline_training_epochs": 1}
     short |= {"offline.evaluation_updates": 0, "output.offline_dir": str(folder), "train.generalisation": False}
     trainer = FinFlowTrainer(load_config(None, {**short, "train.seed": config.train.seed}, environ={}))
-    found: list[tuple[Any, ...]] = []
-    original = finetune_rollouts.learn_together
+    found: list[finetune._OnlinePhase] = []
 
-    def capture(*args: Any) -> Any:
-        found.append(args)
+    def capture(phase: finetune._OnlinePhase) -> NoReturn:
+        found.append(phase)
         raise _Captured
 
     trainer.train_iql()
-    finetune_rollouts.learn_together = capture  # type: ignore[assignment]
-    try:
+    with patch.object(finetune._OnlinePhase, "_update", capture), suppress(_Captured):
         trainer.finetune()
-    except _Captured:
-        pass
-    finally:
-        finetune_rollouts.learn_together = original
-    return lambda: original(*found[0])
+    return found[0]
 
 
 def phase_table(spent: Spent, total: float) -> str:
@@ -233,7 +226,7 @@ def benchmark_training(_: argparse.Namespace) -> None:
         ours = our_iql(prepare(config))
         tables = {
             "offline": operations_of(lambda: ours.update(ours.draw()), flops, bandwidth),
-            "online": operations_of(rollout_update(config, folder), flops, bandwidth),
+            "online": operations_of(online_phase(config, folder)._update, flops, bandwidth),
         }
     machine = f"{processor_name()}, {available_cores()} cores; torch {torch.__version__}"
     page = _page(machine, flops, bandwidth, phase_table(spent, total), total, tables)
@@ -266,6 +259,6 @@ matrix products and its bytes over that of copies; of small operations most time
 ### Offline (IQL, a batch of 512 decisions)
 
 {operation_table(tables["offline"])}
-### Online (rollouts of the agent's policy and those of four blocks)
+### Online (the agent's learner and those of four blocks)
 
 {operation_table(tables["online"])}"""

@@ -33,7 +33,7 @@ COUNTS = {
 }
 #: Option -> configuration key, and its meaning with the default.
 KEYS = {
-    "--learning_rate": ("bcell.actor_lr", "learning rate of the policy (1e-5)"),
+    "--learning_rate": ("online.learning_rate", "learning rate of the policy (1e-5)"),
     "--checkpoint_dir": ("output.logs_dir", "folder that holds the run folder"),
     "--log_with": ("output.log_with", "tensorboard or wandb"),
     "--temperature": (
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
         "online.rollout": decisions,
         "online.minibatch": given.mini_batch_size * given.segment,
         "online.epochs": given.ppo_epochs,
-        "bcell.actor_lr": 1e-5,
+        "online.learning_rate": 1e-5,
         **named,
         **given.overrides,
     }

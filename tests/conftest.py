@@ -44,7 +44,7 @@ LONGEST = (
     "test_planted_signal",
     "test_listings_evidence",
     "test_sb3",
-    "test_rollouts_learning",
+    "test_learning",
     "test_audited_foreknowledge",
     "test_optimality",
     "test_bad_input",

@@ -54,7 +54,7 @@ def test_each_level_yields_to_the_one_before_it(tmp_path: Path) -> None:
     path = written(tmp_path, "bcell: {gamma: 0.91, tau: 0.1, cql_alpha: 7}\n")
     environ = {"FINFLOW_BCELL__GAMMA": "0.92", "FINFLOW_BCELL__TAU": "0.2"}
     config = load_config(path, {"bcell.gamma": "0.93"}, environ).bcell
-    assert (config.gamma, config.tau, config.cql_alpha, config.critic_lr) == (0.93, 0.2, 7.0, 3e-4)
+    assert (config.gamma, config.tau, config.cql_alpha, config.critic_lr) == (0.93, 0.2, 7.0, 1e-3)
 
 
 def test_a_mistake_is_not_an_error_where_a_higher_level_replaces_it(tmp_path: Path) -> None:
@@ -355,7 +355,8 @@ OTHER: dict[str, object] = {
     **{"trading.retrain.window": 500, "trading.retrain.purge": 10},
     **{"objectives.reward": "ranking", "objectives.rewards": [{"name": "ranking", "weight": 2.0}]},
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
-    **{"bcell.anchor.final": 0.5, "worlds.cost_high": 2.0, "guard.hacking.multiple": 3.0},
+    **{"train.entropy_schedule.steps": 500, "train.target_entropy_schedule.steps": 500},
+    **{"bcell.anchor.final": 0.5, "bcell.anchor.updates": 500, "worlds.cost_high": 2.0, "guard.hacking.multiple": 3.0},
     **{
         "online.discount": 0.5,
         "online.epochs": 4,
@@ -402,12 +403,9 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     if key == "market.dividends":  # which files alone have
         base = load_config(None, {"market.source": "csv", "market.path": "prices.csv"}, {})
         overrides |= {"market.source": "csv", "market.path": "prices.csv"}
-    if key == "train.rollout_workers":  # which needs rollouts
+    if key == "train.rollout_workers":  # which on-policy rollouts alone have
         base = load_config(None, {"online.algorithm": "ppo"}, {})
         overrides["online.algorithm"] = "ppo"
-    if key in ("bcell.risk_measure", "online.reference"):  # which the other online method has
-        base = load_config(None, {"online.algorithm": "sac"}, {})
-        overrides["online.algorithm"] = "sac"
     if key in ("objectives.preference.paid", "objectives.preference.scaling"):  # which a learned reward alone has
         learned = {"objectives.reward": "preference", "objectives.preference.model": "model.safetensors"}
         learned |= {"online.algorithm": "ppo"}
@@ -426,32 +424,19 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
 
 
 def test_epochs_that_never_happen_decide_nothing() -> None:
-    """Soft actor-critic pretrains no blocks, and a block is pretrained no longer than the agent itself."""
+    """On-policy learning has no blocks, one block is none, and none is pretrained longer than the agent itself."""
 
     def hashes(**keys: object) -> set[str]:
         given = {key.replace("__", "."): value for key, value in keys.items()}
         return {
-            config_hash(load_config(None, {**given, "bcell.rollouts.pretraining_epochs": epochs}, {}))
-            for epochs in (3, 4)
+            config_hash(load_config(None, {**given, "out_of_fold.pretraining_epochs": epochs}, {})) for epochs in (3, 4)
         }
 
     assert len(hashes()) == 2
     assert len(hashes(train__offline_training_epochs=3)) == 1
-    assert len(hashes(online__algorithm="sac")) == 1
+    assert len(hashes(online__algorithm="ppo")) == 1
     assert len(hashes(offline__method="none")) == 1
-
-
-def test_a_former_name_of_a_key_is_still_read_from_every_level(tmp_path: Path) -> None:
-    path = tmp_path / "old.yaml"
-    path.write_text("bcell:\n  online_method: sac\n", "utf-8")
-    assert load_config(path, {}, {}).online.algorithm == "sac"
-    assert load_config(path, {"online.algorithm": "rollouts"}, {}).online.algorithm == "rollouts"
-    assert load_config(None, {"bcell.online_method": "sac"}, {}).online.algorithm == "sac"
-    assert load_config(None, {}, {"FINFLOW_BCELL__ONLINE_METHOD": "sac"}).online.algorithm == "sac"
-    space = {"tune.space": {"bcell.online_method": {"choices": ["sac", "rollouts"]}}}
-    found = load_config(None, space, {}).tune.space
-    assert found is not None
-    assert list(found) == ["online.algorithm"]
+    assert len(hashes(out_of_fold__blocks=1)) == 1
 
 
 # --- what ships

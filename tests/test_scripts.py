@@ -112,7 +112,7 @@ def test_a_ranking_is_trained_on_by_ppo(trainings: Calls, tmp_path: Path, monkey
         ("ranking", "ndcg", 10)
     )
     online = config.online
-    assert (online.algorithm, online.portfolios, online.epochs, config.bcell.actor_lr) == ("ppo", 16, 4, 1e-5)
+    assert (online.algorithm, online.portfolios, online.epochs, online.learning_rate) == ("ppo", 16, 4, 1e-5)
     assert online.rollout == 4 * online.minibatch == 16 * 21
     assert config.output.logs_dir == tmp_path
     assert (config.acting.temperature, config.acting.top_p) == (0.5, 0.8)
@@ -127,7 +127,7 @@ def test_a_ranking_is_trained_on_by_ppo(trainings: Calls, tmp_path: Path, monkey
         (["--reward_type", "ndgc"], "did you mean ndcg"),
         (["--k", "0"], "needs a whole number of at least 1, not '0'"),
         (["--mini_batch_size", "32"], "--mini_batch_size 32 is more than --batch_size 16"),
-        (["--learning_rate", "2"], "bcell.actor_lr = 2"),
+        (["--learning_rate", "2"], "online.learning_rate = 2"),
         (["--top_p", "1.5"], "acting.top_p = 1.5"),
         (["--temperature", "cold"], "acting.temperature = 'cold'"),
     ],

@@ -61,6 +61,25 @@ class States(NamedTuple):
         return States(self.assets[start:stop], self.market[start:stop], portfolio, self.complete)
 
 
+class Choices(NamedTuple):
+    """Actions of each state whose outcomes on the same prices are known: prices do not react to trades.
+
+    Attributes
+    ----------
+    actions : Tensor, (batch, P, K)
+        The action of the transition first.
+    rewards : Tensor, (batch, P)
+    terminated : Tensor, (batch, P)
+    next_states : States
+        Of all actions, (batch * P, ...): the P of a state share a row of the market.
+    """
+
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    next_states: States
+
+
 class Batch(NamedTuple):
     """Transitions. Rewards are in units of the fixed scale stored with the dataset.
 
@@ -87,6 +106,8 @@ class Batch(NamedTuple):
         Portfolios that the families' rules name in the states, on average over each family's variants.
     rankings : ListwiseTargets, optional
         Of the assets by their returns after the states, for the experts to learn from (offline data only).
+    choices : Choices, optional
+        Further actions of each state (``bcell.counterfactual``); the transitions alone when left out.
     """
 
     both: States
@@ -100,10 +121,20 @@ class Batch(NamedTuple):
     references: Tensor | None = None
     named: Tensor | None = None
     rankings: ListwiseTargets | None = None
+    choices: Choices | None = None
 
     def with_reference(self, targets: Tensor) -> Tensor:
         """Add to targets (batch,) the reference that the rewards are in excess of, where there is one."""
         return targets if self.references is None else targets + self.references
+
+    @property
+    def outcomes(self) -> Choices:
+        """The choices; without any, those of the transitions themselves, one a state."""
+        if self.choices is not None:
+            return self.choices
+        return Choices(
+            self.actions.unsqueeze(1), self.rewards.unsqueeze(1), self.terminated.unsqueeze(1), self.next_states
+        )
 
     @property
     def states(self) -> States:

@@ -52,7 +52,11 @@ class Shares(NamedTuple):
 
 def in_double(policy: ExpertPolicy) -> ExpertPolicy:
     """A copy on the CPU in double precision."""
-    return copy.deepcopy(policy).cpu().double()
+    exact = copy.deepcopy(policy).cpu().double()
+    for part in exact.modules():
+        if isinstance(part, ExpertPolicy):
+            part.keeps_slope = True
+    return exact
 
 
 def states_in_double(states: States) -> States:

@@ -145,22 +145,29 @@ def freeze(modules: Iterable[nn.Module]) -> None:
         module.requires_grad_(False)
 
 
-def linearised_value(action: Tensor, value_of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Value of an action with the gradient of the value for the action, and none for the critic's parameters.
+def linearised(value_of: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Value of inputs with the gradient of the value for them, and none for the parameters of what values them.
 
     Parameters
     ----------
-    action : Tensor, (batch, P, K)
-        With gradients for the policy.
     value_of : callable
-        Maps actions to values, (batch, P).
+        Maps the inputs to values, (batch,).
+    inputs : Tensor, (batch, ...)
+        With gradients, or some without; the value need not depend on all of them.
 
     Returns
     -------
-    Tensor, (batch, P)
+    Tensor, (batch,)
     """
-    point = action.detach().requires_grad_(True)
-    value = value_of(point)
-    with full_precision(action):
-        (slope,) = torch.autograd.grad(value.sum(), point)
-    return value.detach() + (slope * (action - point.detach())).sum(dim=-1)
+    points = [one.detach().requires_grad_(one.requires_grad) for one in inputs]
+    value = value_of(*points)
+    learned = [(one, point) for one, point in zip(inputs, points, strict=True) if one.requires_grad]
+    if not learned:
+        return value.detach()
+    with full_precision(value):
+        slopes = torch.autograd.grad(value.sum(), [point for _, point in learned], allow_unused=True)
+    result = value.detach()
+    for slope, (one, point) in zip(slopes, learned, strict=True):
+        if slope is not None:
+            result = result + (slope * (one - point.detach())).flatten(1).sum(dim=-1)
+    return result

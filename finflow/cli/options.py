@@ -30,12 +30,17 @@ _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
             ("train.offline_batch_size", "train.online_batch_size", "online.minibatch"),
             "of both phases",
         ),
-        ("--lr", "X", ("bcell.actor_lr", "bcell.critic_lr"), "learning rate of policy and critics, both phases"),
+        (
+            "--lr",
+            "X",
+            ("bcell.actor_lr", "bcell.critic_lr", "online.learning_rate"),
+            "learning rate of policy and critics, both phases",
+        ),
         (
             "--algorithm",
             "NAME",
             ("online.algorithm",),
-            "learning of the online phase: rollouts, sac, ppo, ppo-kl, trpo, a2c or reinforce",
+            "learning of the online phase: sac, ppo, ppo-kl, trpo, a2c or reinforce",
         ),
         ("--seed", "N", ("train.seed",), "of every random number"),
         (

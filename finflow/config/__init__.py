@@ -1,6 +1,6 @@
 """Configuration: one typed schema, how it is read, and how it is identified."""
 
-from finflow.config.agent_section import ActingConfig, AnchorConfig, AveragingConfig, BCellConfig, RolloutsConfig
+from finflow.config.agent_section import ActingConfig, AnchorConfig, AveragingConfig, BCellConfig, MirroredConfig
 from finflow.config.environment_section import (
     ConstraintConfig,
     CostsConfig,
@@ -31,7 +31,6 @@ from finflow.config.loading import (
     hyperparameters,
     leaves,
     load_config,
-    present_keys,
     replace_values,
     values_by_key,
 )
@@ -69,6 +68,7 @@ __all__ = [
     "FeaturesConfig",
     "HackingConfig",
     "MarketConfig",
+    "MirroredConfig",
     "ObjectivesConfig",
     "OnlineConfig",
     "OutputConfig",
@@ -78,7 +78,6 @@ __all__ = [
     "RetrainConfig",
     "RewardNormalizationConfig",
     "RollbackConfig",
-    "RolloutsConfig",
     "SearchedConfig",
     "StabilityConfig",
     "SyntheticConfig",
@@ -99,7 +98,6 @@ __all__ = [
     "leaves",
     "load_config",
     "period_of",
-    "present_keys",
     "replace_values",
     "values_by_key",
 ]

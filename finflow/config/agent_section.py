@@ -25,11 +25,13 @@ from finflow.config.section_types import (
 class AnchorConfig(Section):
     """Regularisation of the online policy towards a reference."""
 
-    weight: NonNegativeNumber = key(1.0, "weight in the actor's loss at the first update, in sigma_A; 0 is off")
+    weight: NonNegativeNumber = key(0.0, "weight in the actor's loss at the first update, in sigma_A; 0 is off")
     final: NonNegativeNumber | None = key(
         None, "weight after anchor.updates, linearly; held at anchor.weight when left out"
     )
-    updates: PositiveInt = key(15_000, "online updates from anchor.weight to anchor.final")
+    updates: PositiveInt | None = key(
+        None, "online updates from anchor.weight to anchor.final; left out: those of the phase"
+    )
     to: Literal["pretrained", "behaviour", "equal-weight", "equal-sleeve"] = key(
         "equal-weight",
         "KL to the policy as pretrained, likelihood of the behaviour families' decisions, KL of the aim to equal "
@@ -75,20 +77,17 @@ class ActingConfig(Section):
         return taken if self.top_p == 1.0 else f"{taken}; only the largest assets, {self.top_p:g} of all together"
 
 
-class RolloutsConfig(Section):
-    """Online learning from exact rollouts, and the evidence from folds that decides how much of it is used."""
+class MirroredConfig(Section):
+    """Bars mirrored around their predicted returns, whose rewards online learning mixes with those of history."""
 
-    horizon: PositiveInt = key(16, "decisions of a rollout, whose exact gradient the policy follows")
-    portfolios: PositiveInt = key(16, "portfolios simulated together in an update")
-    learning_rate: PositiveShare = key(3e-3, "learning rate of the policy at its largest; a cosine to zero")
-    mirrored: Number = key(
+    weight: Number = key(
         0.5,
         "weight of bars mirrored around their predicted returns: 0 uses the historical bars only, at 0.5 noise "
         "cancels to first order",
         ge=0.0,
         le=0.5,
     )
-    mirrored_scaled: Flag = key(
+    scaled: Flag = key(
         True,
         "scale that weight by max(0, 2 b - 1), b the slope of returns on predictions by models fitted to other bars",
     )
@@ -97,25 +96,6 @@ class RolloutsConfig(Section):
         "predict those returns by a Markov-switching model of two regimes too, as far as it predicts bars that it was "
         "not fitted to",
     )
-    actions: Int = key(8, "actions in each state whose exact returns teach the critics", ge=2, le=64)
-    blocks: Int = key(
-        4,
-        "blocks of the training years, each held out from one policy; the out-of-fold gains of these policies set the "
-        "agent's blend with a reference; 1 switches this off",
-        ge=1,
-        le=20,
-    )
-    critic_lr: PositiveShare = key(3e-4, "learning rate of the critics at its largest; a cosine to zero")
-    critic_updates: PositiveInt = key(300, "updates of the critics on exact returns, after the choice of the blend")
-    pretraining_epochs: Int = key(
-        5,
-        "epochs of offline learning without a block, from which that block's policy begins; this pretrained policy is "
-        "also a reference, in the agent with as many epochs on all data; at most train.offline_training_epochs; 0 "
-        "begins from random weights",
-        ge=0,
-        le=10_000,
-    )
-    looks: PositiveInt = key(6, "stages of the training at which the blocks' policies are evaluated")
 
 
 class BCellConfig(Section):
@@ -131,9 +111,23 @@ class BCellConfig(Section):
     iql_cloning: NonNegativeNumber = key(
         1.0, "weight of plain cloning where IQL's policy follows the critics' gradient"
     )
-    rollouts: RolloutsConfig = key(RolloutsConfig(), "online learning from exact rollouts")
+    expansion: Int = key(
+        16,
+        "exact decisions that the actor looks ahead online, at whose end the critics value what is held; 0 is soft "
+        "actor-critic on the critics alone",
+        ge=0,
+        le=1024,
+    )
+    counterfactual: Flag = key(
+        True,
+        "critics learn the exact outcomes of eight actions a state online; false: those of stored transitions, as "
+        "published",
+    )
+    mirrored: MirroredConfig = key(MirroredConfig(), "mirrored bars")
     alpha_init: PositiveNumber = key(
-        0.75, "entropy coefficient at the start, in sigma_A per nat of a free dimension's log ratio"
+        0.75,
+        "entropy coefficient at the start, in a twentieth of sigma_A per nat of the portfolio's entropy in a free "
+        "dimension",
     )
     alpha_mode: Literal["auto", "fixed", "annealed"] = key(
         "auto", "auto tunes it to target_entropy, annealed follows train.entropy_schedule"
@@ -156,23 +150,25 @@ class BCellConfig(Section):
     risk_strength: Number = key(
         0.75, "risk aversion of wang: above zero risk-averse, below zero risk-seeking", ge=-3, le=3
     )
-    cql_alpha: NonNegativeNumber = key(5.0, "weight of the conservative penalty, in sigma_A")
+    cql_alpha: NonNegativeNumber = key(
+        5.0, "weight of the conservative penalty on the critics, in hundredths of the weight of their squared errors"
+    )
     cql_mode: Literal["fixed", "lagrange"] = key(
         "fixed", "lagrange tunes the weight, from cql_alpha on, so that the penalty equals cql_gap"
     )
     cql_gap: Number = key(
         0.0,
         "largest excess of a critic's soft maximum over portfolios above its value of the data's before the tuned "
-        "weight grows, in scaled rewards; 0 for a critic that values all proposed portfolios alike",
+        "weight grows, in sigma_A; 0 for a critic that values all proposed portfolios alike",
     )
-    cql_samples: PositiveInt = key(10, "proposals of each kind in the conservative penalty")
+    cql_samples: PositiveInt = key(4, "proposals of each kind in the conservative penalty")
     calibration: Literal["fitted", "returns", "none"] = key(
         "fitted",
         "lower bound on the values of the policy's own proposals in the penalty (Cal-QL): the behaviour's fitted "
         "value, the raw returns-to-go of the data, or none, which is plain CQL",
     )
     expert_cloning: NonNegativeNumber = key(
-        1.0, "weight of each expert's divergence from the mean portfolio of its family's rules, in both phases"
+        1.0, "offline weight of each expert's divergence from the mean portfolio of its family's rules"
     )
     expert_ranking: Literal["none", "softmax", "ndcg"] = key(
         "none",
@@ -181,7 +177,7 @@ class BCellConfig(Section):
     )
     expert_ranking_weight: NonNegativeNumber = key(1.0, "its weight")
     gate_balance: NonNegativeNumber = key(
-        0.3,
+        0.0,
         "online weight, in sigma_A, of the divergence of equal use of the experts from the gate's mean over a batch; 0 "
         "is off",
     )
@@ -191,19 +187,19 @@ class BCellConfig(Section):
     least_pull: Share = key(
         0.0, "smallest share of the way to its aim that the policy is trained with online; 0 is off"
     )
-    actor_lr: PositiveShare = key(3e-4, "learning rate of the policy")
-    critic_lr: PositiveShare = key(3e-4, "learning rate of critics and value function")
+    actor_lr: PositiveShare = key(3e-3, "learning rate of the policy")
+    critic_lr: PositiveShare = key(1e-3, "learning rate of critics and value function")
     critic_schedule: Literal["constant", "cosine"] = key(
         "constant", "schedule of that rate offline: constant, as published, or a cosine like the actor's"
     )
     online_schedule: Literal["constant", "cosine"] = key(
-        "constant", "online schedule of the learning rates: constant, as published, or a cosine to the end of phase"
+        "cosine", "online schedule of the learning rates: a cosine to the end of the phase, or constant, as published"
     )
     gamma: Fraction = key(0.99, "discount per decision")
-    tau: PositiveShare = key(0.005, "share of the critic that moves into its target per update")
+    tau: PositiveShare = key(0.01, "share of the critic that moves into its target per update")
     n_critics: Int = key(2, "critics in the ensemble", ge=1, le=20)
     n_quantiles: PositiveInt = key(32, "quantiles of each critic's return distribution; 1 is a scalar critic")
-    dropped_quantiles: NonNegativeInt = key(2, "top quantiles of each critic left out of online targets; 0 is off")
+    dropped_quantiles: NonNegativeInt = key(0, "top quantiles of each critic left out of online targets; 0 is off")
     hidden_dim: Int = key(256, "width of the hidden layers", ge=8, le=8192)
     memory_capacity: PositiveInt = key(50_000, "online transitions kept for replay")
     dropout: Number = key(0.0, "dropout in the hidden layers of policy and critics", ge=0, lt=1)

@@ -201,7 +201,10 @@ class WorldsConfig(Section):
         None, "assets of an episode, drawn anew for each; the others count as not listed; null: all of them"
     )
     bootstraps: Int = key(
-        0, "resampled histories in addition to the real one, from the training window's bars", ge=0, le=64
+        0,
+        "resampled histories in addition to the real one, from the training window's bars, offline and on-policy",
+        ge=0,
+        le=64,
     )
     block_length: PositiveInt = key(63, "mean block of a resampled history, in bars")
     cost_low: Number = key(1.0, "smallest multiple of all costs in an episode", ge=0, le=10)

@@ -42,12 +42,26 @@ _NOT_DECIDING = frozenset(
 SPACE = "tune.space"
 """The one key that holds a mapping: keys by name, and the values of each that a study tries."""
 SEARCHABLE = (
-    *("bcell.", "guard.", "objectives.", "offline.", "online.", "train."),
+    *("bcell.", "guard.", "objectives.", "offline.", "online.", "out_of_fold.", "train."),
     *("env.episode_length", "env.max_turnover", "env.max_weight", "env.no_trade_band"),
 )
 """Sections and keys that a study may search; the others define the evaluation."""
-RENAMED = {"bcell.online_method": "online.algorithm"}
-"""Former names of keys, which are still read, and the present ones."""
+FORMER_SECTION = "bcell.rollouts"
+MOVED = {
+    "bcell.rollouts.horizon": "bcell.expansion",
+    "bcell.rollouts.portfolios": "train.n_envs",
+    "bcell.rollouts.learning_rate": "bcell.actor_lr",
+    "bcell.rollouts.critic_lr": "bcell.critic_lr",
+    "bcell.rollouts.mirrored": "bcell.mirrored.weight",
+    "bcell.rollouts.mirrored_scaled": "bcell.mirrored.scaled",
+    "bcell.rollouts.regimes": "bcell.mirrored.regimes",
+    "bcell.rollouts.blocks": "out_of_fold.blocks",
+    "bcell.rollouts.pretraining_epochs": "out_of_fold.pretraining_epochs",
+    "bcell.rollouts.looks": "out_of_fold.looks",
+    "bcell.rollouts.actions": "bcell.counterfactual",
+    "bcell.rollouts.critic_updates": "train.updates_per_vector_step",
+}
+"""Keys of a learner that is part of soft actor-critic now, and those that have their place."""
 MAX_LENGTH = 600  # characters of a message, whatever a file has for a key
 _DIVIDED = {name: ("bcell.actor_lr", "bcell.critic_lr") for name in ("bcell.lr", "bcell.learning_rate", "train.lr")}
 """Names that users try for what is several keys."""
@@ -135,11 +149,6 @@ def hyperparameters(config: Config) -> dict[str, object]:
     return {key: value for key, value in values_by_key(config).items() if not key.startswith(without)}
 
 
-def present_keys(values: Mapping[str, object]) -> dict[str, object]:
-    """Return values by dotted key with former names of keys replaced by the present ones."""
-    return {RENAMED.get(key, key): value for key, value in values.items()}
-
-
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     """Nested keys as dotted ones; a search space is one value."""
     flat: dict[str, object] = {}
@@ -167,7 +176,7 @@ def config_hash(config: Config) -> str:
     for key in _NOT_DECIDING:
         section, name = key.split(".")
         del nested[section][name]
-    nested["bcell"]["rollouts"]["pretraining_epochs"] = config.fold_epochs  # what exceeds them never happens
+    nested["out_of_fold"]["pretraining_epochs"] = config.fold_epochs  # what exceeds them never happens
     nested["train"]["rollout_workers"] = config.train.rollout_workers > 0  # every number of them gives the same
     text = json.dumps(nested, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -202,12 +211,9 @@ class _Layers:
             except yaml.YAMLError:
                 self.mistakes.append(f"{key} = {_show(value)} ({origin.of(key)}): not valid YAML")
                 return
-        if key == SPACE and isinstance(value, Mapping):
-            value = present_keys(value)
-        present = RENAMED.get(key, key)
-        if present in KEYS:
-            self.values[present], self.origins[present] = value, origin.of(key)
-        elif key not in SECTIONS:
+        if key in KEYS:
+            self.values[key], self.origins[key] = value, origin.of(key)
+        elif key not in SECTIONS and not (isinstance(value, Mapping) and key == FORMER_SECTION):
             self.mistakes.append(_unknown(key, origin))
         elif isinstance(value, Mapping):
             for name, inner in value.items():
@@ -311,6 +317,8 @@ def _unknown(key: str, origin: _Origin) -> str:
     if key in _DIVIDED:
         keys = " and ".join(_DIVIDED[key])
         return f"unknown key {key} ({origin.of(key)}): {keys} are keys of their own; --lr X sets both"
+    if key in MOVED:
+        return f"unknown key {key} ({origin.of(key)}): {MOVED[key]} has its place"
     near = _nearest(key)
     if origin.variable is not None:
         variable = ENVIRONMENT_PREFIX + near.upper().replace(".", "__")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -28,12 +28,12 @@ USUAL_MINIBATCH = {"ppo": 64, "ppo-kl": 64, "trpo": 128}
 class OnlineConfig(Section):
     """Algorithm of the online phase, the on-policy algorithms' own keys, and the reference policy."""
 
-    algorithm: Literal["rollouts", "sac", "ppo", "ppo-kl", "trpo", "a2c", "reinforce"] = key(
-        "rollouts",
-        "learning of the online phase: exact gradients of rollouts through the decision process; distributional soft "
-        "actor-critic with CQL, which alpha, target entropy, CQL, anchor and gate balance belong to; or on-policy "
-        "learning, whose rate is bcell.actor_lr: PPO with clipping or with a KL penalty, TRPO, A2C, REINFORCE",
+    algorithm: Literal["sac", "ppo", "ppo-kl", "trpo", "a2c", "reinforce"] = key(
+        "sac",
+        "learning of the online phase: distributional soft actor-critic with CQL, whose actor looks bcell.expansion "
+        "exact decisions ahead; or on-policy learning by PPO with clipping or with a KL penalty, TRPO, A2C, REINFORCE",
     )
+    learning_rate: PositiveShare = key(3e-4, "on-policy: learning rate of the policy")
     rollout: Int = key(2048, "on-policy: decisions of all portfolios together between two updates", ge=2)
     portfolios: PositiveInt = key(8, "on-policy: portfolios that step together")
     epochs: PositiveInt | None = key(
@@ -83,7 +83,7 @@ class OnlineConfig(Section):
     kl_beta: NonNegativeNumber = key(0.01, "first coefficient of ppo-kl's penalty")
     kl_target: PositiveNumber = key(0.01, "target of the KL of an update, in nats, with ppo-kl")
     trust_region: PositiveNumber = key(0.01, "largest KL of an update, in nats, with trpo")
-    critic_rate: Number = key(3.0, "learning rate of the value function, in multiples of bcell.actor_lr", ge=1, le=10)
+    critic_rate: Number = key(3.0, "rate of the value function, in multiples of online.learning_rate", ge=1, le=10)
     critic_only_rollouts: NonNegativeInt = key(2, "first rollouts, which train the value function only")
     reference: Literal["none", "pretrained"] | FilePath = key(
         "none",
@@ -112,6 +112,16 @@ class OnlineConfig(Section):
         """True where the algorithm learns from rollouts of its own policy."""
         return self.algorithm in ON_POLICY
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_rollouts(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("algorithm") == "rollouts":
+            raise ValueError(
+                "online.algorithm = rollouts is part of soft actor-critic now: leave it out, or use "
+                "online.algorithm = sac, whose actor looks bcell.expansion exact decisions ahead"
+            )
+        return given
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.on_policy:
@@ -126,9 +136,4 @@ class OnlineConfig(Section):
                 raise ValueError(
                     f"online.portfolios = {self.portfolios} must be a multiple of online.group_size = {self.group_size}"
                 )
-        if self.reference != "none" and self.algorithm == "rollouts":
-            raise ValueError(
-                f"online.reference = {self.reference} needs online.algorithm = sac, ppo, trpo or another that learns "
-                "on-policy: rollouts follow the reward's exact gradient alone"
-            )
         return self

@@ -28,7 +28,7 @@ from finflow.config.online_section import ON_POLICY, OnlineConfig
 from finflow.config.preferences_section import PreferencesConfig
 from finflow.config.section_types import FilePath, Section, key
 from finflow.config.trading_section import TradingConfig
-from finflow.config.training_section import GuardConfig, OfflineConfig, TrainConfig
+from finflow.config.training_section import GuardConfig, OfflineConfig, OutOfFoldConfig, TrainConfig
 
 
 class OutputConfig(Section):
@@ -52,6 +52,7 @@ class Config(Section):
     train: TrainConfig = key(TrainConfig(), "length and schedule of learning")
     offline: OfflineConfig = key(OfflineConfig(), "the offline phase")
     online: OnlineConfig = key(OnlineConfig(), "the online phase")
+    out_of_fold: OutOfFoldConfig = key(OutOfFoldConfig(), "evidence from held-out blocks of the training years")
     worlds: WorldsConfig = key(WorldsConfig(), "randomised worlds to learn in")
     bcell: BCellConfig = key(BCellConfig(), "the agent")
     acting: ActingConfig = key(ActingConfig(), "the portfolio that a trained agent decides on")
@@ -64,9 +65,9 @@ class Config(Section):
 
     @property
     def fold_epochs(self) -> int:
-        """Epochs of offline learning without a block, before rollouts: no more than of the agent's own pretraining."""
-        happens = self.online.algorithm == "rollouts" and self.offline.method != "none"
-        return min(self.bcell.rollouts.pretraining_epochs, self.train.offline_training_epochs) if happens else 0
+        """Epochs of offline learning without a block: no more than of the agent's own pretraining."""
+        happens = self.online.algorithm == "sac" and self.offline.method != "none" and self.out_of_fold.blocks > 1
+        return min(self.out_of_fold.pretraining_epochs, self.train.offline_training_epochs) if happens else 0
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -85,7 +86,7 @@ class Config(Section):
                 f"bcell.risk_measure = {self.bcell.risk_measure} needs rewards in units that stay: "
                 "train.reward_normalization.enabled must be false"
             )
-        if self.bcell.risk_measure != "neutral" and self.online.algorithm != "sac":
+        if self.bcell.risk_measure != "neutral" and self.online.on_policy:
             raise ValueError(
                 f"bcell.risk_measure = {self.bcell.risk_measure} needs online.algorithm = sac: "
                 f"{self.online.algorithm} maximises the mean"
@@ -128,10 +129,10 @@ class Config(Section):
         name = self.objectives.constraint.reward
         if name is None:
             return
-        if self.online.algorithm == "sac":
+        if self.online.algorithm == "sac" and not (self.bcell.expansion and self.bcell.counterfactual):
             raise ValueError(
-                f"objectives.constraint.reward = {name} is held by the multiplier of rollouts, ppo, ppo-kl, trpo, a2c "
-                "and reinforce, which simulate the present policy: online.algorithm = sac has none"
+                f"objectives.constraint.reward = {name} is held by simulating the present policy: online.algorithm = "
+                "sac needs bcell.expansion above 0 and bcell.counterfactual = true"
             )
         if self.train.reward_normalization.enabled:
             raise ValueError(

@@ -29,7 +29,7 @@ class EntropyScheduleConfig(Section):
     kind: Literal["linear", "cosine", "exponential"] = key("linear", "shape of the schedule")
     initial: PositiveNumber = key(0.01, "entropy coefficient at the first online update")
     final: PositiveNumber = key(0.001, "entropy coefficient after the last step, and from then on")
-    steps: PositiveInt = key(100_000, "gradient updates from initial to final")
+    steps: PositiveInt | None = key(None, "gradient updates from initial to final; left out: those of the online phase")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -48,7 +48,7 @@ class TargetEntropyScheduleConfig(Section):
     kind: Literal["linear", "cosine", "exponential"] = key("linear", "shape of the schedule")
     initial: Fraction = key(0.4, "target entropy at the first online update")
     final: Fraction = key(0.1, "target entropy after the last step, and from then on")
-    steps: PositiveInt = key(15_000, "gradient updates from initial to final")
+    steps: PositiveInt | None = key(None, "gradient updates from initial to final; left out: those of the online phase")
 
 
 class RewardNormalizationConfig(Section):
@@ -56,7 +56,7 @@ class RewardNormalizationConfig(Section):
 
     enabled: Flag = key(False, "normalise rewards as they are sampled, in both phases")
     window_size: Int = key(1000, "rewards in the moving mean and deviation", ge=2, le=1_000_000)
-    warmup: NonNegativeInt = key(100, "rewards seen before any is normalised")
+    warmup: NonNegativeInt = key(30, "rewards seen before any is normalised")
     clip: PositiveNumber = key(10.0, "largest magnitude of a normalised reward")
     shift: Flag = key(True, "subtract the mean; otherwise rewards are scaled only and the objective is unchanged")
 
@@ -76,8 +76,10 @@ class TrainConfig(Section):
         ge=0,
         le=256,
     )
-    n_envs: PositiveInt = key(16, "portfolios that step together online")
-    updates_per_vector_step: PositiveInt = key(1, "gradient updates after each vector step")
+    n_envs: PositiveInt = key(16, "portfolios of each learner that step together online")
+    updates_per_vector_step: PositiveInt = key(
+        1, "gradient updates after each vector step, which is bcell.expansion decisions, at least one"
+    )
     offline_episodes: PositiveInt = key(500, "behaviour episodes collected")
     offline_training_epochs: NonNegativeInt = key(50, "passes of IQL over the offline dataset")
     online_episodes: NonNegativeInt = key(1000, "episodes of online fine-tuning")
@@ -86,9 +88,9 @@ class TrainConfig(Section):
     offline_share_start: Share = key(0.75, "share of offline data in the first online batch")
     offline_share_end: Share = key(0.25, "share of offline data in the last online batch")
     warmup_episodes: NonNegativeInt = key(16, "episodes of the pretrained policy before the first update")
-    critic_only_updates: NonNegativeInt = key(500, "online updates of the critics before the policy is trained")
+    critic_only_updates: NonNegativeInt = key(0, "online updates of the critics before the policy is trained")
     actor_ramp_updates: NonNegativeInt = key(
-        0, "further online updates over which the policy's learning rate rises to its full value"
+        20, "further online updates over which the policy's learning rate rises to its full value"
     )
     checkpoint_interval: PositiveInt = key(100, "online episodes between checkpoints")
     checkpoint_updates: PositiveInt = key(1200, "updates between checkpoints, if that comes first")
@@ -116,6 +118,27 @@ class TrainConfig(Section):
     reward_normalization: RewardNormalizationConfig = key(
         RewardNormalizationConfig(), "rewards standardised by their recent past"
     )
+
+
+class OutOfFoldConfig(Section):
+    """Evidence from learners that do not see a block of the training years, which decides how much of it is used."""
+
+    blocks: Int = key(
+        4,
+        "blocks of the training years, each held out from one learner; the gains of these learners in their blocks set "
+        "the agent's blend with a reference; 1 switches this off",
+        ge=1,
+        le=20,
+    )
+    pretraining_epochs: Int = key(
+        5,
+        "epochs of offline learning without a block, from which that block's learner begins; this pretrained policy is "
+        "also a reference, in the agent with as many epochs on all data; at most train.offline_training_epochs; 0 "
+        "begins from random weights",
+        ge=0,
+        le=10_000,
+    )
+    looks: PositiveInt = key(6, "stages of the training at which the blocks' policies are evaluated")
 
 
 class OfflineConfig(Section):

@@ -97,6 +97,13 @@ class Objective:
         second = state[..., 1:2] / self.moments.second - 1.0
         return xp.concat([first, second, 10.0 * state[..., 2:]], axis=-1)
 
+    def recall(self, observed: Any) -> Any:
+        """The state (batch, 3) that is observed as ``observed``: the inverse of `observe`."""
+        xp = array_namespace(observed)
+        first = self.moments.first + 0.1 * self.moments.deviation * observed[..., :1]
+        second = self.moments.second * (1.0 + observed[..., 1:2])
+        return xp.concat([first, second, 0.1 * observed[..., 2:]], axis=-1)
+
     def step(self, state: Any, log_return: Any, turnover: Any, cash_return: Any = 0.0) -> tuple[Any, Any]:
         """Reward of one step.
 

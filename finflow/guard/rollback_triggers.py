@@ -55,8 +55,6 @@ class RollbackTriggers:
         Recent values of each signal.
     hits : dict of int
         Looks in a row at which each signal was beyond its limit.
-    actor_unit : float
-        ``sigma_A`` where the actor's loss is minus a value in scaled rewards: what actions can change of it.
     """
 
     def __init__(self, config: RollbackConfig) -> None:
@@ -73,7 +71,6 @@ class RollbackTriggers:
             self.windows["kl"] = RobustWindow(KL_WINDOWS * size, size, renew=1)
             self.windows["reward"] = RobustWindow(REWARD_WINDOWS * size, 3 * size, renew=1)
         self.hits: dict[str, int] = {}
-        self.actor_unit = 1.0
 
     def check(self, figures: Mapping[str, float | None]) -> tuple[bool, str]:
         """Compare ``critic``, ``actor``, ``reward`` and ``kl`` with their limits; None is not compared.
@@ -136,8 +133,7 @@ class RollbackTriggers:
         window = self.windows[name]
         usual = abs(window.centre)
         if not self.strict:
-            unit = self.actor_unit if name == "actor" else 1.0
-            usual = max(usual, USUAL_SPREAD * window.spread, LEAST_LOSS * unit)
+            usual = max(usual, USUAL_SPREAD * window.spread, LEAST_LOSS)
         limit = window.centre + (self.config.loss_spike - 1.0) * usual
         if not window.ready or loss <= limit:
             return ""

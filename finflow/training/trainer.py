@@ -22,11 +22,10 @@ from finflow.training.judging.evaluations import evaluate_agent
 from finflow.training.judging.held_out import AGENT, EvaluationOutcome
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.wandb_run import check_tracker, open_tracker
+from finflow.training.out_of_fold.pretraining import pretraining_in_parallel
 from finflow.training.phase_names import OFFLINE, ONLINE
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.finetune_on_policy import finetune_on_policy
-from finflow.training.phases.finetune_rollouts import finetune_rollouts
-from finflow.training.phases.fold_pretraining import pretraining_in_parallel
 from finflow.training.phases.pretrain import pretrain
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 from finflow.training.phases.training_run import OnValidation, TrainingRun
@@ -34,10 +33,6 @@ from finflow.training.phases.training_state import start_online
 from finflow.training.run_folder import RunFolder, new_run_folder
 
 __all__ = ["EvaluationOutcome", "FinFlowTrainer", "new_run_folder", "request_stop"]
-
-
-_PHASES = {"rollouts": finetune_rollouts, "sac": finetune}
-"""Online phase of each algorithm; the others learn on-policy."""
 
 
 class FinFlowTrainer:
@@ -150,7 +145,7 @@ class FinFlowTrainer:
                 "decision, so rewards of this phase are computed in the process; on-policy algorithms need not wait"
             )
         with run.progress:
-            result = _PHASES.get(self.config.online.algorithm, finetune_on_policy)(run, self._data())
+            result = (finetune_on_policy if self.config.online.on_policy else finetune)(run, self._data())
         run.writer.require_written()
         return result
 

@@ -356,7 +356,7 @@ def make_replication(given: argparse.Namespace) -> None:
 
 @registered
 def make_rollouts(given: argparse.Namespace) -> None:
-    """Scores and evidence out of fold of learning from exact rollouts, with controls and on later years."""
+    """Scores and evidence out of fold of online learning, with controls and on later years."""
     results = run_missing(rollouts.rollout_variants(PLANTED_SEEDS), KEPT, RUNS)
     if given.nyse is not None:
         run_missing(rollouts.nyse_variants(given.nyse), KEPT, RUNS)

@@ -28,21 +28,28 @@ from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
 WHOLE = "whole"
+SAME_UPDATES = 16  # episodes online in which portfolios that step by one decision have as many updates
 #: Part -> heading of its row, and the keys that leave it out.
 PARTS: dict[str, tuple[str, dict[str, object]]] = {
     WHOLE: ("the default", {}),
-    "rollouts": ("soft actor-critic in place of exact rollouts", {"online.algorithm": "sac"}),
-    "later-bars": ("exact gradient of one bar in place of 16", {"bcell.rollouts.horizon": 1}),
-    "mirrored": ("without mirrored bars", {"bcell.rollouts.mirrored": 0.0}),
-    "scaled": ("mirrored bars at their full weight", {"bcell.rollouts.mirrored_scaled": False}),
-    "predictions": ("mirrored bars without the model of two regimes", {"bcell.rollouts.regimes": False}),
-    "switch": ("without the evidence of held-out years", {"bcell.rollouts.blocks": 1}),
+    "expansion": (
+        "critics alone in place of 16 exact decisions",
+        {"bcell.expansion": 0, "train.online_episodes": SAME_UPDATES},
+    ),
+    "later-bars": (
+        "1 exact decision in place of 16",
+        {"bcell.expansion": 1, "train.online_episodes": SAME_UPDATES},
+    ),
+    "mirrored": ("without mirrored bars", {"bcell.mirrored.weight": 0.0}),
+    "scaled": ("mirrored bars at their full weight", {"bcell.mirrored.scaled": False}),
+    "predictions": ("mirrored bars without the model of two regimes", {"bcell.mirrored.regimes": False}),
+    "switch": ("without the evidence of held-out years", {"out_of_fold.blocks": 1}),
     "filters": ("without filters of returns", {"features.filters": "none"}),
     "regime": ("without the probability of regimes", {"features.regimes": False}),
     "experts": ("without experts (one head)", {"bcell.one_head": True}),
     "families": ("without holding experts to their families", {"bcell.expert_cloning": 0.0}),
-    "seeding": ("from random weights, without IQL's", {"bcell.rollouts.pretraining_epochs": 0}),
-    "actions": ("critics taught by 2 actions a state in place of 8", {"bcell.rollouts.actions": 2}),
+    "seeding": ("blocks' learners from random weights, without IQL's", {"out_of_fold.pretraining_epochs": 0}),
+    "actions": ("critics taught by stored transitions, without other actions", {"bcell.counterfactual": False}),
 }
 #: Market -> keys, and most seeds: where no evidence is found, all parts end at the reference.
 MARKETS: dict[str, tuple[dict[str, object], int]] = {
@@ -52,7 +59,7 @@ MARKETS: dict[str, tuple[dict[str, object], int]] = {
     ),
     "embedded": ({}, 3),
 }
-SIZE: dict[str, object] = {**SHORT_OFFLINE, **REDUCED, "bcell.rollouts.critic_updates": 100}
+SIZE: dict[str, object] = {**SHORT_OFFLINE, **REDUCED}
 PREFIX = "ablation-"
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from finflow.agent.batch import Batch, States
+from finflow.agent.batch import States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import Networks
 from finflow.agent.losses.regularisers import FROM_EQUAL, CoverageProposals
@@ -99,6 +99,8 @@ class BoxActor(nn.Module):
     generator : Generator
     """
 
+    entropy_unit = 1.0  # of the entropy coefficient, in sigma_A: as published
+
     def __init__(self, observation_size: int, action_size: int, hidden: int, generator: Generator) -> None:
         super().__init__()
         self.layers = BoxLayers(1, observation_size, hidden, 2 * action_size, generator)
@@ -108,9 +110,9 @@ class BoxActor(nn.Module):
         location, log_scale = self.layers(states.market)[0].chunk(2, dim=-1)
         return BoxDecision(SquashedNormal(location, log_scale.clamp(*LOG_SCALE_RANGE)))
 
-    def naming_penalty(self, decision: BoxDecision, batch: Batch) -> tuple[float, dict[str, Tensor]]:
-        """Return no penalty: there are no experts."""
-        return 0.0, {}
+    def coordinate_count(self, actions: Tensor) -> int:
+        """All of an action's: none follows from the others."""
+        return actions.shape[-1]
 
     def free_dimensions(self, actions: Tensor, states: States) -> int:
         """All of an action's."""

@@ -131,7 +131,7 @@ def learn(
     noise, size = Generator().manual_seed(seed), space.shape[0]
     observation, _ = task.reset(seed=seed)
     agent = box_agent(len(observation), size, config, noise, torch.device("cpu"))
-    replay, player, updates = BoxReplay(steps, len(observation), size), None, 0
+    replay, player = BoxReplay(steps, len(observation), size), None
     for step in range(1, steps + 1):
         action = torch.rand(size, generator=noise) * 2.0 - 1.0 if player is None else player.act(observation, noise)
         following, reward, terminated, truncated, _ = task.step(rescaled(action, space))
@@ -141,8 +141,8 @@ def learn(
             player = BoxPlayer(agent, replay.units())
         if player is not None:
             coverage = uniform_proposals(batch_size, config.cql_samples, size, noise) if config.cql_alpha > 0 else None
-            agent.update_sac(replay.draw(batch_size, player.units, noise), coverage, noise, updates)
-            updates += 1
+            batch = replay.draw(batch_size, player.units, noise)
+            agent.update_sac(batch, coverage, noise)
             if watch is not None:
                 watch(step, player)
     return player or BoxPlayer(agent, replay.units())

@@ -20,6 +20,7 @@ from finflow.config import Config, changed_config
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.off_policy.learners import online_updates
 from finflow.training.phase_names import ONLINE
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
@@ -39,7 +40,7 @@ DEVICES: dict[str, dict[str, object]] = {
     "without mixing": {"train.offline_share_start": 0.0, "train.offline_share_end": 0.0},
     "without anchor": {"bcell.anchor.weight": 0.0, "bcell.anchor.final": None, "train.actor_ramp_updates": 0},
 }
-EMBEDDED: dict[str, object] = {**REDUCED, "train.online_episodes": 100, "train.validation_updates": 15}
+EMBEDDED: dict[str, object] = {**REDUCED, "train.online_episodes": 100, "train.validation_updates": 1}
 MARKETS: dict[str, dict[str, object]] = {
     "embedded": EMBEDDED,
     **{
@@ -100,8 +101,7 @@ def _fine_tuned(
     config: Config, start: Path, training_data: TrainingData, judge: Judge, whole: bool
 ) -> list[list[float]]:
     """Updates and value at each evaluation of a fine-tuning from a pretrained checkpoint."""
-    train = config.train
-    total = train.online_episodes * config.env.episode_length // train.n_envs * train.updates_per_vector_step
+    total = online_updates(config)
     curve: list[list[float]] = []
 
     def look(found: Validation) -> None:

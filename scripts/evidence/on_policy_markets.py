@@ -74,8 +74,16 @@ SMALL: dict[str, object] = {
     "online.rollout": 1024,
     "online.epochs": 5,
 }
-#: One size for all trainings: 32,760 decisions online, with the default rollouts and epochs.
-SIZE: dict[str, object] = {**SMALL, "train.online_episodes": 260, "online.rollout": 2048, "online.epochs": 10}
+#: One size for all trainings: 32,760 decisions online, with the default rollouts and epochs. Soft actor-critic learns
+#: once for 16 decisions, and without blocks of years that are held out: all are what they learned.
+SIZE: dict[str, object] = {
+    **SMALL,
+    "train.online_episodes": 260,
+    "train.updates_per_vector_step": 16,
+    "out_of_fold.blocks": 1,
+    "online.rollout": 2048,
+    "online.epochs": 10,
+}
 
 
 def market_keys(market: str, seed: int) -> dict[str, object]:

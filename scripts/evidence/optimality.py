@@ -50,15 +50,21 @@ SHOWN: dict[str, object] = {"features.extra": [EXPECTED_RETURNS]}
 #: Where the signal is strong, entropy helps little; the default weight is for markets where it is nearly all noise.
 #: Weights are in sigma_A, about 1/15 of a day's deviation in these markets.
 #: A trade pays for itself within days, so that rewards further ahead are noise. The policy leaves the pretrained one
-#: slowly, held by an anchor that lets go half-way, and what it learns comes to rest.
+#: slowly, held by an anchor that lets go half-way, and what it learns comes to rest. The update is the published one:
+#: critics of stored transitions alone, which value the next decision.
 ONLINE_LEARNING: dict[str, object] = {
     "train.offline_training_epochs": 4,
     "offline.patience": 0,
-    "online.algorithm": "sac",
+    "out_of_fold.blocks": 1,
     "features.filters": "none",
     "features.regimes": False,
     "train.online_episodes": 200,
     "train.validation_updates": 30,
+    "train.critic_only_updates": 500,
+    "bcell.expansion": 0,
+    "bcell.counterfactual": False,
+    "bcell.tau": 0.005,
+    "bcell.cql_samples": 10,
     "bcell.iql_extraction": "gradient",
     "bcell.n_quantiles": 8,
     "bcell.dropped_quantiles": 0,

@@ -43,7 +43,7 @@ GOALS = {"share": 0.85, "ece": 0.03, "utility": 0.9}
 SHORTER: dict[str, object] = {
     **SHORT_OFFLINE,
     **REDUCED,
-    "bcell.rollouts.blocks": 1,
+    "out_of_fold.blocks": 1,
     "bcell.hidden_dim": 32,
     "guard.hacking.enabled": False,
     "preferences.model.learning_curve": 1,

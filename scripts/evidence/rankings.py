@@ -47,11 +47,10 @@ PLANTED: dict[str, object] = {
     "objectives.ranking.k": 2,
 }
 #: Without blocks of years that are held out, the agent is what it learned, however little of it would be believed.
-TRAINED: dict[str, object] = {**SHORT_OFFLINE, **REDUCED, "bcell.rollouts.blocks": 1, "bcell.hidden_dim": 32}
+TRAINED: dict[str, object] = {**SHORT_OFFLINE, **REDUCED, "out_of_fold.blocks": 1, "bcell.hidden_dim": 32}
 LEARNERS: dict[str, dict[str, object]] = {
     "ranking": {"objectives.reward": "ranking"},
     "builtin": {},
-    "sac": {"online.algorithm": "sac"},
 }
 EXPERTS: dict[str, object] = {**SHORTER_OFFLINE, **OFFLINE_ALONE, "bcell.hidden_dim": 32}
 LOSSES = ("none", "softmax", "ndcg")
@@ -162,7 +161,7 @@ def _agent_table(results: Sequence[Mapping[str, Any]]) -> str:
         agent, law, chance = (np.array([one["ndcg"][part] for one in own]) for part in ("agent", "law", "chance"))
         rows.append(
             [
-                {"ranking": "NDCG@2", "builtin": "built-in", "sac": "built-in, SAC"}[name],
+                {"ranking": "NDCG@2", "builtin": "built-in"}[name],
                 len(own),
                 mean_interval(agent, 3),
                 mean_interval(law, 3),

@@ -1,4 +1,4 @@
-"""Controls of the evidence on rollouts: with the state shown, by SAC, of a published rule, and on later years."""
+"""Controls of the evidence on online learning: other settings of it, a published rule, and later years."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics.out_of_fold import choose, least_gain
 from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import prepare
-from finflow.training.phases.rollout_state import training_blocks
+from finflow.training.out_of_fold.blocks import training_blocks
 from scripts.evidence.generalisation import CLASSICAL, standard_error, walk_forward_variants
 from scripts.evidence.optimality import SHOWN
 from scripts.evidence.planted_signals import GROWTH
@@ -25,7 +25,10 @@ from scripts.evidence.variants import OFFLINE_ALONE, Variant
 #: Name -> keys added to those of the planted markets.
 CONTROLS: dict[str, dict[str, object]] = {
     "state shown": SHOWN,
-    "sac": {"online.algorithm": "sac", "train.online_episodes": 250},  # takes about as long as rollouts
+    "H 0": {"bcell.expansion": 0, "train.online_episodes": 63},  # as many updates
+    "no counterfactuals": {"bcell.counterfactual": False},
+    "no CQL": {"bcell.cql_alpha": 0.0},
+    "no entropy": {"bcell.alpha_mode": "fixed", "bcell.alpha_init": 1e-6},
 }
 RULE = PREFIX + "momentum-rule"
 REFERENCES = ("equal-weight", "inverse-volatility")
@@ -35,7 +38,7 @@ LATER_YEARS: dict[str, dict[str, object]] = {DEFAULT: {}, OFFLINE: {**OFFLINE_AL
 
 
 def control_variants(samples: int) -> list[Variant]:
-    """Each planted market with the state of its price process shown and by soft actor-critic; the momentum rule.
+    """Each planted market with the keys of each control, and the momentum rule.
 
     Parameters
     ----------
@@ -43,12 +46,17 @@ def control_variants(samples: int) -> list[Variant]:
         Of each planted market, those of `scripts.evidence.rollouts`.
     """
     variants = [
-        Variant(f"{one.name}-{name.replace(' ', '-')}", one.seeds, {**one.overrides, **keys}, measure=one.measure)
+        Variant(f"{one.name}-{_file_name(name)}", one.seeds, {**one.overrides, **keys}, measure=one.measure)
         for name, keys in CONTROLS.items()
         for one in planted_variants(samples)
         if not (name == "state shown" and one.overrides["market.synthetic.kind"] == "constant-drift")
     ]
     return [*variants, Variant(RULE, (0,), {**monthly(), **GROWTH}, measure=judge_momentum)]
+
+
+def _file_name(control: str) -> str:
+    """A control as part of a file's name."""
+    return control.replace(" ", "-").lower()
 
 
 def judge_momentum(config: Config) -> dict[str, Any]:
@@ -89,7 +97,7 @@ def control_table(results: Sequence[Mapping[str, Any]], default: Sequence[Mappin
     for kind in PLANTED:
         row = [kind, mean_interval([one["end"] for one in default if one["variant"] == PREFIX + kind])]
         for name in CONTROLS:
-            own = [one for one in results if one["variant"] == f"{PREFIX}{kind}-{name.replace(' ', '-')}"]
+            own = [one for one in results if one["variant"] == f"{PREFIX}{kind}-{_file_name(name)}"]
             row += [mean_interval([one["end"] for one in own]) + stopped_words(own), _online_seconds(own)]
         rows.append(row)
     heads = ["market", "default, by features"]

@@ -1,4 +1,4 @@
-"""Evidence about learning from exact rollouts: what it finds where something is planted, and where nothing is.
+"""Evidence about online learning: what it finds where something is planted, and where nothing is.
 
 One configuration for every market. Each sample is a market of its own, none of which was used when the values were
 chosen. Validation is read once a training, the test window never.
@@ -45,7 +45,6 @@ PREFIX = "rollouts-"
 USED = 0.25  # confidence beyond which a null market counts as a false find
 #: The offline phase is shortened: what is measured begins at the hand-over.
 SHORT_OFFLINE: dict[str, object] = {
-    "online.algorithm": "rollouts",
     "train.offline_episodes": 50,
     "train.offline_training_epochs": 2,
     "offline.patience": 0,
@@ -62,7 +61,7 @@ LOG_RETURN: dict[str, object] = {
 }
 #: A spread that reverts fast and assets that differ, so that features can show the signal.
 OWN = {kind: PLANTED_OWN[kind] for kind in ("mean-reverting", "regime")}
-REDUCED: dict[str, object] = {"train.online_episodes": 250, "bcell.rollouts.critic_updates": 1}
+REDUCED: dict[str, object] = {"train.online_episodes": 250}
 
 
 def rollout_variants(samples: int, nulls: Mapping[str, int] = NULLS) -> list[Variant]:

@@ -18,7 +18,7 @@ from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.listings import REDUCED
+from scripts.evidence.listings import AGENTS, AS_LEARNED, REDUCED
 from scripts.evidence.results import grouped, train_both
 from scripts.evidence.rollouts import monthly
 from scripts.evidence.tables import markdown_table, mean_interval
@@ -30,8 +30,6 @@ MONTHLY, EMBEDDED = "monthly", "embedded"
 LEARNED = {MONTHLY: 20, EMBEDDED: 10}
 OTHERS, ALL = "others", "all"
 SEEDS = 1
-#: An agent of rollouts that finds nothing out of sample holds a reference, most often a classical portfolio.
-ALGORITHM = "sac"
 
 
 def transfer_variants(seeds: int = SEEDS, more: Mapping[str, object] | None = None) -> list[Variant]:
@@ -48,7 +46,7 @@ def transfer_variants(seeds: int = SEEDS, more: Mapping[str, object] | None = No
         Variant(
             f"{PREFIX}{market}",
             (seed,),
-            {**REDUCED, **own, "online.algorithm": ALGORITHM, **(more or {})},
+            {**REDUCED, **AGENTS[AS_LEARNED], **own, **(more or {})},
             measure=measure_transfer,
         )
         for market, own in keys.items()

@@ -30,7 +30,7 @@ from scripts.evidence.tables import markdown_table
 SHOWN = ("sharpe", "annual_return", "annual_volatility", "max_drawdown", "annual_turnover", "annual_cost")
 KEPT = (*SHOWN, "cvar")
 #: Of a training that ends with its offline phase: what an online phase would begin from is not learned.
-OFFLINE_ALONE: dict[str, object] = {"bcell.rollouts.pretraining_epochs": 0}
+OFFLINE_ALONE: dict[str, object] = {"out_of_fold.pretraining_epochs": 0}
 STAGES = ("hand-over", "end", "best")
 
 

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from finflow.agent.batch import Batch, Choices, States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
@@ -39,3 +40,18 @@ def coverage(size: int = 16, n_weights: int = 5, proposals: int = 3, seed: int =
 def parameters(*modules: torch.nn.Module) -> torch.Tensor:
     """All parameters in one vector."""
     return torch.cat([parameter.detach().flatten() for module in modules for parameter in module.parameters()])
+
+
+def with_choices(batch: Batch, count: int = 4, seed: int = 7) -> Batch:
+    """The batch with ``count`` actions a state, the stored one first, the others random, and random outcomes."""
+    noise, following = generator(seed), batch.next_states
+    size, n_weights = batch.actions.shape
+    others = torch.softmax(torch.randn(size, count - 1, n_weights, generator=noise), dim=-1)
+    rewards = torch.cat([batch.rewards.unsqueeze(1), torch.randn(size, count - 1, generator=noise)], dim=1)
+    ended = torch.cat([batch.terminated.unsqueeze(1), torch.zeros(size, count - 1)], dim=1)
+    actions = torch.cat([batch.actions.unsqueeze(1), others], dim=1)
+    reward_state = following.reward_state.unsqueeze(1).expand(-1, count, -1)
+    held = torch.cat([following.weights.unsqueeze(1), others], dim=1)  # a move is what is held then
+    portfolio = torch.cat([held, reward_state], dim=-1).flatten(0, 1)
+    after = States(following.assets, following.market, portfolio, following.complete)
+    return batch._replace(choices=Choices(actions, rewards, ended, after))

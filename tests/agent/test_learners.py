@@ -226,7 +226,7 @@ def test_the_actor_gradient_equals_backpropagation_through_the_critic(
             value = agent.critic.value(encoding, states, drawn).mean[..., 0].min(dim=0).values
             loss = (alpha * log_density[:, 0] / 4 - value).mean()
         else:
-            value = minimum_value(agent.critic, encoding, states, drawn, agent.config)
+            value = minimum_value(agent.critic, encoding, states, drawn[:, 0], agent.config)
             loss = actor_loss(log_density[:, 0], value, alpha, 4)
         loss.backward()
         return torch.cat([p.grad.flatten() for p in agent.policy.parameters() if p.grad is not None])

@@ -15,19 +15,25 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.learners import soft_actor_critic
+from finflow.agent.learners import bcell, sac_critics
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension, log_ratios
+from finflow.agent.networks.logistic_normal import (
+    LogisticNormal,
+    kl_per_dimension,
+    log_ratio_entropy,
+    log_ratios,
+)
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.config import BCellConfig
 from finflow.training.on_policy.market_actor_critic import distribution_of
-from tests.agent.helpers import CPU, SMALL, coverage, generator, make_agent
+from tests.agent.helpers import CPU, SMALL, coverage, generator, make_agent, with_choices
 
 MakeBatch = Callable[..., Batch]
 MORE, FIRST = 2, 1  # assets that are not listed, and the place of the first of them among the others
@@ -46,12 +52,20 @@ def wider_states(states: States) -> States:
 
 
 def wider_batch(batch: Batch) -> Batch:
-    actions, following = wider(batch.actions), wider(batch.next_actions)
-    return batch._replace(both=wider_states(batch.both), actions=actions, next_actions=following)
+    actions, following, choices = wider(batch.actions), wider(batch.next_actions), batch.choices
+    if choices is not None:
+        choices = choices._replace(actions=wider(choices.actions), next_states=wider_states(choices.next_states))
+    return batch._replace(both=wider_states(batch.both), actions=actions, next_actions=following, choices=choices)
 
 
 def complete(batch: Batch) -> Batch:
     return batch._replace(both=batch.both._replace(complete=True))
+
+
+def same_draws(shape: tuple[int, ...], generator: object, like: Tensor) -> Tensor:
+    """In place of draws: the same numbers for the listed assets, however many others there are."""
+    noise = torch.randn(*shape[:-1], 4, generator=torch.Generator().manual_seed(len(shape)))
+    return noise if shape[-1] == 4 else wider(noise, 1.0)
 
 
 def agree(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -108,18 +122,54 @@ def test_the_online_update_learns_the_same(
     changes: dict[str, Any], anchor: str, shape: NetworkShape, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Densities, entropy and its target, CQL's proposals, anchors: one update of soft actor-critic."""
-    settings = {"anchor": {"to": anchor, "weight": 0.3}, **changes}
-    noise = torch.randn(16, 4, 4, generator=generator(3))
-    drawn = lambda shape, generator, like: noise if shape[-1] == 4 else wider(noise, 1.0)  # noqa: E731
-    monkeypatch.setattr(soft_actor_critic, "standard_normal", drawn)
-    batch, proposals = complete(make_batch()), coverage()
+    for module in (bcell, sac_critics):
+        monkeypatch.setattr(module, "standard_normal", same_draws)
+    batch, settings = complete(make_batch()), {"anchor": {"to": anchor, "weight": 0.3}, **changes}
+    learn_alike([make_agent(shape, **settings) for _ in range(2)], batch)
+
+
+@pytest.mark.parametrize("changes", [{}, {"cql_mode": "lagrange"}, {"entropy_backup": "relative"}])
+def test_the_outcomes_of_several_actions_teach_the_same(
+    changes: dict[str, Any], shape: NetworkShape, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (bcell, sac_critics):
+        monkeypatch.setattr(module, "standard_normal", same_draws)
+    learn_alike([make_agent(shape, **changes) for _ in range(2)], with_choices(complete(make_batch())))
+
+
+def learn_alike(pair: list[BCell], batch: Batch) -> None:
+    """Two updates of the first agent without the assets that are not listed, and of the second with them."""
+    proposals = coverage()
     wide_proposals = CoverageProposals(wider(proposals.portfolios), proposals.log_density)
-    pair = [make_agent(shape, **settings) for _ in range(2)]
     for _ in range(2):
         narrow = pair[0].update_sac(batch, proposals, generator(1), 0)
         wide = pair[1].update_sac(wider_batch(batch), wide_proposals, generator(1), 0)
         agree(wide, narrow)
     assert pair[1].log_alpha.item() == pytest.approx(pair[0].log_alpha.item(), abs=1e-6)
+
+
+def test_the_entropy_of_the_next_decision_is_compared_with_the_target_of_what_is_listed_then(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    """An asset that ends after every state takes a dimension of the entropy and of its target with it."""
+    batch = make_batch()
+    batch.both.assets[16:, 2] = 0.0
+    losses = {}
+    for backup in ("none", "relative"):
+        agent = make_agent(shape, entropy_backup=backup)
+        metrics = agent.update_sac(batch, None, generator(3), actor=False, alpha=8.0)
+        losses[backup] = metrics["q_loss"]
+    reference, noise = make_agent(shape), generator(3)
+    torch.randn(16, 4, generator=noise)  # of the policy's part
+    drawn = torch.randn(16, 1, 4, generator=noise)[:, 0]
+    with torch.no_grad():
+        following = reference.policy(batch.next_states).distribution
+        over = (-following.entropy_density(drawn) - log_ratio_entropy(0.2, 3 + 1)) / 3
+        bonus = 8.0 * reference.policy.entropy_unit * over
+        held = batch._replace(rewards=batch.rewards + 0.99 * (1.0 - batch.terminated) * bonus)
+    told = make_agent(shape).update_sac(held, None, generator(3), actor=False)
+    torch.testing.assert_close(losses["relative"], told["q_loss"])  # the bonus of the target, handed over as reward
+    assert abs(losses["relative"] - losses["none"]) > 1e-3
 
 
 def test_a_proposal_of_the_next_state_has_no_weight_where_listings_change(
@@ -128,13 +178,13 @@ def test_a_proposal_of_the_next_state_has_no_weight_where_listings_change(
     """It lies on another simplex than the state's: moving it elsewhere changes nothing."""
     batch, seen = make_batch(), []
     batch.both.assets[16:20, 2] = 0.0  # ends after the first four states
-    original = soft_actor_critic.conservative_penalty
+    original = sac_critics.conservative_penalty
 
     def recorded(values: Tensor, proposals: CoverageProposals, *others: Any) -> Any:
         seen.append(proposals.log_density)
         return original(values, proposals, *others)
 
-    monkeypatch.setattr(soft_actor_critic, "conservative_penalty", recorded)
+    monkeypatch.setattr(sac_critics, "conservative_penalty", recorded)
     metrics = make_agent(shape).update_sac(batch, coverage(), generator(1), 0)
     assert torch.isinf(seen[0][:4, -3:]).all()
     assert torch.isfinite(seen[0][4:]).all()

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from finflow.agent.learners import soft_actor_critic
+from finflow.agent.learners import bcell, sac_critics
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses import losses, regularisers
 from finflow.agent.losses.pinball import pinball_loss
@@ -207,7 +207,8 @@ def agent_of(arrays: Arrays, actor: str, targets: str, **settings: object) -> BC
 def hand_out(noise: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> Iterator[Tensor]:
     """In place of draws: this noise in order."""
     handed = iter(noise)
-    monkeypatch.setattr(soft_actor_critic, "standard_normal", lambda shape, generator, like: next(handed).view(shape))
+    for module in (bcell, sac_critics):
+        monkeypatch.setattr(module, "standard_normal", lambda shape, generator, like: next(handed).view(shape))
     return handed
 
 
@@ -216,7 +217,8 @@ def test_an_update_reports_the_losses_of_sb3_sac(monkeypatch: pytest.MonkeyPatch
     arrays = load("sb3_sac", torch.float64)
     agent = agent_of(arrays, "actor", "target_critic", cql_alpha=0.0)
     batch = their_batch(arrays, "dones")
-    handed = hand_out([arrays["noise"][0], arrays["noise"][1]], monkeypatch)
+    none = arrays["noise"][0][:0]  # no proposals, as there is no penalty
+    handed = hand_out([arrays["noise"][0], none, arrays["noise"][1]], monkeypatch)
     metrics = agent.update_sac(batch, None, torch.Generator(), 0, alpha=ACTION * TEMPERATURE)
     assert next(handed, None) is None
     assert metrics["actor_loss"].item() == pytest.approx(arrays["actor_loss"].item(), abs=TOLERANCE)
@@ -230,9 +232,9 @@ def test_an_update_reports_the_conservative_penalty_of_d3rlpy(monkeypatch: pytes
     agent = agent_of(arrays, "policy", "critic", cql_samples=arrays["uniform"].shape[1])
     monkeypatch.setattr(type(agent.policy), "free_dimensions", lambda self, actions, states: 1)
     batch = their_batch(arrays)._replace(calibrations=torch.full((SIZE,), -math.inf, dtype=torch.float64))
-    first = arrays["actor_noise"].unsqueeze(1)
-    noise = [torch.cat([first, arrays["noise"][place].transpose(0, 1)], dim=1) for place in range(2)]
-    handed = hand_out(noise, monkeypatch)
+    now, following = (arrays["noise"][place].transpose(0, 1) for place in range(2))
+    decided = torch.cat([torch.zeros_like(following[:, :1]), following], dim=1)  # first the target's, then proposals
+    handed = hand_out([arrays["actor_noise"], now, decided], monkeypatch)
     uniform = arrays["uniform"]
     coverage = CoverageProposals(uniform, uniform.new_full(uniform.shape[:2], -ACTION * math.log(2.0)))
     metrics = agent.update_sac(batch, coverage, torch.Generator(), 0, alpha=TEMPERATURE)

@@ -19,10 +19,11 @@ from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.layers import EnsembleReadout
 from finflow.agent.precision import recomputed
 from finflow.config import BCellConfig
-from tests.agent.helpers import CPU, SMALL, coverage, generator, make_agent, parameters
+from tests.agent.helpers import CPU, SMALL, coverage, generator, make_agent, parameters, with_choices
 
 MakeBatch = Callable[..., Batch]
 PRODUCTS = ("bmm", "baddbmm", "mm", "addmm")
+SEVERAL = (False, True)  # actions a state
 
 
 class Products(TorchDispatchMode):
@@ -63,8 +64,12 @@ def test_what_is_read_out_is_in_float32() -> None:
     torch.testing.assert_close(found, readout(hidden.float()), rtol=0.0, atol=0.0)
 
 
-def test_parameters_moments_and_decisions_stay_in_float32(shape: NetworkShape, make_batch: MakeBatch) -> None:
+@pytest.mark.parametrize("several", SEVERAL)
+def test_parameters_moments_and_decisions_stay_in_float32(
+    several: bool, shape: NetworkShape, make_batch: MakeBatch
+) -> None:
     agent, batch = make_agent(shape, mixed_precision=True), make_batch()
+    batch = with_choices(batch) if several else batch
     metrics = agent.update_sac(batch, coverage(), generator(3), 0)
     for part in (agent.policy, agent.critic):
         assert {parameter.dtype for parameter in part.parameters()} == {torch.float32}
@@ -80,14 +85,18 @@ def test_parameters_moments_and_decisions_stay_in_float32(shape: NetworkShape, m
     torch.testing.assert_close(decision.experts.sum(-1), torch.ones(16, 5), atol=1e-6, rtol=0)
 
 
-def test_losses_in_bfloat16_stay_near(shape: NetworkShape, make_batch: MakeBatch) -> None:
+@pytest.mark.parametrize("several", SEVERAL)
+def test_losses_in_bfloat16_stay_near(several: bool, shape: NetworkShape, make_batch: MakeBatch) -> None:
     runs = {}
     for mixed in (False, True):
         agent, found = make_agent(shape, mixed_precision=mixed, critic_lr=3e-3), []
         for update in range(60):
-            found.append(agent.update_sac(make_batch(seed=update), coverage(), generator(update), update))
+            batch = make_batch(seed=update)
+            batch = with_choices(batch, seed=update) if several else batch
+            found.append(agent.update_sac(batch, coverage(), generator(update), update, total=60))
         runs[mixed] = {name: torch.stack([row[name] for row in found[40:]]).mean().item() for name in found[0]}
-    for name in ("q_loss", "quantile_loss", "cql_loss", "actor_loss", "entropy"):
+    names = ["q_loss", "quantile_loss", "cql_loss", "actor_loss", "entropy"]
+    for name in [*names, "advantage_loss"] if several else names:
         assert runs[True][name] == pytest.approx(runs[False][name], rel=0.02, abs=0.02), name
     assert runs[True]["q_loss"] != runs[False]["q_loss"]
 
@@ -105,16 +114,18 @@ def test_the_offline_methods_obey_too(method: type[OfflineLearner], shape: Netwo
     assert found[True]["v_loss"].item() == pytest.approx(found[False]["v_loss"].item(), rel=0.03)
 
 
+@pytest.mark.parametrize("several", SEVERAL)
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.3}, {"mixed_precision": True}, {"risk_measure": "cvar"}])
 def test_computing_twice_gives_the_same_update(
-    options: dict[str, object], shape: NetworkShape, make_batch: MakeBatch
+    options: dict[str, object], several: bool, shape: NetworkShape, make_batch: MakeBatch
 ) -> None:
     """The same gradients, bit for bit, and the same random numbers afterwards."""
+    batch = with_choices(make_batch()) if several else make_batch()
     results, left = [], []
     for twice in (False, True):
         agent, noise = make_agent(shape, gradient_checkpointing=twice, **options), generator(3)
         for update in range(2):
-            agent.update_sac(make_batch(), coverage(), noise, update)
+            agent.update_sac(batch, coverage(), noise, update)
         results.append(parameters(agent.policy, agent.critic))
         left.append(torch.rand(4, generator=noise))
     assert torch.equal(*results)

@@ -101,17 +101,24 @@ def test_an_anchor_to_equal_weight_spreads_the_aim(shape: NetworkShape, make_bat
 
 
 def test_the_penalties_on_a_policy_add_up(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    """Experts that are held to what their families name, an open gate and an anchor, at once."""
+    """An open gate and an anchor at once, both in units of sigma_A; what families name is learned offline alone."""
     batch = make_batch()
     batch = batch._replace(named=torch.softmax(torch.randn(16, 5, 5, generator=generator(4)), dim=-1))
     anchor = AnchorConfig(weight=2.0, to="equal-weight")
     config = CONFIG.model_copy(update={"expert_cloning": 3.0, "gate_balance": 5.0, "anchor": anchor})
     policy = BCell(shape, config, generator(1), CPU).policy
     decision = policy(batch.states)
-    penalty, metrics = policy_regulariser(policy, decision, batch, policy, 0, config)
-    expected = 3.0 * metrics["naming_loss"] + 5.0 * metrics["gate_imbalance"] + 2.0 * metrics["anchor_loss"]
+    penalty, metrics = policy_regulariser(decision, batch, policy, 2.0, config, unit=0.5)
+    expected = 0.5 * (5.0 * metrics["gate_imbalance"] + 2.0 * metrics["anchor_loss"])
     assert min(value.item() for value in metrics.values()) > 0.0
+    assert "naming_loss" not in metrics
     torch.testing.assert_close(penalty, expected)
+
+
+def test_by_default_nothing_holds_the_policy_back(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    agent, batch = BCell(shape, BCellConfig(hidden_dim=32, n_quantiles=8), generator(1), CPU), make_batch()
+    weight = anchor_weight(agent.config.anchor, 3, 10)
+    assert policy_regulariser(agent.policy(batch.states), batch, agent.prior, weight, agent.config) == (0.0, {})
 
 
 def test_the_sleeve_is_judged_without_cash() -> None:
@@ -167,9 +174,12 @@ def test_equal_weight_is_no_distance_from_itself_whatever_is_listed() -> None:
 
 
 def test_the_anchor_is_held_or_annealed() -> None:
+    """Over the updates that are named, or over those of the phase."""
     held, annealed = AnchorConfig(weight=2.0), AnchorConfig(weight=2.0, final=0.5, updates=100)
-    assert [anchor_weight(held, update) for update in (0, 50, 500)] == [2.0, 2.0, 2.0]
-    assert [anchor_weight(annealed, update) for update in (0, 50, 100, 500)] == [2.0, 1.25, 0.5, 0.5]
+    of_phase = AnchorConfig(weight=2.0, final=0.5)
+    assert [anchor_weight(held, update, 500) for update in (0, 50, 500)] == [2.0, 2.0, 2.0]
+    assert [anchor_weight(annealed, update, 500) for update in (0, 50, 100, 500)] == [2.0, 1.25, 0.5, 0.5]
+    assert [anchor_weight(of_phase, update, 200) for update in (0, 100, 200, 500)] == [2.0, 1.25, 0.5, 0.5]
 
 
 def test_weights_decay_apart_from_the_gradient_and_biases_do_not(shape: NetworkShape) -> None:

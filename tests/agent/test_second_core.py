@@ -16,7 +16,7 @@ from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_net
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.precision import autocast_update
 from finflow.config import BCellConfig
-from tests.agent.helpers import CPU, SMALL, coverage, generator, make_agent, parameters
+from tests.agent.helpers import CPU, SMALL, coverage, generator, make_agent, parameters, with_choices
 
 MakeBatch = Callable[..., Batch]
 OPTIONS: tuple[dict[str, object], ...] = (
@@ -43,9 +43,14 @@ def learned(update: Callable[[int], dict[str, torch.Tensor]], *modules: torch.nn
     return torch.cat([parameters(*modules).double(), *said])
 
 
+@pytest.mark.parametrize("several", [False, True], ids=["transitions", "several actions"])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ", ".join(options) or "defaults")
 def test_online_updates_are_the_same_bits(
-    options: dict[str, object], shape: NetworkShape, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, object],
+    several: bool,
+    shape: NetworkShape,
+    make_batch: MakeBatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = []
     for count in (1, 2):
@@ -53,7 +58,9 @@ def test_online_updates_are_the_same_bits(
         agent, noise = make_agent(shape, **options), generator(3)
 
         def update(number: int, agent: BCell = agent, noise: torch.Generator = noise) -> dict[str, torch.Tensor]:
-            return agent.update_sac(make_batch(seed=number), coverage(seed=number), noise, number, actor=number > 0)
+            batch = make_batch(seed=number)
+            batch = with_choices(batch, seed=number) if several else batch
+            return agent.update_sac(batch, coverage(seed=number), noise, number, actor=number > 0, total=4)
 
         found.append(learned(update, agent.policy, agent.critic, agent.target_critic))
     assert cores._second is not None, "the second core was not used"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.config import Config, config_hash, load_config
+from finflow.config import config_hash, load_config
 from finflow.errors import EvidenceError
 from scripts.evidence import generalisation
 from scripts.evidence.generalisation import (
@@ -141,11 +141,6 @@ def test_at_least_eight_configurations_are_compared_and_all_can_be_configured() 
         load_config(None, {**REDUCED, **overrides}, environ={})
     variants = walk_forward_variants(2)
     assert len({variant.name for variant in variants}) == len(variants) == 3 * (len(CONFIGURATIONS) + 1)
-
-
-def test_the_default_is_what_was_chosen() -> None:
-    chosen_keys = CONFIGURATIONS["anchor-to-equal-weight-and-open-gate"]
-    assert config_hash(load_config(None, chosen_keys, environ={})) == config_hash(Config())
 
 
 def test_sub_universes_fit_a_market_of_any_size() -> None:

@@ -16,6 +16,8 @@ SMALL: dict[str, object] = {
     "market.train_end": "2020-12-31",
     "market.validation_end": "2021-07-30",
     "train.online_episodes": 10,
+    "train.updates_per_vector_step": 1,
+    "bcell.expansion": 0,
     "train.critic_only_updates": 4,
     "train.validation_updates": 5,
     "bcell.actor_lr": 1e-2,  # so that the ways differ within 10 updates

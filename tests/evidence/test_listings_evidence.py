@@ -10,6 +10,7 @@ import pytest
 from finflow.market.panel import MarketPanel
 from scripts.evidence.listings import (
     BOUND,
+    DEFAULT,
     EARLIEST,
     EMBEDDED,
     LATEST,
@@ -39,7 +40,7 @@ def test_assets_are_cut_within_the_training_window_half_late_and_half_early() ->
 
 
 def test_no_sample_is_drawn_twice_and_the_settings_of_learning_are_alike() -> None:
-    planted = [one for one in listings_variants({SHORT: 5, LONG: 4}, {"rollouts": 2}) if EMBEDDED not in one.name]
+    planted = [one for one in listings_variants({SHORT: 5, LONG: 4}, {DEFAULT: 2}) if EMBEDDED not in one.name]
     samples = [one.overrides["market.synthetic.seed"] for one in planted]
     assert len(set(samples)) == len(samples) == 9
     learning = [
@@ -51,7 +52,7 @@ def test_no_sample_is_drawn_twice_and_the_settings_of_learning_are_alike() -> No
 
 def test_the_table_has_the_upper_end_of_the_interval() -> None:
     pairs = [(0.9, 0.88), (0.8, 0.81), (0.95, 0.9)]
-    facts = {"kind": "constant-drift", "algorithm": "rollouts", "bars": 6956, "listed_share": 0.8}
+    facts = {"kind": "constant-drift", "agent": DEFAULT, "bars": 6956, "listed_share": 0.8}
     table = listings_table(
         [{**facts, "complete": one, "listings": other, "listings_unlisted": 0.0} for one, other in pairs]
     )
@@ -64,7 +65,7 @@ def test_the_table_has_the_upper_end_of_the_interval() -> None:
 
 def test_a_small_pair_asks_for_nothing_that_is_not_listed(tmp_path: Path) -> None:
     """One sample, few bars and episodes: no weight on what is not listed, and no collapse of the score."""
-    more = {"market.synthetic.bars": 2500, "train.online_episodes": 20, "bcell.rollouts.blocks": 2}
+    more = {"market.synthetic.bars": 2500, "train.online_episodes": 20, "out_of_fold.blocks": 2}
     (variant,) = listings_variants({LONG: 1}, {}, more)
     (found,) = run_missing([variant], tmp_path, tmp_path / "runs")
     assert found["listings_unlisted"] == 0.0

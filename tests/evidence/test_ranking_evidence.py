@@ -37,7 +37,7 @@ def test_tables_compare_with_the_law_and_by_seed() -> None:
             "ndcg": {"agent": agent, "law": 0.75, "chance": 0.5},
             **{"annual_return": 0.5, "sharpe": 2.0, "annual_turnover": 8.0},
         }
-        for name, agent in (("ranking", 0.7), ("sac", 0.55))
+        for name, agent in (("ranking", 0.7), ("builtin", 0.55))
     ]
     experts = [
         {
@@ -52,4 +52,4 @@ def test_tables_compare_with_the_law_and_by_seed() -> None:
     assert "| NDCG@2 | 1 | 0.700 | 0.750 | 0.500 | 0.93 | 0.80 | 50.0 | 2.00 | 8.0 |" in table
     assert "| embedded | ndcg | 2 | 0.500 | 0.570 ± 0.635 | 0.020 ± 0.000 | 0.520 ± 0.000 | 0.020 ± 0.000 |" in table
     names = [(one.name, *one.seeds) for one in ranking_variants(5)]
-    assert len(set(names)) == len(names) == 9 + 30
+    assert len(set(names)) == len(names) == 6 + 30

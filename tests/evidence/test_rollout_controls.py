@@ -1,4 +1,4 @@
-"""Evidence beside that on rollouts: what is compared differs in what it says, and the momentum rule passes the test."""
+"""Evidence beside that on online learning: what differs is what it says, and the momentum rule passes the test."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from finflow.config import load_config
+from finflow.training.off_policy.learners import online_updates
 from scripts.evidence.generalisation import CLASSICAL
 from scripts.evidence.rollout_controls import (
+    CONTROLS,
     DEFAULT,
     OFFLINE,
     REFERENCES,
@@ -24,11 +26,18 @@ from scripts.evidence.rollouts import PLANTED, PREFIX, planted_variants
 
 def test_controls_differ_from_the_default_by_their_own_keys_alone() -> None:
     default = {one.name: one.overrides for one in planted_variants(1)}
-    for one in control_variants(1):
-        if one.name.endswith(("-sac", "-state-shown")):
-            own = {"features.extra"} if one.name.endswith("-shown") else {"online.algorithm", "train.online_episodes"}
-            beside = default[one.name.removesuffix("-sac").removesuffix("-state-shown")]
-            assert {key for key, value in one.overrides.items() if beside.get(key) != value} == own
+    variants = {one.name: one for one in control_variants(1)}
+    for control, keys in CONTROLS.items():
+        for name, beside in default.items():
+            one = variants.get(f"{name}-{control.replace(' ', '-').lower()}")
+            assert one is not None or (control, name) == ("state shown", f"{PREFIX}constant-drift")
+            if one is not None:
+                assert {key: value for key, value in one.overrides.items() if beside.get(key) != value} == keys
+
+
+def test_without_exact_decisions_there_are_as_many_updates() -> None:
+    default, alone = (load_config(None, keys, environ={}) for keys in ({}, CONTROLS["H 0"]))
+    assert online_updates(alone) == pytest.approx(online_updates(default), rel=0.01)
 
 
 def test_the_published_edge_passes_the_test_out_of_fold() -> None:
@@ -43,9 +52,9 @@ def test_the_published_edge_passes_the_test_out_of_fold() -> None:
 
 def test_controls_stand_beside_the_default_on_the_same_samples() -> None:
     default = [{"variant": PREFIX + kind, "end": 0.9} for kind in PLANTED]
-    controls = [{"variant": f"{PREFIX}{kind}-sac", "end": 0.2, "seconds": {"online": 60.0}} for kind in PLANTED]
+    controls = [{"variant": f"{PREFIX}{kind}-h-0", "end": 0.2, "seconds": {"online": 60.0}} for kind in PLANTED]
     lines = control_table(controls, default).splitlines()
-    assert lines[2] == "| constant-drift | 0.90 | none | - | 0.20 | 60 |"
+    assert lines[2] == "| constant-drift | 0.90 | none | - | 0.20 | 60 | none | - | none | - | none | - |"
 
 
 def _judged(name: str, fold: int, seed: int, sharpe: float) -> dict[str, Any]:
@@ -74,4 +83,4 @@ def test_later_years_train_the_default_and_its_offline_phase() -> None:
     trained = [one for one in variants if CLASSICAL not in one.name]
     assert [one.seeds for one in trained] == [(0, 1)] * 6
     only = {key for one in trained for key in one.overrides} - {key for key in variants[0].overrides}
-    assert only == {"train.online_episodes", "bcell.rollouts.pretraining_epochs"}
+    assert only == {"train.online_episodes", "out_of_fold.pretraining_epochs"}

@@ -84,8 +84,8 @@ BASE: dict[str, Any] = {
     "train.threads": 1,
     "train.device": "cpu",
     "train.n_envs": 4,
+    "train.updates_per_vector_step": 4,
     "train.offline_episodes": 6,
-    "online.algorithm": "sac",
     "features.filters": "none",
     "features.regimes": False,
     "train.offline_training_epochs": 1,
@@ -95,9 +95,10 @@ BASE: dict[str, Any] = {
     "train.warmup_episodes": 4,
     "train.critic_only_updates": 4,
     "train.validation_updates": 9,
+    "out_of_fold.blocks": 1,
+    "bcell.expansion": 4,
     "bcell.hidden_dim": 8,
     "bcell.n_quantiles": 4,
-    "bcell.dropped_quantiles": 0,
     "bcell.cql_samples": 1,
     "bcell.memory_capacity": 150,
     "offline.evaluation_updates": 20,
@@ -108,7 +109,6 @@ BASE: dict[str, Any] = {
 
 GUARDED: dict[str, Any] = {
     "train.offline_episodes": 12,
-    "online.algorithm": "sac",
     "features.filters": "none",
     "features.regimes": False,
     "train.offline_training_epochs": 2,
@@ -128,14 +128,16 @@ GUARDED: dict[str, Any] = {
     "guard.stability.check_interval": 5,
     "guard.stability.quiet": 5,
     "guard.stability.warmup": 10,
-    "guard.stability.critic_loss_limit": 0.3,  # so low that there are alarms, and rollbacks
+    "guard.stability.critic_loss_limit": 0.6,  # so low that there are alarms, and rollbacks
     "guard.stability.deviations": 1.0,
-    "guard.stability.hits": 2,
+    "guard.stability.hits": 3,
     "guard.stability.reward_outlier": 3.0,
 }
 
 IN_WORLDS: dict[str, Any] = {
     "train.online_episodes": 12,
+    "out_of_fold.blocks": 2,
+    "out_of_fold.looks": 2,
     "worlds.assets": 3,
     "worlds.bootstraps": 2,
     "worlds.block_length": 20,
@@ -158,9 +160,10 @@ IN_WORLDS: dict[str, Any] = {
     "bcell.cql_mode": "lagrange",
     "bcell.calibration": "returns",
     "bcell.entropy_backup": "relative",
+    "bcell.dropped_quantiles": 1,
+    "bcell.gate_balance": 0.3,
     "bcell.least_pull": 0.2,
     "bcell.gradient_checkpointing": True,
-    "bcell.online_schedule": "cosine",
 }
 
 OFFLINE_METHOD: dict[str, Any] = {

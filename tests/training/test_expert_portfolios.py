@@ -18,7 +18,6 @@ DEMO_SIZED = {
     "market.test_end": "2016-06-30",
     "env.episode_length": 126,
     "train.offline_episodes": 60,
-    "online.algorithm": "sac",
     "features.filters": "none",
     "features.regimes": False,
     "train.offline_training_epochs": 3,

@@ -221,8 +221,8 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
     assert offline["mean"] == pytest.approx(float(scaled.mean()), abs=1e-6)
     assert offline["count"] == 120
     trainer.finetune()
-    assert state.world is not None
-    replay, online = state.world.replay, normalizer.get_statistics()
+    assert state.learners is not None
+    replay, online = state.learners.everyone[0].replay, normalizer.get_statistics()
     assert online["count"] == 120 + replay.written
     last = replay.rows((replay.written - 120 + torch.arange(120)) % replay.places)
     mean = float(units.scaled(last["reward"].double(), last["bar"]).mean())
@@ -236,7 +236,7 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
     expected = (raw.rewards - online["mean"]) / online["std"]
     torch.testing.assert_close(normalised.rewards, expected.float(), rtol=1e-4, atol=1e-5)
 
-    stopped = stop_training(tiny(**keys), 14 + 20 + 33)
+    stopped = stop_training(tiny(**keys), 14 + 5 + 33)
     resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
     resumed.finetune()
     assert latest(resumed).read_bytes() == latest(trainer).read_bytes()

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from finflow.agent.losses.risk import discounted_means, sample_risk
-from finflow.config import TrainConfig
+from finflow.config import load_config
+from finflow.errors import MarketError
 from finflow.evaluation.backtest import run_backtests
 from finflow.tensor_file import read_tensors
-from finflow.training.data.replay import MarketTensors, Transitions
+from finflow.training.data.replay import MarketTensors
+from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.phases.finetune import calibrate, ramp_share
+from finflow.training.phases.finetune import _offline_store, ramp_share
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, latest, train_through
@@ -35,14 +37,17 @@ OPTIONS = {
 
 
 def test_the_policys_rate_rises_from_where_it_may_move() -> None:
-    train = TrainConfig(critic_only_updates=10, actor_ramp_updates=4)
-    assert [ramp_share(train, done) for done in (0, 9, 10, 11, 13, 14, 500)] == [0.0, 0.0, 0.25, 0.5, 1.0, 1.0, 1.0]
+    keys = {"train.critic_only_updates": 10, "train.actor_ramp_updates": 4}
+    config = load_config(None, keys, environ={})
+    assert [ramp_share(config, done) for done in (0, 9, 10, 11, 13, 14, 500)] == [0.0, 0.0, 0.25, 0.5, 1.0, 1.0, 1.0]
+    without = load_config(None, keys | {"train.actor_ramp_updates": 0}, environ={})
+    assert ramp_share(without, 0) == 1.0
 
 
 def test_with_every_option_a_resumed_run_equals_one_that_never_stopped(tiny: Make, stop_training: Stop) -> None:
     config = tiny(**OPTIONS)
     whole = train_through(config)
-    stopped = stop_training(config, 14 + 20 + 33)  # 2 epochs of 7 updates, 20 warm-up steps, 33 of 60 online
+    stopped = stop_training(config, 14 + 5 + 9)  # 2 epochs of 7 updates, 5 warm-up steps, 9 of 15 online
     resumed = FinFlowTrainer(config, resume=stopped.run_folder)
     resumed.finetune()
     assert latest(whole).read_bytes() == latest(resumed).read_bytes()
@@ -75,9 +80,12 @@ def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:
     """To the end of each episode they are the discounted rewards, and V_mu of where it was cut."""
     trainer = train_through(tiny(bcell__calibration="returns", train__online_episodes=0, train__warmup_episodes=0))
     run, data, agent = trainer._begin(), trainer._data(), trainer.agent
-    store, market = Transitions.of(data, run.device), MarketTensors.of(trainer.training_data.process, run.device)
-    units = reward_units(run, data)
-    calibrate(store, agent, market, units, data)
+    market = MarketTensors.of(trainer.training_data.process, run.device)
+    units, state = reward_units(run, data), run.state
+    assert state.learners is not None
+    assert state.out_of_fold is not None
+    whole = RolloutMarket(trainer.training_data.process, market, units)
+    store = _offline_store(run, data, state.learners.everyone[0], whole, units, 0, state.out_of_fold)
     rows = np.flatnonzero(data.episode == data.episode[0])
     with torch.no_grad():
         last = market.states(store.columns["bar"][rows[-1:]] + 1, store.columns["next_portfolio"][rows[-1:]])
@@ -86,6 +94,27 @@ def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:
     for row in rows[::-1]:
         expected = rewards[row] + 0.99 * expected
         assert store.columns["calibration"][row].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_critics_that_are_put_on_another_level_are_no_fault(tiny: Make) -> None:
+    """They come from the offline phase's returns; where rewards have a large mean, exact ones lie far from them."""
+    keys = {
+        "objectives__reward": "tests.env.rewards.own_rewards:HighLevel",
+        "train__reward_reference": "none",
+        "train__generalisation": False,
+        "guard__stability__check_interval": 1,
+        "guard__stability__quiet": 0,
+    }
+    trainer = train_through(tiny(**keys))
+    assert trainer._begin().state.watch.manager.rollback_count == 0
+
+
+def test_more_decisions_ahead_than_there_are_data_are_refused_in_one_line(tiny: Make) -> None:
+    trainer = FinFlowTrainer(tiny(bcell__expansion=1000, train__offline_training_epochs=1))
+    trainer.train_iql()
+    with pytest.raises(MarketError, match=r"bcell\.expansion \(1000\) decisions") as refused:
+        trainer.finetune()
+    assert "\n" not in str(refused.value)
 
 
 def test_the_spread_is_of_the_whole_reward_where_risk_counts(tiny: Make) -> None:

@@ -69,9 +69,9 @@ def test_every_checkpoint_of_a_run_is_opened(run: tuple[FinFlowTrainer, Config])
     assert phases == {"offline", "online"}
 
 
-@pytest.mark.parametrize("algorithm", ["rollouts", "ppo"])
+@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
 def test_checkpoints_of_other_algorithms_are_opened_too(algorithm: str, tiny: Make) -> None:
-    keys = {**SMALL, "online__algorithm": algorithm, "bcell__rollouts__blocks": 1, "bcell__cql_mode": "lagrange"}
+    keys = {**SMALL, "online__algorithm": algorithm, "out_of_fold__blocks": 2, "bcell__cql_mode": "lagrange"}
     trainer = FinFlowTrainer(tiny(**keys, bcell__averaging__kind="ema"))
     trainer.train_iql()
     trainer._hand_over(trainer._begin())

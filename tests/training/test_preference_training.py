@@ -36,11 +36,6 @@ SHORT = {
     "online__rollout": 20,
     "online__portfolios": 2,
     "online__minibatch": 10,
-    "bcell__rollouts__horizon": 4,
-    "bcell__rollouts__portfolios": 4,
-    "bcell__rollouts__blocks": 1,
-    "bcell__rollouts__critic_updates": 4,
-    "bcell__rollouts__actions": 4,
     "guard__enabled": False,
 }
 
@@ -62,7 +57,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Ma
     return files
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "rollouts", "ppo"])
+@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
 def test_every_kind_of_learner_takes_it(tiny: Make, models: list[Path], algorithm: str) -> None:
     config = tiny(
         objectives__reward="preference",

@@ -26,8 +26,7 @@ from finflow.training.rollouts.rollout_steps import Reference
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import events_of
 from tests.training.test_on_policy_phase import SMALL, grouped_collector
-from tests.training.test_rollouts import SMALL as ROLLOUTS
-from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
+from tests.training.whole_trainings import WITH_BLOCKS, Make, Stop, checkpoint_of, latest, train_through
 
 FAST = {"bcell__actor_lr": 3e-2, "online__entropy_coefficient": 0.0, "online__critic_only_rollouts": 0}
 SAC = {"online__algorithm": "sac", "train__critic_only_updates": 0, "bcell__anchor__weight": 0.0}
@@ -96,9 +95,9 @@ def test_a_penalty_holds_soft_actor_critic_to_its_reference_and_is_not_stored(ti
     keys |= {"online__reference_looks": 1000}
     loose, tight = (train_through(tiny(**keys, online__reference_beta=beta)) for beta in (1e-9, 100.0))
     assert apart(tight) < 0.2 * apart(loose)
-    world = tight._begin().state.world
-    assert world is not None
-    assert float(world.replay.columns["reward"].abs().max()) < 1.0  # raw log returns, without a penalty
+    learners = tight._begin().state.learners
+    assert learners is not None
+    assert float(learners.everyone[0].replay.columns["reward"].abs().max()) < 1.0  # raw log returns, without a penalty
 
 
 @pytest.mark.parametrize("keys", [{**SMALL, **FAST}, {**SAC, "bcell__actor_lr": 1e-2}])
@@ -117,9 +116,9 @@ def test_the_early_stop_is_an_event_of_the_guard_and_ends_the_phase(keys: dict[s
 
 
 def test_soft_actor_critic_with_a_reference_resumes_to_the_same_bits(tiny: Make, stop_training: Stop) -> None:
-    keys = {"online__reference": "pretrained", "online__algorithm": "sac"}
+    keys = {"online__reference": "pretrained", "out_of_fold__blocks": 2}
     whole = train_through(tiny(**keys))
-    stopped = stop_training(tiny(**keys), 14 + 20 + 30)
+    stopped = stop_training(tiny(**keys), 14 + 5 + 8)
     resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
     resumed.finetune()
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
@@ -172,9 +171,9 @@ MEMBERS = {"undecided": 1, "patient": 1, "several": 3, "pretrained": 4}  # of tw
 
 @pytest.fixture(scope="module")
 def default_agents(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> dict[str, Path]:
-    """Files of agents that learned from rollouts, each with a blend of another kind."""
+    """Files of agents with evidence out of fold, each with a blend of another kind."""
     make = make_tiny(tmp_path_factory.mktemp("default_agents"))
-    tensors, facts = read_tensors(latest(train_through(make(**ROLLOUTS | {"bcell__rollouts__blocks": 2}))))
+    tensors, facts = read_tensors(latest(train_through(make(**WITH_BLOCKS))))
     files = {}
     for number, (name, blend) in enumerate(DEPLOYED.items()):
         files[name] = tmp_path_factory.mktemp("agents") / f"checkpoint_{name}.safetensors"
@@ -293,7 +292,7 @@ def test_a_training_held_to_a_blended_agent_resumes_to_the_same_bits(
     path.write_bytes(default_agents[deployed].read_bytes())
     keys = {**SMALL, "online__algorithm": algorithm, "online__reference": str(path)}
     whole = train_through(tiny(**keys))
-    stopped = stop_training(tiny(**keys), 14 + (4 if algorithm != "sac" else 50))
+    stopped = stop_training(tiny(**keys), 14 + (4 if algorithm != "sac" else 5 + 8))
     path.unlink()
     resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
     resumed.finetune()

@@ -14,7 +14,7 @@ from finflow.errors import ConfigError
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.return_rankings import horizon_returns, in_deviations, return_rankings
 from finflow.training.data.training_data import prepare
-from finflow.training.phases.rollout_state import training_blocks
+from finflow.training.out_of_fold.blocks import training_blocks
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import write_market
 
@@ -53,7 +53,7 @@ def test_prices_after_the_training_window_change_nothing(tiny: MakeTiny, tmp_pat
 def test_blocks_are_purged_by_the_horizon(tiny: MakeTiny) -> None:
     gaps = []
     for keys in ({}, NDCG | {"objectives__ranking__horizon": 9}):
-        training_data = prepare(tiny(online__algorithm="rollouts", **keys))
+        training_data = prepare(tiny(out_of_fold__blocks=2, **keys))
         block = training_blocks(training_data.config, training_data)[1]
         gaps.append(block.held_out.start - block.learned[0].stop)
     assert gaps[1] - gaps[0] == 8  # a reward reaches one bar ahead

@@ -19,6 +19,7 @@ from finflow.training.data.reward_choice import equal_weight_rewards
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import as_tensors
 from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.out_of_fold.blocks import training_blocks
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import market_prices
 
@@ -56,7 +57,6 @@ def test_weights_mean_the_same_on_a_market_that_moves_three_times_as_much(tiny: 
             objectives__ranking__horizon=1,  # of several bars, products of returns may be ordered otherwise
             objectives__rewards=SUM,
             **free,
-            online__algorithm="sac",
         )
         data = prepare(config)
         process = data.learning.process
@@ -143,12 +143,11 @@ def replace_growth(process: DecisionProcess, growth: np.ndarray) -> DecisionProc
     return other
 
 
-def test_folds_are_purged_by_the_horizon(tiny: MakeTiny) -> None:
-    from finflow.training.phases.rollout_state import RolloutState
-
-    config = tiny(**RANKING, objectives__ranking__horizon=7, bcell__rollouts__blocks=3, bcell__rollouts__horizon=5)
-    data = prepare(config)
-    for block in RolloutState(config, data, CPU).blocks:
+def test_blocks_are_purged_by_the_horizon(tiny: MakeTiny) -> None:
+    config = tiny(**RANKING, objectives__ranking__horizon=7, out_of_fold__blocks=3)
+    blocks = training_blocks(config, prepare(config))
+    assert len(blocks) == 3
+    for block in blocks:
         for learned in block.learned:
             assert learned.stop - 1 + 7 < block.held_out.start - config.env.execution_lag or (
                 learned.start > block.held_out.stop - 1 + 7
@@ -156,10 +155,11 @@ def test_folds_are_purged_by_the_horizon(tiny: MakeTiny) -> None:
 
 
 def test_a_reward_without_gradient_is_refused_where_it_is_followed(tiny: MakeTiny) -> None:
-    config = tiny(objectives__reward=f"{OWN}:ReturnOverThree", online__algorithm="rollouts")
-    with pytest.raises(ConfigError, match=r"ReturnOverThree declares no gradient.*sac, ppo, ppo-kl, trpo"):
-        _ = prepare(config).learning
-    assert prepare(tiny(objectives__reward=f"{OWN}:ReturnOverThree")).learning.process.reward_horizon == 3
+    with pytest.raises(ConfigError, match=r"declares no gradient.*bcell\.expansion = 4 .*set bcell\.expansion=0"):
+        _ = prepare(tiny(objectives__reward=f"{OWN}:ReturnOverThree")).learning
+    for keys in ({"bcell__expansion": 0}, {"online__algorithm": "ppo"}):
+        config = tiny(objectives__reward=f"{OWN}:ReturnOverThree", **keys)
+        assert prepare(config).learning.process.reward_horizon == 3
 
 
 def test_a_reward_that_is_always_the_same_is_refused_in_a_sum(tiny: MakeTiny) -> None:
@@ -167,7 +167,7 @@ def test_a_reward_that_is_always_the_same_is_refused_in_a_sum(tiny: MakeTiny) ->
         _ = prepare(tiny(objectives__rewards=[{"name": "builtin"}, {"name": f"{OWN}:Constant"}])).learning
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "rollouts", "ppo"])
+@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
 def test_every_kind_of_online_learning_takes_a_sum(tiny: MakeTiny, algorithm: str) -> None:
     """Offline and online learning on the built-in reward, a ranking and one of a user's own."""
     config = tiny(
@@ -178,11 +178,6 @@ def test_every_kind_of_online_learning_takes_a_sum(tiny: MakeTiny, algorithm: st
         online__rollout=20,
         online__portfolios=2,
         online__minibatch=10,
-        bcell__rollouts__horizon=4,
-        bcell__rollouts__portfolios=4,
-        bcell__rollouts__blocks=1,
-        bcell__rollouts__critic_updates=4,
-        bcell__rollouts__actions=4,
         guard__enabled=False,
     )
     trainer = FinFlowTrainer(config)

@@ -47,16 +47,15 @@ SMALL: dict[str, Any] = {
 }
 LIMIT = {"objectives__constraint__reward": "turnover", "objectives__constraint__at_least": -0.001}
 LIMITED = {**SMALL, **LIMIT}
-#: Exact rollouts of 32 decisions, 80 of them in a training.
+#: Vector steps of 32 decisions, 80 of them in a training, each with an update whose actor looks 32 decisions ahead.
 EXACT: dict[str, Any] = {
-    "online__algorithm": "rollouts",
-    "bcell__rollouts__portfolios": 8,
-    "bcell__rollouts__learning_rate": 0.01,
-    "bcell__rollouts__horizon": 4,
-    "bcell__rollouts__blocks": 2,
-    "bcell__rollouts__looks": 1,
-    "bcell__rollouts__critic_updates": 4,
-    "bcell__rollouts__actions": 3,
+    "out_of_fold__blocks": 2,
+    "out_of_fold__looks": 1,
+    "bcell__actor_lr": 0.01,
+    "train__n_envs": 8,
+    "train__online_batch_size": 32,
+    "train__updates_per_vector_step": 1,
+    "train__critic_only_updates": 0,
     "train__offline_training_epochs": 1,
     "train__online_episodes": 128,
     "train__generalisation": False,
@@ -208,7 +207,8 @@ def test_training_logs_the_multiplier_and_resumes_bit_for_bit(
         ({"objectives__constraint__reward": "turnover"}, "needs both reward, the one with a limit, and at_least"),
         ({"objectives__constraint__at_least": 0.0}, "needs both reward, the one with a limit, and at_least"),
         (LIMITED | {"objectives__constraint__reward": "turnovr"}, "objectives.constraint.reward names 'turnovr'"),
-        (LIMITED | {"online__algorithm": "sac"}, "online.algorithm = sac has none"),
+        (LIMIT | {"bcell__expansion": 0}, "needs bcell.expansion above 0"),
+        (LIMIT | {"bcell__counterfactual": False}, "bcell.counterfactual = true"),
         (LIMITED | {"train__reward_normalization__enabled": True}, "train.reward_normalization.enabled must be false"),
     ],
 )
@@ -235,7 +235,7 @@ def test_a_limit_on_what_no_decision_changes_is_refused(tiny: MakeTiny) -> None:
         train_through(config)
 
 
-def test_exact_rollouts_hold_a_limit(tiny: MakeTiny, stop_training: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_decisions_hold_a_limit(tiny: MakeTiny, stop_training: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the variance: a mean of 20 updates depends on the bars that they lived through."""
     monkeypatch.setattr("finflow.training.phases.training_run.LOG_EVERY", 1)
     keys = {

@@ -181,7 +181,7 @@ def test_workers_without_a_reward_of_ones_own_are_refused(tiny: Make) -> None:
 
 def test_soft_actor_critic_says_that_it_waits_for_no_worker(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
     keys = {"objectives__reward": f"{OWN}:ReturnOverThree", "train__online_episodes": 0, "train__warmup_episodes": 0}
-    trainer = FinFlowTrainer(tiny(**keys, objectives__workers=1, online__algorithm="sac"))
+    trainer = FinFlowTrainer(tiny(**keys, objectives__workers=1, bcell__expansion=0))
     trainer.train_iql()
     capsys.readouterr()
     trainer.finetune()

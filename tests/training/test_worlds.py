@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from finflow.agent.batch import states_of
+from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.config import Config
 from finflow.env.episode_worlds import PURPOSE, restrict_to_assets
 from finflow.errors import CheckpointError, ConfigError
@@ -19,13 +20,16 @@ from finflow.market.synthetic.block_bootstrap import draw_days
 from finflow.offline.dataset import made_by
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, read_newest
-from finflow.training.checkpoints.migration import with_prior
 from finflow.training.data import training_worlds
+from finflow.training.data.coverage_pool import CoveragePool
 from finflow.training.data.offline_data import offline_data
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
+from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.phases.finetune import calibrate, mixed_batch
+from finflow.training.off_policy.group_update import Material, draw
+from finflow.training.off_policy.learners import with_mirrors
+from finflow.training.phases.finetune import _offline_store
 from finflow.training.phases.pretrain import Epochs, reward_units
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, checkpoint_of, latest, train_through
@@ -71,7 +75,7 @@ def whole(tiny: Make) -> FinFlowTrainer:
     return train_through(tiny(**ALL))
 
 
-@pytest.mark.parametrize("when", [5, 14 + 20 + 41])
+@pytest.mark.parametrize("when", [5, 14 + 5 + 10])
 def test_with_all_devices_on_a_stop_changes_no_bit(
     whole: FinFlowTrainer, tiny: Make, stop_training: Callable[[Config, int], FinFlowTrainer], when: int
 ) -> None:
@@ -85,19 +89,28 @@ def test_with_all_devices_on_a_stop_changes_no_bit(
 
 def test_learners_see_the_assets_of_an_episode_and_no_others(whole: FinFlowTrainer) -> None:
     run, data = whole._begin(), whole.collect_offline_data()
-    process, world = run.training_data.learning.process, run.state.world
-    assert world is not None
+    process, learners = run.training_data.learning.process, run.state.learners
+    assert learners is not None
     assert process.inside is not None
-    for columns in (data.arrays(), {name: c.numpy() for name, c in world.replay.columns.items()}):
-        rows = slice(0, len(data) if columns is data.arrays() else world.replay.occupied)
+    replay = learners.everyone[0].replay
+    stored = {name: column.numpy()[: replay.occupied] for name, column in replay.columns.items()}
+    assert len(set(stored["universe"].tolist())) > 1
+    for columns in (data.arrays(), stored):
+        rows = slice(0, len(columns["bar"]))
         outside = ~process.inside[columns["universe"][rows]]
         for name in ("action", "portfolio", "next_portfolio"):
             assert (columns[name][rows][:, :4][outside] == 0.0).all(), name
     market = MarketTensors.of(process, CPU)
     offline = Transitions.of(data, CPU, universes=True)
-    batch = mixed_batch(run, offline, world.replay, market, reward_units(run, data), 0.5)
+    rollouts = with_mirrors(RolloutMarket(process, market, reward_units(run, data)), learners, run.config)
+    pool = CoveragePool(0, market.n_weights, CPU)
+    whole_table = torch.ones(len(process.growth), dtype=torch.bool)
+    material = Material(rollouts, [offline], [whole_table], pool, run.config)
+    batch = draw(material, 0, learners.everyone[0], UpdatePoint(1, 2)).batch
+    assert batch.choices is not None
+    torch.testing.assert_close(batch.choices.actions.sum(dim=-1), torch.ones(batch.choices.rewards.shape))
     assert batch.both.assets.shape[1:] == (3, process.asset_features.shape[2])
-    assert batch.actions.shape[1] == 4
+    assert batch.actions.shape[1] == batch.choices.actions.shape[2] == 4
     torch.testing.assert_close(batch.actions.sum(dim=1), torch.ones(len(batch.actions)))
     torch.testing.assert_close(batch.both.weights.sum(dim=1), torch.ones(2 * len(batch.actions)))
     assert (batch.both.assets[..., -1] == 1.0).all()
@@ -136,12 +149,14 @@ def test_what_is_named_and_taken_from_rewards_is_of_the_episode_s_own_assets(tin
 def test_raw_returns_to_go_are_those_of_the_episode_s_own_assets(whole: FinFlowTrainer) -> None:
     """Discounted rewards to an episode's end and the fitted value there, in sub-universes."""
     run, data = whole._begin(), whole.collect_offline_data()
-    bcell, process = run.state.bcell, run.training_data.learning.process
-    assert bcell is not None
+    state, process = run.state, run.training_data.learning.process
+    assert state.bcell is not None
+    assert state.learners is not None
+    assert state.out_of_fold is not None
     assert process.members is not None
-    market, units = MarketTensors.of(process, CPU), reward_units(run, data)
-    store = Transitions.of(data, CPU, universes=True)
-    calibrate(store, bcell, market, units, data)
+    bcell, market, units = state.bcell, MarketTensors.of(process, CPU), reward_units(run, data)
+    rollouts = RolloutMarket(process, market, units)
+    store = _offline_store(run, data, state.learners.everyone[0], rollouts, units, 0, state.out_of_fold)
     own = np.flatnonzero(data.episode == data.episode[0])
     growth = process.growth[data.bar[own, None] + 1, process.members[data.universe[own]]]
     rewards = (data.reward[own] - np.log(growth.mean(axis=1))) / data.reward_scale
@@ -359,12 +374,3 @@ def test_without_the_measurement_nothing_else_changes(tiny: Make) -> None:
     found = [read_newest(latest(one))[1].tensors for one in (with_it, without)]
     assert found[0].keys() == found[1].keys()
     assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
-
-
-def test_a_checkpoint_without_a_prior_goes_on_from_the_policy_as_it_stands() -> None:
-    tensors = {"bcell/policy/gate.weight": torch.ones(2), "counters": torch.zeros(1)}
-    facts = {"training": {"bcell": {"policy": None, "critic": None}}}
-    found, told = with_prior(Path("older"), tensors, facts)
-    assert torch.equal(found["bcell/prior/gate.weight"], torch.ones(2))
-    assert told["training"]["bcell"] == {"policy": None, "critic": None, "prior": None, "advantage_scale": 1.0}
-    assert with_prior(Path("older"), found, told) == (found, told)

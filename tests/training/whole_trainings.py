@@ -11,6 +11,17 @@ from finflow.training.trainer import FinFlowTrainer
 Make = Callable[..., Config]
 Stop = Callable[[Config, int], FinFlowTrainer]
 
+#: A training with evidence out of fold, in keyword form: 3 warm-up steps, and 8 updates of 32 decisions each.
+WITH_BLOCKS: dict[str, object] = {
+    "out_of_fold__blocks": 2,
+    "out_of_fold__looks": 2,
+    "train__n_envs": 8,
+    "train__updates_per_vector_step": 1,
+    "train__critic_only_updates": 2,
+    "train__offline_training_epochs": 1,
+    "train__generalisation": False,
+}
+
 
 def train_through(config: Config, **given: Path) -> FinFlowTrainer:
     """Run both phases, without the report."""

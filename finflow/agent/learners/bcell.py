@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +13,27 @@ from pydantic import ValidationError
 from torch import Generator, Tensor
 from torch.nn import ModuleList
 
-from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import (
     SkippingAdam,
-    compute_gradients,
-    cosine,
     freeze,
-    gradient_step,
     make_optimiser,
-    polyak_update,
-    set_learning_rate,
-    step,
-    tune,
 )
-from finflow.agent.learners.acting import ActingAgent, PolicyAverage
+from finflow.agent.learners.acting import PolicyAverage
+from finflow.agent.learners.learning import LearningAgent
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner, portfolio_networks
-from finflow.agent.learners.soft_actor_critic import TRUNCATION_UPDATES, Metrics, SacLosses, UpdatePoint, sac_losses
-from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend, no_blend
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import deployed_policy
-from finflow.agent.precision import autocast_update
 from finflow.config import BCellConfig
-from finflow.cores import run_both
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
 
 PREFIX = "bcell/"  # of an agent's tensors in a checkpoint of a training
 LEARNER = "learner/"  # of those of the offline phase's learner
-FORMER_SETTINGS = frozenset({"online_method"})  # of agents that were saved when these belonged to them
 
 
-class BCell(ActingAgent):
+class BCell(LearningAgent):
     """Policy of five experts with its critics, trained by soft actor-critic.
 
     Parameters
@@ -58,8 +45,9 @@ class BCell(ActingAgent):
     device : torch.device
     networks : Networks, optional
         In place of those for portfolios.
-    is_blended : bool
-        Whether the deployed policy is a blend with a reference, as learning from rollouts decides on one.
+    blocks : int, optional
+        Blocks of the training years whose learners' policies are deployed together with this one's, in a blend with a
+        reference, once that was decided on.
     """
 
     def __init__(
@@ -69,7 +57,7 @@ class BCell(ActingAgent):
         generator: Generator,
         device: torch.device,
         networks: Networks | None = None,
-        is_blended: bool = False,
+        blocks: int | None = None,
     ) -> None:
         self.shape = shape
         self.config = config
@@ -93,10 +81,9 @@ class BCell(ActingAgent):
             self.cql_optimiser = SkippingAdam([self.log_cql_alpha], lr=config.critic_lr, fused=True)
         self.blend: Tensor | None = None
         self.members: ModuleList | None = None  # policies of the blocks of the training years, once decided on
-        if is_blended:
+        if blocks is not None:
             self.blend = no_blend(device)
-            count = config.rollouts.blocks if config.rollouts.blocks > 1 else 0
-            self.members = ModuleList(copy.deepcopy(self.policy) for _ in range(count))
+            self.members = ModuleList(copy.deepcopy(self.policy) for _ in range(blocks))
             freeze([self.members])
         self.action_noise = Generator(device=device).manual_seed(0)
 
@@ -109,89 +96,22 @@ class BCell(ActingAgent):
 
     def seed_from(self, learner: OfflineLearner) -> None:
         """Copy policy, critics and targets from the offline phase, bit for bit; the optimisers start afresh."""
-        self.policy.load_state_dict(learner.policy.state_dict())
-        self.critic.load_state_dict(learner.critic.state_dict())
-        self.target_critic.load_state_dict(learner.target_critic.state_dict())
-        self.behaviour_value.load_state_dict(learner.value.state_dict())
+        parts = {name: getattr(learner, name).state_dict() for name in ("policy", "critic", "target_critic", "value")}
+        self.load_networks({f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()})
         self.advantage_scale = learner.advantage_scale
+
+    def load_networks(self, networks: Mapping[str, Tensor]) -> None:
+        """Take over the networks of an offline learner, by their names there."""
+        for part in ("policy", "critic", "target_critic", "value"):
+            own = self.behaviour_value if part == "value" else getattr(self, part)
+            prefix = f"{part}/"
+            own.load_state_dict({n.removeprefix(prefix): t for n, t in networks.items() if n.startswith(prefix)})
         self.begin()
 
     def begin(self) -> None:
         """Take the policy as it stands for the pretrained one: the anchor's, and the first of the average."""
         self.prior.load_state_dict(self.policy.state_dict())
         self.update_average(0.0)
-
-    def update_average(self, progress: float) -> None:
-        """Add the policy to its average, at a share of the online updates."""
-        if self.average is not None:
-            self.average.update(self.policy, progress)
-
-    def set_learning_rates(self, progress: float, ramp: float | None = None) -> None:
-        """Set learning rates for a share of the online updates; ``ramp``, where given, multiplies the policy's."""
-        decays = self.config.online_schedule == "cosine"
-        if ramp is None and not decays:
-            return
-        actor, critic = (cosine(rate, progress * decays) for rate in (self.config.actor_lr, self.config.critic_lr))
-        set_learning_rate(self.policy_optimiser, actor if ramp is None else actor * ramp)
-        set_learning_rate(self.critic_optimiser, critic)
-
-    @autocast_update
-    def update_sac(
-        self,
-        batch: Batch,
-        coverage: CoverageProposals | None = None,
-        noise: Generator | None = None,
-        update: int = TRUNCATION_UPDATES,
-        actor: bool = True,
-        alpha: float | None = None,
-        target: float | None = None,
-    ) -> dict[str, Tensor]:
-        """Take one step of critics, policy and temperature down their losses: see `soft_actor_critic`.
-
-        Parameters
-        ----------
-        batch : Batch
-        coverage : CoverageProposals, optional
-            For CQL, which without them, or where its weight is zero, has no penalty.
-        noise : Generator, optional
-            Draws the actions; by default the agent's own, which also draws those of `act`.
-        update : int
-            Updates done before this one; by default as many as truncation needs to reach its full size.
-        actor : bool
-            Whether the policy learns too: right after the hand-over only the critics do.
-        alpha : float, optional
-            A scheduled entropy coefficient, in place of the tuned one.
-        target : float, optional
-            A scheduled target entropy, in place of ``bcell.target_entropy``.
-
-        Returns
-        -------
-        dict of Tensor, ()
-        """
-        config = self.config
-        point = UpdatePoint(update, alpha, target)
-        losses = sac_losses(self, batch, coverage, noise or self.action_noise, point)
-        metrics = losses.metrics
-        if losses.cql_weight is not None and self.cql_optimiser is not None:
-            tune(self.cql_optimiser, losses.cql_weight)
-        critic_gradients = partial(compute_gradients, losses.critic, self.critic_optimiser)
-        if actor:
-            policy_metrics, _ = run_both(partial(self._update_policy, losses), critic_gradients, self.device)
-            metrics |= policy_metrics
-        else:
-            critic_gradients()
-        metrics["critic_gradient"] = step(self.critic_optimiser, config.gradient_norm)
-        if actor:
-            metrics |= losses.decision.figures()
-            if alpha is None and config.alpha_mode == "auto":
-                tune(self.alpha_optimiser, losses.temperature)
-        polyak_update(self.target_critic, self.critic, config.tau)
-        return metrics
-
-    def _update_policy(self, losses: SacLosses) -> Metrics:
-        """Take one step of the policy."""
-        loss, metrics = losses.policy()
-        return metrics | {"policy_gradient": gradient_step(loss, self.policy_optimiser, self.config.gradient_norm)}
 
     def save(self, path: str | Path) -> None:
         """Write the agent as one verified safetensors file."""
@@ -215,13 +135,13 @@ class BCell(ActingAgent):
         try:
             shape = _shape_of(facts, largest=max(tensor.numel() for tensor in stored.values()))
             config = stored_settings(facts["bcell"])
-            agent = cls(shape, config, Generator(), torch.device(device), is_blended="blend" in stored)
+            blocks = count_members(stored) if "blend" in stored else None
+            agent = cls(shape, config, Generator(), torch.device(device), blocks=blocks)
             agent.feature_names = _feature_names_of(facts)
         except (LookupError, TypeError, ValueError, RuntimeError, ValidationError) as error:
             cause = " ".join(str(error).split())[:120]
             raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({cause})") from error
         with torch.no_grad():
-            stored = with_members(stored, "", len(agent.members or ()))
             for name, tensor in agent._tensors():
                 if name not in stored or stored[name].shape != tensor.shape:
                     raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
@@ -266,37 +186,17 @@ def from_learner(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> dic
     return agent
 
 
-def with_members(tensors: Mapping[str, Tensor], prefix: str, count: int) -> dict[str, Tensor]:
-    """Tensors of an agent whose file is older than its members, the policies of the blocks: its policy in their place.
-
-    The mean of equal policies is the policy. The pretrained policy, no reference at the time, has its place too.
-
-    Parameters
-    ----------
-    tensors : mapping of str to Tensor
-    prefix : str
-        Of the agent's tensors.
-    count : int
-        Of members.
-    """
-    if any(name.startswith(f"{prefix}members/") for name in tensors):
-        return dict(tensors)
-    part = "average/" if any(name.startswith(f"{prefix}average/") for name in tensors) else "policy/"
-    policy = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix + part)}
-    places = ["prior/", *(f"members/{number}." for number in range(count))]
-    added = {
-        prefix + place + name.removeprefix(prefix + part): tensor.clone()
-        for place in places
-        for name, tensor in policy.items()
-    }
-    return {**added, **tensors}
+def count_members(tensors: Iterable[str]) -> int:
+    """Policies of blocks among the names of an agent's tensors."""
+    names = {name.split("/")[1].partition(".")[0] for name in tensors if name.startswith("members/")}
+    return len(names)
 
 
 def stored_settings(facts: Mapping[str, Any]) -> BCellConfig:
-    """Settings of an agent from a file, without those that are no longer an agent's; a TypeError for no mapping."""
+    """Settings of an agent from a file; a TypeError for no mapping."""
     if not isinstance(facts, Mapping):
         raise TypeError("its settings are not a mapping")
-    return BCellConfig(**{name: value for name, value in facts.items() if name not in FORMER_SETTINGS})
+    return BCellConfig(**facts)
 
 
 def _facts_of(agent: BCell) -> dict[str, Any]:

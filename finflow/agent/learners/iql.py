@@ -19,7 +19,7 @@ from finflow.agent.gradient_steps import (
     compute_gradients,
     cosine,
     gradient_step,
-    linearised_value,
+    linearised,
     polyak_update,
     set_learning_rate,
     step,
@@ -83,7 +83,7 @@ class IQL(OfflineLearner):
             loss, metrics = self.policy.imitation_loss(batch, weights, noise)
             return loss, metrics | figures | {"mean_weight": weights.mean()}
         action, cloning, others, metrics = self.policy.pathwise_gradient(batch, weights, noise)
-        value = linearised_value(action.unsqueeze(1), lambda x: self.minimum_value(values.encoding, batch, x))[:, 0]
+        value = linearised(lambda x: self.minimum_value(values.encoding, batch, x)[:, 0], action.unsqueeze(1))
         loss = ddpg_bc_loss(value - now, advantage, cloning, self.config.iql_cloning)  # V(s) has no gradient here
         return loss + others, {**metrics, **figures, "policy_loss": loss.detach()}
 

@@ -1,44 +1,38 @@
-"""Losses of one update of distributional soft actor-critic with a calibrated conservative penalty.
+"""Losses of the actor and of the temperature of distributional soft actor-critic; those of its critics: `sac_critics`.
 
-A pure function of networks, batch and noise: it changes no parameter. `BCell.update_sac` takes the gradient steps.
-Another target of the critics is another function with the signature of `truncated_target`.
+The actor maximises, over ``H = bcell.expansion`` exact decisions and the critics' value of where they end,
+
+    ``E [ sum_{h<H} gamma^h (r_h + alpha entropy_h) + gamma^H (w min_e Q_e(s_H, a_H) + alpha entropy_H) ]``,
+
+with ``a_H`` drawn from the policy. With ``H = 0`` it is the published soft actor-critic.
 
 References
 ----------
 Haarnoja et al. (2018), Soft Actor-Critic Algorithms and Applications.
-Kuznetsov et al. (2020), Truncated Quantile Critics.
-Kumar et al. (2020), Conservative Q-Learning. Nakamoto et al. (2023), Cal-QL.
+Feinberg et al. (2018), Model-Based Value Estimation for Efficient Model-Free Reinforcement Learning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch, States, repeat_groups
-from finflow.agent.gradient_steps import linearised_value
-from finflow.agent.losses.losses import (
-    CriticTarget,
-    actor_loss,
-    critic_loss,
-    critic_target,
-    pessimistic_value,
-    temperature_loss,
+from finflow.agent.batch import Batch, States
+from finflow.agent.gradient_steps import linearised
+from finflow.agent.losses.losses import temperature_loss
+from finflow.agent.losses.regularisers import (
+    anchor_weight,
+    policy_regulariser,
 )
-from finflow.agent.losses.regularisers import CoverageProposals, conservative_penalty, policy_regulariser
 from finflow.agent.losses.risk import needs_quantiles, risk_adjusted_value
 from finflow.agent.networks.critic import CriticEnsemble
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.layers import Encoding
-from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension, standard_normal
+from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import BCellConfig
-from finflow.cores import run_both
-
-TRUNCATION_UPDATES = 2000  # over which the truncation of top quantiles grows from none, as in IQL, to its full size
 
 Metrics = dict[str, Tensor]
 
@@ -53,7 +47,6 @@ class SacNetworks(Protocol):
     log_alpha: Tensor
     log_cql_alpha: Tensor | None
     config: BCellConfig
-    device: torch.device
     reference_beta: float
     advantage_scale: float
 
@@ -68,149 +61,154 @@ class UpdatePoint(NamedTuple):
 
     Attributes
     ----------
-    update : int
-        Updates done before this one.
+    update, total : int
+        Updates of the phase done before this one, and all of them.
     alpha : float or None
         Scheduled entropy coefficient, in place of the tuned one.
     target_entropy : float or None
         Scheduled target entropy, in place of ``bcell.target_entropy``.
     """
 
-    update: int = TRUNCATION_UPDATES
+    update: int = 1
+    total: int = 1
     alpha: float | None = None
     target_entropy: float | None = None
 
+    @property
+    def progress(self) -> float:
+        """Share of the updates done, at most 1."""
+        return min(self.update / self.total, 1.0)
 
-class SacLosses(NamedTuple):
-    """Losses of one update.
+
+class Coefficients(NamedTuple):
+    """Weights of an update.
 
     Attributes
     ----------
-    critic : Tensor, ()
-    policy : callable
-        Returns the policy's loss, (), and its metrics. On demand, to be computed together with the critics' gradients.
-    temperature : Tensor, ()
-    cql_weight : Tensor, (), or None
-        Of the conservative penalty's weight, where it is tuned.
-    decision : Decision
-    metrics : dict of Tensor, ()
-        Among them the entropy coefficient in use, ``sigma_A``, and the weights that are counted in it.
+    alpha : Tensor, ()
+        Entropy coefficient, as configured.
+    effective_alpha : Tensor, ()
+        The same in scaled rewards per nat of a free dimension.
+    target_share : float
+        Target entropy as configured or scheduled.
+    target_entropy : float or Tensor
+    dimensions : int or Tensor, (batch,)
+        Free dimensions of an action.
     """
 
-    critic: Tensor
-    policy: Callable[[], tuple[Tensor, Metrics]]
+    alpha: Tensor
+    effective_alpha: Tensor
+    target_share: float
+    target_entropy: float | Tensor
+    dimensions: int | Tensor
+
+    @classmethod
+    def of(cls, agent: SacNetworks, actions: Tensor, states: States, point: UpdatePoint) -> Coefficients:
+        """The coefficients of an agent for actions (batch, K) in states, at a point of the schedules."""
+        policy, config = agent.policy, agent.config
+        share = config.target_entropy if point.target_entropy is None else point.target_entropy
+        dimensions = policy.free_dimensions(actions, states)
+        alpha = agent.log_alpha.detach().exp()
+        if point.alpha is not None:
+            alpha = torch.tensor(point.alpha, device=alpha.device)
+        unit = agent.advantage_scale * policy.entropy_unit
+        return cls(alpha, unit * alpha, share, policy.target_entropy(share, dimensions), dimensions)
+
+
+def ascent(
+    rewards: Tensor, log_density: Tensor, end: Tensor, effective_alpha: Tensor, gamma: float, end_weight: float
+) -> tuple[Tensor, Tensor]:
+    """Two parts of the actor's objective, each (batch,): rewards with entropies, and the value at the end.
+
+    Parameters
+    ----------
+    rewards : Tensor, (H, batch)
+        Of the exact decisions, scaled.
+    log_density : Tensor, (H + 1, batch)
+        Of the decisions per free dimension, that at the end last.
+    end : Tensor, (batch,)
+        Value of the decision at the end.
+    effective_alpha : Tensor, ()
+    gamma, end_weight : float
+        ``w``.
+    """
+    powers = gamma ** torch.arange(len(log_density), device=end.device, dtype=end.dtype)
+    earned = (powers[:-1].unsqueeze(-1) * rewards).sum(dim=0)
+    entropy = -(powers.unsqueeze(-1) * log_density).sum(dim=0)
+    return earned + effective_alpha * entropy, end_weight * powers[-1] * end
+
+
+class PolicyLosses(NamedTuple):
+    """Loss of the policy, (); that of the temperature, (); the decisions; and figures for the log."""
+
+    loss: Tensor
     temperature: Tensor
-    cql_weight: Tensor | None
     decision: Decision
     metrics: Metrics
 
 
-def sac_losses(
+def policy_losses(
     agent: SacNetworks,
     batch: Batch,
-    coverage: CoverageProposals | None,
-    noise: Generator,
+    drawn: Tensor,
+    coefficients: Coefficients,
     point: UpdatePoint,
-) -> SacLosses:
-    """Losses of critics, policy and temperature on a batch.
+    encoding: Encoding,
+    noise: Generator | None,
+) -> PolicyLosses:
+    """Loss of the policy in the states of a batch, by the critics alone (``H = 0``).
 
     Parameters
     ----------
     agent : SacNetworks
     batch : Batch
-    coverage : CoverageProposals, optional
-        For the conservative penalty; there is none without them, or where its weight is zero.
-    noise : Generator
-        Draws the actions and dropout.
+    drawn : Tensor, (batch, D)
+        Standard normal.
+    coefficients : Coefficients
     point : UpdatePoint
+    encoding : Encoding
+        Of the states by the critics.
+    noise : Generator, optional
+        Switches dropout on.
     """
-    config, states, policy = agent.config, batch.states, agent.policy
-    dropout_noise = noise if config.dropout > 0.0 else None
-    conservative = coverage is not None and config.cql_alpha > 0.0
-    # the policy's actions now and next
-    decision, next_distribution = run_both(
-        lambda: policy(states, dropout_noise, least_pull=config.least_pull),
-        lambda: action_distribution(policy, batch.next_states),
-        agent.device,
-    )
-    size, coordinates = next_distribution.location.shape
-    draws = (size, 1 + config.cql_samples * int(conservative), coordinates)
-    drawn, next_drawn = (standard_normal(draws, noise, batch.actions) for _ in range(2))
-    actions, log_density = decision.distribution.sample(drawn)
-    next_actions, next_log_density = next_distribution.sample(next_drawn)
-    entropy_density = decision.distribution.entropy_density(drawn[:, 0])
-    # temperature
-    share = config.target_entropy if point.target_entropy is None else point.target_entropy
-    dimensions = policy.free_dimensions(batch.actions, states)
-    target_entropy = policy.target_entropy(share, dimensions)
-    alpha = agent.log_alpha.detach().exp()
-    if point.alpha is not None:
-        alpha = torch.tensor(point.alpha, device=alpha.device)
-    temperature = temperature_loss(agent.log_alpha, entropy_density, target_entropy, dimensions)
-    unit = agent.advantage_scale
-    effective_alpha = unit * alpha
-    # critics
-    bonus = None
-    if config.entropy_backup == "relative":
-        following = next_distribution.entropy_density(next_drawn[:, 0])
-        ahead = policy.free_dimensions(batch.actions, batch.next_states)
-        bonus = effective_alpha * (-following - policy.target_entropy(share, ahead)) / ahead
+    config, states = agent.config, batch.states
+    decision = agent.policy(states, noise, least_pull=config.least_pull)
+    actions, log_density = decision.distribution.sample(drawn.unsqueeze(1))
+    end = minimum_value(agent.critic, encoding.detach(), states, actions[:, 0], config)
+    density = log_density[:, 0] / coefficients.dimensions
+    none = density.new_zeros(0, len(density))
+    earned, ahead = ascent(none, density.unsqueeze(0), end, coefficients.effective_alpha, config.gamma, 1.0)
+    loss = -(earned + ahead).mean()
+    penalty, metrics = held_back(agent, decision, batch, point)
+    of_temperature = temperature(agent, decision.distribution.entropy_density(drawn), coefficients)
+    metrics |= {"actor_loss": loss.detach(), "entropy": -log_density.mean().detach()}
+    return PolicyLosses(loss + penalty, of_temperature, decision, metrics)
+
+
+def held_back(
+    agent: SacNetworks, decision: Decision, batch: Batch, point: UpdatePoint
+) -> tuple[Tensor | float, Metrics]:
+    """Penalties of decisions in the states of a batch: gate balance, anchor, and leaving a reference."""
+    config, unit = agent.config, agent.advantage_scale
+    weight = anchor_weight(config.anchor, point.update, point.total)
+    penalty, metrics = policy_regulariser(decision, batch, agent.prior, weight, config, unit)
     if agent.reference_beta > 0.0:
-        charge = agent.reference_beta * reference_divergence(agent.held_to, batch.next_states, next_distribution)
-        bonus = -charge if bonus is None else bonus - charge
-    encoding, target = run_both(
-        lambda: agent.critic.encode(states),
-        lambda: truncated_target(agent.target_critic, batch, next_actions[:, :1], bonus, point.update, config),
-        agent.device,
-    )
-    portfolios, proposals = batch.actions.unsqueeze(1), None
-    if coverage is not None and conservative:
-        ahead_density = _density_here(batch, next_log_density[:, 1:])
-        proposals = coverage.joined((actions[:, 1:], next_actions[:, 1:]), (log_density[:, 1:], ahead_density))
-        portfolios = torch.cat([portfolios, proposals.portfolios], dim=1)
-    values = agent.critic.value(encoding, states, portfolios, noise=dropout_noise)
-    quantiles = values.quantiles[:, :, 0] if config.n_quantiles > 1 else None
-    of_critics, metrics = critic_loss(values.mean[..., 0], quantiles, target)
-    # conservative penalty
-    cql_weight = None
-    if proposals is not None:
-        penalty = conservative_penalty(values.mean, proposals, batch, config, agent.log_cql_alpha, dimensions, unit)
-        of_critics, cql_weight = of_critics + penalty.loss, penalty.weight_loss
-        metrics |= penalty.metrics
-
-    def of_policy() -> tuple[Tensor, Metrics]:
-        value = minimum_value(agent.critic, encoding.detach(), states, actions[:, :1], config)
-        loss = actor_loss(entropy_density, value, effective_alpha, dimensions)
-        regulariser, penalties = policy_regulariser(policy, decision, batch, agent.prior, point.update, config, unit)
-        if agent.reference_beta > 0.0:
-            divergence = reference_divergence(agent.held_to, states, decision.distribution).mean()
-            regulariser = regulariser + agent.reference_beta * divergence
-            penalties["reference_divergence"] = divergence.detach()
-        entropy = -log_density[:, 0].mean().detach()
-        return loss + regulariser, {"actor_loss": loss.detach(), "entropy": entropy, **penalties}
-
-    metrics |= {"alpha": alpha, "advantage_scale": alpha.new_tensor(unit), "effective_alpha": effective_alpha}
-    return SacLosses(of_critics, of_policy, temperature, cql_weight, decision, metrics)
+        divergence = reference_divergence(agent.held_to, batch.states, decision.distribution).mean()
+        penalty = penalty + agent.reference_beta * divergence
+        metrics["reference_divergence"] = divergence.detach()
+    return penalty, metrics
 
 
-def _density_here(batch: Batch, log_density: Tensor) -> Tensor:
-    """Log density (batch, P) of proposals for the next state as proposals for the state.
-
-    Infinite where an asset lists or ends between the two, so that such proposals, which lie on another simplex, have no
-    weight.
-    """
-    if batch.both.complete:
-        return log_density
-    states, following = batch.states, batch.next_states
-    changed = repeat_groups((states.listed != following.listed).any(dim=-1, keepdim=True), states)
-    return log_density.masked_fill(changed, float("inf"))
+def temperature(agent: SacNetworks, log_density: Tensor, coefficients: Coefficients) -> Tensor:
+    """Loss of the temperature on decisions with these densities in log ratios, (batch,)."""
+    return temperature_loss(agent.log_alpha, log_density, coefficients.target_entropy, coefficients.dimensions)
 
 
 @torch.no_grad()
 def action_distribution(policy: ExpertPolicy, states: States) -> LogisticNormal:
     """Distribution of a policy's actions, without gradients."""
-    decision: Decision = policy(states)
-    return decision.distribution
+    distribution: LogisticNormal = policy(states).distribution
+    return distribution
 
 
 def reference_divergence(reference: ExpertPolicy, states: States, distribution: LogisticNormal) -> Tensor:
@@ -218,42 +216,17 @@ def reference_divergence(reference: ExpertPolicy, states: States, distribution: 
     return kl_per_dimension(distribution, action_distribution(reference, states))
 
 
-@torch.no_grad()
-def truncated_target(
-    target_critic: CriticEnsemble,
-    batch: Batch,
-    next_actions: Tensor,
-    bonus: Tensor | None,
-    update: int,
-    config: BCellConfig,
-) -> CriticTarget:
-    """Target from the least truncated mean of the target critics at the next action.
-
-    Parameters
-    ----------
-    target_critic : CriticEnsemble
-    batch : Batch
-    next_actions : Tensor, (B, 1, K)
-    bonus : Tensor, (B,), optional
-        Of entropy, added to the next value.
-    update : int
-        Updates done: truncation grows over the first of them.
-    config : BCellConfig
-    """
-    ahead = target_critic.value(target_critic.encode(batch.next_states), batch.next_states, next_actions)
-    spread = ahead.spread[:, :, 0]
-    dropped = min(config.dropped_quantiles, config.n_quantiles - 1)
-    next_value = pessimistic_value(ahead.mean[..., 0], spread, dropped, min(update / TRUNCATION_UPDATES, 1.0))
-    return critic_target(batch, next_value if bonus is None else next_value + bonus, spread, config.gamma)
-
-
 def minimum_value(
     critic: CriticEnsemble, encoding: Encoding, states: States, actions: Tensor, config: BCellConfig
 ) -> Tensor:
-    """Least value over critics of actions (B, 1, K) under the risk measure, (B,); gradients reach the action alone."""
+    """Least value over critics of actions (B, K) under the risk measure, (B,).
 
-    def value_of(action: Tensor) -> Tensor:
-        valuation = critic.value(encoding, states, action, int(needs_quantiles(config)))
-        return risk_adjusted_value(valuation, config).min(dim=0).values
+    Gradients reach the action and the portfolio of the state, and no parameter of the critics.
+    """
 
-    return linearised_value(actions, value_of)[:, 0]
+    def value_of(portfolio: Tensor, action: Tensor) -> Tensor:
+        there = states._replace(portfolio=portfolio)
+        valuation = critic.value(encoding, there, action.unsqueeze(1), int(needs_quantiles(config)))
+        return risk_adjusted_value(valuation, config).min(dim=0).values[:, 0]
+
+    return linearised(value_of, states.portfolio, actions)

@@ -21,7 +21,7 @@ from finflow.agent.gradient_steps import (
     cosine,
     freeze,
     gradient_step,
-    linearised_value,
+    linearised,
     polyak_update,
     set_learning_rate,
 )
@@ -88,11 +88,11 @@ class TD3BC(OfflineLearner):
         action, _, others, metrics = self.policy.pathwise_gradient(batch, weights, self.dropout_noise(noise))
         with torch.no_grad():
             encoding = self.critic.encode(batch.states)
-        value = linearised_value(
+        value = linearised(
+            lambda chosen: self.critic.value(encoding, batch.states, chosen, with_quantiles=0).mean[0, :, 0],
             action.unsqueeze(1),
-            lambda chosen: self.critic.value(encoding, batch.states, chosen, with_quantiles=0).mean[0],
         )
-        loss = td3bc_loss(value[:, 0], self.policy.squared_distance(action, batch.actions, batch.states))
+        loss = td3bc_loss(value, self.policy.squared_distance(action, batch.actions, batch.states))
         set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
         gradient_step(loss + others, self.policy_optimiser, self.config.gradient_norm)
         return {**metrics, "policy_loss": loss.detach()}

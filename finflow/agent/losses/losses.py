@@ -210,8 +210,12 @@ def truncated_spread(spread: Tensor, dropped: int) -> Tensor:
     return kept.mean(dim=-1)
 
 
-def pessimistic_value(mean: Tensor, spread: Tensor, dropped: int, share: float) -> Tensor:
+def pessimistic_value(mean: Tensor, spread: Tensor, dropped: int, share: float, choices: int = 1) -> Tensor:
     """Least value over critics, ``min_e m_e + share * truncated spread_e``.
+
+    Of several choices of a state, all are valued by the critic that values them least on average: the least of each
+    would count the critics' disagreement about a choice against it, and differences between choices add up over the
+    decisions that they last.
 
     Parameters
     ----------
@@ -221,10 +225,15 @@ def pessimistic_value(mean: Tensor, spread: Tensor, dropped: int, share: float) 
         Top quantiles left out.
     share : float
         In 0..1: how far the truncation is switched on; at zero this is IQL's own aggregation.
+    choices : int
+        Consecutive values that are of one state; B is a multiple of it.
     """
-    if share == 0.0:
-        return mean.min(dim=0).values
-    return (mean + share * truncated_spread(spread, dropped)).min(dim=0).values
+    value = mean if share == 0.0 else mean + share * truncated_spread(spread, dropped)
+    if choices == 1:
+        return value.min(dim=0).values
+    of_states = value.view(len(value), -1, choices)
+    least = of_states.mean(dim=-1, keepdim=True).argmin(dim=0, keepdim=True).expand(-1, -1, choices)
+    return of_states.gather(0, least).flatten()
 
 
 def actor_loss(log_density: Tensor, value: Tensor, alpha: Tensor, n_dimensions: int | Tensor) -> Tensor:

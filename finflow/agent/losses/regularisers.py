@@ -166,6 +166,7 @@ def conservative_penalty(
     log_weight: Tensor | None,
     n_dimensions: int | Tensor,
     unit: float = 1.0,
+    scale: float = 1.0,
 ) -> ConservativePenalty:
     """Conservative penalty as configured.
 
@@ -182,11 +183,13 @@ def conservative_penalty(
     n_dimensions : int, or Tensor (batch,)
         Free dimensions of an action.
     unit : float
-        ``sigma_A``, in which the weight is counted.
+        In which the weight is counted.
+    scale : float
+        Unit of values in the penalty, in scaled rewards.
     """
-    data, proposed = values[..., 0], values[..., 1:]
+    data, proposed = values[..., 0] / scale, values[..., 1:] / scale
     policy_drawn = torch.arange(proposed.shape[-1], device=values.device) >= config.cql_samples
-    bound = lower_bound(batch.calibrations, config.calibration)
+    bound = lower_bound(batch.calibrations, config.calibration) / scale
     penalty = conservative_loss(proposed, proposals.log_density, data, policy_drawn, bound, n_dimensions)
     metrics = {"cql_loss": penalty.detach()}
     if log_weight is None:
@@ -243,10 +246,10 @@ FROM_EQUAL = {"equal-weight": kl_from_equal_weight, "equal-sleeve": kl_from_equa
 """Anchors on the aim of a decision; actions of other kinds have no aim."""
 
 
-def anchor_weight(config: AnchorConfig, update: int) -> float:
-    """Weight of the anchor after ``update`` updates of the online phase."""
+def anchor_weight(config: AnchorConfig, update: int, total: int) -> float:
+    """Weight of the anchor after ``update`` of the ``total`` updates of the online phase."""
     final = config.weight if config.final is None else config.final
-    return config.weight + (final - config.weight) * min(update / config.updates, 1.0)
+    return config.weight + (final - config.weight) * min(update / (config.updates or total), 1.0)
 
 
 def anchor_loss(
@@ -280,24 +283,23 @@ def anchor_loss(
 
 
 def policy_regulariser(
-    policy: ExpertPolicy,
     decision: Decision,
     batch: Batch,
     prior: ExpertPolicy,
-    update: int,
+    weight: float,
     config: BCellConfig,
     unit: float = 1.0,
 ) -> tuple[Tensor | float, dict[str, Tensor]]:
-    """Sum of the weighted penalties on the policy: expert naming, gate balance, anchor; with figures for the log.
+    """Sum of the weighted penalties on the policy: gate balance and anchor; with figures for the log.
 
-    The last two are weighed against the critics, in ``unit``, ``sigma_A``.
+    Both are weighed against the critics, in ``unit``, ``sigma_A``; ``weight`` is that of the anchor.
     """
-    penalty, metrics = policy.naming_penalty(decision, batch)
+    penalty: Tensor | float = 0.0
+    metrics: dict[str, Tensor] = {}
     if config.gate_balance > 0.0:
         imbalance, effective = gate_imbalance(decision.gate), unit * config.gate_balance
         metrics |= {"gate_imbalance": imbalance.detach(), "effective_gate_balance": imbalance.new_tensor(effective)}
         penalty = penalty + effective * imbalance
-    weight = anchor_weight(config.anchor, update)
     if weight > 0.0:
         distance = anchor_loss(config.anchor, decision, batch, prior, config.least_pull)
         metrics |= {"anchor_loss": distance.detach(), "effective_anchor": distance.new_tensor(unit * weight)}

@@ -68,11 +68,12 @@ class LogisticNormal:
         """
         coordinates = self.location.unsqueeze(1) + self.log_scale.exp().unsqueeze(1) * noise
         log_weights = log_portfolio(coordinates)
-        normal = normal_log_density(noise, self.log_scale.unsqueeze(1))
-        if self.listed is None:
-            return log_weights.exp(), normal.sum(-1) - log_weights.sum(-1)
-        density = sum_listed(normal - log_weights[..., :-1], self.listed.unsqueeze(1))
-        return log_weights.exp(), density - log_weights[..., -1]
+        listed = None if self.listed is None else self.listed.unsqueeze(1)
+        return log_weights.exp(), sampled_density(noise, self.log_scale.unsqueeze(1), log_weights, listed)
+
+    def draw(self, noise: Tensor) -> Tensor:
+        """Log weights (batch, K) of one reparametrised portfolio each, by standard normal noise (batch, K - 1)."""
+        return log_portfolio(self.location + self.log_scale.exp() * noise)
 
     def entropy_density(self, noise: Tensor) -> Tensor:
         """Log density of samples with respect to Lebesgue measure on z, (batch,): that which entropy is taken of.
@@ -95,6 +96,14 @@ class LogisticNormal:
         if self.listed is None:
             return normal.sum(-1) - log_weights.sum(-1)
         return sum_listed(normal - log_weights[..., :-1], self.listed) - log_weights[..., -1]
+
+
+def sampled_density(noise: Tensor, log_scale: Tensor, log_weights: Tensor, listed: Tensor | None) -> Tensor:
+    """Log density (...) of samples with log weights (..., K), by the noise (..., K - 1) that they were drawn with."""
+    normal = normal_log_density(noise, log_scale)
+    if listed is None:
+        return normal.sum(-1) - log_weights.sum(-1)
+    return sum_listed(normal - log_weights[..., :-1], listed) - log_weights[..., -1]
 
 
 def normal_log_density(standard: Tensor, log_scale: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -32,17 +33,17 @@ from finflow.agent.networks.logistic_normal import (
     log_ratios,
     mean_listed,
 )
+from finflow.agent.networks.trade_rate import open_rate
 from finflow.agent.precision import at_least_single, full_precision
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
 ONE_HEAD = ("head",)  # with ``bcell.one_head``: one network in place of the five, for comparison
 INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way to the aim, each day
 INITIAL_LOG_SCALE = -1.5
-# Decisions without a trade have a density without bound: under a free scale, likelihood is greatest for a policy that
-# never trades. With a scale of at least a tenth it is greatest for one that trades as much as the data on average.
+# Decisions without a trade have a density without bound: with a free scale, one that never trades is the likeliest;
+# with a scale of at least a tenth, one that trades as much as the data on average.
 LOG_SCALE_RANGE = (-2.3, -0.7)
-# The gradient of the aim is proportional to the trade rate: a bad aim is hardly traded, and so hardly improved.
-# Gradient ascent on the critic therefore scales that gradient as if the trade rate were at least this.
+# The aim's gradient is proportional to the trade rate: ascent on critics scales it as if the rate were at least this.
 LEAST_PULL = 0.2
 N_TRADE_FACTS = 3 + 3  # turnover to the aim, cash held, cash aimed at; the state of the reward
 
@@ -65,6 +66,8 @@ class ExpertPolicy(nn.Module):
 
     lens: Tensor
     blend: Blend | None = None
+    keeps_slope = False
+    entropy_unit = 0.05  # of the entropy coefficient, in sigma_A: the entropy of weights pulls the centre as well
 
     def __init__(
         self,
@@ -162,8 +165,11 @@ class ExpertPolicy(nn.Module):
 
     def deterministic(self, states: States) -> Tensor:
         """The centre of the policy, (batch, K)."""
-        decision: Decision = self(states)
-        return decision.distribution.centre()
+        return cast(Decision, self(states)).distribution.centre()
+
+    def coordinate_count(self, actions: Tensor) -> int:
+        """Coordinates that actions (..., K) are drawn in: K - 1."""
+        return actions.shape[-1] - 1
 
     def free_dimensions(self, actions: Tensor, states: States) -> int | Tensor:
         """Free dimensions of portfolios (batch, K): K - 1, or in states with listings the listed assets, (batch,)."""
@@ -196,18 +202,15 @@ class ExpertPolicy(nn.Module):
 
     def expert_penalties(self, decision: Decision, batch: Batch) -> tuple[Tensor | float, dict[str, Tensor]]:
         """Penalties that hold the experts' portfolios to rules and rankings, and their sizes for the log."""
-        naming, metrics = self.naming_penalty(decision, batch)
-        if batch.rankings is None:
-            return naming, metrics
-        ranking = batch.rankings.penalty(decision.experts[:: batch.states.group_size])
-        return naming + ranking, metrics | {"ranking_loss": ranking.detach()}
-
-    def naming_penalty(self, decision: Decision, batch: Batch) -> tuple[Tensor | float, dict[str, Tensor]]:
-        """Weighted divergence of each expert's portfolio from what its family names, and its size for the log."""
-        if self.expert_cloning == 0.0 or batch.named is None:
-            return 0.0, {}
-        loss = expert_cloning_loss(decision.experts[:: batch.states.group_size], batch.named)
-        return self.expert_cloning * loss, {"naming_loss": loss.detach()}
+        experts, metrics = decision.experts[:: batch.states.group_size], {}
+        penalty: Tensor | float = 0.0
+        if self.expert_cloning > 0.0 and batch.named is not None:
+            loss = expert_cloning_loss(experts, batch.named)
+            penalty, metrics["naming_loss"] = self.expert_cloning * loss, loss.detach()
+        if batch.rankings is not None:
+            ranking = batch.rankings.penalty(experts)
+            penalty, metrics["ranking_loss"] = penalty + ranking, ranking.detach()
+        return penalty, metrics
 
     def coordinates(self, actions: Tensor, states: States) -> Tensor:
         """Coordinates in which actions are compared: additive log ratios, (..., K - 1)."""
@@ -270,7 +273,7 @@ def move_toward(
     facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], reward_state], dim=-1)
     rate_and_scale = head(torch.cat([hidden, facts], dim=-1))
     floor, ceiling = policy.trade_range
-    trade_rate = torch.sigmoid(rate_and_scale[:, :1])
+    trade_rate = open_rate(rate_and_scale[:, :1], policy.keeps_slope)
     if policy.trade_range != (0.0, 1.0):
         trade_rate = floor + (ceiling - floor) * trade_rate
     if policy.blend is not None:
@@ -340,8 +343,7 @@ def _expert_portfolios(policy: ExpertPolicy, states: States) -> tuple[Tensor, Te
 
 def _linear(inputs: int, outputs: int, generator: Generator, scale: float = 1.0) -> nn.Linear:
     """A linear layer whose initial weights come from ``generator``."""
-    layer = empty_linear(inputs, outputs)
-    bound = scale / inputs**0.5
+    layer, bound = empty_linear(inputs, outputs), scale / inputs**0.5
     with torch.no_grad():
         layer.weight.copy_((torch.rand(layer.weight.shape, generator=generator) * 2.0 - 1.0) * bound)
         layer.bias.zero_()

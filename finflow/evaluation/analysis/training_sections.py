@@ -149,6 +149,9 @@ def _points_figure(rows: pd.DataFrame) -> Rendered:
     )
 
 
+LEVELS = ("0.1", "0.5", "0.9")  # of the quantiles whose coverage is shown
+
+
 class AdvantageBin(TypedDict):
     """Actions to which the critics give about the same advantage, in the unit of rewards."""
 
@@ -164,6 +167,7 @@ class CriticAgreement(TypedDict):
     slope_error: Annotated[Number, about("Standard error of the slope, over blocks of bars.")]
     groups: Annotated[list[AdvantageBin], about("Tenths of the actions, from the worst to the best by the critics.")]
     correlation: Annotated[Number, about("Correlation of the two; prices of single paths keep it far below 1.")]
+    coverage: Annotated[dict[str, Share], about("By level of a quantile: share of exact returns below it.")]
 
 
 class OutOfFold(TypedDict):
@@ -203,7 +207,8 @@ def out_of_fold_section(training: pd.DataFrame) -> Section | None:
     }
     tables = [_evidence_table(reference)]
     if critics:
-        tables.append(_critics_table(list(critics)))
+        levels = [level for level in LEVELS if all(level in one["coverage"] for one in critics.values())]
+        tables.append(_critics_table(list(critics), levels))
     figures = (_critics_figure(critics),) if critics else ()
     return Section("out_of_fold", "Out-of-sample evidence", numbers, tuple(tables), figures, _words(row, reference))
 
@@ -215,6 +220,11 @@ def _agreement(row: pd.Series, window: str) -> CriticAgreement:
         slope=float(row[f"{window}_advantage_slope"]),
         slope_error=float(row[f"{window}_advantage_slope_error"]),
         correlation=float(row[f"{window}_advantage_correlation"]),
+        coverage={
+            name.rpartition("_")[2]: float(row[name])
+            for name in row.index
+            if str(name).startswith(f"{window}_coverage_") and row[name] == row[name]
+        },
         groups=[AdvantageBin(critics=estimated, exact=exact, error=error) for estimated, exact, error in groups],
     )
 
@@ -251,16 +261,18 @@ def _evidence_table(reference: str) -> Table:
     return make_table("Evidence of the blocks", "gain", [((), heading)], columns, caption)
 
 
-def _critics_table(windows: list[str]) -> Table:
+def _critics_table(windows: list[str], levels: list[str]) -> Table:
     columns = (
         ("slope", Cell((ROW, "slope"))),
         ("standard error", Cell((ROW, "slope_error"))),
         ("correlation", Cell((ROW, "correlation"))),
+        *((f"below quantile {level}", Cell((ROW, "coverage", level), "%", 0)) for level in levels),
     )
     rows = [(("critics", window), window) for window in windows]
     caption = (
         "Exact advantages of many actions in the same state, regressed on those of the critics: a slope of 1 "
-        "means that an estimated advantage of x was x on average."
+        "means that an estimated advantage of x was x on average. Then the share of exact returns below the critics' "
+        "quantiles, which is the quantile's level where they are calibrated."
     )
     return make_table("Calibration of the critics", "window", rows, columns, caption)
 
@@ -287,7 +299,7 @@ def _critics_figure(critics: Mapping[str, CriticAgreement]) -> Rendered:
         "critics-and-moves",
         "Calibration of the critics",
         "Actions in tenths by the critics' advantage; bars are two standard errors over blocks of bars. Both in "
-        "the unit of rewards, over a horizon of rollouts.",
+        "the unit of rewards, over the decisions in which differences fade.",
         f"Charts of exact advantage over the critics' for {len(critics)} windows; slopes: {slopes}.",
         render(draw, 3.0),
     )

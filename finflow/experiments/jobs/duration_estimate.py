@@ -18,9 +18,8 @@ from finflow.experiments.tasks.task_progress import NullStream
 from finflow.experiments.tasks.task_runner import ComputeResources, tasks_at_once
 from finflow.market.panel import MarketPanel
 from finflow.training.logs.progress_display import ProgressDisplay
+from finflow.training.off_policy.learners import online_updates
 from finflow.training.on_policy.on_policy_state import rollouts_of, steps_per_rollout
-from finflow.training.phases.finetune import vector_steps
-from finflow.training.phases.finetune_rollouts import rollout_updates
 from finflow.training.trainer import FinFlowTrainer
 
 PROBE_UPDATES = 20  # of each phase
@@ -98,9 +97,14 @@ def estimate(
     seconds += validations * probe.watch.validation
     at_once = min(tasks_at_once(resources or ComputeResources()), len(missing))
     rounds = -(-len(missing) // at_once)
-    online = updates.online + updates.of_critics
     return DurationEstimate(
-        count, count - len(missing), updates.offline, online, seconds * rounds, at_once, last.config.offline.patience
+        count,
+        count - len(missing),
+        updates.offline,
+        updates.online,
+        seconds * rounds,
+        at_once,
+        last.config.offline.patience,
     )
 
 
@@ -112,11 +116,8 @@ class Updates:
     ----------
     offline : int
     of_folds : int
-        Of offline learning without each block of the training years, before rollouts.
+        Of offline learning without each block of the training years.
     online : int
-        Of the policy.
-    of_critics : int
-        Of critics that are trained after rollouts: few in comparison, and not timed.
     validated : tuple of int
         Updates of phases that validate on their way.
     """
@@ -124,24 +125,21 @@ class Updates:
     offline: int
     of_folds: int
     online: int
-    of_critics: int
     validated: tuple[int, ...]
 
     @classmethod
     def of(cls, config: Config, rows: int) -> Updates:
         """Those of a configuration, with data of so many transitions."""
-        train, keys = config.train, config.bcell.rollouts
+        train = config.train
         learns = config.offline.method != "none"
         an_epoch = max(rows // train.offline_batch_size, 1)
         offline = train.offline_training_epochs * an_epoch * learns
-        if config.online.algorithm == "rollouts":
-            of_folds = config.fold_epochs * an_epoch * max(keys.blocks - 1, 0)  # each lacks one block of them
-            return cls(offline, of_folds, rollout_updates(config), keys.critic_updates, (offline,))
-        if config.online.algorithm == "sac":
-            online = vector_steps(config, train.online_episodes) * train.updates_per_vector_step
-        else:
+        if config.online.on_policy:
             online = rollouts_of(config) * steps_per_rollout(config)
-        return cls(offline, 0, online, 0, (offline, online))
+            return cls(offline, 0, online, (offline, online))
+        of_folds = config.fold_epochs * an_epoch * max(config.out_of_fold.blocks - 1, 0)  # each lacks one block of them
+        online = online_updates(config)
+        return cls(offline, of_folds, online, (offline, online))
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ def _probe(training: Training, panel: MarketPanel, folder: Path) -> TimingProbe:
         "train.validation_updates": NEVER,
         "train.checkpoint_updates": NEVER,
         "offline.evaluation_updates": 0,
-        "bcell.rollouts.pretraining_epochs": 0,
+        "out_of_fold.pretraining_epochs": 0,
         "output.logs_dir": folder,
         "output.offline_dir": folder,
         "evaluation": EvaluationConfig(),

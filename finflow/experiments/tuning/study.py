@@ -48,12 +48,13 @@ Space: TypeAlias = Mapping[str, BaseDistribution]
 DEFAULT_SPACE: dict[str, SearchedConfig] = {
     "bcell.alpha_init": SearchedConfig(low=0.1, high=1.5, log=True),
     "bcell.cql_alpha": SearchedConfig(low=0.5, high=20.0, log=True),
-    "bcell.actor_lr": SearchedConfig(low=3e-5, high=3e-3, log=True),
-    "bcell.critic_lr": SearchedConfig(low=3e-5, high=3e-3, log=True),
+    "bcell.expansion": SearchedConfig(choices=(8, 16, 32)),
+    "bcell.actor_lr": SearchedConfig(low=5e-4, high=1e-2, log=True),
+    "bcell.critic_lr": SearchedConfig(low=2e-4, high=5e-3, log=True),
     "bcell.iql_expectile": SearchedConfig(low=0.5, high=0.95),
     "bcell.iql_temperature": SearchedConfig(low=0.5, high=10.0, log=True),
     "bcell.gamma": SearchedConfig(low=0.9, high=0.999),
-    "bcell.tau": SearchedConfig(low=0.001, high=0.02, log=True),
+    "bcell.tau": SearchedConfig(low=0.003, high=0.03, log=True),
     "bcell.n_quantiles": SearchedConfig(choices=(8, 16, 32, 64)),
     "bcell.hidden_dim": SearchedConfig(choices=(64, 128, 256)),
     "train.offline_batch_size": SearchedConfig(choices=(128, 256, 512)),
@@ -65,15 +66,10 @@ DEFAULT_SPACE: dict[str, SearchedConfig] = {
 }
 """Search space where ``tune.space`` is not given and the online phase is soft actor-critic."""
 
-ROLLOUT_SPACE: dict[str, SearchedConfig] = {
-    **{key: value for key, value in DEFAULT_SPACE.items() if key not in ("bcell.alpha_init", "bcell.cql_alpha")},
-    "bcell.rollouts.learning_rate": SearchedConfig(low=5e-4, high=1e-2, log=True),
-    "bcell.rollouts.horizon": SearchedConfig(choices=(8, 16, 32)),
-}
-"""The same where it learns from rollouts, which read no entropy coefficient and no conservative penalty."""
-_SAC_ONLY = ("bcell.alpha_init", "bcell.cql_alpha", "bcell.tau", "train.online_batch_size")
+_SAC_ONLY = ("bcell.alpha_init", "bcell.cql_alpha", "bcell.expansion", "bcell.tau", "train.online_batch_size")
 ON_POLICY_SPACE: dict[str, SearchedConfig] = {
     **{key: value for key, value in DEFAULT_SPACE.items() if key not in _SAC_ONLY},
+    "online.learning_rate": SearchedConfig(low=3e-5, high=3e-3, log=True),
     "online.clip": SearchedConfig(low=0.05, high=0.4),
     "online.gae_lambda": SearchedConfig(low=0.8, high=1.0),
     "online.entropy_coefficient": SearchedConfig(low=1e-4, high=0.1, log=True),
@@ -83,8 +79,7 @@ ON_POLICY_SPACE: dict[str, SearchedConfig] = {
 
 def space_of(config: Config) -> dict[str, BaseDistribution]:
     """Distributions of the keys that a configuration searches, in the order of their names."""
-    others = {"rollouts": ROLLOUT_SPACE, "sac": DEFAULT_SPACE}
-    default = others.get(config.online.algorithm, ON_POLICY_SPACE)
+    default = ON_POLICY_SPACE if config.online.on_policy else DEFAULT_SPACE
     space = default if config.tune.space is None else config.tune.space
     return {key: _distribution(key, space[key]) for key in sorted(space)}
 

@@ -1,1 +1,1 @@
-"""Checkpoints: reading, migration, inspection, provenance."""
+"""Checkpoints: reading, inspection, provenance."""

@@ -17,33 +17,19 @@ from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import deployed_policy, load_like, load_members
-from finflow.config import Config, config_hash, describe_schema, flatten, load_config, present_keys
+from finflow.config import Config, config_hash, describe_schema, flatten, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.checkpoint_folder import BEST
 from finflow.guard.state_capture import SEPARATOR, without_prefix
 from finflow.market.features.feature_set import Features
 from finflow.tensor_file import TensorFile, read_file
+from finflow.training.checkpoints.checked_facts import checked_facts
 from finflow.training.checkpoints.feature_names import check_feature_names
-from finflow.training.checkpoints.migration import checked_facts, with_prior
 from finflow.training.checkpoints.run_resolver import CONFIG, STUDY, Kind, resolve_run, run_folder_of
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.phase_names import ONLINE
 
-BEFORE: dict[str, object] = {
-    "bcell.expert_cloning": 0.0,
-    "bcell.gate_balance": 0.0,
-    "bcell.anchor.weight": 0.0,
-    "bcell.anchor.to": "pretrained",
-    "online.algorithm": "sac",
-    "features.filters": "none",
-    "features.regimes": False,
-    "bcell.rollouts.mirrored": 0.0,
-    "bcell.rollouts.mirrored_scaled": False,
-    "bcell.rollouts.regimes": False,
-    "offline.patience": 0,
-}
-"""Values that had the effect of older code, for keys that came with another default."""
 FREE_SECTIONS = ("market.", "env.", "acting.", "evaluation.", "trading.", "output.", "train.device", "train.threads")
 """Keys that an evaluation may change."""
 PREFERENCES = "preferences"
@@ -86,7 +72,7 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint file, or the latest whole one of a run folder; one of an older format is brought to this one.
+    """Read a checkpoint file, or the latest whole one of a run folder.
 
     Raises
     ------
@@ -94,13 +80,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
         If it is damaged, of a newer format, no checkpoint of a training, or holds weights that are not finite.
     """
     file_path, file, warning = read_newest(path)
-    tensors, facts = with_prior(file_path, file.tensors, checked_facts(file_path, file.version, file.state))
-    for name, tensor in tensors.items():
+    facts = checked_facts(file_path, file.state)
+    for name, tensor in file.tensors.items():
         if name.startswith(LEARNED) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise CheckpointError(
                 f"{file_path} holds NaN or an infinity in {name}: learning had failed there; use an earlier checkpoint"
             )
-    return Checkpoint(file_path, tensors, facts, warning, file.version)
+    return Checkpoint(file_path, file.tensors, facts, warning, file.version)
 
 
 def read_best(path: Path) -> Checkpoint:
@@ -179,7 +165,7 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
         nested = parse_scalar(checkpoint.facts["config"])
         if not isinstance(nested, Mapping):
             raise ConfigError("it is not a mapping of keys")
-        stored = {**BEFORE, **present_keys(flatten(nested))}
+        stored = flatten(nested)
         load_config(None, stored, environ={})
     except (yaml.YAMLError, RecursionError, ValueError, TypeError):
         raise CheckpointError(f"{checkpoint.path} holds a configuration that cannot be read; use another one") from None

@@ -6,6 +6,7 @@ looked up in the market's tensors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from finflow.agent.batch import Batch, States
 from finflow.agent.losses.listwise import ListwiseTargets
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, universe_of
+from finflow.guard.state_capture import check_like
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import SOURCES
 from finflow.strategies.behaviour import FAMILIES, family_tables
@@ -285,12 +287,38 @@ class Transitions:
         }
         self.add(**(rows if kept is None else {name: values[kept] for name, values in rows.items()}))
 
-    def draw(self, count: int, generator: Generator) -> dict[str, Tensor]:
-        """Rows drawn uniformly with replacement."""
+    def restore(self, rows: Mapping[str, Tensor], written: Any, first: Any, process: DecisionProcess) -> None:
+        """Restore the contents, ``occupied`` rows of every column, and the counts.
+
+        Raises
+        ------
+        ValueError
+            If they do not fit the store or the process.
+        """
+        if type(written) is not int or type(first) is not int or not 0 <= first <= written <= 10**12:
+            raise ValueError("its count of transitions is none")
+        kept = self.places if first > 0 else written
+        universes = 1 if process.inside is None else len(process.inside)
+        limits = {"bar": len(process.growth) - 1, "family": ONLINE + 1, "universe": universes}
+        for name, column in self.columns.items():
+            check_like(rows[name], column[:kept])
+            stored = rows[name]
+            if name in limits and len(stored) and not 0 <= int(stored.min()) <= int(stored.max()) < limits[name]:
+                raise ValueError(f"replay.{name} is out of its range")
+        for name, column in self.columns.items():
+            column[:kept] = rows[name].to(column.device)
+        self.written, self.first = written, first
+
+    def draw(self, count: int, generator: Generator, allowed: Tensor | None = None) -> dict[str, Tensor]:
+        """Rows drawn uniformly with replacement; of those at allowed bars, bool (bars,), where that is given."""
         device = self.columns["bar"].device
         oldest = self.written - len(self)
-        drawn = torch.randint(len(self), (count,), generator=generator, device=device)
-        return self.rows((drawn + oldest) % self.places)
+        if allowed is None:
+            drawn = torch.randint(len(self), (count,), generator=generator, device=device)
+            return self.rows((drawn + oldest) % self.places)
+        places = (torch.arange(len(self), device=device) + oldest) % self.places
+        places = places[allowed[self.columns["bar"][places]]]
+        return self.rows(places[torch.randint(len(places), (count,), generator=generator, device=device)])
 
     def rows(self, places: Tensor) -> dict[str, Tensor]:
         """Rows at given places."""

@@ -73,10 +73,11 @@ def constrained(config: Config, process: DecisionProcess) -> DecisionProcess:
 def _check_gradient(config: Config, rewards: RewardSum) -> None:
     """Refuse a reward without a gradient where the online phase needs one."""
     name = rewards.not_differentiable
-    if name is not None and config.online.algorithm == "rollouts":
+    if name is not None and not config.online.on_policy and config.bcell.expansion:
         raise ConfigError(
-            f"the reward {name} declares no gradient (differentiable = True), which online.algorithm = rollouts "
-            "follows: sac, ppo, ppo-kl, trpo, a2c and reinforce take it"
+            f"the reward {name} declares no gradient (differentiable = True), which bcell.expansion = "
+            f"{config.bcell.expansion} exact decisions follow: set bcell.expansion=0, or use ppo, ppo-kl, trpo, a2c or "
+            "reinforce"
         )
 
 

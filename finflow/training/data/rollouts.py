@@ -19,14 +19,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.networks.decision import MarketReading
+from finflow.agent.networks.logistic_normal import LogisticNormal, sampled_density
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import BatchedPolicies
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, rows_of, universe_of
+from finflow.env.portfolio_state import PortfolioState, Step, rows_of, universe_of
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 
@@ -40,10 +42,10 @@ class PathwiseRollout(NamedTuple):
     ----------
     rewards : Tensor, (horizon, batch)
         Scaled, as learners see them.
-    log_growth : Tensor, (horizon, batch)
-        Of wealth, net of costs.
     turnover : Tensor, (batch,)
         Mean of a decision.
+    log_density : Tensor or None, (horizon, batch)
+        Of drawn decisions per free dimension; None where the centre was followed.
     constrained : Tensor or None, (horizon, batch)
         Reward that has a limit, without gradients; None where none has.
     state : PortfolioState
@@ -51,8 +53,8 @@ class PathwiseRollout(NamedTuple):
     """
 
     rewards: Tensor
-    log_growth: Tensor
     turnover: Tensor
+    log_density: Tensor | None
     constrained: Tensor | None
     state: PortfolioState
 
@@ -113,8 +115,9 @@ class RolloutMarket(NamedTuple):
         state: PortfolioState,
         horizon: int,
         first: Tensor | None = None,
+        noise: Tensor | None = None,
     ) -> PathwiseRollout:
-        """Follow the centre of a policy.
+        """Follow a policy: its centre, or decisions drawn from it.
 
         Parameters
         ----------
@@ -126,29 +129,65 @@ class RolloutMarket(NamedTuple):
         horizon : int
         first : Tensor, (batch, n), optional
             Action of the first decision, in place of the policy's.
+        noise : Tensor, (horizon, batch, n - 1), optional
+            Standard normal, by which decisions are drawn.
         """
-        batch, rewards, growth, turnover, constrained = len(state.bar), [], [], [], []
+        batch, drawn, steps, bars = len(state.bar), [], [], []
+        universe = _universe_of(state, state.weights.device)
         for h in range(horizon):
-            bars = torch.as_tensor(state.bar, device=state.weights.device)
-            universe = _universe_of(state, bars.device)
+            bars.append(np.asarray(state.bar))
             if h == 0 and first is not None:
                 action = first
             else:
                 portfolio = self.tensors.gather_assets(self.process.observed_portfolio(state).float(), universe)
-                states = States(self.tensors.assets[:1, : portfolio.shape[1] - 4], self.tensors.market[:1], portfolio)
-                action = policy.trade_toward(states, reading.rows(h * batch, (h + 1) * batch)).distribution.centre()
+                distribution = decide(policy, portfolio, reading.rows(h * batch, (h + 1) * batch))
+                if noise is None:
+                    action = distribution.centre()
+                else:
+                    log_weights = distribution.draw(noise[h])
+                    action = log_weights.exp()
+                    drawn.append((distribution, log_weights))
             step = self.process.step(state, self.tensors.scatter_assets(action, universe).double())
-            known = bars % len(self.units.reference)  # in further tables of growth bars are counted on
-            limited = None if step.constrained is None else step.constrained.float()
-            rewards.append(self.units.scaled(step.reward.float(), known, universe, limited))
-            constrained += [] if limited is None else [limited.detach()]
-            growth.append(torch.log1p(step.simple_return))
-            turnover.append(step.turnover.detach())
+            steps.append(step)
             state = step.state
-        of_limit = torch.stack(constrained) if constrained else None
-        return PathwiseRollout(
-            torch.stack(rewards), torch.stack(growth), torch.stack(turnover).mean(dim=0), of_limit, state
-        )
+        rewards, turnover, limited = self._earned(steps, bars, universe, state)
+        return PathwiseRollout(rewards, turnover, _densities(drawn, noise), limited, state)
+
+    def _earned(
+        self, steps: Sequence[Step], bars: Sequence[NDArray[np.int64]], universe: Tensor | None, state: PortfolioState
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Scaled rewards (horizon, batch) of steps at bars, mean turnover, and the reward that has a limit."""
+        shape = (len(steps), len(state.bar))
+        if not steps:
+            return state.weights.new_zeros(shape, dtype=torch.float32), state.weights.new_zeros(shape[1]), None
+        # in further tables of growth bars are counted on
+        known = torch.as_tensor(np.concatenate(bars), device=state.weights.device) % len(self.units.reference)
+        every = None if universe is None else universe.repeat(len(steps))
+        constrained = [step.constrained for step in steps if step.constrained is not None]
+        limited = torch.cat(constrained).float() if constrained else None
+        scaled = self.units.scaled(torch.cat([step.reward for step in steps]).float(), known, every, limited)
+        turnover = torch.stack([step.turnover.detach() for step in steps]).mean(dim=0)
+        return scaled.view(shape), turnover, None if limited is None else limited.detach().view(shape)
+
+
+def _densities(drawn: Sequence[tuple[LogisticNormal, Tensor]], noise: Tensor | None) -> Tensor | None:
+    """Log densities of drawn decisions per free dimension, (horizon, batch); None where none was drawn."""
+    if not drawn or noise is None:
+        return None
+    scale = torch.stack([distribution.log_scale for distribution, _ in drawn])
+    known = [distribution.listed for distribution, _ in drawn if distribution.listed is not None]
+    listed = torch.stack(known) if known else None
+    density = sampled_density(noise[-len(drawn) :], scale, torch.stack([weights for _, weights in drawn]), listed)
+    dimensions = [distribution.dimensions for distribution, _ in drawn]
+    if isinstance(dimensions[0], int):
+        return density / dimensions[0]
+    return density / torch.stack([one for one in dimensions if isinstance(one, Tensor)])
+
+
+def decide(policy: ExpertPolicy | BatchedPolicies, portfolio: Tensor, reading: MarketReading) -> LogisticNormal:
+    """Distribution of the decisions for observed portfolios (batch, n + 4), by what is read of their markets."""
+    blank = portfolio.new_zeros(1, portfolio.shape[1] - 4, 1)
+    return policy.trade_toward(States(blank, blank[:, 0], portfolio), reading).distribution
 
 
 def as_tensors(state: PortfolioState, device: torch.device) -> PortfolioState:

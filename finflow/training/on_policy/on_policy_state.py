@@ -43,7 +43,7 @@ def on_policy_settings(config: Config) -> OnPolicySettings:
         value_coefficient=0.0 if without_critic else online.value_coefficient,
         entropy_coefficient=online.entropy_coefficient,
         gradient_norm=online.gradient_norm,
-        learning_rate=config.bcell.actor_lr,
+        learning_rate=config.online.learning_rate,
         critic_rate_multiple=online.critic_rate,
         target_kl=online.target_kl,
         kl_beta=online.kl_beta,

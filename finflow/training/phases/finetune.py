@@ -1,24 +1,45 @@
-"""The online phase: the B-Cell acts, stores transitions, and learns from them and from the behaviour's."""
+"""The online phase off-policy: the agent and a learner for each block of the training years learn side by side.
+
+A vector step moves the portfolios of every learner by exact decisions and stores them; updates follow. At some updates
+the policies are kept, to be backtested in the blocks that they have not seen: that evidence chooses the stage, and the
+blend with a reference, that the agent decides by.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator, Tensor
+from torch import Tensor
 
-from finflow.agent.batch import Batch, States, repeat_groups
-from finflow.agent.learners.bcell import BCell
-from finflow.agent.losses.regularisers import CoverageProposals
-from finflow.config import Config, TrainConfig
-from finflow.env.coverage import coverage_portfolios, draw_log_gammas
-from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.agent.learners.soft_actor_critic import UpdatePoint
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.config import Config
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.data.replay import MarketTensors, Transitions, join_rows, make_batch
+from finflow.training.data.coverage_pool import CoveragePool
+from finflow.training.data.replay import ONLINE as FAMILY
+from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.data.rewards import RewardUnits
+from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.judging.generalisation_measure import mean_kl
+from finflow.training.off_policy.critic_quality import (
+    FOLLOWED,
+    SETTLED,
+    compare_advantages,
+    critics_values,
+    measure_decision_scale,
+    measure_returns,
+    quantile_coverage,
+)
+from finflow.training.off_policy.group_update import Material, step_portfolios, update_group
+from finflow.training.off_policy.learners import GROUP, Learner, online_updates, vector_steps, with_mirrors
+from finflow.training.out_of_fold.evidence import OutOfFold
+from finflow.training.out_of_fold.pretraining import pretrain_blocks, transitions_outside
 from finflow.training.phase_names import ONLINE
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import (
@@ -28,118 +49,17 @@ from finflow.training.phases.pretrain import (
     fill_window,
     probe_states,
     reward_units,
-    training_advantage_scale,
 )
-from finflow.training.phases.schedules import between
-from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
+from finflow.training.phases.training_run import LOG_EVERY, TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import ended_early
-from finflow.training.rollouts.online_world import OnlineWorld
-from finflow.training.rollouts.rollout_steps import ended_episodes
 
-COVERAGE_POOL = 65_536
-
-
-def vector_steps(config: Config, episodes: int) -> int:
-    """Number of vector steps for ``episodes`` episodes, rounded up."""
-    return math.ceil(episodes * config.env.episode_length / config.train.n_envs)
+JUDGED = 512  # states of each window in which the critics are judged
+LEAST_MAXIMA = ("actor_loss", "policy_gradient", "critic_gradient", "q_largest")
 
 
-def ramp_share(train: TrainConfig, done: int) -> float:
-    """Share of the policy's learning rate in the update after ``done``: a linear ramp from where the policy may move.
-
-    Adam's first steps are as long as its rate whatever the gradient, and the first gradients are mostly noise.
-    """
-    return min(max(done - train.critic_only_updates + 1, 0) / train.actor_ramp_updates, 1.0)
-
-
-class CoveragePool:
-    """Portfolios that cover the simplex, drawn once, as proposals for CQL.
-
-    Parameters
-    ----------
-    seed : int
-    n_weights : int
-    device : torch.device
-    """
-
-    def __init__(self, seed: int, n_weights: int, device: torch.device) -> None:
-        rng = np.random.default_rng(np.random.SeedSequence([seed, 6]))
-        self.log_gamma = draw_log_gammas(rng, COVERAGE_POOL, n_weights)
-        portfolios, log_density = coverage_portfolios(self.log_gamma)
-        self.portfolios = torch.from_numpy(portfolios).float().to(device)
-        self.log_density = torch.from_numpy(log_density).float().to(device)
-
-    def draw(self, states: States, proposals: int, generator: Generator) -> CoverageProposals:
-        """Proposals for a batch of states, of the assets that are listed in each."""
-        batch, device = len(states.portfolio), self.portfolios.device
-        places = torch.randint(COVERAGE_POOL, (batch, proposals), generator=generator, device=device)
-        if states.complete:
-            return CoverageProposals(self.portfolios[places], self.log_density[places])
-        listed = repeat_groups(states.listed, states).unsqueeze(1).expand(-1, proposals, -1).cpu().numpy()
-        drawn = coverage_portfolios(self.log_gamma[places.cpu().numpy()], listed)
-        return CoverageProposals(*(torch.from_numpy(part).float().to(device) for part in drawn))
-
-
-def calibrate(
-    store: Transitions, bcell: BCell, market: MarketTensors, units: RewardUnits, dataset: OfflineDataset
-) -> None:
-    """Write Cal-QL's lower bound of values at every stored state, as configured by ``bcell.calibration``.
-
-    Raw returns-to-go are discounted rewards to the end of each episode, plus the fitted value of its last state.
-    """
-    if bcell.config.calibration == "returns":
-        bounds = behaviour_returns(store, bcell.behaviour_value, market, units, dataset, bcell.config.gamma, 1.0)
-    else:
-        bounds = behaviour_values(store, bcell.behaviour_value, market)
-    store.columns["calibration"].copy_(bounds)
-
-
-def universe_of(state: PortfolioState, market: MarketTensors) -> NDArray[np.int64] | None:
-    """Sub-universes of N portfolios, (N,), in a market that has any."""
-    if market.members is None or not isinstance(state, WorldState):
-        return None
-    drawn: NDArray[np.int64] = state.universe
-    return drawn
-
-
-def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors, units: RewardUnits) -> None:
-    """Take one decision per portfolio, drawn from the policy, and store the transitions."""
-    env, process = world.env, run.training_data.learning.process
-    state, before = env.state, process.observed_portfolio(env.state)
-    bars = torch.as_tensor(state.bar, device=run.device)
-    drawn = universe_of(state, market)
-    universe = None if drawn is None else torch.as_tensor(drawn, device=run.device)
-    states = market.states(bars, torch.as_tensor(before, dtype=torch.float32, device=run.device), universe=universe)
-    with torch.no_grad():
-        calibration = bcell.behaviour_value.of_behaviour(states).cpu().numpy()
-    with kept_on_failure(run):
-        action = market.scatter_assets(bcell.explore(states, run.state.exploration), universe).cpu().numpy()
-        _, reward, terminated, truncated, info = env.step(action)
-    after = process.observed_portfolio(info.get("final_state", env.state))
-    kept = run.guard.learnable(reward)
-    world.replay.add_steps(before, state, action, reward, after, terminated, calibration, kept)
-    chosen = slice(None) if kept is None else kept
-    units.remember(reward[chosen], state.bar[chosen], None if drawn is None else drawn[chosen])
-    over = ended_episodes(info, terminated | truncated, run.config.env.initial_capital)
-    world.episodes = run.log_episodes(over, world.episodes)
-    run.state.counters.vector_step += 1
-
-
-def mixed_batch(
-    run: TrainingRun,
-    offline: Transitions,
-    online: Transitions,
-    market: MarketTensors,
-    units: RewardUnits,
-    progress: float,
-) -> Batch:
-    """Offline and online transitions in one batch, the offline share annealed."""
-    train, noise = run.config.train, run.state.noise
-    share = between(train.offline_share_start, train.offline_share_end, progress)
-    n_offline = round(share * train.online_batch_size) if len(online) else train.online_batch_size
-    parts = [(offline, n_offline), (online, train.online_batch_size - n_offline)]
-    rows: list[dict[str, Tensor]] = [store.draw(count, noise) for store, count in parts if count > 0]
-    return make_batch(join_rows(rows), market, units, noise, train.observation_noise)
+def stage_updates(total: int, looks: int) -> list[int]:
+    """Updates after which the policies are kept for backtests: the last one, and others evenly before it."""
+    return sorted({math.ceil(total * number / looks) for number in range(1, looks + 1)} - {0})
 
 
 def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
@@ -148,7 +68,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     Parameters
     ----------
     run : TrainingRun
-        Its state's ``bcell`` and ``world`` are used.
+        Its state's ``bcell``, ``learners`` and ``out_of_fold`` are used.
     dataset : OfflineDataset
 
     Returns
@@ -156,83 +76,270 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     dict
         The last update's losses and validation metrics.
     """
-    config, train, counters = run.config, run.config.train, run.state.counters
-    bcell, world = run.state.bcell, run.state.world
-    if bcell is None or world is None:
-        raise ValueError("the online phase has not begun")
-    market = MarketTensors.of(run.training_data.learning.process, run.device, config.bcell.expert_cloning > 0.0)
-    units = reward_units(run, dataset)
-    fill_window(units, dataset)
-    offline = Transitions.of(dataset, run.device, market.members is not None)
-    beginning = behaviour_units(units, dataset, train.reward_normalization)
-    calibrate(offline, bcell, market, beginning, dataset)
-    if counters.vector_step == 0:
-        bcell.advantage_scale = training_advantage_scale(run, bcell.policy, market, beginning)
-    if run.state.reference is not None:
-        bcell.reference_beta = run.state.reference.beta
-    run.probe = probe_states(run, offline, market)
-    run.guard.begin(LearnerProbe(bcell, bcell.policy, run.probe), dataset.reward_scale)
-    run.state.watch.manager.triggers.actor_unit = bcell.advantage_scale
-    pool = CoveragePool(train.seed, market.n_weights, run.device)
-    warmup, steps = vector_steps(config, train.warmup_episodes), vector_steps(config, train.online_episodes)
-    total = steps * train.updates_per_vector_step
-    run.progress.start_phase(f"{ONLINE} (B-Cell)", total, done=counters.phase_update)
-    if counters.vector_step == 0:
-        run.validate(bcell.deployed, {"episode": 0.0})
-    result: dict[str, float] = {}
-    metrics: dict[str, Tensor] = {}
-    while counters.vector_step < warmup + steps and not ended_early(run.state):
-        step_world(run, bcell, world, market, units)
-        if counters.vector_step <= warmup:
-            run.stop_if_asked()
-            continue
-        episode = (counters.vector_step - warmup) * train.n_envs / config.env.episode_length
-        rolled_back = False
-        for _ in range(train.updates_per_vector_step):
-            done = counters.phase_update
-            if done == train.critic_only_updates:
-                run.guard.settle()
-            batch = mixed_batch(run, offline, world.replay, market, units, done / total)
-            coverage = pool.draw(batch.states, config.bcell.cql_samples, run.state.noise)
-            latest: dict[str, Tensor] = {}
-            if run.guard.accepts(batch):
-                if run.state.reference is not None:
-                    bcell.reference_beta = run.state.reference.beta
-                bcell.set_learning_rates(done / total, ramp_share(train, done) if train.actor_ramp_updates else None)
-                latest = bcell.update_sac(
-                    batch,
-                    coverage,
-                    run.state.noise,
-                    done,
-                    actor=done >= train.critic_only_updates,
-                    alpha=run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None,
-                    target=run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None,
-                )
-                bcell.update_average((done + 1) / total)
-            run.state.entropy_schedule.step()
-            run.state.target_entropy_schedule.step()
+    return _OnlinePhase(run, dataset).run_to_end()
+
+
+class _OnlinePhase:
+    """The phase in progress: what its steps share."""
+
+    def __init__(self, run: TrainingRun, dataset: OfflineDataset) -> None:
+        state, config = run.state, run.config
+        if state.bcell is None or state.learners is None or state.out_of_fold is None:
+            raise ValueError("the online phase has not begun")
+        self.run, self.config = run, config
+        self.bcell, self.learners, self.evidence = state.bcell, state.learners, state.out_of_fold
+        tensors = MarketTensors.of(run.training_data.learning.process, run.device)
+        units = reward_units(run, dataset)
+        fill_window(units, dataset)
+        self.market = RolloutMarket(run.training_data.learning.process, tensors, units)
+        self.beginning = behaviour_units(units, dataset, config.train.reward_normalization)
+        if state.counters.vector_step == 0:
+            self._begin(dataset)
+        if state.reference is not None:
+            self.bcell.reference_beta = state.reference.beta
+        offline = [
+            _offline_store(run, dataset, one, self.market, self.beginning, number, self.evidence)
+            for number, one in enumerate(self.learners.everyone)
+        ]
+        run.probe = probe_states(run, offline[0], tensors)
+        run.guard.begin(LearnerProbe(self.bcell, self.bcell.policy, run.probe), dataset.reward_scale)
+        for one in self.learners.of_blocks:
+            run.guard.guard_also(one.optimisers)
+        starts = [torch.from_numpy(one.portfolios.may_start).to(run.device) for one in self.learners.everyone]
+        coverage = CoveragePool(config.train.seed, tensors.n_weights, run.device)
+        self.material = Material(with_mirrors(self.market, self.learners, config), offline, starts, coverage, config)
+        self.warmup, steps = (
+            vector_steps(config, n) for n in (config.train.warmup_episodes, config.train.online_episodes)
+        )
+        self.last_step = self.warmup + steps
+        self.total = online_updates(config)
+        self.looks = stage_updates(self.total, config.out_of_fold.looks) if self.evidence.blocks else []
+
+    def run_to_end(self) -> dict[str, float]:
+        """Run the phase from where it stands."""
+        run, counters = self.run, self.run.state.counters
+        run.progress.start_phase(f"{ONLINE} (B-Cell)", self.total, done=counters.phase_update)
+        if counters.vector_step == 0:
+            run.validate(self.bcell.deployed, {"episode": 0.0})
+        result: dict[str, float] = {}
+        metrics: dict[str, Tensor] = {}
+        while not self._is_over():
+            if counters.vector_step < self.warmup or counters.phase_update == self._updates_due():
+                self._step()
+                if counters.vector_step <= self.warmup:
+                    run.stop_if_asked()
+                    continue
+            latest = self._update()
             metrics = latest or metrics
-            rolled_back = run.count_update(latest, {"episode": episode})
-            if rolled_back:
-                break
-            if run.state.reference is not None and done >= train.critic_only_updates:
-                _check_reference(run, bcell)
-        if rolled_back:
+            episode = self._episodes(counters.phase_update + 1)
+            facts = {"episode": episode}
+            if run.state.constraint is not None:
+                facts |= run.state.constraint.figures()
+            if not run.count_update(latest, facts):
+                if counters.phase_update in self.looks:
+                    self.evidence.keep(self._policies())
+                self._check_reference()
+                if not self._is_over():
+                    agent = self.bcell.deployed
+                    result = validate_and_save(run, agent, metrics, episode, self._episodes(1), 1, False) or result
             run.stop_if_asked()
-            continue
-        last = counters.vector_step == warmup + steps or ended_early(run.state)
-        new = train.n_envs / config.env.episode_length
-        updates = train.updates_per_vector_step
-        result = validate_and_save(run, bcell.deployed, metrics, episode, new, updates, last) or result
-        run.stop_if_asked()
-    run.progress.end_phase()
-    return result
+        if not self.evidence.judged:
+            self.evidence.judged = True
+            result = {name: float(value) for name, value in metrics.items()} | self._judge()
+        run.progress.end_phase()
+        return result
 
+    def _begin(self, dataset: OfflineDataset) -> None:
+        """Seed the blocks' learners, and measure each learner's unit of advantages on the bars that it may see."""
+        pretrained = pretrain_blocks(self.run, dataset, self.evidence.blocks)
+        device, self.evidence.pretrained = self.run.device, []
+        for one, networks in zip(self.learners.of_blocks, pretrained.blocks, strict=False):
+            one.agent.load_networks({name: tensor.to(device) for name, tensor in networks.items()})
+            self.evidence.pretrained.append({name: t.clone() for name, t in one.agent.policy.state_dict().items()})
+        if pretrained.reference is not None:
+            policy = {n.removeprefix("policy/"): t for n, t in pretrained.reference.items() if n.startswith("policy/")}
+            self.bcell.prior.load_state_dict(policy)  # the reference that the blocks' evidence is about
+        market = self.market._replace(units=self.beginning)
+        for one in self.learners.everyone:
+            one.agent.advantage_scale = measure_decision_scale(
+                market, one.agent.policy, self.config, one.portfolios.segments
+            )
 
-def _check_reference(run: TrainingRun, bcell: BCell) -> None:
-    """Measure the KL to the reference on the recorded states at every check of the guard."""
-    interval, train = run.config.guard.stability.check_interval, run.config.train
-    if run.probe is not None and run.state.counters.phase_update % interval == 0:
+    def _updates_due(self) -> int:
+        """Updates that follow the vector steps so far."""
+        return (self.run.state.counters.vector_step - self.warmup) * self.config.train.updates_per_vector_step
+
+    def _is_over(self) -> bool:
+        """Return True after the last update, or where the reference ended the phase."""
+        counters = self.run.state.counters
+        steps_left = counters.vector_step < self.last_step
+        return ended_early(self.run.state) or not (steps_left or counters.phase_update < self.total)
+
+    def _episodes(self, updates: int) -> float:
+        """Episodes that the decisions before so many updates are."""
+        decisions = self.config.train.n_envs * max(self.config.bcell.expansion, 1)
+        steps = updates / self.config.train.updates_per_vector_step
+        return steps * decisions / self.config.env.episode_length
+
+    def _policies(self) -> list[ExpertPolicy]:
+        """Policies of the agent and of the blocks, as they stand."""
+        own = self.bcell.policy if self.bcell.average is None else self.bcell.average.policy
+        return [own, *(one.agent.policy for one in self.learners.of_blocks)]
+
+    def _step(self) -> None:
+        """Move all portfolios by a vector step, and store the transitions."""
+        restore = self.learners.rewinder()
+        with kept_on_failure(self.run, restore):
+            moved = [one for group in self.learners.groups for one in step_portfolios(self.market, group, self.config)]
+        for learner, rows in zip(self.learners.everyone, moved, strict=True):
+            self._store(learner, rows)
+        self.run.state.counters.vector_step += 1
+
+    def _store(self, learner: Learner, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Store the transitions (H, n_envs, ...) of a learner's vector step that can be learned from."""
+        flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items()}
+        calibration = self._calibration(learner, rows).reshape(-1)
+        kept = flat.pop("alive").astype(np.bool_) & np.isfinite(flat["reward"])
+        own, guard = learner.agent is self.bcell, self.run.guard
+        learnable = guard.learnable(flat["reward"]) if own else guard.within_limit(flat["reward"])
+        if learnable is not None:
+            kept &= learnable
+        chosen = {name: part[kept] for name, part in flat.items()}
+        learner.replay.add(**chosen, family=np.full(int(kept.sum()), FAMILY), calibration=calibration[kept])
+        if own:
+            self.market.units.remember(chosen["reward"], chosen["bar"], chosen.get("universe"))
+
+    @torch.no_grad()
+    def _calibration(self, learner: Learner, rows: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Exact returns of a vector step's decisions to its end with the behaviour's value there, (H, n_envs)."""
+        units, device, gamma = self.market.units, self.run.device, self.config.bcell.gamma
+        bars = torch.as_tensor(rows["bar"], device=device)
+        universe = None if "universe" not in rows else torch.as_tensor(rows["universe"].copy(), device=device)
+        last = None if universe is None else universe[-1]
+        portfolio = torch.as_tensor(rows["next_portfolio"][-1], dtype=torch.float32, device=device)
+        value = learner.agent.behaviour_value.of_behaviour(
+            self.market.tensors.states(bars[-1] + 1, portfolio, universe=last)
+        )
+        rewards = torch.as_tensor(rows["reward"], device=device).float().flatten()
+        earned = units.scaled(rewards, bars.flatten(), None if universe is None else universe.flatten())
+        going = torch.as_tensor(gamma * ~rows["terminated"], dtype=torch.float32, device=device)
+        bounds = [value]
+        for reward, discount in zip(earned.view(len(bars), -1).flip(0), going.flip(0), strict=True):
+            bounds.append(reward + discount * bounds[-1])
+        exact: NDArray[np.float32] = torch.stack(bounds[:0:-1]).cpu().numpy()
+        return exact
+
+    def _update(self) -> dict[str, Tensor]:
+        """Take one update of every learner; figures of the agent's, and the largest of the others'."""
+        run, config, train = self.run, self.config, self.config.train
+        done = run.state.counters.phase_update
+        if done == train.critic_only_updates:
+            run.guard.settle()
+        annealed = run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None
+        scheduled = run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None
+        point = UpdatePoint(done, self.total, annealed, scheduled)
+        share = ramp_share(config, done)
+        run.guard.expect_large_moves(config.bcell.expansion > 0, begins=done == 0)
+        found = []
+        numbered = list(enumerate(self.learners.everyone))
+        for at in range(0, len(numbered), GROUP):
+            group = dict(numbered[at : at + GROUP])
+            for one in group.values():
+                one.agent.set_learning_rates(point.progress, share)
+            measured = at == 0 and (done + 1) % LOG_EVERY == 0
+            learns = done >= train.critic_only_updates
+            found += update_group(self.material, group, point, learns, measured, run.guard.accepts)
+        self.bcell.update_average((done + 1) / self.total)
+        run.state.entropy_schedule.step()
+        run.state.target_entropy_schedule.step()
+        (metrics, limited), *others = found
+        if not metrics:
+            return {}
+        metrics["mirrored_weight"] = metrics["alpha"].new_tensor(self.learners.everyone[0].portfolios.mirrored)
+        if run.state.constraint is not None and limited is not None:
+            run.state.constraint.update(float(limited))
+        for name in LEAST_MAXIMA if any(other for other, _ in others) else ():
+            if name in metrics:
+                metrics[f"block_{name}"] = torch.stack([other[name] for other, _ in others if other]).max()
+                # what is not finite anywhere shows in the figure that the guard reads
+                metrics[name] = metrics[name] + 0.0 * metrics[f"block_{name}"]
+        return metrics
+
+    def _check_reference(self) -> None:
+        """Measure the KL to the reference on the recorded states at every check of the guard."""
+        run, interval = self.run, self.config.guard.stability.check_interval
+        reference, done = run.state.reference, run.state.counters.phase_update
+        if reference is None or run.probe is None or done % interval or done <= self.config.train.critic_only_updates:
+            return
         with torch.no_grad():
-            divergence = mean_kl(bcell.policy, bcell.held_to, run.probe)
-        run.check_reference(divergence, interval * train.n_envs // train.updates_per_vector_step)
+            divergence = mean_kl(self.bcell.policy, self.bcell.held_to, run.probe)
+        decisions = self.config.train.n_envs * max(self.config.bcell.expansion, 1)
+        run.check_reference(divergence, interval * decisions // self.config.train.updates_per_vector_step)
+        self.bcell.reference_beta = reference.beta
+
+    def _judge(self) -> dict[str, float]:
+        """Choose the blend by the evidence, judge the critics, and the agent on the validation window, once."""
+        run, config = self.run, self.config
+        facts: dict[str, float | str] = {"episode": float(config.train.online_episodes)}
+        if self.evidence.looks:
+            chosen = self.evidence.choose(self.bcell, self.market, run.training_data, config.train.seed)
+            run.progress.note(chosen.describe())
+            facts |= chosen.facts()
+        process = self.market.process
+        validation = process.decision_bars(run.training_data.split.validation)
+        windows = {
+            "training": self.learners.everyone[0].portfolios.starts,
+            "validation": np.arange(validation.start, validation.stop - SETTLED - FOLLOWED + 1),
+        }
+        for number, (name, bars) in enumerate(windows.items()):
+            fitting = bars[bars + SETTLED + FOLLOWED < len(process.growth)]
+            if not len(fitting):
+                continue
+            rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 83, number]))
+            exact = measure_returns(self.market, self.bcell.policy, rng.choice(fitting, JUDGED), config, number)
+            compared = compare_advantages(critics_values(self.market, self.bcell, exact), exact)
+            facts[f"{name}_advantage_slope"] = compared.slope
+            facts[f"{name}_advantage_slope_error"] = compared.slope_error
+            facts[f"{name}_advantage_correlation"] = compared.correlation
+            facts[f"{name}_advantage_groups"] = json.dumps([compared.critics, compared.exact, compared.error])
+            long = fitting[fitting + SETTLED + 4 * FOLLOWED < len(process.growth)]
+            if config.bcell.n_quantiles > 1 and len(long):
+                covered = quantile_coverage(self.market, self.bcell, rng.choice(long, JUDGED), config, number)
+                facts |= {f"{name}_coverage_{level:g}": share for level, share in covered.items()}
+        if self.evidence.blocks:
+            run.state.counters.best_score = run.state.counters.best_update = None
+        validated = run.validate(self.bcell.deployed, facts)
+        run.checkpoint()
+        return validated
+
+
+def ramp_share(config: Config, done: int) -> float:
+    """Share of the policy's learning rate in the update after ``done``: a linear ramp from where the policy may move.
+
+    Adam's first steps are as long as its rate whatever the gradient, and the first gradients are mostly noise.
+    """
+    train = config.train
+    if not train.actor_ramp_updates:
+        return 1.0
+    return min(max(done - train.critic_only_updates + 1, 0) / train.actor_ramp_updates, 1.0)
+
+
+def _offline_store(
+    run: TrainingRun,
+    dataset: OfflineDataset,
+    learner: Learner,
+    market: RolloutMarket,
+    beginning: RewardUnits,
+    number: int,
+    evidence: OutOfFold,
+) -> Transitions:
+    """The behaviour's transitions that a learner may see, with its lower bounds of values (Cal-QL)."""
+    own = dataset if number == 0 else transitions_outside(dataset, evidence.blocks[number - 1])
+    store = Transitions.of(own, run.device, market.tensors.members is not None)
+    keys, value = run.config.bcell, learner.agent.behaviour_value
+    if keys.calibration == "returns":
+        bounds = behaviour_returns(store, value, market.tensors, beginning, own, keys.gamma, 1.0)
+    else:
+        bounds = behaviour_values(store, value, market.tensors)
+    store.columns["calibration"].copy_(bounds)
+    return store

@@ -166,8 +166,9 @@ class StateSnapshots:
         state, monitor, training = self.state, self.state.watch.monitor, snapshot.state["training"]
         rewind(state, without_prefix(snapshot.tensors, STATE), training)
         forgotten = 0
-        if state.world is not None and quarantine:
-            forgotten = state.world.replay.forget_after(training["world"]["written"])
+        if state.learners is not None and quarantine:
+            written = [one["written"] for one in training["learners"]["learners"]]
+            forgotten = state.learners.forget_after(written)
         reseed(state, self.seed, state.watch.manager.rollback_count)
         monitor.load(snapshot.state["monitor"])
         monitor.update = state.counters.update

@@ -24,10 +24,10 @@ from finflow.training.data.return_rankings import return_rankings
 from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.off_policy.critic_quality import measure_decision_scale
+from finflow.training.out_of_fold.blocks import training_segments
 from finflow.training.phase_names import OFFLINE
-from finflow.training.phases.critic_evaluation import measure_decision_scale
 from finflow.training.phases.guard_snapshots import LearnerProbe
-from finflow.training.phases.rollout_state import training_segments
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import seeded
 

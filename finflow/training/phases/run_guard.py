@@ -115,20 +115,27 @@ class RunGuard:
         if not self.enabled:
             return True
         limit = self.config.guard.stability.reward_limit
-        parts = torch.stack([batch.rewards.abs().max(), batch.actions.sum(), batch.both.portfolio.sum()]).tolist()
+        rewards = batch.outcomes.rewards.abs().max()
+        parts = torch.stack([rewards, batch.actions.sum(), batch.both.portfolio.sum()]).tolist()
         return parts[0] <= limit and math.isfinite(sum(parts))
 
     def learnable(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_] | None:
         """Return True for the environments' rewards that the replay may keep; None for all."""
         if not self.enabled:
             return None
-        scaled = rewards / self._reward_scale
+        scaled, kept = rewards / self._reward_scale, self.within_limit(rewards)
         monitor = self.memory.monitor
-        kept = np.isfinite(scaled) & (np.abs(scaled) <= self.config.guard.stability.reward_limit)
         outliers = monitor.check_rewards(scaled)
         self.memory.note("reward", float(scaled[kept].mean()) if kept.any() else 0.0)
         self._report(monitor.report_rewards(outliers, ~kept))
         return None if kept.all() else kept
+
+    def within_limit(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return True for rewards that are finite and within their limit; for all where nothing is guarded."""
+        if not self.enabled:
+            return np.ones(rewards.shape, dtype=np.bool_)
+        scaled = rewards / self._reward_scale
+        return np.isfinite(scaled) & (np.abs(scaled) <= self.config.guard.stability.reward_limit)
 
     def after_update(self, metrics: Mapping[str, Tensor], steps: int = 1) -> bool:
         """Check an update's figures, and at every check interval the policy and the parameters.

@@ -117,9 +117,9 @@ class EntropyScheduler:
             raise ConfigError("an entropy schedule goes between positive values, in at least one step")
 
     @classmethod
-    def of(cls, keys: sections.EntropyScheduleConfig | sections.TargetEntropyScheduleConfig) -> Self:
-        """The schedule of a section of the configuration."""
-        return cls(EntropyScheduleConfig(keys.initial, keys.final, keys.steps, keys.kind))
+    def of(cls, keys: sections.EntropyScheduleConfig | sections.TargetEntropyScheduleConfig, total: int) -> Self:
+        """The schedule of a section of the configuration; over ``total`` updates, those of the phase, by default."""
+        return cls(EntropyScheduleConfig(keys.initial, keys.final, keys.steps or max(total, 1), keys.kind))
 
     @classmethod
     def preset(cls, name: str) -> Self:

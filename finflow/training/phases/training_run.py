@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ from finflow.training.judging.generalisation_measure import PREFIX, Generalisati
 from finflow.training.judging.validation import backtest_validation, check_reward_model, score_of
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import RunLog, UpdateProfiler
-from finflow.training.phases.rollout_state import Pretrained
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
@@ -84,7 +83,7 @@ class TrainingRun:
         Recorded states on which policies are compared, from the beginning of a phase on.
     on_validation : callable, optional
         Receives every validation.
-    folds : callable, optional
+    pretrained_blocks : callable, optional
         Returns what another process pretrained for the evidence of the blocks during the offline phase.
     """
 
@@ -97,7 +96,7 @@ class TrainingRun:
     progress: ProgressDisplay
     probe: States | None = None
     on_validation: OnValidation | None = None
-    folds: Callable[[], Pretrained] | None = None
+    pretrained_blocks: Callable[[], Any] | None = None
 
     @cached_property
     def profiler(self) -> UpdateProfiler:

@@ -22,11 +22,11 @@ from finflow.training.checkpoints.reference_policy import ReferenceControl
 from finflow.training.data.reward_constraint import RewardConstraint, make_constraint
 from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.training_data import TrainingData
-from finflow.training.on_policy.on_policy_state import OnPolicyState
+from finflow.training.off_policy.learners import Learners, LearnersPosition, online_updates
+from finflow.training.on_policy.on_policy_state import OnPolicyState, rollouts_of, steps_per_rollout
+from finflow.training.out_of_fold.evidence import OutOfFold
 from finflow.training.phase_names import OFFLINE
-from finflow.training.phases.rollout_state import RolloutState
 from finflow.training.phases.schedules import EntropyScheduler
-from finflow.training.rollouts.online_world import OnlineWorld, WorldPosition, make_world
 
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
 METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning, "none": OfflineLearner}
@@ -93,10 +93,10 @@ class TrainingState:
         The behaviour's lambda-returns as last computed, while the offline phase runs.
     bcell : BCell or None
         From the hand-over on.
-    world : OnlineWorld or None
-        From the hand-over on, where the online phase acts and stores transitions.
-    rollouts : RolloutState or None
-        From the hand-over on, where it learns from rollouts.
+    learners : Learners or None
+        From the hand-over on, where the online phase learns off-policy.
+    out_of_fold : OutOfFold or None
+        The same: evidence from held-out blocks.
     on_policy : OnPolicyState or None
         From the hand-over on, where it learns on-policy.
     reference : ReferenceControl or None
@@ -115,8 +115,8 @@ class TrainingState:
     learner: OfflineLearner | None = field(default=None)
     behaviour_returns: Tensor | None = field(default=None)
     bcell: BCell | None = field(default=None)
-    world: OnlineWorld | None = field(default=None)
-    rollouts: RolloutState | None = field(default=None)
+    learners: Learners | None = field(default=None)
+    out_of_fold: OutOfFold | None = field(default=None)
     on_policy: OnPolicyState | None = field(default=None)
     reference: ReferenceControl | None = field(default=None)
     constraint: RewardConstraint | None = field(default=None)
@@ -137,12 +137,14 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
     learner = METHODS[config.offline.method](networks, config.bcell, device)
     returns = torch.zeros(transitions, device=device)
     train = config.train
+    on_policy = config.online.on_policy
+    total = rollouts_of(config) * steps_per_rollout(config) if on_policy else online_updates(config)
     return TrainingState(
         Counters(),
         seeded(seed, 2, device),
         seeded(seed, 3, device),
-        EntropyScheduler.of(train.entropy_schedule),
-        EntropyScheduler.of(train.target_entropy_schedule),
+        EntropyScheduler.of(train.entropy_schedule, total),
+        EntropyScheduler.of(train.target_entropy_schedule, total),
         GuardState(config),
         RollingNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
         learner,
@@ -152,20 +154,20 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
 
 def start_online(state: TrainingState, config: Config, training_data: TrainingData, device: torch.device) -> BCell:
     """Put the agent, and what it learns in, into the state before the first online step; it is still to be seeded."""
-    from_rollouts = config.online.algorithm == "rollouts"
-    bcell = BCell(training_data.shape, config.bcell, seeded(config.train.seed, 4), device, is_blended=from_rollouts)
+    evidence = None if config.online.on_policy else OutOfFold(config, training_data)
+    blocks = None if evidence is None else len(evidence.blocks)
+    bcell = BCell(training_data.shape, config.bcell, seeded(config.train.seed, 4), device, blocks=blocks)
     state.learner = state.behaviour_returns = None
     state.bcell = bcell
     bcell.feature_names = feature_names(training_data.features)
     if config.online.reference != "none":
         state.reference = ReferenceControl(config.online, config.env.episode_length)
     state.constraint = make_constraint(config, training_data)
-    if from_rollouts:
-        state.rollouts = RolloutState(config, training_data, device)
-    elif config.online.on_policy:
+    state.out_of_fold = evidence
+    if evidence is None:
         state.on_policy = OnPolicyState(config, training_data, bcell, state.noise)
     else:
-        state.world = make_world(config, training_data, device)
+        state.learners = Learners(config, training_data, bcell, device)
     return bcell
 
 
@@ -184,11 +186,9 @@ def rewind(state: TrainingState, tensors: Mapping[str, Tensor], facts: Mapping[s
     counters = state.counters
     kept = {name: getattr(counters, name) for name in ("update", "best_score", "best_update")}
     view = _snapshot_view(state)
-    restore(
-        view, tensors, {**dict.fromkeys(one.name for one in fields(state)), **facts}
-    )  # older ones know fewer fields
+    restore(view, tensors, facts)
     for one in fields(state):
-        if one.name not in ("watch", "world"):
+        if one.name not in ("watch", "learners"):
             setattr(state, one.name, getattr(view, one.name))
     for name, value in kept.items():
         setattr(counters, name, value)
@@ -196,8 +196,8 @@ def rewind(state: TrainingState, tensors: Mapping[str, Tensor], facts: Mapping[s
 
 def _snapshot_view(state: TrainingState) -> TrainingState:
     """The same state with the fields that a snapshot leaves out replaced."""
-    world = None if state.world is None else cast(Any, WorldPosition(state.world))
-    return replace(state, watch=cast(Any, None), world=world)
+    learners = None if state.learners is None else cast(Any, LearnersPosition(state.learners))
+    return replace(state, watch=cast(Any, None), learners=learners)
 
 
 def reseed(state: TrainingState, seed: int, rollbacks: int) -> None:
@@ -206,9 +206,7 @@ def reseed(state: TrainingState, seed: int, rollbacks: int) -> None:
     for number, generator in enumerate((state.noise, state.exploration)):
         fresh = seeded(seed, purpose + number, generator.device)
         generator.set_state(fresh.get_state())
-    if state.rollouts is not None:
-        state.rollouts.reseed(seed, purpose)
+    if state.learners is not None:
+        state.learners.reseed(seed, purpose)
     if state.on_policy is not None:
         state.on_policy.played.reseed([seed, purpose])
-    if state.world is not None:
-        state.world.reseed([seed, purpose])

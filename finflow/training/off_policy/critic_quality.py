@@ -1,6 +1,6 @@
-"""Exact returns of many actions in each state, on the same prices; critics that learn them, and how well they do.
+"""Agreement of the critics with exact returns of many actions in each state, on the same prices.
 
-The policy stands still and follows after each action. Returns are of a window of ``bcell.rollouts.horizon`` decisions.
+The policy stands still and follows after each action.
 """
 
 from __future__ import annotations
@@ -14,15 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.gradient_steps import compute_gradients, cosine, polyak_update, set_learning_rate, step
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.pathwise import (
-    advantage_scale,
-    advantages,
-    calibration,
-    counterfactual_loss,
-    discounted_return,
-)
+from finflow.agent.losses.counterfactual import advantage_scale, advantages, calibration, discounted_return
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
@@ -30,8 +23,12 @@ from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState
 from finflow.training.data.rollouts import RolloutMarket, as_tensors, repeated
 from finflow.training.data.training_worlds import episode_worlds
+from finflow.training.off_policy.counterfactuals import ACTIONS, compared_actions
 from finflow.training.phase_names import ONLINE
 
+FOLLOWED = 64  # decisions over which the returns of an action are measured: differences fade as the policy trades on
+SETTLED = 16  # decisions after which portfolios are the policy's own
+LEVELS = (0.1, 0.5, 0.9)
 ROWS = 512  # states measured at once
 GROUPS = 10  # of moves, by the critics' value of them
 BLOCKS = 20  # of bars, for standard errors
@@ -50,34 +47,6 @@ def exact_returns(
     many = reading.each(lambda part: part.repeat_interleave(count, dim=0))
     rollout = market.roll_out(policy, many, repeated(state, count), horizon, actions.flatten(0, 1))
     return discounted_return(rollout.rewards, gamma).view(-1, count)
-
-
-@torch.no_grad()
-def compared_actions(
-    policy: ExpertPolicy, states: States, count: int, rng: np.random.Generator, size: float | None = None
-) -> Tensor:
-    """Actions to compare in each state, (batch, count, n): hold, the policy's own, and moves toward any portfolio.
-
-    Parameters
-    ----------
-    policy : ExpertPolicy
-    states : States
-    count : int
-    rng : Generator
-    size : float, optional
-        Share of the way that every move goes, the policy's own left out; drawn from 0..1 for each when left out.
-    """
-    held = states.weights
-    named = [held] if size is not None else [held, policy(states).distribution.centre()]
-    (batch, width), moves = held.shape, count - len(named)
-    drawn, _ = draw_coverage(rng, batch * moves, width)
-    toward = torch.as_tensor(drawn, dtype=torch.float32, device=held.device).view(batch, moves, width)
-    listed = torch.cat([states.listed, torch.ones_like(states.listed[:, :1])], dim=1).unsqueeze(1)
-    toward = toward * listed
-    toward = toward / toward.sum(dim=-1, keepdim=True)
-    shares = rng.random((batch, moves, 1)) if size is None else np.full((batch, moves, 1), size)
-    share = torch.as_tensor(shares, dtype=torch.float32, device=held.device)
-    return torch.cat([torch.stack(named, dim=1), held.unsqueeze(1).lerp(toward, share)], dim=1)
 
 
 class ActionSamples(NamedTuple):
@@ -135,26 +104,31 @@ def measure_returns(
     purpose: int,
     moves: ActionSamples | None = None,
 ) -> ExactReturns:
-    """Exact returns in portfolios that cover the simplex, at decision bars (states,), drawn by the seed and purpose.
+    """Exact returns at decision bars (states,) in portfolios that cover the simplex, drawn by the seed and purpose.
 
-    ``moves`` are of any size, over a window of ``bcell.rollouts.horizon`` decisions, when left out.
+    Without ``moves`` the actions are of any size, over `FOLLOWED` decisions, in the portfolios that the policy reaches
+    from there in `SETTLED` decisions: those whose values end the actor's look ahead.
     """
-    keys, device = config.bcell.rollouts, market.tensors.market.device
+    device = market.tensors.market.device
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 81, purpose]))
     worlds = episode_worlds(config, market.process, ONLINE)
-    horizon, size = moves or ActionSamples(keys.horizon, None)
-    observed, universes, compared, returns = [], [], [], []
+    horizon, size = moves or ActionSamples(FOLLOWED, None)
+    reached, observed, universes, compared, returns = [], [], [], [], []
     for start in range(0, len(bars), ROWS):
         some = bars[start : start + ROWS]
         weights, _ = draw_coverage(rng, len(some), market.process.n_weights)
         drawn = None if worlds is None else worlds.draw(rng, len(some))
         state = as_tensors(market.process.start(some, weights, drawn), device)
+        if moves is None:
+            with torch.no_grad():
+                state = market.roll_out(policy, market.read(policy, state, SETTLED), state, SETTLED).state
+        reached.append(state.bar)
         observed.append(market.process.observed_portfolio(state).float())
         universes += [] if drawn is None else [drawn.universe]
-        compared.append(compared_actions(policy, market.states(state), keys.actions, rng, size))
+        compared.append(compared_actions(policy, market.states(state), ACTIONS, rng, size))
         returns.append(exact_returns(market, policy, state, compared[-1], horizon, config.bcell.gamma))
     universe = np.concatenate(universes) if universes else None
-    return ExactReturns(bars, torch.cat(observed), universe, torch.cat(compared), torch.cat(returns))
+    return ExactReturns(np.concatenate(reached), torch.cat(observed), universe, torch.cat(compared), torch.cat(returns))
 
 
 def measure_decision_scale(
@@ -182,54 +156,53 @@ def measure_decision_scale(
 
 
 @torch.no_grad()
-def set_level(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> None:
-    """Shift the critics so that they are right on average: they come from returns over another horizon."""
-    rows = slice(0, ROWS)
-    states, mean = exact.states(market, rows), exact.returns[rows].mean()
-    for critic in (bcell.critic, bcell.target_critic):
-        values = critic.value(critic.encode(states), states, exact.actions[rows])
-        critic.mean.bias.add_((mean - values.mean.mean(dim=(1, 2))).view_as(critic.mean.bias))
-        if critic.quantiles.bias is not None:
-            critic.quantiles.bias.add_((mean - values.quantiles.mean(dim=(1, 2, 3))).view(-1, 1, 1))
-
-
-def update_critics(
-    market: RolloutMarket, bcell: BCell, exact: ExactReturns, scale: Tensor, config: Config, done: int
-) -> dict[str, Tensor]:
-    """Take one step of the critics toward exact returns; ``done`` steps were taken before."""
-    keys = config.bcell
-    rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 82, done]))
-    rows = rng.integers(len(exact.bars), size=config.train.online_batch_size)
-    set_learning_rate(bcell.critic_optimiser, cosine(keys.rollouts.critic_lr, done / keys.rollouts.critic_updates))
-    states, distributional = exact.states(market, rows), keys.n_quantiles > 1
-    values = bcell.critic.value(
-        bcell.critic.encode(states), states, exact.actions[rows], keys.rollouts.actions * int(distributional)
-    )
-    loss, metrics = counterfactual_loss(values, exact.returns[rows], scale, distributional)
-    compute_gradients(loss, bcell.critic_optimiser)
-    metrics["critic_gradient"] = step(bcell.critic_optimiser, keys.gradient_norm)
-    polyak_update(bcell.target_critic, bcell.critic, keys.tau)
-    return metrics
-
-
-@torch.no_grad()
-def calibrate(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> None:
-    """Scale the critics' means so that predicted advantages are right on average, and set their level anew.
-
-    Critics overstate advantages, since they fit some noise of single paths. The scale is the slope of exact advantages
-    on theirs, in states of the training window that they did not learn from, and not below zero.
-    """
-    slope = calibration(critics_values(market, bcell, exact), exact.returns).slope.clamp(min=0.0)
-    for critic in (bcell.critic, bcell.target_critic):
-        critic.mean.weight.mul_(slope)
-    set_level(market, bcell, exact)
-
-
-@torch.no_grad()
 def critics_values(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> Tensor:
     """Values of the actions by the critics' mean, (states, actions)."""
     states = exact.states(market, slice(None))
     return bcell.critic.value(bcell.critic.encode(states), states, exact.actions, with_quantiles=0).mean.mean(dim=0)
+
+
+@torch.no_grad()
+def quantile_coverage(
+    market: RolloutMarket, bcell: BCell, bars: NDArray[np.int64], config: Config, purpose: int
+) -> dict[float, float]:
+    """Share of exact returns below the critics' quantile at each of `LEVELS`, where the policy follows itself.
+
+    From portfolios that the policy reached in `SETTLED` decisions, its own decision is followed for as many as
+    `FOLLOWED` allows, four times over; what is earned after that is taken as the critics' mean.
+
+    Parameters
+    ----------
+    market : RolloutMarket
+    bcell : BCell
+    bars : int array, (states,)
+        From which there are `SETTLED` and four times `FOLLOWED` decisions.
+    config : Config
+    purpose : int
+        Of the draws.
+    """
+    policy, gamma, long = bcell.policy, config.bcell.gamma, 4 * FOLLOWED
+    rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 85, purpose]))
+    worlds = episode_worlds(config, market.process, ONLINE)
+    weights, _ = draw_coverage(rng, len(bars), market.process.n_weights)
+    drawn = None if worlds is None else worlds.draw(rng, len(bars))
+    state = as_tensors(market.process.start(bars, weights, drawn), market.tensors.market.device)
+    state = market.roll_out(policy, market.read(policy, state, SETTLED), state, SETTLED).state
+    quantiles, _ = _own_values(market, bcell, state)
+    followed = market.roll_out(policy, market.read(policy, state, long), state, long)
+    _, tail = _own_values(market, bcell, followed.state)
+    exact = discounted_return(followed.rewards, gamma) + gamma**long * tail
+    places = {level: min(int(level * quantiles.shape[1]), quantiles.shape[1] - 1) for level in LEVELS}
+    return {level: float((exact < quantiles[:, place]).float().mean()) for level, place in places.items()}
+
+
+def _own_values(market: RolloutMarket, bcell: BCell, state: PortfolioState) -> tuple[Tensor, Tensor]:
+    """Ordered quantiles (batch, n), and mean, (batch,), of the policy's own decisions by the critics together."""
+    states = market.states(state)
+    action = bcell.policy.deterministic(states).unsqueeze(1)
+    values = bcell.critic.value(bcell.critic.encode(states), states, action)
+    whole = values.mean.unsqueeze(-1) + values.spread
+    return whole.mean(dim=0)[:, 0].sort(dim=-1).values, values.mean.mean(dim=0)[:, 0]
 
 
 class AdvantageComparison(NamedTuple):

@@ -1,4 +1,4 @@
-"""How well critics know what moves are worth: slopes, their errors, and the scale that sets them right."""
+"""How well critics know what moves are worth: slopes, their errors, and the unit of decisions."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import numpy as np
 import pytest
 import torch
 
-from finflow.agent.learners.pathwise import calibration
+from finflow.agent.losses.counterfactual import calibration
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
-from finflow.training.data.replay import MarketTensors
-from finflow.training.data.rewards import RewardUnits
-from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.phases.critic_evaluation import (
+from finflow.training.data.rollouts import as_tensors
+from finflow.training.off_policy.counterfactuals import ACTIONS as COMPARED
+from finflow.training.off_policy.critic_quality import (
     DECISIONS,
     GROUPS,
     ExactReturns,
-    calibrate,
     compare_advantages,
     critics_values,
+    exact_returns,
     measure_decision_scale,
     measure_returns,
 )
 from finflow.training.trainer import FinFlowTrainer
+from tests.training.off_policy.small_learners import CPU, SCALE, desk_of, market_of
 
-CPU = torch.device("cpu")
+Make = Callable[..., Config]
 STATES, ACTIONS = 2000, 6
 
 
@@ -60,42 +60,63 @@ def test_shared_luck_counts_once() -> None:
     assert together > 3.0 * alone  # sqrt(50) is 7; twenty blocks estimate it within a fifth
 
 
-def test_calibrated_critics_have_a_slope_of_one(tiny: Callable[..., Config]) -> None:
-    config = tiny(
-        online__algorithm="rollouts",
-        bcell__rollouts__horizon=4,
-        bcell__rollouts__blocks=1,
-        bcell__rollouts__critic_updates=20,
-        train__offline_training_epochs=1,
-        train__generalisation=False,
-    )
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    trainer.finetune()
-    process, agent = trainer.training_data.learning.process, trainer.agent
-    units = RewardUnits.of(process, 0.01, "equal-weight", CPU)
-    market = RolloutMarket(process, MarketTensors.of(process, CPU), units)
-    bars = np.arange(process.first_bar, process.first_bar + 200)
-    exact = measure_returns(market, agent.deployed, bars, config, 9)
-    agent.critic.mean.weight.data.normal_(generator=torch.Generator().manual_seed(2))  # critics that know nothing
-    if float(calibration(critics_values(market, agent, exact), exact.returns).slope) < 0.0:
-        agent.critic.mean.weight.data.neg_()
-    before = critics_values(market, agent, exact)
-    calibrate(market, agent, exact)
-    after = critics_values(market, agent, exact)
-    assert float(calibration(after, exact.returns).slope) == pytest.approx(1.0, abs=1e-3)  # float32
-    ratio = (after - after.mean(dim=1, keepdim=True)) / (before - before.mean(dim=1, keepdim=True))
-    assert torch.allclose(ratio, ratio[0, 0], rtol=1e-2)
-    assert after.mean().item() == pytest.approx(exact.returns.mean().item(), abs=1e-4)
+def test_what_states_have_in_common_is_no_part_of_the_slope() -> None:
+    """A value of each state that is added to all of its actions changes nothing, to float32's 1e-3."""
+    noise = torch.Generator().manual_seed(2)
+    critics, exact = (torch.randn(STATES, ACTIONS, generator=noise) for _ in range(2))
+    levels = 3.0 * torch.randn(2, STATES, 1, generator=noise)
+    plain, moved = calibration(critics, critics + exact), calibration(critics + levels[0], critics + exact + levels[1])
+    assert plain.slope.item() == pytest.approx(1.0, abs=0.05)  # a standard error of .01
+    assert moved.slope.item() == pytest.approx(plain.slope.item(), abs=1e-3)
+    assert moved.correlation.item() == pytest.approx(plain.correlation.item(), abs=1e-3)
 
 
-def test_decisions_are_priced_by_the_ledger(tiny: Callable[..., Config]) -> None:
+def test_returns_are_those_of_the_policy_that_follows(tiny: Make) -> None:
+    """Discounted rewards of an action, then of the policy's centre, in the process itself: float32, to 1e-3."""
+    desk = desk_of(tiny(bcell__mirrored__weight=0.0))
+    process, policy = desk.market.process, desk.learners.everyone[0].agent.policy
+    rng = np.random.default_rng(0)
+    state = process.start(np.array([process.first_bar + 3, process.first_bar + 40]), rng.dirichlet(np.ones(5), 2))
+    actions = torch.from_numpy(rng.dirichlet(np.ones(5), (2, 3))).float()
+    returns = exact_returns(desk.market, policy, as_tensors(state, CPU), actions, 6, 0.9)
+    for place in range(3):
+        account, expected = state, np.zeros(2)
+        for h in range(6):
+            target = actions[:, place].double().numpy()
+            if h > 0:
+                with torch.no_grad():
+                    centre = policy(desk.market.states(as_tensors(account, CPU))).distribution.centre()
+                target = centre.double().numpy()
+            step = process.step(account, target)
+            expected += 0.9**h * (step.reward - desk.market.units.reference[account.bar].numpy()) / SCALE
+            account = step.state
+        np.testing.assert_allclose(returns[:, place].numpy(), expected, atol=1e-3)
+    assert (returns.std(dim=1) > 0.01).all()
+
+
+def test_critics_are_asked_about_the_same_actions(tiny: Make) -> None:
+    """The mean of the ensemble, in the states in which the returns were measured."""
+    desk = desk_of(tiny(bcell__mirrored__weight=0.0))
+    agent, process = desk.learners.everyone[0].agent, desk.market.process
+    with torch.no_grad():
+        agent.critic.mean.weight.normal_(generator=torch.Generator().manual_seed(2))
+    bars = np.arange(process.first_bar, process.first_bar + 40)
+    exact = measure_returns(desk.market, agent.policy, bars, desk.config, 9)
+    values = critics_values(desk.market, agent, exact)
+    states = exact.states(desk.market, slice(3, 4))
+    with torch.no_grad():
+        each = agent.critic.value(agent.critic.encode(states), states, exact.actions[3:4], 0).mean
+    torch.testing.assert_close(values[3:4], each.mean(dim=0), rtol=1e-4, atol=1e-5)
+    assert values.std(dim=1).min() > 1e-3
+
+
+def test_decisions_are_priced_by_the_ledger(tiny: Make) -> None:
     """Holding, and moves of a ninth of the way, over one bar: their rewards are those of the decision process."""
     trainer = FinFlowTrainer(tiny())
     run = trainer._begin()
     assert run.state.learner is not None
-    process, policy = trainer.training_data.learning.process, run.state.learner.policy
-    market = RolloutMarket(process, MarketTensors.of(process, CPU), RewardUnits.of(process, 0.01, "equal-weight", CPU))
+    policy, market = run.state.learner.policy, market_of(trainer.training_data)
+    process = market.process
     bars = np.arange(process.first_bar, process.first_bar + 30)
     measured = measure_returns(market, policy, bars, run.config, 9, DECISIONS)
     n_weights = process.n_weights
@@ -103,33 +124,32 @@ def test_decisions_are_priced_by_the_ledger(tiny: Callable[..., Config]) -> None
     torch.testing.assert_close(measured.actions[:, 0], held)
     reached = held.unsqueeze(1) + (measured.actions[:, 1:] - held.unsqueeze(1)) / FAMILY_RATE
     assert reached.min() > -1e-5  # a portfolio lies at the end of the way
-    torch.testing.assert_close(reached.sum(dim=-1), torch.ones(30, run.config.bcell.rollouts.actions - 1))
+    torch.testing.assert_close(reached.sum(dim=-1), torch.ones(30, COMPARED - 1))
     rng = np.random.default_rng(np.random.SeedSequence([run.config.train.seed, 81, 9]))
     weights, _ = draw_coverage(rng, 30, n_weights)
-    for place in range(run.config.bcell.rollouts.actions):
+    for place in range(COMPARED):
         step = process.step(process.start(bars, weights), measured.actions[:, place].double().numpy())
         rewards = market.units.scaled(torch.from_numpy(step.reward).float(), torch.from_numpy(bars))
         torch.testing.assert_close(measured.returns[:, place], rewards, rtol=1e-4, atol=1e-5)
 
 
-def test_sigma_a_is_a_number_of_the_market_alone(tiny: Callable[..., Config]) -> None:
+def test_sigma_a_is_a_number_of_the_market_alone(tiny: Make) -> None:
     """In twice the unit of rewards it is half as large, and no policy changes it."""
     trainer = FinFlowTrainer(tiny())
     run = trainer._begin()
     assert run.state.learner is not None
-    process, policy = trainer.training_data.learning.process, run.state.learner.policy
-    bars = [process.decision_bars(trainer.training_data.split.train)]
+    policy = run.state.learner.policy
+    bars = [trainer.training_data.learning.process.decision_bars(trainer.training_data.split.train)]
     found = []
     for scale in (0.01, 0.02):
-        units = RewardUnits.of(process, scale, "equal-weight", CPU)
-        market = RolloutMarket(process, MarketTensors.of(process, CPU), units)
+        market = market_of(trainer.training_data, scale)
         found.append(measure_decision_scale(market, policy, run.config, bars))
         torch.nn.init.normal_(policy.gate.weight, generator=torch.Generator().manual_seed(1))
     assert 0.01 < found[0] < 0.3  # a day's deviation is near 1
     assert found[1] == pytest.approx(0.5 * found[0], rel=1e-4)
 
 
-def test_both_phases_learn_in_the_same_sigma_a(tiny: Callable[..., Config]) -> None:
+def test_both_phases_learn_in_the_same_sigma_a(tiny: Make) -> None:
     trainer = FinFlowTrainer(tiny())
     trainer.train_iql()
     run = trainer._begin()

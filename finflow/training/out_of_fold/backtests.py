@@ -1,4 +1,4 @@
-"""Backtests of the folds' policies in their held-out blocks, and the blend that the evidence supports."""
+"""Backtests of the policies' policies in their held-out blocks, and the blend that the evidence supports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from finflow.env.portfolio_state import rows_of
 from finflow.evaluation.statistics.out_of_fold import BlendChoice, choose, least_gain
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.reward_constraint import RewardConstraint
-from finflow.training.phases.rollout_state import Block
+from finflow.training.out_of_fold.blocks import Block
 
 CONFIDENCES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the blends that are compared; at 0 the reference itself
 ROWS = 2048  # bars read at once
@@ -72,7 +72,7 @@ class Evidence(NamedTuple):
         return f"{evidence}: {self.blend.confidence:.0%} of the learned policy, the rest {reference}"
 
 
-class FoldPolicy(NamedTuple):
+class BlockPolicy(NamedTuple):
     """Policy of a block as it was at some stage, for a backtest there.
 
     Attributes
@@ -91,7 +91,7 @@ class FoldPolicy(NamedTuple):
 
 @torch.no_grad()
 def backtest_blends(
-    folds: Sequence[FoldPolicy],
+    policies: Sequence[BlockPolicy],
     process: DecisionProcess,
     tensors: MarketTensors,
     volatility: tuple[int, float],
@@ -103,7 +103,7 @@ def backtest_blends(
 
     Parameters
     ----------
-    folds : sequence of FoldPolicy
+    policies : sequence of BlockPolicy
         All with a pretrained policy, or none.
     process : DecisionProcess
     tensors : MarketTensors
@@ -113,17 +113,17 @@ def backtest_blends(
     constraint : RewardConstraint, optional
         Prices the reward that has a limit, as learning does.
     """
-    accounts = [_Accounts.of(fold, tensors, volatility) for fold in folds]
+    accounts = [_Accounts.of(one, tensors, volatility) for one in policies]
     count = len(accounts[0].aims[0])
-    start = np.repeat([fold.bars.start for fold in folds], count)
+    start = np.repeat([one.bars.start for one in policies], count)
     state = process.start(start, torch.cat([one.beginning for one in accounts]).double().cpu().numpy())
-    rewards: list[list[NDArray[np.float64]]] = [[] for _ in folds]
-    active, batched = list(range(len(folds))), _BatchedBlends(folds, volatility, tensors.market.device)
-    for place in range(max(len(fold.bars) for fold in folds)):
-        still = [number for number in active if place < len(folds[number].bars)]
+    rewards: list[list[NDArray[np.float64]]] = [[] for _ in policies]
+    active, batched = list(range(len(policies))), _BatchedBlends(policies, volatility, tensors.market.device)
+    for place in range(max(len(one.bars) for one in policies)):
+        still = [number for number in active if place < len(policies[number].bars)]
         if len(still) < len(active):
             state = rows_of(state, np.repeat([number in still for number in active], count))
-            active, batched = still, _BatchedBlends([folds[n] for n in still], volatility, tensors.market.device)
+            active, batched = still, _BatchedBlends([policies[n] for n in still], volatility, tensors.market.device)
         portfolio = torch.as_tensor(
             process.observed_portfolio(state), dtype=torch.float32, device=tensors.market.device
         )
@@ -157,20 +157,20 @@ class _Accounts(NamedTuple):
     beginning: Tensor
 
     @classmethod
-    def of(cls, fold: FoldPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
+    def of(cls, block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
         """Read the block with the policy, the patient references and the pretrained policy."""
         device, of_each = tensors.market.device, len(CONFIDENCES)
-        reading = _read(fold.policy, fold.bars, tensors)
+        reading = _read(block.policy, block.bars, tensors)
         references = []
-        for states in _states(fold.bars, tensors):
+        for states in _states(block.bars, tensors):
             patient = [Blend(1.0, name, volatility).portfolio(states) for name in PATIENT]
             references.append(torch.stack(patient, dim=1))
         reference = torch.cat(references).repeat_interleave(of_each, dim=1)
         confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(PATIENT)).unsqueeze(-1)
         aims = reference.lerp(reading.aim.unsqueeze(1), confidence)
-        if fold.pretrained is None:
+        if block.pretrained is None:
             return cls(reading, aims, None, reference[0])
-        pretrained = _read(fold.pretrained, fold.bars, tensors)
+        pretrained = _read(block.pretrained, block.bars, tensors)
         own = reading.aim.unsqueeze(1).expand(-1, of_each, -1)
         beginning = torch.cat([reference[0], pretrained.aim[:1].expand(of_each, -1)])
         return cls(reading, torch.cat([aims, own], dim=1), pretrained, beginning)
@@ -181,24 +181,24 @@ class _BatchedBlends:
 
     Parameters
     ----------
-    folds : sequence of FoldPolicy
+    policies : sequence of BlockPolicy
     volatility : tuple of int and float
     device : torch.device
     """
 
-    def __init__(self, folds: Sequence[FoldPolicy], volatility: tuple[int, float], device: torch.device) -> None:
+    def __init__(self, policies: Sequence[BlockPolicy], volatility: tuple[int, float], device: torch.device) -> None:
         self.pretrained = None
         own = torch.tensor(CONFIDENCES, device=device)
         confidence = own.repeat(len(PATIENT))
-        pretrained = [fold.pretrained for fold in folds if fold.pretrained is not None]
+        pretrained = [one.pretrained for one in policies if one.pretrained is not None]
         if pretrained:
             self.pretrained = BatchedPolicies(pretrained)
             confidence = torch.cat(
                 [confidence, torch.ones_like(own)]
             )  # policies alone, mixed with the pretrained below
-        self.shares = own.repeat(len(folds)).unsqueeze(-1)
-        blend = Blend(confidence.repeat(len(folds)).unsqueeze(-1), PATIENT[0], volatility)
-        self.policies = BatchedPolicies([blended(fold.policy, blend) for fold in folds])
+        self.shares = own.repeat(len(policies)).unsqueeze(-1)
+        blend = Blend(confidence.repeat(len(policies)).unsqueeze(-1), PATIENT[0], volatility)
+        self.policies = BatchedPolicies([blended(one.policy, blend) for one in policies])
 
     def decide(self, states: States, accounts: Sequence[_Accounts], place: int) -> Tensor:
         """Targets at one decision of all accounts, the policies' one after the other, (policies * rows, K)."""

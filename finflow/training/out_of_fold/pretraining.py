@@ -1,7 +1,7 @@
-"""Offline learning without a block of the training years, from which that block's policy starts.
+"""Offline learning without a block of the training years, from which that block's learner starts.
 
 The pretrained policy has seen all training years. Its performance out of sample is estimated by policies that were
-pretrained without a block, in that block; and the blocks' policies begin as the agent's own does.
+pretrained without a block, in that block; and the blocks' learners begin as the agent's own does.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.config import Config
@@ -23,15 +24,33 @@ from finflow.cores import forked
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.phases.critic_evaluation import measure_decision_scale
+from finflow.training.off_policy.critic_quality import measure_decision_scale
+from finflow.training.out_of_fold.blocks import Block, training_blocks
 from finflow.training.phases.pretrain import Epochs, fill_window, offline_market, reward_units, training_advantage_scale
-from finflow.training.phases.rollout_state import Block, Pretrained, training_blocks
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import METHODS, seeded
 
 FloatArray = NDArray[np.float32]
 Weights = dict[int | None, dict[str, FloatArray]]
-"""Weights of policies by the block that was left out; None for all data."""
+"""Networks of learners by the block that was left out; None for all data."""
+NETWORKS = ("policy", "critic", "target_critic", "value")
+
+
+class Pretrained(NamedTuple):
+    """Learners that were pretrained for the evidence of the blocks.
+
+    Attributes
+    ----------
+    blocks : list of dict of Tensor
+        Networks of each block's, without it; none where nothing is pretrained.
+    reference : dict of Tensor or None
+        From all data in as many epochs, which is what the blocks are evidence about. None where the agent's own
+        pretraining was no longer than theirs.
+    """
+
+    blocks: list[dict[str, Tensor]]
+    reference: dict[str, Tensor] | None
+
 
 PURPOSE = 300  # generators of the blocks' networks and noise are numbered from here
 
@@ -45,7 +64,7 @@ def pretraining_in_parallel(run: TrainingRun, dataset: OfflineDataset) -> Iterat
     """
     blocks = training_blocks(run.config, run.training_data)
     numbers = _numbers(run.config, blocks)
-    if run.config.online.algorithm != "rollouts" or run.state.learner is None or not numbers:
+    if run.config.online.on_policy or run.state.learner is None or not numbers:
         yield
         return
     _announce(run, blocks)
@@ -54,10 +73,10 @@ def pretraining_in_parallel(run: TrainingRun, dataset: OfflineDataset) -> Iterat
     with forked(partial(_learn, run, dataset, blocks, in_order), fills_core=True) as learned:
         yield
         own = _learn(run, dataset, blocks, _not_begun(begun, list(enumerate(numbers))[::-1]))
-    run.folds = lambda: _completed(run, dataset, blocks, own | learned())
+    run.pretrained_blocks = lambda: _completed(run, dataset, blocks, own | learned())
 
 
-def pretrain_folds(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...]) -> Pretrained:
+def pretrain_blocks(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...]) -> Pretrained:
     """Pretrain without each block, and from all data in as many epochs, unless that was done during the offline phase.
 
     In two processes where there are two cores.
@@ -68,8 +87,9 @@ def pretrain_folds(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Bloc
     dataset : OfflineDataset
     blocks : tuple of Block
     """
-    if run.folds is not None:
-        return run.folds()
+    if run.pretrained_blocks is not None:
+        pretrained: Pretrained = run.pretrained_blocks()
+        return pretrained
     numbers = _numbers(run.config, blocks)
     if not numbers:
         return Pretrained([], None)
@@ -107,7 +127,7 @@ def _not_begun(begun: MutableSequence[int], numbers: Sequence[tuple[int, int | N
 def _learn(
     run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...], numbers: Iterable[int | None]
 ) -> Weights:
-    """Weights of the policies that some blocks, or none, were left out of."""
+    """Networks of the learners that some blocks, or none, were left out of."""
     found: Weights = {}
     rollout_market: RolloutMarket | None = None
     for number in numbers:
@@ -143,9 +163,9 @@ def _pretrain(
     blocks: tuple[Block, ...],
     number: int | None,
 ) -> dict[str, FloatArray]:
-    """Weights of the policy that the configured offline method learns without a block, or from all data for None."""
+    """Networks that the configured offline method learns without a block, or from all data for None."""
     config, seed, market, units = run.config, run.config.train.seed, rollout_market.tensors, rollout_market.units
-    place = run.config.bcell.rollouts.blocks if number is None else number
+    place = run.config.out_of_fold.blocks if number is None else number
     epochs = config.fold_epochs
     keys = config.train.model_copy(update={"offline_training_epochs": epochs, "seed": seed + PURPOSE + place})
     learned = dataset if number is None else transitions_outside(dataset, blocks[number])
@@ -163,7 +183,11 @@ def _pretrain(
         rows = store.rows(batches.rows(done).to(run.device))
         batch = make_batch(rows, market, units, noise, config.train.observation_noise, batches.group_size)
         learner.update(batch, done / batches.total, noise)
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in learner.policy.state_dict().items()}
+    return {
+        f"{network}/{name}": tensor.detach().cpu().numpy().copy()
+        for network in NETWORKS
+        for name, tensor in getattr(learner, network).state_dict().items()
+    }
 
 
 def _advantage_scale(run: TrainingRun, dataset: OfflineDataset, market: MarketTensors) -> float:

@@ -1,0 +1,179 @@
+"""Losses of the critics of soft actor-critic: temporal differences of the actions of each state, and CQL.
+
+A state has the logged action, as published, or several whose rewards and next portfolios the ledger gives (`Choices`).
+Errors that the actions of a state share are weighed in units of rewards; differences, which are what the actor follows,
+in ``sigma_A``.
+
+References
+----------
+Kuznetsov et al. (2020), Truncated Quantile Critics.
+Kumar et al. (2020), Conservative Q-Learning. Nakamoto et al. (2023), Cal-QL.
+Mao et al. (2019), Variance Reduction for Reinforcement Learning in Input-Driven Environments: what all actions in a
+state have in common is no part of an advantage.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from finflow.agent.batch import Batch, repeat_groups
+from finflow.agent.learners.soft_actor_critic import (
+    Coefficients,
+    Metrics,
+    SacNetworks,
+    UpdatePoint,
+    action_distribution,
+    reference_divergence,
+)
+from finflow.agent.losses.counterfactual import choice_loss
+from finflow.agent.losses.losses import CriticTarget, bellman_target, pessimistic_value
+from finflow.agent.losses.regularisers import CoverageProposals, conservative_penalty
+from finflow.agent.networks.layers import Encoding
+from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
+from finflow.config import BCellConfig
+
+WITH_QUANTILES = 3  # actions of each state whose distribution is learned: the logged one, holding, the policy's own
+CQL_UNIT = 0.01  # of the penalty's weight, where both errors and values are in sigma_A
+
+
+class Draws(NamedTuple):
+    """Random numbers of the critics' part of an update.
+
+    Attributes
+    ----------
+    own : Tensor, (batch, n, D)
+        Standard normal, of the policy's proposals in the states.
+    following : Tensor, (batch * P, 1 + n, D)
+        Of its decisions after the actions; then, where transitions alone are learned from, of proposals there.
+    dropout : Generator or None
+    """
+
+    own: Tensor
+    following: Tensor
+    dropout: Generator | None = None
+
+    @classmethod
+    def of(cls, agent: SacNetworks, batch: Batch, noise: Generator, conservative: bool) -> Draws:
+        """Draw what an update of a batch needs."""
+        count = agent.config.cql_samples * int(conservative)
+        own = (len(batch.actions), count, agent.policy.coordinate_count(batch.actions))
+        ahead = count * int(batch.choices is None)
+        after = (batch.outcomes.rewards.numel(), 1 + ahead, own[-1])
+        dropout = None
+        if agent.config.dropout > 0.0:  # of its own, since the policy's part draws at the same time
+            seed = torch.randint(2**62, (), generator=noise, device=noise.device)
+            dropout = Generator(device=noise.device).manual_seed(int(seed))
+        return cls(standard_normal(own, noise, batch.actions), standard_normal(after, noise, batch.actions), dropout)
+
+
+class CriticLosses(NamedTuple):
+    """Loss of the critics, (), that of a tuned weight of the penalty, () or None, and figures for the log."""
+
+    loss: Tensor
+    cql_weight: Tensor | None
+    metrics: Metrics
+
+
+def is_conservative(config: BCellConfig, coverage: CoverageProposals | None) -> bool:
+    """Return True where there is a penalty: proposals that cover the simplex, and a weight."""
+    return coverage is not None and config.cql_alpha > 0.0
+
+
+def critics_losses(
+    agent: SacNetworks,
+    batch: Batch,
+    coverage: CoverageProposals | None,
+    draws: Draws,
+    coefficients: Coefficients,
+    point: UpdatePoint,
+    encoding: Encoding | None = None,
+) -> CriticLosses:
+    """Loss of the critics on a batch: temporal differences of its actions, and the conservative penalty.
+
+    ``encoding`` is that of the states, where it is known.
+    """
+    config, states, outcomes = agent.config, batch.states, batch.outcomes
+    count = outcomes.rewards.shape[1]
+    following = action_distribution(agent.policy, outcomes.next_states)
+    next_actions, next_density = following.sample(draws.following)
+    bonus = _bonus(agent, batch, following, next_actions[:, 0], draws, coefficients)
+    target = _target(agent, batch, next_actions[:, :1], bonus, point)
+    encoding = agent.critic.encode(states) if encoding is None else encoding
+    portfolios, proposals = outcomes.actions, None
+    if coverage is not None and is_conservative(config, coverage):
+        now, density = action_distribution(agent.policy, states).sample(draws.own)
+        others = (now, next_actions[:, 1:]) if batch.choices is None else (now,)
+        densities = (density, _density_here(batch, next_density[:, 1:])) if batch.choices is None else (density,)
+        proposals = coverage.joined(others, densities)
+        portfolios = torch.cat([portfolios, proposals.portfolios], dim=1)
+    with_quantiles = min(WITH_QUANTILES, count) if config.n_quantiles > 1 else 0
+    values = agent.critic.value(encoding, states, portfolios, with_quantiles, draws.dropout)
+    scale = agent.advantage_scale if batch.choices is not None else 1.0
+    loss, metrics = choice_loss(values._replace(mean=values.mean[..., :count]), target, scale)
+    cql_weight = None
+    if proposals is not None:
+        # in a batch of transitions alone, errors and values are in rewards, and the weight in sigma_A
+        weight = CQL_UNIT if batch.choices is not None else agent.advantage_scale
+        compared = torch.cat([values.mean[..., :1], values.mean[..., count:]], dim=-1)
+        penalty = conservative_penalty(
+            compared, proposals, batch, config, agent.log_cql_alpha, coefficients.dimensions, weight, scale
+        )
+        loss, cql_weight = loss + penalty.loss, penalty.weight_loss
+        metrics |= penalty.metrics
+    return CriticLosses(loss, cql_weight, metrics)
+
+
+def _bonus(
+    agent: SacNetworks,
+    batch: Batch,
+    following: LogisticNormal,
+    next_actions: Tensor,
+    draws: Draws,
+    coefficients: Coefficients,
+) -> Tensor | None:
+    """Entropy, and the charge for leaving a reference, of the decisions after the actions, (batch * P,)."""
+    states, bonus = batch.outcomes.next_states, None
+    if agent.config.entropy_backup == "relative":
+        density = following.entropy_density(draws.following[:, 0])
+        ahead = agent.policy.free_dimensions(next_actions, states)
+        target = agent.policy.target_entropy(coefficients.target_share, ahead)
+        bonus = coefficients.effective_alpha * (-density - target) / ahead
+    if agent.reference_beta > 0.0:
+        charge = agent.reference_beta * reference_divergence(agent.held_to, states, following)
+        bonus = -charge if bonus is None else bonus - charge
+    return bonus
+
+
+@torch.no_grad()
+def _target(
+    agent: SacNetworks, batch: Batch, next_actions: Tensor, bonus: Tensor | None, point: UpdatePoint
+) -> CriticTarget:
+    """``r + gamma (1 - d) min_e m_e`` of the target critics at the next decision, for every action."""
+    config, outcomes, critic = agent.config, batch.outcomes, agent.target_critic
+    states, shape = outcomes.next_states, outcomes.rewards.shape
+    distributional = config.n_quantiles > 1
+    ahead = critic.value(critic.encode(states), states, next_actions, int(distributional))
+    spread = ahead.spread[:, :, 0] if distributional else ahead.mean.new_zeros(*ahead.mean.shape[:2], 1)
+    dropped = min(config.dropped_quantiles, config.n_quantiles - 1)
+    value = pessimistic_value(ahead.mean[..., 0], spread, dropped, point.progress, shape[1]).view(shape)
+    value = value if bonus is None else value + bonus.view(shape)
+    mean = bellman_target(outcomes.rewards, outcomes.terminated, value, config.gamma)
+    discount = config.gamma * (1.0 - outcomes.terminated).unsqueeze(-1)
+    whole = mean if batch.references is None else mean + batch.references.unsqueeze(-1)
+    return CriticTarget(mean, whole.unsqueeze(-1) + discount * spread.view(len(spread), *shape, -1))
+
+
+def _density_here(batch: Batch, log_density: Tensor) -> Tensor:
+    """Log density (batch, P) of proposals for the next state as proposals for the state.
+
+    Infinite where an asset lists or ends between the two, so that such proposals, which lie on another simplex, have no
+    weight.
+    """
+    if batch.both.complete:
+        return log_density
+    states, following = batch.states, batch.next_states
+    changed = repeat_groups((states.listed != following.listed).any(dim=-1, keepdim=True), states)
+    return log_density.masked_fill(changed, float("inf"))

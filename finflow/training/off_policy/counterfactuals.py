@@ -1,0 +1,108 @@
+"""Further actions of stored states, and what each would have earned: exact, since prices do not react to trades."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finflow.agent.batch import Batch, Choices, States
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.env.coverage import draw_coverage
+from finflow.env.portfolio_state import Step
+from finflow.training.data.replay import make_batch
+from finflow.training.data.rollouts import RolloutMarket, repeated
+from finflow.training.off_policy.learners import Learner
+
+ACTIONS = 8  # of each state: the logged one, holding, the policy's own, and moves
+
+
+@torch.no_grad()
+def compared_actions(
+    policy: ExpertPolicy, states: States, count: int, rng: np.random.Generator, size: float | None = None
+) -> Tensor:
+    """Actions to compare in each state, (batch, count, n): hold, the policy's own, and moves toward any portfolio.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+    states : States
+    count : int
+    rng : Generator
+    size : float, optional
+        Share of the way that every move goes, the policy's own left out; drawn from 0..1 for each when left out.
+    """
+    held = states.weights
+    named = [held] if size is not None else [held, policy(states).distribution.centre()]
+    (batch, width), moves = held.shape, count - len(named)
+    drawn, _ = draw_coverage(rng, batch * moves, width)
+    toward = torch.as_tensor(drawn, dtype=torch.float32, device=held.device).view(batch, moves, width)
+    listed = torch.cat([states.listed, torch.ones_like(states.listed[:, :1])], dim=1).unsqueeze(1)
+    toward = toward * listed
+    toward = toward / toward.sum(dim=-1, keepdim=True)
+    shares = rng.random((batch, moves, 1)) if size is None else np.full((batch, moves, 1), size)
+    share = torch.as_tensor(shares, dtype=torch.float32, device=held.device)
+    return torch.cat([torch.stack(named, dim=1), held.unsqueeze(1).lerp(toward, share)], dim=1)
+
+
+def logged_batch(
+    market: RolloutMarket, rows: Mapping[str, Tensor], learner: Learner, observation_noise: float
+) -> Batch:
+    """Transitions as they were stored."""
+    return make_batch(dict(rows), market.tensors, market.units, learner.noise, observation_noise)
+
+
+def counterfactual_batch(
+    market: RolloutMarket, rows: Mapping[str, Tensor], learner: Learner, observation_noise: float
+) -> Batch:
+    """Stored states, each with `ACTIONS` actions, the stored one first, and their exact outcomes.
+
+    Parameters
+    ----------
+    market : RolloutMarket
+        With the learner's mirrored bars: rewards are means over both.
+    rows : mapping of Tensor
+        Stored transitions; their rewards are computed anew.
+    learner : Learner
+    observation_noise : float
+        Deviation of noise on the features.
+    """
+    portfolios, tensors = learner.portfolios, market.tensors
+    state = portfolios.resumed(rows)
+    device = tensors.market.device
+    observed = torch.as_tensor(market.process.observed_portfolio(state), dtype=torch.float32, device=device)
+    batch = logged_batch(market, {**rows, "portfolio": observed}, learner, observation_noise)
+    actions = torch.cat(
+        [
+            batch.actions.unsqueeze(1),
+            compared_actions(learner.agent.policy, batch.states, ACTIONS - 1, portfolios.rng),
+        ],
+        dim=1,
+    )
+    many, universe = repeated(state, ACTIONS), _repeated_universe(rows)
+    bars = rows["bar"].repeat_interleave(ACTIONS)
+    targets = tensors.scatter_assets(actions.flatten(0, 1), universe).double().cpu().numpy()
+    step = market.process.step(many, targets)
+    rewards = _rewards(market, step, bars, universe)
+    if portfolios.mirrored > 0.0:
+        other = market.process.step(replace(many, bar=many.bar + portfolios.mirror), targets)
+        rewards = rewards.lerp(_rewards(market, other, bars, universe), portfolios.mirrored)
+    after = torch.as_tensor(market.process.observed_portfolio(step.state), dtype=torch.float32, device=device)
+    following = batch.next_states._replace(portfolio=tensors.gather_assets(after, universe))
+    ended = torch.as_tensor(step.terminated, device=device).float()
+    shape = (len(observed), ACTIONS)
+    return batch._replace(choices=Choices(actions, rewards.view(shape), ended.view(shape), following))
+
+
+def _repeated_universe(rows: Mapping[str, Tensor]) -> Tensor | None:
+    return rows["universe"].repeat_interleave(ACTIONS) if "universe" in rows else None
+
+
+def _rewards(market: RolloutMarket, step: Step, bars: Tensor, universe: Tensor | None) -> Tensor:
+    """Scaled rewards of a step, (batch * ACTIONS,)."""
+    device = bars.device
+    limited = None if step.constrained is None else torch.as_tensor(step.constrained, device=device).float()
+    return market.units.scaled(torch.as_tensor(step.reward, device=device).float(), bars, universe, limited)

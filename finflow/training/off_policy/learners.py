@@ -1,0 +1,239 @@
+"""Learners of the online phase: the agent that is delivered, and one for each block of the training years."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from finflow.agent.gradient_steps import SkippingAdam
+from finflow.agent.learners.bcell import BCell
+from finflow.config import Config
+from finflow.cores import forked
+from finflow.env.process_variants import with_growths
+from finflow.guard.state_capture import capture, restore, without_prefix
+from finflow.training.data.mirrored_growth import Predictions, mirrored_growth, predicted_returns
+from finflow.training.data.replay import Transitions
+from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.data.training_data import TrainingData
+from finflow.training.data.training_worlds import episode_worlds
+from finflow.training.off_policy.portfolios import Portfolios
+from finflow.training.out_of_fold.blocks import training_blocks, training_segments
+from finflow.training.phase_names import ONLINE
+
+PURPOSE = 80  # of the generators of portfolios
+LEARNER_WEIGHTS = 60  # purpose of the generators of initial weights and noise of the blocks' learners
+GROUP = 3  # learners whose decisions are computed together, at most: bits do not depend on the number of cores
+
+
+def vector_steps(config: Config, episodes: int) -> int:
+    """Number of vector steps for ``episodes`` episodes, rounded up."""
+    decisions = config.train.n_envs * max(config.bcell.expansion, 1)
+    return math.ceil(episodes * config.env.episode_length / decisions)
+
+
+def online_updates(config: Config) -> int:
+    """Gradient updates of the online phase."""
+    return vector_steps(config, config.train.online_episodes) * config.train.updates_per_vector_step
+
+
+@dataclass
+class Learner:
+    """An agent that learns, its portfolios, the replay of their transitions, and its random numbers."""
+
+    agent: BCell
+    portfolios: Portfolios
+    replay: Transitions
+    noise: Generator
+
+    @property
+    def optimisers(self) -> list[SkippingAdam]:
+        """Optimisers of the agent."""
+        return [part for part in vars(self.agent).values() if isinstance(part, SkippingAdam)]
+
+
+class Learners:
+    """All learners of a training, the delivered agent's first.
+
+    Parameters
+    ----------
+    config : Config
+    training_data : TrainingData
+    agent : BCell
+        The delivered one, which is saved by itself.
+    device : torch.device
+
+    Attributes
+    ----------
+    everyone : list of Learner
+    """
+
+    def __init__(self, config: Config, training_data: TrainingData, agent: BCell, device: torch.device) -> None:
+        seed, process = config.train.seed, training_data.learning.process
+        horizon, count = max(config.bcell.expansion, 1), config.train.n_envs
+        worlds, restart = episode_worlds(config, process, ONLINE), min(horizon / config.env.episode_length, 1.0)
+        blocks = training_blocks(config, training_data)
+        capacity = max(config.bcell.memory_capacity // (1 + len(blocks)), 1)
+        settings = config.bcell.model_copy(
+            update={"averaging": config.bcell.averaging.model_copy(update={"kind": "none"})}
+        )
+
+        def learner(number: int, own: BCell, segments: Sequence[range]) -> Learner:
+            portfolios = Portfolios(process, segments, horizon, count, restart, worlds, (seed, PURPOSE, number))
+            replay = Transitions(
+                capacity,
+                process.n_weights,
+                process.portfolio_size,
+                device,
+                slack=_slack(config, capacity),
+                universes=process.inside is not None,
+            )
+            noise = Generator(device=device).manual_seed(seed * 1_000_003 + LEARNER_WEIGHTS + 20 + number)
+            return Learner(own, portfolios, replay, noise)
+
+        self.everyone = [learner(0, agent, training_segments(training_data))]
+        for number, block in enumerate(blocks):
+            weights = Generator().manual_seed(seed * 1_000_003 + LEARNER_WEIGHTS + number)
+            own = BCell(training_data.shape, settings, weights, device)
+            self.everyone.append(learner(1 + number, own, block.learned))
+
+    @property
+    def of_blocks(self) -> list[Learner]:
+        """Those of the blocks."""
+        return self.everyone[1:]
+
+    @property
+    def groups(self) -> list[list[Learner]]:
+        """Learners whose decisions are computed together, in order."""
+        return [self.everyone[at : at + GROUP] for at in range(0, len(self.everyone), GROUP)]
+
+    @property
+    def replays(self) -> list[Transitions]:
+        """Their replays."""
+        return [one.replay for one in self.everyone]
+
+    def forget_after(self, written: Sequence[int]) -> int:
+        """Drop the newest transitions of every replay, down to so many written; returns how many were dropped."""
+        return sum(replay.forget_after(count) for replay, count in zip(self.replays, written, strict=True))
+
+    def rewinder(self) -> Callable[[], None]:
+        """Remember where portfolios and random numbers stand; returns a function that puts both back there."""
+        saved = [
+            (one, one.portfolios.state, one.portfolios.rng.bit_generator.state, one.noise.get_state())
+            for one in self.everyone
+        ]
+
+        def restore() -> None:
+            for one, state, generator, noise in saved:
+                one.portfolios.state, one.portfolios.rng.bit_generator.state = state, generator
+                one.noise.set_state(noise)
+
+        return restore
+
+    def reseed(self, seed: int, purpose: int) -> None:
+        """Other random numbers from here on."""
+        for number, one in enumerate(self.everyone):
+            words = np.random.SeedSequence([seed, purpose, PURPOSE, number])
+            one.portfolios.rng = np.random.default_rng(words)
+            one.noise.manual_seed(int(words.generate_state(1, np.uint64)[0] >> 1))
+
+    def capture(self, with_replay: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All of it but the delivered agent; of replays on request no more than how much was written."""
+        tensors: dict[str, Tensor] = {}
+        facts = []
+        for number, one in enumerate(self.everyone):
+            parts, state = capture(_Saved(None if number == 0 else one.agent, one.portfolios, one.noise))
+            tensors |= {f"{number}/{name}": tensor for name, tensor in parts.items()}
+            facts.append({**state, "written": one.replay.written, "first": one.replay.first})
+            if with_replay:
+                kept = one.replay.occupied
+                columns = one.replay.columns.items()
+                tensors |= {f"{number}/replay/{name}": column[:kept].clone() for name, column in columns}
+        return tensors, {"learners": facts}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore what `capture` returned; replays stay as they are where it left them out."""
+        if len(state["learners"]) != len(self.everyone):
+            raise ValueError("it has other blocks")
+        for number, (one, facts) in enumerate(zip(self.everyone, state["learners"], strict=True)):
+            own = without_prefix(tensors, f"{number}/")
+            rows = without_prefix(own, "replay/")
+            if rows:
+                one.replay.restore(rows, facts["written"], facts["first"], one.portfolios.process)
+            own = {name: tensor for name, tensor in own.items() if not name.startswith("replay/")}
+            saved = _Saved(None if number == 0 else one.agent, one.portfolios, one.noise)
+            restore(saved, own, {name: facts[name] for name in vars(saved)})
+
+
+@dataclass
+class _Saved:
+    """The part of a learner that is saved beside its replay."""
+
+    agent: BCell | None
+    portfolios: Portfolios
+    noise: Generator
+
+
+class LearnersPosition:
+    """State of learners without the contents of their replays, for snapshots in memory.
+
+    Parameters
+    ----------
+    learners : Learners
+    """
+
+    def __init__(self, learners: Learners) -> None:
+        self.learners = learners
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Capture everything else."""
+        return self.learners.capture(with_replay=False)
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore it."""
+        self.learners.restore(tensors, state)
+
+
+def _slack(config: Config, capacity: int) -> int:
+    """Transitions kept beyond those learned from, so that a rollback finds what a full replay has dropped since."""
+    if not config.guard.enabled:
+        return 0
+    rollback, train = config.guard.rollback, config.train
+    updates = rollback.save_interval * rollback.max_checkpoints + rollback.probation
+    steps = -(-updates // train.updates_per_vector_step) * max(config.bcell.expansion, 1)
+    return min(steps * train.n_envs, capacity)
+
+
+def with_mirrors(market: RolloutMarket, learners: Learners, config: Config) -> RolloutMarket:
+    """Market that has, for each learner, its bars mirrored around returns predicted from the bars that it learns from.
+
+    Sets where in the tables of growth each learner's mirrored bars are, and how much they weigh.
+    """
+    keys, everyone = config.bcell.mirrored, [one.portfolios for one in learners.everyone]
+    if keys.weight == 0.0:
+        return market
+    half = (len(everyone) + 1) // 2
+    with forked(partial(_predictions, market, everyone[half:], keys.regimes)) as second:
+        first = _predictions(market, everyone[:half], keys.regimes)
+    growths = []
+    for number, (portfolios, expected) in enumerate(zip(everyone, [*first, *second()], strict=True)):
+        growths.append(mirrored_growth(market.process, expected.returns))
+        portfolios.mirror = (1 + number) * len(market.process.growth)
+        portfolios.mirrored = keys.weight * (mirror_scale(expected.slope) if keys.scaled else 1.0)
+    return market._replace(process=with_growths(market.process, growths))
+
+
+def _predictions(market: RolloutMarket, everyone: Sequence[Portfolios], regimes: bool) -> list[Predictions]:
+    """Predicted returns of some learners' bars."""
+    return [predicted_returns(market.process, one.segments, regimes) for one in everyone]
+
+
+def mirror_scale(slope: float) -> float:
+    """Share of the weight of mirrored bars, 0 to 1, where returns have a slope on predictions from other bars."""
+    return min(max(2.0 * slope - 1.0, 0.0), 1.0)

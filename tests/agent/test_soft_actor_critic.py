@@ -1,0 +1,183 @@
+"""Losses of soft actor-critic, against their formulas written out, and the schedules of an update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from finflow.agent.batch import Batch
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.soft_actor_critic import UpdatePoint, ascent
+from finflow.agent.losses.losses import critic_loss, critic_target, truncated_spread
+from finflow.agent.networks.critic import NetworkShape, Valuation
+from finflow.agent.networks.logistic_normal import log_ratio_entropy
+from finflow.config import AnchorConfig
+from tests.agent.helpers import coverage, generator, make_agent, parameters, with_choices
+
+MakeBatch = Callable[..., Batch]
+
+
+@pytest.mark.parametrize("horizon", [0, 1, 5])
+def test_the_actor_ascends_rewards_entropies_and_the_value_at_the_end(horizon: int) -> None:
+    rng = np.random.default_rng(horizon)
+    rewards, end = rng.normal(size=(horizon, 4)), rng.normal(size=4)
+    log_density = rng.normal(size=(horizon + 1, 4))
+    earned, ahead = ascent(
+        *(torch.from_numpy(array) for array in (rewards, log_density, end)), torch.tensor(0.3).double(), 0.9, 0.5
+    )
+    expected = np.zeros(4)
+    for step in range(horizon):
+        expected += 0.9**step * (rewards[step] - 0.3 * log_density[step])
+    expected -= 0.3 * 0.9**horizon * log_density[horizon]
+    # double precision; a coefficient that is written in single precision has an error of 1e-8
+    np.testing.assert_allclose(earned, expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(ahead, 0.5 * 0.9**horizon * end, rtol=1e-12)
+
+
+def test_progress_is_the_share_of_the_updates_done() -> None:
+    assert [UpdatePoint(update, 40).progress for update in (0, 10, 40, 90)] == [0.0, 0.25, 1.0, 1.0]
+    assert UpdatePoint().progress == 1.0
+
+
+def values_of(agent: BCell, batch: Batch, part: str, of: str, actions: Tensor) -> Valuation:
+    """Values of actions (batch, P, K) in the states or the next states."""
+    critic, states = getattr(agent, part), getattr(batch, of)
+    with torch.no_grad():
+        return critic.value(critic.encode(states), states, actions, actions.shape[1])
+
+
+def next_draws(agent: BCell, batch: Batch, seed: int, proposals: int = 0) -> tuple[Tensor, Tensor]:
+    """The next actions, (batch, 1, K), and the noise of the policy's own, of an update by this generator."""
+    noise = generator(seed)
+    drawn = torch.randn(16, 4, generator=noise)
+    torch.randn(16, proposals, 4, generator=noise)
+    with torch.no_grad():
+        following = agent.policy(batch.next_states).distribution
+        return following.sample(torch.randn(16, 1 + proposals, 4, generator=noise))[0][:, :1], drawn
+
+
+def with_own_targets(agent: BCell) -> BCell:
+    """The same agent with target critics that are not its critics."""
+    with torch.no_grad():
+        for parameter in agent.target_critic.parameters():
+            parameter.mul_(1.5)
+    return agent
+
+
+@pytest.mark.parametrize(("update", "share"), [(0, 0.0), (5, 0.5), (10, 1.0), (25, 1.0)])
+def test_top_quantiles_are_dropped_as_the_phase_proceeds(
+    update: int, share: float, shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    batch, agent = make_batch(), with_own_targets(make_agent(shape, dropped_quantiles=3))
+    actions, _ = next_draws(agent, batch, 3)
+    ahead = values_of(agent, batch, "target_critic", "next_states", actions)
+    cut = truncated_spread(ahead.spread[:, :, 0], 3)
+    assert cut.abs().max() > 1e-3
+    least = (ahead.mean[..., 0] + share * cut).min(dim=0).values
+    target = batch.rewards + 0.99 * (1.0 - batch.terminated) * least
+    own = values_of(agent, batch, "critic", "states", batch.actions.unsqueeze(1)).mean[..., 0]
+    metrics = agent.update_sac(batch, None, generator(3), update, actor=False, total=10)
+    torch.testing.assert_close(metrics["q_loss"], (own - target).square().mean(dim=1).sum())
+
+
+@pytest.mark.parametrize("quantiles", [1, 8])
+def test_critics_learn_the_published_loss_of_a_batch_of_transitions(
+    quantiles: int, shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    """And the same, bit for bit, where the batch says that each state has one action, its own."""
+    batch, found = make_batch(), []
+    plain = with_own_targets(make_agent(shape, n_quantiles=quantiles))
+    for told in (batch, batch._replace(choices=batch.outcomes)):
+        agent = with_own_targets(make_agent(shape, n_quantiles=quantiles))
+        agent.advantage_scale = 0.05  # the unit of differences, of which there are none
+        metrics = agent.update_sac(told, None, generator(3), actor=False)
+        found.append((metrics, parameters(agent.critic, agent.target_critic)))
+    assert torch.equal(found[0][1], found[1][1])
+    actions, _ = next_draws(plain, batch, 3)
+    ahead = values_of(plain, batch, "target_critic", "next_states", actions)
+    own = values_of(plain, batch, "critic", "states", batch.actions.unsqueeze(1))
+    target = critic_target(batch, ahead.mean[..., 0].min(dim=0).values, ahead.spread[:, :, 0], 0.99)
+    _, expected = critic_loss(own.mean[..., 0], own.quantiles[:, :, 0] if quantiles > 1 else None, target)
+    for metrics, _ in found:
+        for name, value in expected.items():
+            torch.testing.assert_close(metrics[name], value, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_the_critics_learn_the_outcomes_of_all_actions(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """Temporal differences to the least value of the next decision after each action, shared and apart."""
+    batch, agent = with_choices(make_batch(), 4), with_own_targets(make_agent(shape))
+    agent.advantage_scale = 0.5
+    choices, noise = batch.outcomes, generator(3)
+    torch.randn(16, 4, generator=noise)
+    torch.randn(16, 3, 4, generator=noise)  # proposals, of the states alone
+    with torch.no_grad():
+        following = agent.policy(choices.next_states).distribution
+        actions, _ = following.sample(torch.randn(64, 1, 4, generator=noise))
+        critic = agent.target_critic
+        ahead = critic.value(critic.encode(choices.next_states), choices.next_states, actions).mean[..., 0]
+    target = choices.rewards + 0.99 * (1.0 - choices.terminated) * ahead.min(dim=0).values.view(16, 4)
+    error = values_of(agent, batch, "critic", "states", choices.actions).mean - target
+    shared = error.mean(dim=-1, keepdim=True)
+    metrics = agent.update_sac(batch, coverage(), generator(3), actor=False)
+    torch.testing.assert_close(metrics["q_loss"], shared.square().mean(dim=(1, 2)).sum())
+    torch.testing.assert_close(metrics["advantage_loss"], (error - shared).square().mean(dim=(1, 2)).sum() / 0.5**2)
+    assert "cql_loss" in metrics
+
+
+def test_the_actor_has_the_entropy_of_weights_and_the_temperature_that_of_log_ratios(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    """The first in a twentieth of sigma_A per nat and free dimension; the second against its target."""
+    batch, agent = make_batch(), make_agent(shape, target_entropy=0.3)
+    agent.advantage_scale = 0.5
+    _, drawn = next_draws(agent, batch, 3)
+    with torch.no_grad():
+        distribution = agent.policy(batch.states).distribution
+        actions, log_density = distribution.sample(drawn.unsqueeze(1))
+        value = values_of(agent, batch, "critic", "states", actions).mean[..., 0].min(dim=0).values
+        of_ratios = distribution.entropy_density(drawn)
+    before, alpha = agent.log_alpha.item(), agent.log_alpha.exp().item()
+    metrics = agent.update_sac(batch, None, generator(3))
+    effective = 0.5 * 0.05 * alpha
+    assert metrics["effective_alpha"].item() == pytest.approx(effective)
+    torch.testing.assert_close(metrics["actor_loss"], (effective * log_density[:, 0] / 4 - value).mean())
+    assert metrics["entropy"].item() == pytest.approx(-log_density.mean().item(), rel=1e-5)  # float32
+    excess = (of_ratios + log_ratio_entropy(0.3, 5)).mean() / 4
+    assert agent.log_alpha.grad.item() == pytest.approx(-excess.item(), rel=1e-5)
+    assert abs(excess.item() - (log_density.mean().item() + log_ratio_entropy(0.3, 5)) / 4) > 0.1  # two entropies
+    assert math.copysign(1.0, agent.log_alpha.item() - before) == math.copysign(1.0, excess.item())
+
+
+def test_a_scheduled_target_entropy_takes_the_place_of_the_configured_one(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    slopes = {}
+    for configured, scheduled in ((0.2, None), (0.2, 0.4), (0.4, None)):
+        agent = make_agent(shape, target_entropy=configured)
+        agent.update_sac(make_batch(), None, generator(3), target=scheduled)
+        slopes[configured, scheduled] = agent.log_alpha.grad.item()
+    assert slopes[0.2, 0.4] == slopes[0.4, None] != slopes[0.2, None]
+
+
+def test_a_scheduled_coefficient_is_used_and_the_tuned_one_left_alone(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    agent = make_agent(shape)
+    before = agent.log_alpha.item()
+    assert agent.update_sac(make_batch(), None, generator(3), alpha=0.4)["alpha"].item() == pytest.approx(0.4)
+    assert agent.log_alpha.item() == before
+
+
+def test_the_anchor_is_annealed_over_the_updates_of_the_phase(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    weights = []
+    for update in (0, 5, 10):
+        agent = make_agent(shape, anchor=AnchorConfig(weight=2.0, final=1.0))
+        agent.advantage_scale = 0.5
+        metrics = agent.update_sac(make_batch(), None, generator(3), update, total=10)
+        weights.append(metrics["effective_anchor"].item())
+    assert weights == pytest.approx([1.0, 0.75, 0.5])

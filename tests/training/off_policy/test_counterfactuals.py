@@ -1,0 +1,138 @@
+"""Actions of one state on the same prices: each earns what it would have earned alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from finflow.config import Config
+from finflow.env.portfolio_state import rows_of
+from finflow.training.off_policy.counterfactuals import ACTIONS, compared_actions, counterfactual_batch, logged_batch
+from finflow.training.off_policy.learners import Learner
+from tests.training.off_policy.small_learners import SCALE, Desk, desk_of
+
+Make = Callable[..., Config]
+COUNT = 6
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> Desk:
+    return desk_of(make_tiny(tmp_path_factory.mktemp("plain"))(bcell__mirrored__weight=0.0))
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> Desk:
+    """Three of four assets an episode, mirrored bars at their full weight."""
+    keys = {"worlds__assets": 3, "bcell__mirrored__scaled": False, "bcell__mirrored__weight": 0.3}
+    return desk_of(make_tiny(tmp_path_factory.mktemp("worlds"))(**keys, bcell__mirrored__regimes=False))
+
+
+def drawn(desk: Desk) -> tuple[Learner, dict[str, Tensor]]:
+    return desk.learners.everyone[0], desk.material.offline[0].draw(COUNT, torch.Generator().manual_seed(3))
+
+
+def test_each_action_earns_what_the_environment_pays_for_it_alone(plain: Desk) -> None:
+    """Rewards are float32 differences of log returns in units of .01: within 1e-4; portfolios within 1e-5."""
+    learner, rows = drawn(plain)
+    batch, process = counterfactual_batch(plain.market, rows, learner, 0.0), plain.market.process
+    assert batch.choices is not None
+    actions, rewards, terminated, following = batch.choices
+    assert actions.shape == (COUNT, ACTIONS, process.n_weights)
+    state = process.resume(rows["bar"].numpy(), rows["portfolio"].double().numpy())
+    reference = plain.market.units.reference[rows["bar"]].double().numpy()
+    portfolios = following.portfolio.view(COUNT, ACTIONS, -1)
+    for place in range(ACTIONS):
+        for row in range(COUNT):
+            alone = rows_of(state, slice(row, row + 1))
+            step = process.step(alone, actions[row, place : place + 1].double().numpy())
+            expected = (step.reward - reference[row]) / SCALE
+            assert rewards[row, place].item() == pytest.approx(expected.item(), abs=1e-4)
+            after = process.observed_portfolio(step.state)[0]
+            np.testing.assert_allclose(portfolios[row, place].numpy(), after, atol=1e-5)
+    assert not terminated.any()
+    assert (rewards.std(dim=1) > 1e-3).all()  # the actions differ
+
+
+def test_the_stored_action_comes_first_with_the_reward_that_was_stored(plain: Desk) -> None:
+    """At costs that do not depend on wealth, and up to the differential Sharpe ratio's own lag: within 2 %."""
+    learner, rows = drawn(plain)
+    batch, logged = (make(plain.market, rows, learner, 0.0) for make in (counterfactual_batch, logged_batch))
+    assert batch.choices is not None
+    assert logged.choices is None
+    assert torch.equal(batch.choices.actions[:, 0], rows["action"])
+    assert torch.equal(batch.actions, rows["action"])
+    torch.testing.assert_close(batch.choices.rewards[:, 0], logged.rewards, rtol=0.02, atol=0.02)
+    assert torch.equal(logged.rewards, batch.rewards)
+    outcomes = logged.outcomes
+    assert torch.equal(outcomes.rewards[:, 0], logged.rewards)
+    assert torch.equal(outcomes.actions[:, 0], rows["action"])
+    assert torch.equal(outcomes.next_states.portfolio, rows["next_portfolio"])
+
+
+def test_states_are_the_ones_that_the_actions_were_taken_in(plain: Desk) -> None:
+    learner, rows = drawn(plain)
+    batch = counterfactual_batch(plain.market, rows, learner, 0.0)
+    torch.testing.assert_close(batch.states.portfolio, rows["portfolio"], atol=1e-5, rtol=1e-5)
+    assert torch.equal(batch.states.market, plain.market.tensors.market[rows["bar"] - plain.market.tensors.lag])
+    assert batch.choices is not None
+    assert torch.equal(batch.choices.next_states.market, batch.next_states.market)
+    assert batch.choices.next_states.group_size == ACTIONS
+
+
+def test_holding_the_policy_s_own_and_moves_are_compared(plain: Desk) -> None:
+    learner, rows = drawn(plain)
+    states = logged_batch(plain.market, rows, learner, 0.0).states
+    policy = learner.agent.policy
+    actions = compared_actions(policy, states, ACTIONS - 1, np.random.default_rng(0))
+    assert torch.equal(actions[:, 0], states.weights)
+    with torch.no_grad():
+        assert torch.equal(actions[:, 1], policy(states).distribution.centre())
+    torch.testing.assert_close(actions.sum(dim=-1), torch.ones(COUNT, ACTIONS - 1))
+    assert (actions >= 0.0).all()
+    moves = (actions[:, 2:] - states.weights.unsqueeze(1)).abs().sum(dim=-1)
+    assert moves.min() > 1e-4
+    assert moves.max() > 0.3
+
+
+def test_rewards_of_mirrored_bars_are_mixed_by_their_weight(worlds: Desk) -> None:
+    """Weights of 0 and 1 give the two, and .3 lies between them: in float32, to 1e-4 of a day's deviation."""
+    learner, rows = drawn(worlds)
+    portfolios, found = learner.portfolios, []
+    assert portfolios.mirror == len(worlds.data.learning.process.growth)
+    assert portfolios.mirrored == 0.3
+    for weight in (0.0, 1.0, 0.3):
+        portfolios.mirrored, portfolios.rng = weight, np.random.default_rng(5)
+        batch = counterfactual_batch(worlds.market, rows, learner, 0.0)
+        assert batch.choices is not None
+        found.append(batch.choices.rewards)
+    portfolios.mirrored = 0.3
+    history, mirror, mixed = found
+    torch.testing.assert_close(mixed, 0.7 * history + 0.3 * mirror, rtol=1e-4, atol=1e-4)
+    assert (history - mirror).abs().mean() > 0.1
+
+
+def test_actions_are_of_the_assets_of_the_episode(worlds: Desk) -> None:
+    """What each of them earns is what its assets alone earn, in excess of their equal weight."""
+    learner, rows = drawn(worlds)
+    learner.portfolios.mirrored, learner.portfolios.rng = 0.0, np.random.default_rng(6)
+    batch, process = counterfactual_batch(worlds.market, rows, learner, 0.0), worlds.market.process
+    learner.portfolios.mirrored = 0.3
+    assert batch.choices is not None
+    assert process.members is not None
+    assert batch.choices.actions.shape == (COUNT, ACTIONS, 4)
+    assert batch.choices.next_states.portfolio.shape == (COUNT * ACTIONS, 4 + 3)
+    learner.portfolios.rng = np.random.default_rng(6)
+    state = learner.portfolios.resumed(rows)
+    inside = process.members[rows["universe"].numpy()]
+    for place in range(ACTIONS):
+        target = np.zeros((COUNT, process.n_weights))
+        np.put_along_axis(target, inside, batch.choices.actions[:, place, :-1].double().numpy(), axis=1)
+        target[:, -1] = batch.choices.actions[:, place, -1].double().numpy()
+        step = process.step(state, target)
+        ahead = np.take_along_axis(process.growth[state.bar + 1], inside, axis=1)
+        expected = (step.reward - np.log(ahead.mean(axis=1))) / SCALE
+        np.testing.assert_allclose(batch.choices.rewards[:, place].numpy(), expected, atol=2e-4)

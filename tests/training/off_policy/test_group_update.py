@@ -1,0 +1,197 @@
+"""One update of learners side by side: as each would learn alone, on one core or two, from states that it may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from finflow import cores
+from finflow.agent.batch import states_of
+from finflow.agent.gradient_steps import parameters_of
+from finflow.agent.learners.soft_actor_critic import UpdatePoint
+from finflow.config import Config
+from finflow.training.data.replay import ONLINE
+from finflow.training.off_policy.counterfactuals import ACTIONS
+from finflow.training.off_policy.group_update import STATE_SHARE, draw, draw_start, step_portfolios, update_group
+from finflow.training.off_policy.learners import Learner
+from tests.training.off_policy.small_learners import CPU, MIDDLE, Desk, desk_of
+
+Make = Callable[..., Config]
+PLAIN: dict[str, object] = {"bcell__mirrored__weight": 0.0}
+MIRRORED: dict[str, object] = {"bcell__mirrored__scaled": False, "bcell__mirrored__regimes": False}
+OPTIONS: dict[str, object] = {
+    **PLAIN,
+    "bcell__gate_balance": 0.3,
+    "bcell__anchor__weight": 0.5,
+    "bcell__dropout": 0.1,
+    "bcell__cql_mode": "lagrange",
+    "bcell__entropy_backup": "relative",
+    "train__observation_noise": 0.05,
+}
+
+
+def gradients(learner: Learner) -> dict[str, Tensor]:
+    """All slopes of the last update."""
+    agent = learner.agent
+    return {
+        name: torch.cat([p.grad.flatten() for p in parameters_of(optimiser) if p.grad is not None])
+        for name, optimiser in (("actor", agent.policy_optimiser), ("critics", agent.critic_optimiser))
+    }
+
+
+def update(desk: Desk, *numbers: int, actor: bool = True) -> list[dict[str, Tensor]]:
+    group = {number: desk.learners.everyone[number] for number in numbers}
+    return [metrics for metrics, _ in update_group(desk.material, group, MIDDLE, actor, measured=True)]
+
+
+@pytest.mark.parametrize("keys", [PLAIN, MIRRORED, {**PLAIN, "bcell__counterfactual": False}, OPTIONS])
+def test_two_learners_together_learn_what_each_learns_alone(tiny: Make, keys: dict[str, object]) -> None:
+    """Slopes within 1e-4 of their length, since sums over a larger batch round elsewhere; the critics' bit for bit.
+
+    Two updates apart parameters may differ by more: Adam divides slopes near zero by their own size.
+    """
+    config = tiny(**keys, out_of_fold__blocks=2)
+    together, apart = desk_of(config), desk_of(config)
+    found = update(together, 1, 2)
+    alone = [*update(apart, 1), *update(apart, 2)]
+    for number, own, other in zip((1, 2), found, alone, strict=True):
+        ours, theirs = (gradients(one.learners.everyone[number]) for one in (together, apart))
+        assert torch.equal(ours["critics"], theirs["critics"])
+        distance = (ours["actor"] - theirs["actor"]).norm()
+        assert distance < 1e-4 * theirs["actor"].norm()
+        assert theirs["actor"].norm() > 1e-3
+        shared = own.keys() & other.keys()
+        for name in shared - {"end_share"}:
+            torch.testing.assert_close(own[name], other[name], rtol=1e-3, atol=1e-4, msg=name)
+        assert {"actor_loss", "q_loss", "policy_gradient", "critic_gradient", "end_value"} <= shared
+    one, two = (gradients(together.learners.everyone[number])["actor"] for number in (1, 2))
+    assert (one - two).norm() > 0.1 * one.norm()  # each has its own states
+
+
+@pytest.mark.parametrize("keys", [PLAIN, OPTIONS])
+def test_two_cores_compute_the_same_bits_as_one(
+    tiny: Make, keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = []
+    for count in (1, 2):
+        monkeypatch.setattr(cores, "available_cores", lambda count=count: count)
+        made = desk_of(tiny(**keys, out_of_fold__blocks=2))
+        for _ in range(2):
+            metrics = update(made, 0, 1, 2)
+        states.append((metrics, [list(one.agent.policy.parameters()) for one in made.learners.everyone]))
+        states[-1][1].extend(list(one.agent.critic.parameters()) for one in made.learners.everyone)
+    for first, second in zip(states[0][0], states[1][0], strict=True):
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[name], second[name]) for name in first)
+    for first_parts, second_parts in zip(states[0][1], states[1][1], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(first_parts, second_parts, strict=True))
+
+
+def test_while_only_critics_learn_the_policies_stand_still(tiny: Make) -> None:
+    made = desk_of(tiny(**PLAIN))
+    agent = made.learners.everyone[0].agent
+    policy, critic = ([p.detach().clone() for p in part.parameters()] for part in (agent.policy, agent.critic))
+    target = [p.detach().clone() for p in agent.target_critic.parameters()]
+    (metrics,) = update(made, 0, actor=False)
+    assert all(torch.equal(a, b) for a, b in zip(policy, agent.policy.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(critic, agent.critic.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(target, agent.target_critic.parameters(), strict=True))
+    assert "actor_loss" not in metrics
+    assert "q_loss" in metrics
+
+
+def test_the_share_of_the_critics_in_the_actor_s_gradient_is_measured(tiny: Make) -> None:
+    made = desk_of(tiny(**PLAIN))
+    (metrics,) = update(made, 0)
+    assert 0.0 < float(metrics["end_share"]) < 1.0
+    with torch.no_grad():
+        made.learners.everyone[0].agent.critic.mean.weight.zero_()
+    (metrics,) = update(made, 0)
+    assert float(metrics["end_share"]) < 0.1  # one step away from critics that tell nothing apart
+
+
+def test_the_behaviour_s_share_of_a_batch_is_annealed(tiny: Make) -> None:
+    """Of 16 states three quarters at the start and a quarter at the end; without a replay all are the behaviour's."""
+    made = desk_of(tiny(**PLAIN, bcell__counterfactual=False))
+    learner = made.learners.everyone[0]
+
+    def own(done: int) -> int:
+        batch = draw(made.material, 0, learner, UpdatePoint(done, 10)).batch
+        return int((batch.families == ONLINE).sum())
+
+    assert own(0) == 0
+    (rows,) = step_portfolios(made.market, [learner], made.config)
+    flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items() if name != "alive"}
+    learner.replay.add(**flat, family=np.full(len(flat["bar"]), ONLINE))
+    assert [own(done) for done in (0, 5, 10, 99)] == [4, 8, 12, 12]
+
+
+def test_with_several_actions_a_state_a_batch_has_fewer_states(tiny: Make) -> None:
+    for counterfactual, states in ((False, 16), (True, 16 // STATE_SHARE)):
+        made = desk_of(tiny(**PLAIN, bcell__counterfactual=counterfactual))
+        drawn = draw(made.material, 0, made.learners.everyone[0], MIDDLE)
+        assert len(drawn.batch.actions) == states
+        assert drawn.batch.outcomes.rewards.shape == (states, ACTIONS if counterfactual else 1)
+
+
+def test_actors_look_ahead_from_bars_with_room_for_it(tiny: Make) -> None:
+    """As many decisions as the critics have states, at bars from which they all stay among the learner's own."""
+    made = desk_of(tiny(**PLAIN, out_of_fold__blocks=2))
+    for number, learner in enumerate(made.learners.everyone):
+        for _ in range(10):
+            start = draw_start(made.material, number, learner, MIDDLE)
+            assert len(start.state.bar) == 16 // 4
+            assert np.isin(start.state.bar, learner.portfolios.starts).all()
+
+
+def test_a_vector_step_stores_what_the_ledger_did(tiny: Make) -> None:
+    """Actions are drawn from the policy; each portfolio's next one is the portfolio of its next decision."""
+    made = desk_of(tiny(**PLAIN, out_of_fold__blocks=2))
+    everyone, process = made.learners.everyone, made.market.process
+    states = [one.portfolios.state for one in everyone]
+    moved = step_portfolios(made.market, everyone, made.config)
+    for state, rows in zip(states, moved, strict=True):
+        assert rows["action"].shape == (4, 4, process.n_weights)
+        assert rows["alive"].all()
+        for h in range(4):
+            observed = process.observed_portfolio(state)
+            np.testing.assert_array_equal(rows["portfolio"][h], observed)
+            step = process.step(state, rows["action"][h].astype(np.float64))
+            np.testing.assert_array_equal(rows["reward"][h], step.reward)
+            np.testing.assert_array_equal(rows["next_portfolio"][h], process.observed_portfolio(step.state))
+            np.testing.assert_array_equal(rows["bar"][h], state.bar)
+            state = step.state
+
+
+def test_learners_step_by_their_own_policies(tiny: Make) -> None:
+    """Together as alone, to float32's 1e-5 of a weight; and without noise it is the policy's centre."""
+    config = tiny(**PLAIN, out_of_fold__blocks=2)
+    together, apart = desk_of(config), desk_of(config)
+    moved = step_portfolios(together.market, together.learners.everyone, config)
+    for one, rows in zip(apart.learners.everyone, moved, strict=True):
+        state = one.portfolios.state
+        (alone,) = step_portfolios(apart.market, [one], config)
+        np.testing.assert_allclose(alone["action"], rows["action"], atol=1e-5)
+        with torch.no_grad():
+            observation = states_of(apart.market.process.observe(state), CPU)
+            centre = one.agent.policy(observation).distribution.centre().numpy()
+        assert 1e-3 < np.abs(alone["action"][0] - centre).max() < 0.5
+
+
+def test_what_a_ruined_portfolio_would_do_after_is_not_alive(tiny: Make) -> None:
+    made = desk_of(tiny(**PLAIN))
+    learner, process = made.learners.everyone[0], made.market.process
+    bar = int(learner.portfolios.state.bar[0])
+    process.growth[bar + 2] = 1e-9  # everything is lost over the second decision's bar
+    (rows,) = step_portfolios(made.market, [learner], made.config)
+    ruined = rows["terminated"].any(axis=0)
+    assert ruined[0]
+    for place in np.flatnonzero(ruined):
+        when = int(np.argmax(rows["terminated"][:, place]))
+        assert rows["alive"][: when + 1, place].all()
+        assert not rows["alive"][when + 1 :, place].any()
+        assert learner.portfolios.state.wealth[place] == process.env.initial_capital

@@ -1,0 +1,38 @@
+"""A training with evidence out of fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from finflow.training.off_policy.learners import Learners
+from finflow.training.out_of_fold.evidence import OutOfFold
+from finflow.training.trainer import FinFlowTrainer
+from tests.training.whole_trainings import WITH_BLOCKS, Make, train_through
+
+
+class Trained(NamedTuple):
+    """A training that is over, and what makes others in its folder."""
+
+    trainer: FinFlowTrainer
+    make: Make
+
+    @property
+    def learners(self) -> Learners:
+        found = self.trainer._begin().state.learners
+        assert found is not None
+        return found
+
+    @property
+    def evidence(self) -> OutOfFold:
+        found = self.trainer._begin().state.out_of_fold
+        assert found is not None
+        return found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> Trained:
+    make = make_tiny(tmp_path_factory.mktemp("out_of_fold"))
+    return Trained(train_through(make(**WITH_BLOCKS)), make)
