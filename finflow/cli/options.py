@@ -30,12 +30,7 @@ _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
             ("train.offline_batch_size", "train.online_batch_size", "online.minibatch"),
             "of both phases",
         ),
-        (
-            "--lr",
-            "X",
-            ("bcell.actor_lr", "bcell.critic_lr", "online.learning_rate"),
-            "learning rate of policy and critics, both phases",
-        ),
+        ("--lr", "X", ("bcell.actor_lr", "bcell.critic_lr", "online.learning_rate"), "learning rates of both phases"),
         (
             "--algorithm",
             "NAME",

@@ -160,7 +160,7 @@ def test_every_trial_is_there_once_and_those_that_cannot_be_trained_say_why(
         assert "bcell.dropped_quantiles = 2 must be below" in trial.user_attrs[ATTRIBUTES.reason]
     assert 0 < len(failed) < 6
     assert store.counts.complete == 6 - len(failed)
-    assert store.trials[0].params == {"bcell.actor_lr": 3e-4, "bcell.gamma": 0.99, "bcell.n_quantiles": 4}
+    assert store.trials[0].params == {"bcell.actor_lr": 3e-3, "bcell.gamma": 0.99, "bcell.n_quantiles": 4}
     assert sum(line.startswith("trial ") for line in said) == 6
     assert f"6 trials: {6 - len(failed)} completed, 0 stopped early, {len(failed)} failed" in outcome.lines
     assert not (outcome.folder / "scratch").exists()

@@ -236,7 +236,7 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
     expected = (raw.rewards - online["mean"]) / online["std"]
     torch.testing.assert_close(normalised.rewards, expected.float(), rtol=1e-4, atol=1e-5)
 
-    stopped = stop_training(tiny(**keys), 14 + 5 + 33)
+    stopped = stop_training(tiny(**keys), 14 + 5 + 9)
     resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
     resumed.finetune()
     assert latest(resumed).read_bytes() == latest(trainer).read_bytes()

@@ -16,7 +16,8 @@ from finflow.tensor_file import read_tensors
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.phases.finetune import _offline_store, ramp_share
+from finflow.training.phases.finetune import ramp_share
+from finflow.training.phases.offline_store import offline_store
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, latest, train_through
@@ -85,7 +86,7 @@ def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:
     assert state.learners is not None
     assert state.out_of_fold is not None
     whole = RolloutMarket(trainer.training_data.process, market, units)
-    store = _offline_store(run, data, state.learners.everyone[0], whole, units, 0, state.out_of_fold)
+    store = offline_store(run, data, state.learners.everyone[0], whole, units, 0, state.out_of_fold)
     rows = np.flatnonzero(data.episode == data.episode[0])
     with torch.no_grad():
         last = market.states(store.columns["bar"][rows[-1:]] + 1, store.columns["next_portfolio"][rows[-1:]])

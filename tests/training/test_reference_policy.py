@@ -28,7 +28,7 @@ from tests.training.test_guarding import events_of
 from tests.training.test_on_policy_phase import SMALL, grouped_collector
 from tests.training.whole_trainings import WITH_BLOCKS, Make, Stop, checkpoint_of, latest, train_through
 
-FAST = {"bcell__actor_lr": 3e-2, "online__entropy_coefficient": 0.0, "online__critic_only_rollouts": 0}
+FAST = {"online__learning_rate": 3e-2, "online__entropy_coefficient": 0.0, "online__critic_only_rollouts": 0}
 SAC = {"online__algorithm": "sac", "train__critic_only_updates": 0, "bcell__anchor__weight": 0.0}
 
 
@@ -81,7 +81,7 @@ def test_a_penalty_holds_an_on_policy_algorithm_to_its_reference(algorithm: str,
         **FAST,
         "online__algorithm": algorithm,
         "online__entropy_coefficient": 0.3,
-        "bcell__actor_lr": 1e-2,
+        "online__learning_rate": 1e-2,
     }
     keys |= {"online__rollout": 256, "online__portfolios": 8, "online__minibatch": 64, "online__trust_region": 0.05}
     keys |= {"train__online_episodes": 100, "train__validation_updates": 10_000, "online__reference_looks": 1000}
@@ -307,6 +307,7 @@ def test_a_penalty_holds_the_policy_to_a_blended_agent(
     algorithm: str, default_agents: dict[str, Path], tiny: Make
 ) -> None:
     keys = {**SMALL, **FAST, **SAC, "online__algorithm": algorithm, "bcell__actor_lr": 1e-2}
+    keys |= {"online__learning_rate": 1e-2}
     keys |= {"online__rollout": 128, "online__portfolios": 8, "train__online_episodes": 16}
     keys |= {"train__validation_updates": 10_000, "online__reference_looks": 1000, "online__reference_control": "fixed"}
     keys |= {"online__reference": str(default_agents["several"])}

@@ -27,6 +27,7 @@ OWN = "tests.env.rewards.own_rewards"
 CPU = torch.device("cpu")
 MakeTiny = Callable[..., Config]
 RANKING = {"objectives__reward": "ranking", "objectives__ranking__k": 2}
+PUBLISHED = {"bcell__expansion": 0}  # soft actor-critic on the critics alone follows no reward's gradient
 SUM = [{"name": "ranking", "weight": 1.0}, {"name": f"{OWN}:ExcessReturn", "weight": 2.0}]
 
 
@@ -157,14 +158,14 @@ def test_blocks_are_purged_by_the_horizon(tiny: MakeTiny) -> None:
 def test_a_reward_without_gradient_is_refused_where_it_is_followed(tiny: MakeTiny) -> None:
     with pytest.raises(ConfigError, match=r"declares no gradient.*bcell\.expansion = 4 .*set bcell\.expansion=0"):
         _ = prepare(tiny(objectives__reward=f"{OWN}:ReturnOverThree")).learning
-    for keys in ({"bcell__expansion": 0}, {"online__algorithm": "ppo"}):
+    for keys in (PUBLISHED, {"online__algorithm": "ppo"}):
         config = tiny(objectives__reward=f"{OWN}:ReturnOverThree", **keys)
         assert prepare(config).learning.process.reward_horizon == 3
 
 
 def test_a_reward_that_is_always_the_same_is_refused_in_a_sum(tiny: MakeTiny) -> None:
     with pytest.raises(ConfigError, match=r"Constant is the same for every decision"):
-        _ = prepare(tiny(objectives__rewards=[{"name": "builtin"}, {"name": f"{OWN}:Constant"}])).learning
+        _ = prepare(tiny(objectives__rewards=[{"name": "builtin"}, {"name": f"{OWN}:Constant"}], **PUBLISHED)).learning
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "ppo"])
@@ -186,7 +187,7 @@ def test_every_kind_of_online_learning_takes_a_sum(tiny: MakeTiny, algorithm: st
 
 
 def test_a_reward_that_fails_in_training_is_one_line(tiny: MakeTiny) -> None:
-    config = tiny(objectives__reward=f"{OWN}:NotANumber")
+    config = tiny(objectives__reward=f"{OWN}:NotANumber", **PUBLISHED)
     with pytest.raises(TrainingError, match="NotANumber"):
         FinFlowTrainer(config).collect_offline_data()
 

@@ -51,7 +51,7 @@ LIMITED = {**SMALL, **LIMIT}
 EXACT: dict[str, Any] = {
     "out_of_fold__blocks": 2,
     "out_of_fold__looks": 1,
-    "bcell__actor_lr": 0.01,
+    "bcell__actor_lr": 0.03,
     "train__n_envs": 8,
     "train__online_batch_size": 32,
     "train__updates_per_vector_step": 1,
@@ -244,12 +244,13 @@ def test_exact_decisions_hold_a_limit(tiny: MakeTiny, stop_training: Stop, monke
         **LIMIT,
         "objectives__constraint__reward": "variance",
         "objectives__constraint__at_least": -4e-5,
-        "objectives__constraint__rate": 0.3,
+        "objectives__constraint__rate": 0.1,
     }
     whole = train_through(tiny(**keys))
     rows = [json.loads(line) for line in (whole.run_folder / "metrics.jsonl").read_text().splitlines()]
     looked = [row for row in rows if "constraint_multiplier" in row]
-    assert looked[-1]["constraint_multiplier"] > 0.0
+    assert len(looked) == 80
+    assert max(row["constraint_multiplier"] for row in looked) > 0.1
     limited = np.mean([row["constraint_mean"] for row in looked[60:80]])
     free = train_through(tiny(**keys | {"objectives__constraint__at_least": -1.0}))
     rows = [json.loads(line) for line in (free.run_folder / "metrics.jsonl").read_text().splitlines()]

@@ -144,7 +144,7 @@ def test_a_reward_that_fails_between_updates_loses_nothing(
     between = finetune.validate_and_save
 
     def failing(run: Any, *arguments: Any) -> Any:
-        if run.state.counters.phase_update == 10:  # no checkpoint is due here
+        if run.state.counters.phase_update == 12:  # no checkpoint is due here
             fails.touch()
         return between(run, *arguments)
 
@@ -154,7 +154,7 @@ def test_a_reward_that_fails_between_updates_loses_nothing(
             trainer.finetune()
     fails.unlink()
     resumed = FinFlowTrainer(config, resume=trainer.run_folder)
-    assert resumed._begin().state.counters.phase_update == 10
+    assert resumed._begin().state.counters.phase_update == 12
     resumed.finetune()
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
         assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name

@@ -29,7 +29,7 @@ from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.off_policy.group_update import Material, draw
 from finflow.training.off_policy.learners import with_mirrors
-from finflow.training.phases.finetune import _offline_store
+from finflow.training.phases.offline_store import offline_store
 from finflow.training.phases.pretrain import Epochs, reward_units
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, checkpoint_of, latest, train_through
@@ -156,7 +156,7 @@ def test_raw_returns_to_go_are_those_of_the_episode_s_own_assets(whole: FinFlowT
     assert process.members is not None
     bcell, market, units = state.bcell, MarketTensors.of(process, CPU), reward_units(run, data)
     rollouts = RolloutMarket(process, market, units)
-    store = _offline_store(run, data, state.learners.everyone[0], rollouts, units, 0, state.out_of_fold)
+    store = offline_store(run, data, state.learners.everyone[0], rollouts, units, 0, state.out_of_fold)
     own = np.flatnonzero(data.episode == data.episode[0])
     growth = process.growth[data.bar[own, None] + 1, process.members[data.universe[own]]]
     rewards = (data.reward[own] - np.log(growth.mean(axis=1))) / data.reward_scale

@@ -21,6 +21,7 @@ from torch import Tensor
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.config import Config
 from finflow.cores import forked
+from finflow.errors import TrainingError
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rollouts import RolloutMarket
@@ -150,6 +151,11 @@ def transitions_outside(dataset: OfflineDataset, block: Block) -> OfflineDataset
     """The transitions of the decisions that a block's policy may learn from."""
     allowed = np.concatenate([np.arange(one.start, one.stop) for one in block.learned])
     kept = np.isin(dataset.bar, allowed)
+    if not kept.any():
+        raise TrainingError(
+            f"the behaviour data has no decision outside the block of bars {block.held_out.start} to "
+            f"{block.held_out.stop - 1}; raise train.offline_episodes, or set out_of_fold.blocks=1"
+        )
     columns: dict[str, Any] = {
         one.name: getattr(dataset, one.name)[kept] for one in fields(dataset) if one.name != "meta"
     }

@@ -23,8 +23,7 @@ from finflow.config import Config
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.coverage_pool import CoveragePool
 from finflow.training.data.replay import ONLINE as FAMILY
-from finflow.training.data.replay import MarketTensors, Transitions
-from finflow.training.data.rewards import RewardUnits
+from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.judging.generalisation_measure import mean_kl
 from finflow.training.off_policy.critic_quality import (
@@ -38,14 +37,12 @@ from finflow.training.off_policy.critic_quality import (
 )
 from finflow.training.off_policy.group_update import Material, step_portfolios, update_group
 from finflow.training.off_policy.learners import GROUP, Learner, online_updates, vector_steps, with_mirrors
-from finflow.training.out_of_fold.evidence import OutOfFold
-from finflow.training.out_of_fold.pretraining import pretrain_blocks, transitions_outside
+from finflow.training.out_of_fold.pretraining import pretrain_blocks
 from finflow.training.phase_names import ONLINE
 from finflow.training.phases.guard_snapshots import LearnerProbe
+from finflow.training.phases.offline_store import offline_store
 from finflow.training.phases.pretrain import (
-    behaviour_returns,
     behaviour_units,
-    behaviour_values,
     fill_window,
     probe_states,
     reward_units,
@@ -98,7 +95,7 @@ class _OnlinePhase:
         if state.reference is not None:
             self.bcell.reference_beta = state.reference.beta
         offline = [
-            _offline_store(run, dataset, one, self.market, self.beginning, number, self.evidence)
+            offline_store(run, dataset, one, self.market, self.beginning, number, self.evidence)
             for number, one in enumerate(self.learners.everyone)
         ]
         run.probe = probe_states(run, offline[0], tensors)
@@ -291,8 +288,11 @@ class _OnlinePhase:
             "training": self.learners.everyone[0].portfolios.starts,
             "validation": np.arange(validation.start, validation.stop - SETTLED - FOLLOWED + 1),
         }
+        if run.training_data.learning.resampled:  # bars after the training window are of resampled histories there
+            del windows["validation"]
+        stop = len(process.growth) - process.reward_horizon - SETTLED
         for number, (name, bars) in enumerate(windows.items()):
-            fitting = bars[bars + SETTLED + FOLLOWED < len(process.growth)]
+            fitting = bars[bars + FOLLOWED < stop]
             if not len(fitting):
                 continue
             rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 83, number]))
@@ -302,7 +302,7 @@ class _OnlinePhase:
             facts[f"{name}_advantage_slope_error"] = compared.slope_error
             facts[f"{name}_advantage_correlation"] = compared.correlation
             facts[f"{name}_advantage_groups"] = json.dumps([compared.critics, compared.exact, compared.error])
-            long = fitting[fitting + SETTLED + 4 * FOLLOWED < len(process.growth)]
+            long = fitting[fitting + 4 * FOLLOWED < stop]
             if config.bcell.n_quantiles > 1 and len(long):
                 covered = quantile_coverage(self.market, self.bcell, rng.choice(long, JUDGED), config, number)
                 facts |= {f"{name}_coverage_{level:g}": share for level, share in covered.items()}
@@ -322,24 +322,3 @@ def ramp_share(config: Config, done: int) -> float:
     if not train.actor_ramp_updates:
         return 1.0
     return min(max(done - train.critic_only_updates + 1, 0) / train.actor_ramp_updates, 1.0)
-
-
-def _offline_store(
-    run: TrainingRun,
-    dataset: OfflineDataset,
-    learner: Learner,
-    market: RolloutMarket,
-    beginning: RewardUnits,
-    number: int,
-    evidence: OutOfFold,
-) -> Transitions:
-    """The behaviour's transitions that a learner may see, with its lower bounds of values (Cal-QL)."""
-    own = dataset if number == 0 else transitions_outside(dataset, evidence.blocks[number - 1])
-    store = Transitions.of(own, run.device, market.tensors.members is not None)
-    keys, value = run.config.bcell, learner.agent.behaviour_value
-    if keys.calibration == "returns":
-        bounds = behaviour_returns(store, value, market.tensors, beginning, own, keys.gamma, 1.0)
-    else:
-        bounds = behaviour_values(store, value, market.tensors)
-    store.columns["calibration"].copy_(bounds)
-    return store

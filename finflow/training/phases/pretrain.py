@@ -62,6 +62,8 @@ class Epochs:
         )
         self.group_size = group_size(self.bars, config.offline.group_size, config.train.offline_batch_size)
         available = n_groups(self.bars, self.group_size)
+        if available == 0:  # no bar has so many
+            self.group_size, available = 1, len(self.bars)
         self.groups = min(config.train.offline_batch_size // self.group_size, available)
         self.updates = max(available // self.groups, 1)
         learns = config.offline.method != "none"
