@@ -135,6 +135,7 @@ GUARDED: dict[str, Any] = {
 }
 
 IN_WORLDS: dict[str, Any] = {
+    "train.offline_episodes": 24,
     "train.online_episodes": 12,
     "out_of_fold.blocks": 2,
     "out_of_fold.looks": 2,
@@ -155,7 +156,7 @@ IN_WORLDS: dict[str, Any] = {
     "bcell.averaging.kind": "ema",
     "bcell.averaging.start": 0.3,
     "bcell.averaging.decay": 0.9,
-    "offline.group_size": 4,
+    "offline.group_size": 1,
     "bcell.risk_measure": "cvar",
     "bcell.cql_mode": "lagrange",
     "bcell.calibration": "returns",
