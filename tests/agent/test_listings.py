@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.learners import bcell, sac_critics
+from finflow.agent.learners import learning, sac_critics
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
@@ -122,7 +122,7 @@ def test_the_online_update_learns_the_same(
     changes: dict[str, Any], anchor: str, shape: NetworkShape, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Densities, entropy and its target, CQL's proposals, anchors: one update of soft actor-critic."""
-    for module in (bcell, sac_critics):
+    for module in (learning, sac_critics):
         monkeypatch.setattr(module, "standard_normal", same_draws)
     batch, settings = complete(make_batch()), {"anchor": {"to": anchor, "weight": 0.3}, **changes}
     learn_alike([make_agent(shape, **settings) for _ in range(2)], batch)
@@ -132,7 +132,7 @@ def test_the_online_update_learns_the_same(
 def test_the_outcomes_of_several_actions_teach_the_same(
     changes: dict[str, Any], shape: NetworkShape, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (bcell, sac_critics):
+    for module in (learning, sac_critics):
         monkeypatch.setattr(module, "standard_normal", same_draws)
     learn_alike([make_agent(shape, **changes) for _ in range(2)], with_choices(complete(make_batch())))
 

@@ -108,6 +108,17 @@ def test_truncation_is_switched_on_gradually_and_only_lowers_values() -> None:
     np.testing.assert_allclose(on.numpy(), (mean.numpy() + kept).min(axis=0), rtol=1e-12)
 
 
+def test_several_choices_of_a_state_are_valued_by_one_critic() -> None:
+    """By that which values them least on average: what the critics disagree about is charged to no single choice."""
+    mean = torch.tensor([[1.0, 5.0, 2.0, 2.0], [3.0, 1.0, 4.0, 1.0]])  # two critics; two states of two choices
+    spread = torch.zeros(2, 4, 6)
+    assert losses.pessimistic_value(mean, spread, 0, 0.0, choices=2).tolist() == [3.0, 1.0, 2.0, 2.0]
+    assert losses.pessimistic_value(mean, spread, 0, 0.0).tolist() == [1.0, 1.0, 2.0, 1.0]
+    wide = torch.stack([torch.zeros(4, 6), torch.linspace(-9.0, 9.0, 6).expand(4, 6)])
+    cut = losses.truncated_spread(wide, 2)  # a critic without spread, and one whose cut makes it the least of both
+    assert torch.equal(losses.pessimistic_value(mean, wide, 2, 1.0, choices=2), mean[1] + cut[1])
+
+
 @pytest.mark.parametrize("dimensions", [1, 4])
 def test_conservative_loss_equals_its_formula(dimensions: int) -> None:
     proposals, log_density, data = normal(2, 5, 6), normal(5, 6, seed=1), normal(2, 5, seed=2)

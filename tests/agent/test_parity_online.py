@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from finflow.agent.learners import bcell, sac_critics
+from finflow.agent.learners import learning, sac_critics
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses import losses, regularisers
 from finflow.agent.losses.pinball import pinball_loss
@@ -207,7 +207,7 @@ def agent_of(arrays: Arrays, actor: str, targets: str, **settings: object) -> BC
 def hand_out(noise: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> Iterator[Tensor]:
     """In place of draws: this noise in order."""
     handed = iter(noise)
-    for module in (bcell, sac_critics):
+    for module in (learning, sac_critics):
         monkeypatch.setattr(module, "standard_normal", lambda shape, generator, like: next(handed).view(shape))
     return handed
 
