@@ -91,6 +91,8 @@ def test_experts_learn_to_rank_by_what_is_planted(tiny: MakeTiny, tmp_path: Path
             "bcell__expert_ranking": kind,
             "bcell__expert_ranking_weight": 10.0,
             "bcell__actor_lr": 1e-2,
+            "bcell__critic_lr": 3e-4,
+            "bcell__tau": 0.005,
             "train__offline_training_epochs": 8,
         }
         trainer = FinFlowTrainer(tiny(**keys, market__path=str(prices)))

@@ -34,7 +34,9 @@ LOOKS: dict[str, Any] = {
     "online__minibatch": 64,
     "online__entropy_coefficient": 0.0,
     "online__critic_only_rollouts": 0,
+    "online__learning_rate": 1e-2,
     "bcell__actor_lr": 1e-2,
+    "bcell__critic_lr": 3e-4,
     "train__online_episodes": 80,
     "train__validation_updates": 8,
     "train__reward_reference": "none",
@@ -90,7 +92,7 @@ def test_a_model_that_likes_turnover_is_stopped(tiny: Make, likes: Callable[[int
 def test_it_is_stopped_by_its_turnover_alone(tiny: Make, likes: Callable[[int], Path]) -> None:
     keys = {"guard__hacking__multiple": 1.3, "guard__hacking__looks": 50}
     _, said = stopped(tiny(**LOOKS, **keys, objectives__preference__model=likes(TURNOVER)))
-    assert "the turnover is 14.7, over 1.3 times the reference's 10.9" in said
+    assert "the turnover is 15.4, over 1.3 times the reference's 10.9" in said
 
 
 def test_a_model_that_likes_return_is_not_stopped(tiny: Make, likes: Callable[[int], Path]) -> None:

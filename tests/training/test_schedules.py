@@ -52,7 +52,10 @@ def test_presets(name: str) -> None:
 
 
 def test_the_defaults_of_the_configuration_and_of_the_scheduler_agree() -> None:
-    assert EntropyScheduler.of(Config().train.entropy_schedule).config == EntropyScheduleConfig()
+    """Over 100,000 updates; without ``steps`` a training's schedule takes the updates of its phase."""
+    keys = Config().train.entropy_schedule
+    assert EntropyScheduler.of(keys, 100_000).config == EntropyScheduleConfig()
+    assert EntropyScheduler.of(keys, 985).config.decay_steps == 985
 
 
 def test_a_share_of_the_training_sets_the_steps() -> None:

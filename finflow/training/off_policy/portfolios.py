@@ -103,6 +103,11 @@ class Portfolios:
             check_like(tensors[name], tensor)
         if not bool(np.isin(tensors["bar"].numpy(), self.starts).all()):
             raise ValueError("a portfolio is at a bar where no step begins")
+        weights = tensors["weights"]
+        if not bool(((weights.sum(dim=1) - 1.0).abs() < 1e-6).all() & (weights > -1e-9).all()):
+            raise ValueError("its weights are no portfolio")
+        if not bool((tensors["wealth"] > 0.0).all()):
+            raise ValueError("the wealth of a portfolio is not above zero")
         self.state = type(self.state)(**{name: tensors[name].numpy().copy() for name in fresh})
         self.rng.bit_generator.state = state["generator"]
 
