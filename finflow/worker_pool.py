@@ -1,8 +1,7 @@
 """Calls of one function in other processes, with their results in the order of the calls.
 
-A training submits work to such a pool and continues: slow rewards, or parts of a rollout. The pool is
-`concurrent.futures`' of local processes, or tasks of Ray where this process is itself a task of a cluster. What is
-added to both, and why:
+A training submits slow rewards to such a pool and continues. The pool is `concurrent.futures`' of local processes, or
+tasks of Ray where this process is itself a task of a cluster. What is added to both, and why:
 
 - A limit on pending calls: `submit` waits for the first of them where there are more, so that memory stays bounded.
 - A killed process breaks `ProcessPoolExecutor` as a whole. Here the pool is built anew, and the calls that were lost

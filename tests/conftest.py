@@ -52,7 +52,6 @@ LONGEST = (
     "test_advanced_trainer",
     "test_reward_workers",
     "test_ragged_trainings",
-    "test_rollout_workers",
     "test_reward_hacking",
     "test_expert_portfolios",
     "test_held_out",

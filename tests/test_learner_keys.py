@@ -99,11 +99,6 @@ def test_risk_measures_and_references_are_for_the_learner_that_has_them() -> Non
         assert found.online.reference == "pretrained"
 
 
-def test_workers_simulate_rollouts_of_on_policy_learning_alone() -> None:
-    assert load_config(None, {"train.rollout_workers": 2, "online.algorithm": "ppo"}, {}).train.rollout_workers == 2
-    assert "train.rollout_workers = 2" in complaint({"train.rollout_workers": 2})
-
-
 def test_evidence_out_of_fold_can_be_searched_as_the_learner_can() -> None:
     space = {
         "tune.space": {"out_of_fold.looks": {"low": 1, "high": 6}, "bcell.expansion": {"choices": [0, 16]}},

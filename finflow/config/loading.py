@@ -177,7 +177,6 @@ def config_hash(config: Config) -> str:
         section, name = key.split(".")
         del nested[section][name]
     nested["out_of_fold"]["pretraining_epochs"] = config.fold_epochs  # what exceeds them never happens
-    nested["train"]["rollout_workers"] = config.train.rollout_workers > 0  # every number of them gives the same
     text = json.dumps(nested, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -98,17 +98,6 @@ class Config(Section):
                 f"online.advantages = group compares portfolios that hold the same assets: worlds.assets = "
                 f"{self.worlds.assets} must be null"
             )
-        workers = self.train.rollout_workers
-        if workers and not self.online.on_policy:
-            raise ValueError(
-                f"train.rollout_workers = {workers} needs online.algorithm = {', '.join(ON_POLICY)}: "
-                f"{self.online.algorithm} has no rollouts for workers to simulate"
-            )
-        if workers and self.objectives.workers:
-            raise ValueError(
-                f"train.rollout_workers = {workers} and objectives.workers = {self.objectives.workers} are both set: "
-                "workers that simulate portfolios compute their rewards, so one of the two must be 0"
-            )
         return self
 
     def _check_segments(self) -> None:

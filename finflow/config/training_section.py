@@ -70,12 +70,6 @@ class TrainConfig(Section):
     threads: Int = key(
         1, "processor threads for learning; runs repeat bit for bit at one number of threads", ge=1, le=1024
     )
-    rollout_workers: Int = key(
-        0,
-        "processes that simulate the portfolios of on-policy rollouts, in parts with their own random draws; 0: none",
-        ge=0,
-        le=256,
-    )
     n_envs: PositiveInt = key(16, "portfolios of each learner that step together online")
     updates_per_vector_step: PositiveInt = key(
         1, "gradient updates after each vector step, which is bcell.expansion decisions, at least one"

@@ -106,7 +106,6 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             raise ConfigError(f"num_envs = {num_envs}: must be at least 1")
         self.process = process if worlds is None else with_universes(process, worlds.members)
         self.worlds = worlds
-        self.window = window
         segments = [process.decision_bars(one) for one in ([window] if isinstance(window, range) else window)]
         longest = max(len(bars) for bars in segments)
         self.episode_length = longest if episode_length is None else episode_length

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
@@ -37,15 +36,11 @@ from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from finflow.training.data.training_data import prepare
-from finflow.training.phases.training_state import start_offline, start_online
-from finflow.training.rollouts import rollout_workers
-from finflow.training.rollouts.rollout_workers import CPU
 from finflow.worker_pool import OrderedPool, _RayTasks
 from scripts.evidence.durability import small_config
 from tests.experiments.tasks_on_ray import fail_once_begun, in_a_task, stopped, total
 from tests.short_trainings import SHORT, TINY, config_in, write_market
 from tests.test_worker_pool import KEY, failing, killed_once, slept
-from tests.training.test_rollout_workers import Here
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'finflow[ray]'")
 OWN = "tests.env.rewards.own_rewards"
@@ -165,28 +160,6 @@ def test_rewards_have_the_bits_of_those_of_this_process(connection: None, tmp_pa
         found = queue.collect()
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_rollouts_have_the_bits_of_those_of_this_process(
-    connection: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = {**TINY, "market.path": str(write_market(tmp_path / "prices.csv")), "online.algorithm": "ppo"}
-    sizes = {"online.portfolios": 4, "online.rollout": 16, "online.minibatch": 16, "train.rollout_workers": 1}
-    config = config_in(tmp_path, {**keys, **sizes, "objectives.reward": f"{OWN}:Observed"})
-    found = []
-    for pool in (OrderedPool, Here):
-        monkeypatch.setattr(rollout_workers, "OrderedPool", pool)
-        data = prepare(config)
-        state = start_offline(config, data, CPU, 100)
-        bcell = start_online(state, config, data, CPU)
-        assert state.on_policy is not None
-        env = state.on_policy.played.env
-        with rollout_workers.rollout_workers(env, bcell.policy, config) as workers:
-            assert workers is not None
-            found.append([workers.decide(env, bcell.policy, 4, None, CPU) for _ in range(2)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one.actions, other.actions, rtol=0.0, atol=0.0)
-        np.testing.assert_array_equal(np.array(one.rewards), np.array(other.rewards))
 
 
 # --- tasks on two nodes

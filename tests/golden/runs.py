@@ -50,7 +50,7 @@ RENAMED: dict[str, str] = {}
 #: Keys that came after these results were kept: a value under one of them is no difference.
 ADDED = (
     *("rollouts", "on_policy", "reference", "episodes", "trading", "extend_cache", "dividends"),
-    *("workers", "rollout_workers", "constraint"),
+    *("workers", "constraint"),
     *("preferences", "preference"),
     *("expert_ranking", "expert_ranking_weight", "regimes"),
     *("least_sharpe_difference", "walk_forward"),

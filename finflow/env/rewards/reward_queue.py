@@ -18,8 +18,8 @@ from array_api_compat import array_namespace
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import COMPONENTS
-from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, checked, computed, user_reward, with_reward
-from finflow.env.rewards.reward_context import ChosenReward, LazyObservation, Reward, RewardContext
+from finflow.env.rewards.chosen_reward import RewardSum, checked, computed, user_reward, with_reward
+from finflow.env.rewards.reward_context import LazyObservation, Reward, RewardContext
 from finflow.worker_pool import OrderedPool
 
 KEY = "objectives.workers"
@@ -38,25 +38,6 @@ class WorkersMarket(NamedTuple):
 
     process: DecisionProcess
     rewards: tuple[tuple[str, Reward | None], ...]
-
-
-class SentRewards(NamedTuple):
-    """A sum of rewards on its way to another process, which imports a user's rewards by their names."""
-
-    terms: tuple[RewardTerm, ...]
-
-    @classmethod
-    def of(cls, rewards: ChosenReward | None) -> SentRewards | None:
-        """Rewards of a decision process; None for the built-in one."""
-        if not isinstance(rewards, RewardSum):
-            return None
-        return cls(tuple(replace(term, reward=None) if ":" in term.name else term for term in rewards.terms))
-
-    def restored(self) -> RewardSum:
-        """The sum, in the other process."""
-        return RewardSum(
-            [replace(term, reward=user_reward(term.name)) if ":" in term.name else term for term in self.terms]
-        )
 
 
 class _Waiting(NamedTuple):

@@ -21,7 +21,6 @@ from finflow.training.on_policy.market_actor_critic import MarketActorCritic
 from finflow.training.on_policy.noise_effects import NoiseEffects, remaining_decisions
 from finflow.training.on_policy.on_policy_state import discount_of
 from finflow.training.rollouts.rollout_steps import Reference, RolloutDecisions, decide, start_groups
-from finflow.training.rollouts.rollout_workers import RolloutWorkers
 from finflow.training.rollouts.segment_rewards import SegmentRewards
 
 Accept = Callable[[NDArray[np.float64]], NDArray[np.bool_] | None]
@@ -75,8 +74,6 @@ class RolloutCollector:
         Checks the environments' rewards.
     queue : RewardQueue, optional
         Has the rewards, where workers compute them: they are fetched at the end of a rollout.
-    workers : RolloutWorkers, optional
-        Step the portfolios, with their own generators.
     by_segment : SegmentRewards, optional
         Gives the rewards by the segment.
     """
@@ -90,7 +87,6 @@ class RolloutCollector:
         generator: Generator,
         accept: Accept,
         queue: RewardQueue | None = None,
-        workers: RolloutWorkers | None = None,
         by_segment: SegmentRewards | None = None,
     ) -> None:
         self.env = env
@@ -100,7 +96,6 @@ class RolloutCollector:
         self.generator = generator
         self.accept = accept
         self.queue = queue
-        self.workers = workers
         self.by_segment = by_segment
         self.gamma = discount_of(config)
 
@@ -115,8 +110,7 @@ class RolloutCollector:
         online = self.config.online
         steps = online.rollout // online.portfolios
         if online.advantages == "group":
-            if self.workers is None:  # which start groups themselves
-                start_groups(self.env, online)
+            start_groups(self.env, online)
             if self.by_segment is not None:
                 self.by_segment.begin()
             rewarded = self.decide(min(steps, self.env.episode_length), reference)
@@ -146,11 +140,7 @@ class RolloutCollector:
         TrainingError
             If a reward cannot be computed; the guard has seen none of the rollout then.
         """
-        policy, market = self.agent.policy, self.agent.market
-        if self.workers is None:
-            decisions = decide(self.env, policy, market, self.generator, steps, reference)
-        else:
-            decisions = self.workers.decide(self.env, policy, steps, reference, market.assets.device)
+        decisions = decide(self.env, self.agent.policy, self.agent.market, self.generator, steps, reference)
         raw = decisions.rewards if self.queue is None else self.queue.collect()
         scaled, kept = zip(*(self._scaled(decisions, step, reward) for step, reward in enumerate(raw)), strict=True)
         rewards = torch.stack(scaled)

@@ -39,7 +39,6 @@ from finflow.training.phases.pretrain import fill_window, probe_states, reward_u
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import TrainingState, ended_early
 from finflow.training.rollouts.rollout_steps import Reference
-from finflow.training.rollouts.rollout_workers import rollout_workers
 
 
 def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
@@ -76,9 +75,9 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     learner = SimpleNamespace(policy=bcell.policy, value=on_policy.value, optimiser=on_policy.optimiser)
     run.guard.begin(LearnerProbe(learner, bcell.policy, run.probe), dataset.reward_scale)
     env = on_policy.played.env
-    with rollout_workers(env, bcell.policy, config) as workers, _rewarded(env, config) as queue:
+    with _rewarded(env, config) as queue:
         collector = RolloutCollector(
-            env, on_policy.agent, units, config, state.exploration, run.guard.learnable, queue, workers, on_policy.pay
+            env, on_policy.agent, units, config, state.exploration, run.guard.learnable, queue, on_policy.pay
         )
         result = _learn(run, on_policy, bcell, collector)
     run.progress.end_phase()

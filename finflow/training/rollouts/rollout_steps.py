@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,14 +95,6 @@ class RolloutDecisions(NamedTuple):
     episodes: list[EndedEpisode]
     states: list[PortfolioState]
 
-    def map_tensors(self, convert: Callable[[Any], Any]) -> RolloutDecisions:
-        """The same decisions with each tensor converted, or each array that a worker sent in place of one."""
-        changes: dict[str, Any] = {name: convert(getattr(self, name)) for name in ("actions", "log_prob")}
-        changes |= {name: convert(getattr(self, name)) for name in ("terminated", "ended")}
-        for name in ("observations", "next_observations"):
-            changes[name] = tuple(convert(part) for part in getattr(self, name))
-        return self._replace(charge=None if self.charge is None else convert(self.charge), **changes)
-
 
 def start_groups(env: PortfolioVectorEnv, online: OnlineConfig) -> None:
     """Reset all portfolios: those of a group to one bar and one portfolio."""
@@ -140,31 +131,21 @@ def decide(
     reference : Reference, optional
     """
     taken = [_step(env, policy, market, generator, reference) for _ in range(steps)]
-    joined = join_decisions(taken, [step.states[0] for step in taken], dim=0)
-    return joined._replace(divergence=sum(step.divergence / steps for step in taken))
-
-
-def join_decisions(parts: Sequence[RolloutDecisions], states: list[PortfolioState], dim: int) -> RolloutDecisions:
-    """Join decisions of consecutive steps (``dim`` 0) or of several portfolios (``dim`` 1), with the states given."""
-
-    def joined(pieces: Iterable[Tensor]) -> Tensor:
-        return torch.cat(list(pieces), dim=dim)
-
-    charges = [part.charge for part in parts if part.charge is not None]
+    charges = [step.charge for step in taken if step.charge is not None]
     return RolloutDecisions(
-        tuple(joined(pieces) for pieces in zip(*(part.observations for part in parts), strict=True)),
-        tuple(joined(pieces) for pieces in zip(*(part.next_observations for part in parts), strict=True)),
-        joined(part.actions for part in parts),
-        joined(part.log_prob for part in parts),
-        joined(charges) if charges else None,
-        joined(part.terminated for part in parts),
-        joined(part.ended for part in parts),
-        np.concatenate([part.rewards for part in parts], axis=dim),
-        np.concatenate([part.constrained for part in parts], axis=dim),
-        np.concatenate([part.turnover for part in parts], axis=dim),
-        fmean(part.divergence for part in parts),
-        [episode for part in parts for episode in part.episodes],
-        states,
+        tuple(torch.stack(pieces) for pieces in zip(*(step.observations for step in taken), strict=True)),
+        tuple(torch.stack(pieces) for pieces in zip(*(step.next_observations for step in taken), strict=True)),
+        torch.stack([step.actions for step in taken]),
+        torch.stack([step.log_prob for step in taken]),
+        torch.stack(charges) if charges else None,
+        torch.stack([step.terminated for step in taken]),
+        torch.stack([step.ended for step in taken]),
+        np.stack([step.rewards for step in taken]),
+        np.stack([step.constrained for step in taken]),
+        np.stack([step.turnover for step in taken]),
+        sum(step.divergence / steps for step in taken),
+        [episode for step in taken for episode in step.episodes],
+        [step.states[0] for step in taken],
     )
 
 
@@ -175,7 +156,7 @@ def _step(
     generator: Generator,
     reference: Reference | None,
 ) -> RolloutDecisions:
-    """Take one decision in every portfolio."""
+    """Take one decision in every portfolio; tensors and arrays are (portfolios, ...)."""
     state = env.state
     observations = observed(env.process, market, state, state.bar)
     bars, portfolio, *universe = observations
@@ -190,20 +171,20 @@ def _step(
     charge, divergence = None, 0.0
     if reference is not None:
         other = distribution_of(reference.policy, states)
-        charge = (reference.beta * (log_prob - other.log_prob(actions)) / distribution.dimensions)[None]
+        charge = reference.beta * (log_prob - other.log_prob(actions)) / distribution.dimensions
         divergence = _mean_divergence(distribution, other)
     ended = terminated | truncated
     return RolloutDecisions(
-        tuple(part[None] for part in observations),
-        tuple(part[None] for part in following),
-        actions[None],
-        log_prob[None],
+        observations,
+        following,
+        actions,
+        log_prob,
         charge,
-        torch.as_tensor(terminated, device=actions.device).float()[None],
-        torch.as_tensor(ended, device=actions.device).float()[None],
-        reward[None],
-        info.get("constraint", np.zeros_like(reward))[None],
-        info["turnover"][None],
+        torch.as_tensor(terminated, device=actions.device).float(),
+        torch.as_tensor(ended, device=actions.device).float(),
+        reward,
+        info.get("constraint", np.zeros_like(reward)),
+        info["turnover"],
         divergence,
         ended_episodes(info, ended, env.process.env.initial_capital),
         [state],
