@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
         "checkpoint, with the keys of another market, whose assets its networks then learn to trade",
     )
     add_recollect(parser)
-    add_dry_run(parser, "full: count the trainings and estimate the time, and stop")
+    add_dry_run(parser, "full: say which trainings would run, and stop")
     add_scale(parser)
     add_configuration_options(parser)
     given = parser.parse(arguments)

@@ -97,7 +97,7 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(option, dest=key, metavar=option.strip("-").split("_")[-1].upper(), help=text)
     parser.add_argument("--project_name", metavar="NAME", help="project in Weights & Biases")
     add_recollect(parser)
-    add_dry_run(parser, "count the trainings and estimate the time, and stop")
+    add_dry_run(parser, "say which trainings would run, and stop")
     add_scale(parser)
     add_configuration_options(parser)
     return parser.parse(arguments)

@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> None:
     """Read the options and search."""
     parser = Parser(__doc__ or "")
     parser.add_argument("--resume", type=Path, metavar="STUDY", help="folder of a study to go on with")
-    parser.add_argument("--dry-run", action="store_true", help="count the trainings, estimate the time, and stop")
+    parser.add_argument("--dry-run", action="store_true", help="count the trainings, and stop")
     add_scale(parser)
     add_search(parser)
     add_configuration_options(parser)

@@ -216,7 +216,7 @@ def add_protocol(parser: Parser) -> None:
     )
     add_dry_run(
         parser,
-        "train, retrain, or --protocol walk-forward or cpcv: count the trainings and estimate the time, and stop; "
+        "train, retrain, or --protocol walk-forward or cpcv: say which trainings would run, and stop; "
         "decide: print everything and write nothing",
     )
 

@@ -36,7 +36,7 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
         The same command resumes from there.
     """
     config = retraining_configuration(given, run)
-    from finflow.experiments.jobs.duration_estimate import estimate
+    from finflow.experiments.jobs.independent_trainings import describe_trainings
     from finflow.experiments.retraining.retrain_preparation import FOLDER, prepare_retraining
     from finflow.experiments.retraining.retraining import compare_and_train
     from finflow.experiments.tasks.task_runner import ComputeResources, ready
@@ -50,7 +50,8 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
     resources = ComputeResources(given.workers, None, config.train.threads, config.train.device)
     with ready(resources):
         if given.dry_run:
-            print("\n".join(estimate(retraining.trainings, {retraining.market: retraining.panel}, resources).lines()))
+            panels = {retraining.market: retraining.panel}
+            print("\n".join(describe_trainings(config, retraining.trainings, panels)))
             return
         with stopping_between_updates(request_stop):
             try:

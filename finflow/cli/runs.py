@@ -133,7 +133,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
         A run folder or checkpoint file whose configuration replaces the defaults; its run's folder takes the
         protocol's.
     dry_run
-        Only count the trainings and estimate their duration.
+        Only say which trainings there are.
     """
     _read_seeds_for(given, "evaluate")
     base = None if checkpoint is None else checkpoint_configuration(checkpoint)
@@ -177,7 +177,7 @@ def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> 
 
 
 def run_search(config: Config, arguments: argparse.Namespace) -> None:
-    """Search, run one trial again, or estimate the duration. After Ctrl-C the study can be resumed.
+    """Search, run one trial again, or count the trainings. After Ctrl-C the study can be resumed.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def run_search(config: Config, arguments: argparse.Namespace) -> None:
     resources = ComputeResources(arguments.workers, arguments.cluster, config.train.threads, config.train.device)
     with ready(resources):
         if arguments.dry_run:
-            print("\n".join(describe_plan(config, resources, arguments.resume)))
+            print(describe_plan(config, arguments.resume))
             return
         with stopping_between_updates(request_stop):
             if arguments.trial is not None:
@@ -216,7 +216,7 @@ def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
 @contextmanager
 def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob], dry_run: bool) -> Iterator[ComputeResources | None]:
     """Resources of the jobs' trainings, with Ctrl-C taken care of; None after a dry run, which is printed."""
-    from finflow.experiments.jobs.duration_estimate import estimate_all
+    from finflow.experiments.jobs.independent_trainings import describe_trainings
     from finflow.experiments.tasks.task_runner import ComputeResources, ready
     from finflow.market.price_notes import price_notes
     from finflow.training.phases.stopping import request_stop
@@ -226,7 +226,9 @@ def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob], dry_run: bool
     with ready(resources):
         if dry_run:
             notes = dict.fromkeys(note for job in jobs for note in price_notes(job.panel))
-            print("\n".join([*notes, *estimate_all(jobs, resources).lines()]))
+            trainings = [training for job in jobs for training in job.trainings]
+            panels = {job.market: job.panel for job in jobs}
+            print("\n".join([*notes, *describe_trainings(jobs[0].config, trainings, panels)]))
             yield None
             return
         with stopping_between_updates(request_stop):

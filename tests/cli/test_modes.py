@@ -98,7 +98,7 @@ class Application:
             of_a_job = (path / "job.json").is_file()
             return load_config(path / "config.yaml", {}, environ={}) if of_a_job else application.stored
 
-        for name in ("jobs.duration_estimate", "tuning.trial_training"):  # imported later, they would keep the fake
+        for name in ("jobs.independent_trainings", "tuning.trial_training"):  # imported later, they would keep the fake
             importlib.import_module(f"finflow.experiments.{name}")
         for name, fake in {
             "trainer.FinFlowTrainer": Trainer,
@@ -312,7 +312,7 @@ class Trainings:
             "experiments.jobs.protocols.make_protocol_job": self.make_protocol_job,
             "experiments.jobs.training_jobs.make_seed_job": self.make_seed_job,
             "experiments.jobs.training_jobs.run_all": self.run,
-            "experiments.jobs.duration_estimate.estimate_all": self.estimate,
+            "experiments.jobs.independent_trainings.describe_trainings": self.describe,
             "training.trainer.new_run_folder": self.new_folder,
         }.items():
             monkeypatch.setattr(f"finflow.{name}", fake)
@@ -324,7 +324,7 @@ class Trainings:
     def make_protocol_job(self, config: Config, protocol: str, parent: Path | None) -> Any:
         self.planned.append((config, protocol, parent))
         trainings = [SimpleNamespace(config=config)]
-        return SimpleNamespace(trainings=trainings, market="", folder=Path("plan"), panel=PANEL)
+        return SimpleNamespace(config=config, trainings=trainings, market="", folder=Path("plan"), panel=PANEL)
 
     def make_seed_job(self, config: Config, folder: Path, market: str = "") -> FakeJob:
         self.jobs.append((config, folder, market))
@@ -335,8 +335,8 @@ class Trainings:
         self.during()
         return [self.application.outcome for _ in jobs]
 
-    def estimate(self, jobs: Sequence[Any], where: Any) -> Any:
-        return SimpleNamespace(lines=lambda: ["12 trainings"])
+    def describe(self, config: Config, trainings: Sequence[Any], panels: Any) -> list[str]:
+        return ["12 trainings"]
 
 
 @dataclass(frozen=True)

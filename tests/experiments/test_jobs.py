@@ -26,8 +26,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
-from finflow.experiments.jobs.duration_estimate import estimate_all
-from finflow.experiments.jobs.independent_trainings import Training, is_finished, train, train_all
+from finflow.experiments.jobs.independent_trainings import Training, describe_trainings, is_finished, train, train_all
 from finflow.experiments.jobs.training_jobs import SeedJob, make_seed_job, run_all
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import in_use
@@ -206,8 +205,8 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
         CheckpointError, match=rf"has {len(done)} of {SEEDS} agents; make the others with --mode train --resume"
     ):
         resolve_run(job.folder).find_agents()
-    told = estimate_all([job], ComputeResources(workers=2))
-    assert (told.trainings, told.finished) == (SEEDS, len(done))
+    told = describe_trainings(job.config, job.trainings, {"": job.panel})
+    assert told[0].startswith(f"{SEEDS} trainings, {len(done)} of them finished already; to run: seed ")
     run_all([job])
     assert bits(job) == bits(serial)
     assert agents(done) == kept

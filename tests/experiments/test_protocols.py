@@ -18,9 +18,8 @@ from finflow.config import Config, dump_config
 from finflow.errors import FinflowError
 from finflow.evaluation.report.report_numbers import look_up
 from finflow.experiments.jobs import independent_trainings as trainings
-from finflow.experiments.jobs.duration_estimate import estimate_all
 from finflow.experiments.jobs.folds import Fold
-from finflow.experiments.jobs.independent_trainings import best_checkpoint, train
+from finflow.experiments.jobs.independent_trainings import best_checkpoint, describe_trainings, train
 from finflow.experiments.jobs.protocols import ProtocolJob, make_protocol_job
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, read_checkpoint
@@ -156,7 +155,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_bits(small: Callable[..
     assert same_bits(*latest)
 
 
-def test_a_dry_run_counts_and_estimates_and_leaves_nothing(
+def test_a_dry_run_says_what_would_run_and_leaves_nothing(
     small: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "small.yaml"
@@ -165,21 +164,24 @@ def test_a_dry_run_counts_and_estimates_and_leaves_nothing(
     command = ["--mode", "evaluate", "--protocol", "cpcv", "--config", str(config), "--seeds", "3", "--dry-run"]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert said.startswith("18 trainings; about 7 offline and 20 online updates each\n")  # 6 choices of 2 of 4 groups
-    assert re.search(r"about \d+ (seconds|minutes) for the missing ones, by a probe of 20 updates", said)
+    assert said.startswith("18 trainings; to run: fold 1, seed 0; fold 2, seed 0; ")  # 6 choices of 2 of 4 groups
+    changed = said.splitlines()[-1].removeprefix("configuration: the defaults, except ").split(", ")
+    assert {"market.source", "evaluation.protocol.groups", "evaluation.protocol.seeds"} <= set(changed)
+    assert "bcell.gamma" not in changed
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_estimate_is_for_what_is_not_there_yet(small: Callable[..., Config]) -> None:
+def test_a_dry_run_names_what_is_not_there_yet(small: Callable[..., Config]) -> None:
     plan = make_protocol_job(small(), "walk-forward")
-    told = estimate_all([plan])
-    assert (told.trainings, told.finished) == (2, 0)
-    assert 0.02 < told.seconds < 60.0
+
+    def told() -> str:
+        return describe_trainings(plan.config, plan.trainings, {"": plan.panel})[0]
+
+    assert told() == "2 trainings; to run: fold 1, seed 0; fold 2, seed 0"
     train_fold(plan, plan.folds[0], 0)
-    half = estimate_all([plan])
-    assert half.finished == 1
+    assert told() == "2 trainings, 1 of them finished already; to run: fold 2, seed 0"
     train_fold(plan, plan.folds[1], 0)
-    assert estimate_all([plan]).lines() == ["2 trainings, all of them finished already; only their evaluation is left"]
+    assert told() == "2 trainings, all of them finished already; only their evaluation is left"
 
 
 def test_a_protocol_reports_windows_paths_and_their_spread(

@@ -301,7 +301,7 @@ def test_a_dry_run_counts_and_writes_nothing(old: Path, capsys: pytest.CaptureFi
     assert retrain(old, "--dry-run") == 0
     said = capsys.readouterr().out
     assert "fold 2 is trained up to" in said
-    assert "2 trainings; about 0 offline and" in said  # the old agent's networks stand in for an offline phase
+    assert "2 trainings; to run: fold-01; fold-02\n" in said
     assert files_of(old.parent) == before
 
 

@@ -628,21 +628,13 @@ def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.Capt
     before = sorted(tmp_path.rglob("*"))
     assert main(["--mode", "tune", "--config", str(tmp_path / "tune.yaml"), "--dry-run", "--workers", "2"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("6 trials of 3 trainings each (1 folds, 3 seeds): 18 trainings over 3 searched keys\n")
+    assert said == "6 trials of 3 trainings each (1 folds, 3 seeds): 18 trainings over 3 searched keys\n"
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_dry_run_counts_what_is_left_and_who_does_it(
-    found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "estimate", lambda *given: SimpleNamespace(seconds=7200.0))
-    joined = nullcontext(SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0}))
-    monkeypatch.setattr("finflow.experiments.tasks.task_runner.connected", lambda resources: joined)
+def test_a_dry_run_counts_what_is_left(found: tuple[Config, StudyOutcome, list[str]]) -> None:
     _, outcome, _ = found
     more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 10}, environ={})
     over = begin(stored_study(outcome.folder), outcome.folder).store.counts.finished
-    left = 10 - over
-    first, second = describe_plan(more, ComputeResources(cluster="auto"), outcome.folder)
-    assert first.startswith(f"10 trials of 1 trainings each (1 folds, 1 seeds), {over} of them over: {left} trainings ")
-    assert second.startswith(f"about {2 * -(-left // 2)}.0 hours on 2 workers")
-    assert describe_plan(more, ComputeResources(workers=50))[1].startswith("about 2.0 hours on 10 workers")
+    said, left = describe_plan(more, outcome.folder), 10 - over
+    assert said.startswith(f"10 trials of 1 trainings each (1 folds, 1 seeds), {over} of them over: {left} trainings ")

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finflow.config import Config, EvaluationConfig, config_hash, dump_run, replace_values
+from finflow.config import Config, EvaluationConfig, changed_keys, config_hash, dump_run, replace_values
+from finflow.config.schema import KEYS
 from finflow.errors import CheckpointError, MarketError
 from finflow.experiments.jobs.folds import Fold
 from finflow.experiments.tasks.task_progress import task_folder, task_progress
@@ -59,13 +60,12 @@ class Training:
     fold: Fold | None = None
     warm_start: Path | None = None
 
-    def training_data(self, panel: MarketPanel, config: Config | None = None) -> TrainingData:
-        """Its market; by another configuration, if one is given."""
-        config = config or self.config
+    def training_data(self, panel: MarketPanel) -> TrainingData:
+        """Its market."""
         if self.fold is None:
-            return prepare_from(panel, config)
+            return prepare_from(panel, self.config)
         try:
-            return prepare_pieces(panel, config, self.fold.pieces, self.fold.validation)
+            return prepare_pieces(panel, self.config, self.fold.pieces, self.fold.validation)
         except MarketError as error:
             raise MarketError(f"{self.name} cannot be trained: {error}") from error
 
@@ -103,6 +103,20 @@ def training_config(config: Config, folder: Path, seed: int, evaluation: Evaluat
     folders = {"output.logs_dir": folder, "output.readings": ledger_of(config)}
     changes = {"train.seed": seed, "train.seeds": 1, "evaluation": evaluation or EvaluationConfig()}
     return replace_values(config, {**folders, **changes})
+
+
+def describe_trainings(config: Config, trainings: Sequence[Training], panels: Mapping[str, MarketPanel]) -> list[str]:
+    """Say which trainings are left, and which keys of their configuration are not the defaults, for a dry run."""
+    left = [one.name for one in trainings if not is_finished(one, panels[one.market])]
+    count, finished = len(trainings), len(trainings) - len(left)
+    if not left:
+        return [f"{count} trainings, all of them finished already; only their evaluation is left"]
+    there = f", {finished} of them finished already" if finished else ""
+    changed = ", ".join(changed_keys(config, KEYS))
+    return [
+        f"{count} training{'s' if count > 1 else ''}{there}; to run: {'; '.join(left)}",
+        f"configuration: the defaults{f', except {changed}' if changed else ''}",
+    ]
 
 
 def train_all(

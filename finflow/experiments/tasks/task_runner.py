@@ -14,11 +14,11 @@ from typing import Any, TextIO
 
 from finflow.errors import FinflowError
 from finflow.experiments.tasks.local_pool import run_in_processes
-from finflow.experiments.tasks.ray_cluster import connected, run_on_ray, slots
+from finflow.experiments.tasks.ray_cluster import connected, run_on_ray
 from finflow.experiments.tasks.task_progress import TaskDisplay
 from finflow.experiments.tasks.task_queue import ComputeResources, OnDone, Result, Task, TaskQueue
 
-__all__ = ["ComputeResources", "OnDone", "Result", "Task", "ready", "run_tasks", "tasks_at_once"]
+__all__ = ["ComputeResources", "OnDone", "Result", "Task", "ready", "run_tasks"]
 
 
 @contextmanager
@@ -36,14 +36,6 @@ def ready(resources: ComputeResources) -> Iterator[None]:
     else:
         with connected(resources):
             yield
-
-
-def tasks_at_once(resources: ComputeResources) -> int:
-    """Number of tasks that run side by side."""
-    if resources.cluster is None:
-        return resources.workers or 1
-    with connected(resources) as ray:
-        return slots(ray, resources)
 
 
 def run_tasks(

@@ -21,7 +21,6 @@ from finflow.errors import FinflowError
 from finflow.evaluation.analysis.ranking import rank_run
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
-from finflow.experiments.jobs.duration_estimate import NEVER
 from finflow.experiments.jobs.folds import Fold, folds_of, history_of, last_fold, load_before_test
 from finflow.experiments.tasks.task_progress import NullStream
 from finflow.experiments.tuning.objective_values import aggregate_values, measure_objectives
@@ -41,6 +40,8 @@ LEVELS = 10
 """Points of each training at which a trial may be stopped: tenths of it, half of them offline and half online."""
 DATA_KEYS = ("objectives.", "env.", "train.offline_episodes")
 """Keys on which the behaviour data depend: where they are searched, every trial collects its own."""
+
+NEVER = 10**9
 
 FloatArray = NDArray[np.float64]
 Report = Callable[[int, tuple[float, ...], int], None]

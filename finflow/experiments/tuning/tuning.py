@@ -13,16 +13,14 @@ from optuna.trial import TrialState
 
 from finflow.config import Config
 from finflow.errors import ConfigError, TrainingError
-from finflow.experiments.jobs.duration_estimate import describe_duration, estimate
-from finflow.experiments.jobs.independent_trainings import Training, training_config
 from finflow.experiments.tasks.ray_cluster import connected, machines
-from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks, tasks_at_once
+from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
 from finflow.experiments.tuning.optuna_storage import display_url, is_sqlite, storage_errors
-from finflow.experiments.tuning.study import SCRATCH, STUDIES, Tuning, begin, open_study, space_of
+from finflow.experiments.tuning.study import SCRATCH, Tuning, begin, open_study, space_of
 from finflow.experiments.tuning.study_report import report_study
 from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, describe_outcome, write_best
 from finflow.experiments.tuning.trial_store import LOST
-from finflow.experiments.tuning.trial_training import TrialContext, trial_context
+from finflow.experiments.tuning.trial_training import trial_context
 from finflow.experiments.tuning.trial_worker import TrialDisplay, run_waiting_trials, work
 from finflow.training.phases.stopping import stopping_at_once
 
@@ -155,50 +153,25 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     return StudyOutcome(tuning.folder, report, tuning.folder / BEST, lines)
 
 
-def describe_plan(config: Config, resources: ComputeResources, folder: Path | None = None) -> list[str]:
-    """Describe the number of trainings of a search and their estimated duration, for a dry run.
+def describe_plan(config: Config, folder: Path | None = None) -> str:
+    """Describe the number of trainings of a search, for a dry run.
 
     Parameters
     ----------
     config : Config
-    resources : ComputeResources
     folder : Path, optional
-        Of a study to resume, whose finished trials take no more time.
+        Of a study to resume, whose finished trials are not repeated.
     """
     space = space_of(config)
     context = trial_context(config, tuple(space), config.tune.n_trials)
-    trials, over = _counted(config, context, folder)
-    left, units, done = trials - over, len(context.units), f", {over} of them over" if over else ""
-    counted = (
+    trials, over = config.tune.n_trials, 0
+    if folder is not None:
+        store, _ = open_study(config, folder, context, create=False)
+        with storage_errors(display_url(config.tune.storage, folder)):
+            counts = store.counts
+        trials, over = max(trials, counts.all), counts.finished
+    units, done = len(context.units), f", {over} of them over" if over else ""
+    return (
         f"{trials} trials of {units} trainings each ({config.tune.folds} folds, {config.tune.seeds} seeds){done}: "
-        f"{left * units:,} trainings over {len(space)} searched keys"
+        f"{(trials - over) * units:,} trainings over {len(space)} searched keys"
     )
-    if not left:
-        return [counted]
-    workers = min(tasks_at_once(resources), left)
-    seconds = _seconds_of_a_trial(config, context) * -(-left // workers)
-    pruned = "" if config.tune.pruner == "none" or len(config.tune.objective) > 1 else ", less what pruning saves"
-    return [
-        counted,
-        f"about {describe_duration(seconds)} on {workers} worker{'s' if workers > 1 else ''}{pruned}, by a probe of "
-        "the configuration as it is; larger networks and batches take longer",
-    ]
-
-
-def _counted(config: Config, context: TrialContext, folder: Path | None) -> tuple[int, int]:
-    """Number of trials in all, and of those that are over."""
-    if folder is None:
-        return config.tune.n_trials, 0
-    store, _ = open_study(config, folder, context, create=False)
-    with storage_errors(display_url(config.tune.storage, folder)):
-        counts = store.counts
-    return max(config.tune.n_trials, counts.all), counts.finished
-
-
-def _seconds_of_a_trial(config: Config, context: TrialContext) -> float:
-    nowhere = config.output.logs_dir / STUDIES / "dry-run"
-    trainings = [
-        Training(f"fold {fold.number}", nowhere, training_config(config, nowhere, seed), fold=fold)
-        for fold, seed in context.units
-    ]
-    return estimate(trainings, {"": context.panel}).seconds
