@@ -1,19 +1,11 @@
 """Rewards in units of their recent past: ``(r - mean) / (std + epsilon)`` over a window of the last rewards.
 
-The window's sum and sum of squares are kept exactly. A double is an integer times a power of two, and so are sums of
-doubles and of their squares: held as integers, what leaves the window is subtracted without an error, each reward costs
-the same, and mean and deviation depend on the contents of the window alone. A Welford recurrence with downdates would
-lose a deviation of 1 at an offset of 1e8 after a million of them.
-
-References
-----------
-Welford (1962), Note on a method for calculating corrected sums of squares and products.
+Mean and deviation are computed from the whole window when they are asked for, and so depend on its contents alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -28,12 +20,11 @@ from finflow.errors import ConfigError
 
 EPSILON = 1e-8
 LARGEST = 1e150  # rewards beyond it are skipped: their squares overflow a double
-_UNIT = 1074  # the smallest double is 2**-1074: every finite one is a whole number of these
 Rewards = TypeVar("Rewards", float, NDArray[Any], Tensor)
 
 
 class RollingMoments:
-    """Mean and deviation of the last rewards, exact to the last bit.
+    """Mean and deviation of the last rewards.
 
     Parameters
     ----------
@@ -49,25 +40,16 @@ class RollingMoments:
 
     def reset(self) -> None:
         """Forget every reward."""
-        self._window: deque[int] = deque()  # in units of 2**-1074
-        self._sum = self._squares = self._count = 0
+        self._window = np.empty(0)
+        self._count = 0
         self._moments: tuple[float, float] | None = None
 
     def update(self, rewards: float | Iterable[float] | NDArray[Any] | Tensor) -> None:
         """Remember one reward, or several in order, and drop the oldest; NaN, infinite and absurd ones are skipped."""
-        for reward in np.asarray(rewards, dtype=np.float64).ravel().tolist():
-            if not abs(reward) < LARGEST:
-                continue
-            numerator, denominator = reward.as_integer_ratio()
-            units = numerator << (_UNIT + 1 - denominator.bit_length())
-            self._window.append(units)
-            self._sum += units
-            self._squares += units * units
-            self._count += 1
-            if len(self._window) > self.window_size:
-                oldest = self._window.popleft()
-                self._sum -= oldest
-                self._squares -= oldest * oldest
+        given = np.asarray(rewards, dtype=np.float64).ravel()
+        kept = given[np.abs(given) < LARGEST]
+        self._window = np.concatenate([self._window, kept])[-self.window_size :]
+        self._count += len(kept)
         self._moments = None
 
     def get_statistics(self) -> dict[str, float]:
@@ -77,8 +59,7 @@ class RollingMoments:
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Capture the window and the count."""
-        window = torch.tensor([_value(units) for units in self._window], dtype=torch.float64)
-        return {"window": window}, {"count": self._count}
+        return {"window": torch.tensor(self._window)}, {"count": self._count}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Restore both; of a longer window the newest rewards are taken."""
@@ -92,13 +73,13 @@ class RollingMoments:
         self._count = count
 
     def _statistics(self) -> tuple[float, float]:
-        """Mean and population deviation of the window, each rounded once; computed when they are asked for."""
+        """Mean and population deviation of the window; equal rewards have a deviation of exactly zero."""
+        if len(self._window) == 0:
+            return 0.0, 0.0
         if self._moments is None:
-            size = len(self._window)
-            if size == 0:
-                return 0.0, 0.0
-            spread = (size * self._squares - self._sum * self._sum) / (size * size << 2 * _UNIT)  # rounded once
-            self._moments = _value(self._sum, size), math.sqrt(spread)
+            first = float(self._window[0])
+            rest = self._window - first
+            self._moments = first + float(rest.mean()), float(rest.std())
         return self._moments
 
 
@@ -256,8 +237,3 @@ class RewardNormalizer(RollingMoments):
             centred = given - (mean if self.config.shift else 0.0)
             normalised: NDArray[np.float64] = np.clip(centred / divisor, *self.config.clip_range)
         return normalised
-
-
-def _value(units: int, divisor: int = 1) -> float:
-    """The double that is nearest to so many units over a divisor."""
-    return units / (divisor << _UNIT)
