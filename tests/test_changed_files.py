@@ -53,17 +53,6 @@ def test_deep_json_is_a_mistake_like_any_other(tmp_path: Path) -> None:
             read(tmp_path / name)
 
 
-def test_aliases_that_multiply_are_refused(tmp_path: Path) -> None:
-    lines = ["a0: &a0 {x: 1, y: 2}", *(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}" for n in range(1, 40))]
-    (tmp_path / "c.yaml").write_text("\n".join(lines))
-    with pytest.raises(ConfigError, match="its aliases make more than"):
-        load_config(tmp_path / "c.yaml", environ={})
-    (tmp_path / "held.yaml").write_text("\n".join(lines))
-    with pytest.raises(FinflowError, match="the number of a0 is a dict") as error:
-        read_holdings(tmp_path / "held.yaml", ("A",))
-    assert one_line(error)
-
-
 @pytest.mark.parametrize("text", ['"output.a\\nb": 1', f"{'x' * 50_000}: 1", 'market: {source: "\\ud800"}'])
 def test_a_mistake_in_a_configuration_is_one_short_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(text)

@@ -18,7 +18,6 @@ import yaml
 from finflow.errors import ConfigError
 from finflow.files import read_text_input
 
-MOST_NODES = 100_000
 _REPLACED = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _SCALARS = (
     (_REPLACED[0], re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF"),
@@ -107,7 +106,6 @@ def _parsed(path: Path, text: str) -> tuple[dict[Any, Any], dict[str, int]]:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        _check_aliases(path, node)
         content = None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{_place(error, text)}: not valid YAML: {_problem(error)}") from None
@@ -121,23 +119,6 @@ def _parsed(path: Path, text: str) -> tuple[dict[Any, Any], dict[str, int]]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path}, line 1: must hold sections such as market and train, not {content!r:.40}")
     return content, _lines(node)
-
-
-def _check_aliases(path: Path, node: yaml.Node | None) -> None:
-    """Refuse aliases that make a file of a few lines into a content of millions."""
-    sizes: dict[int, int] = {}
-
-    def size(part: Any) -> int:
-        if id(part) not in sizes:
-            sizes[id(part)] = 1  # an alias of what it is in, which the constructor refuses
-            inner = getattr(part, "value", None)
-            entries = inner if isinstance(inner, list) else []
-            parts = (one for entry in entries for one in (entry if isinstance(entry, tuple) else (entry,)))
-            sizes[id(part)] = 1 + sum(size(one) for one in parts)
-        return sizes[id(part)]
-
-    if node is not None and size(node) > MOST_NODES:
-        raise ConfigError(f"{path}: its aliases make more than {MOST_NODES:,} values, too many for a configuration")
 
 
 def parse_scalar(text: str) -> Any:
