@@ -254,12 +254,12 @@ def truncate(run: Path) -> None:
 
 def next_format(run: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        rewritten(run, lambda tensors, state: patch.setattr("finflow.tensor_file.VERSION", 3))
+        rewritten(run, lambda tensors, state: patch.setattr("finflow.tensor_file.VERSION", 2))
 
 
 BAD_CHECKPOINTS: dict[str, tuple[Callable[[Path], object], list[str], list[str]]] = {
     "truncated": (truncate, [], ["can be read", "damaged", "start a new run"]),
-    "of another format": (next_format, [], ["format version 3", "reads versions 1 to 2", "the finflow that wrote it"]),
+    "of another format": (next_format, [], ["format version 2", "reads version 3", "the finflow that wrote it"]),
     "with a key this version does not know": (
         lambda run: rewritten(run, lambda _, state: state.update(config=state["config"].replace("gamma:", "gama:"))),
         [],

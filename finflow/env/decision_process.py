@@ -169,22 +169,6 @@ class DecisionProcess:
             return PortfolioState(np.asarray(bar), weights, wealth, initial, initial)
         return WorldState(np.asarray(bar), weights, wealth, initial, initial, *worlds)
 
-    def resume(
-        self, bar: NDArray[np.int64], observed: NDArray[np.float64], worlds: Draws | None = None
-    ) -> PortfolioState:
-        """Portfolios about to decide at ``bar`` (batch,) that are observed as ``observed`` (batch, K + 3).
-
-        What is not observed is as it usually is: the initial capital, and a state of the reward that did not change in
-        the last bar.
-        """
-        weights = np.clip(observed[:, :-STATE_SIZE], 0.0, None)
-        if self.lag == 0:  # before the last bar, by which the observed weights have drifted
-            grown = self.growth.take(bar, axis=0)
-            weights = np.divide(weights, grown, out=np.zeros_like(weights), where=grown > 0.0)
-        state = self.start(bar, weights / weights.sum(axis=-1, keepdims=True), worlds)
-        reward_state = self.objective.recall(observed[:, -STATE_SIZE:])
-        return replace(state, objective=reward_state, objective_before=reward_state)
-
     def observed_portfolio(self, state: PortfolioState) -> Any:
         """Observed portfolio (batch, K + 3): weights, then the state of the reward."""
         xp = array_namespace(state.weights)
@@ -250,6 +234,23 @@ class DecisionProcess:
         if self.inside is None or not isinstance(state, WorldState):
             return None
         return rows_at(self.inside, state.universe, state.weights)
+
+
+def resumed_state(
+    process: DecisionProcess, bar: NDArray[np.int64], observed: NDArray[np.float64], worlds: Draws | None = None
+) -> PortfolioState:
+    """Portfolios about to decide at ``bar`` (batch,) that are observed as ``observed`` (batch, K + 3).
+
+    What is not observed is as it usually is: the initial capital, and a state of the reward that did not change in
+    the last bar.
+    """
+    weights = np.clip(observed[:, :-STATE_SIZE], 0.0, None)
+    if process.lag == 0:  # before the last bar, by which the observed weights have drifted
+        grown = process.growth.take(bar, axis=0)
+        weights = np.divide(weights, grown, out=np.zeros_like(weights), where=grown > 0.0)
+    state = process.start(bar, weights / weights.sum(axis=-1, keepdims=True), worlds)
+    reward_state = process.objective.recall(observed[:, -STATE_SIZE:])
+    return replace(state, objective=reward_state, objective_before=reward_state)
 
 
 def _dividend_rows(process: DecisionProcess, state: PortfolioState) -> Any:

@@ -103,7 +103,7 @@ def test_a_planted_difference_is_seen_on_any_machine(guarded: runs.Artefacts, ex
     guarded[f"{LATEST}, facts"]["training"]["counters"]["update"] += 1
     guarded[LATEST][TENSOR]["sum"] += 1.0
     guarded[LATEST][TENSOR]["sha256"] = "0"
-    guarded[LATEST]["world/env.bar"]["sha256"] = "0"
+    guarded[LATEST]["learners/0/portfolios/bar"]["sha256"] = "0"
     guarded["events.jsonl"][0]["signal"] = "other"
     guarded["metrics.jsonl"].pop()
     del guarded["report.html"]
@@ -112,7 +112,7 @@ def test_a_planted_difference_is_seen_on_any_machine(guarded: runs.Artefacts, ex
     assert "report.html: the file" in begun
     assert f"{LATEST}, facts: training/counters/update" in begun
     assert f"{LATEST}: {TENSOR}" in begun
-    assert f"{LATEST}: world/env.bar" in begun
+    assert f"{LATEST}: learners/0/portfolios/bar" in begun
     assert "events.jsonl: 0/signal" in begun
     assert any(line.startswith("metrics.jsonl: ") and " is missing; it was " in line for line in found)
 

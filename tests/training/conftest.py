@@ -17,7 +17,7 @@ from finflow.strategies.classical import NAMED
 from finflow.training.audit import audit_subjects as audited
 from finflow.training.audit import audited_decisions
 from finflow.training.audit import configuration_audit as auditing
-from finflow.training.phases import finetune
+from finflow.training.off_policy import critic_quality
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
@@ -113,7 +113,7 @@ def smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def _few_judged_states() -> Iterator[None]:
     """Critics are judged in fewer states than in a training of a user, of which it would be a third here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finetune, "JUDGED", 64)
+        patch.setattr(critic_quality, "JUDGED", 64)
         yield
 
 

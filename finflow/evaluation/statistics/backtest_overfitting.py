@@ -67,8 +67,8 @@ class Overfitting:
     def slope(self) -> float:
         """Degradation: slope of the Sharpe ratio out of sample on that in sample; NaN where that does not vary."""
         deviation = self.inside - self.inside.mean()
-        denominator = float(deviation @ deviation)
-        return float(deviation @ self.outside) / denominator if denominator > 0.0 else math.nan
+        denominator = float(np.sum(deviation * deviation))
+        return float(np.sum(deviation * self.outside)) / denominator if denominator > 0.0 else math.nan
 
 
 class Histogram(TypedDict):
@@ -122,7 +122,13 @@ def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
     inside = np.zeros((len(choices), blocks))
     inside[np.arange(len(choices))[:, None], choices] = 1.0
     count = length * blocks // 2
-    samples = [_sharpe(share @ sums, share @ squares, used.mean(axis=0), count) for share in (inside, 1.0 - inside)]
+
+    def total(share: Array, part: Array) -> Array:  # einsum sums in one order, however many threads there are
+        return np.asarray(np.einsum("cb,bs->cs", share, part))
+
+    samples = [
+        _sharpe(total(share, sums), total(share, squares), used.mean(axis=0), count) for share in (inside, 1.0 - inside)
+    ]
     chosen = np.argmax(samples[0], axis=1)
     rows = np.arange(len(choices))
     ranks = scipy.stats.rankdata(samples[1], axis=1)[rows, chosen] / (excess.shape[1] + 1.0)

@@ -18,7 +18,6 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch, States
 from finflow.agent.losses.listwise import ListwiseTargets
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, universe_of
 from finflow.guard.state_capture import check_like
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import SOURCES
@@ -248,44 +247,6 @@ class Transitions:
         count = self.written - max(written, self.first)
         self.written -= count
         return count
-
-    def add_steps(
-        self,
-        before: NDArray[np.float64],
-        state: PortfolioState,
-        action: NDArray[np.float32],
-        reward: NDArray[np.float64],
-        after: NDArray[np.float64],
-        terminated: NDArray[np.bool_],
-        calibration: NDArray[np.float32],
-        kept: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Append one vector step of the agent.
-
-        Parameters
-        ----------
-        before, after : array, (N, K + 3)
-            Observed portfolios.
-        state : PortfolioState
-            Before the step.
-        action : array, (N, K)
-        reward, terminated, calibration : array, (N,)
-        kept : array, (N,), optional
-            Which of them to append; all when left out.
-        """
-        universe = universe_of(state)
-        rows = {
-            "bar": state.bar,
-            "portfolio": before,
-            "action": action,
-            "reward": reward,
-            "next_portfolio": after,
-            "terminated": terminated,
-            "family": np.full(len(reward), ONLINE),
-            "calibration": calibration,
-            **({} if universe is None else {"universe": universe}),
-        }
-        self.add(**(rows if kept is None else {name: values[kept] for name, values in rows.items()}))
 
     def restore(self, rows: Mapping[str, Tensor], written: Any, first: Any, process: DecisionProcess) -> None:
         """Restore the contents, ``occupied`` rows of every column, and the counts.

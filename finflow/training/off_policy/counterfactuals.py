@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import Batch, Choices, States
@@ -106,3 +108,27 @@ def _rewards(market: RolloutMarket, step: Step, bars: Tensor, universe: Tensor |
     device = bars.device
     limited = None if step.constrained is None else torch.as_tensor(step.constrained, device=device).float()
     return market.units.scaled(torch.as_tensor(step.reward, device=device).float(), bars, universe, limited)
+
+
+@torch.no_grad()
+def exact_bounds(
+    market: RolloutMarket, learner: Learner, rows: Mapping[str, NDArray[Any]], gamma: float
+) -> NDArray[np.float32]:
+    """Exact returns of a vector step's decisions to its end with the behaviour's value there, (H, n_envs).
+
+    Cal-QL's bound (Nakamoto et al. 2023) of values that were simulated.
+    """
+    device = market.tensors.market.device
+    bars = torch.as_tensor(rows["bar"], device=device)
+    universe = None if "universe" not in rows else torch.as_tensor(rows["universe"].copy(), device=device)
+    last = None if universe is None else universe[-1]
+    portfolio = torch.as_tensor(rows["next_portfolio"][-1], dtype=torch.float32, device=device)
+    value = learner.agent.behaviour_value.of_behaviour(market.tensors.states(bars[-1] + 1, portfolio, universe=last))
+    rewards = torch.as_tensor(rows["reward"], device=device).float().flatten()
+    earned = market.units.scaled(rewards, bars.flatten(), None if universe is None else universe.flatten())
+    going = torch.as_tensor(gamma * ~rows["terminated"], dtype=torch.float32, device=device)
+    bounds = [value]
+    for reward, discount in zip(earned.view(len(bars), -1).flip(0), going.flip(0), strict=True):
+        bounds.append(reward + discount * bounds[-1])
+    exact: NDArray[np.float32] = torch.stack(bounds[:0:-1]).cpu().numpy()
+    return exact

@@ -5,7 +5,8 @@ The policy stands still and follows after each action.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from finflow.training.phase_names import ONLINE
 
 FOLLOWED = 64  # decisions over which the returns of an action are measured: differences fade as the policy trades on
 SETTLED = 16  # decisions after which portfolios are the policy's own
+JUDGED = 512  # states of each window in which the critics are judged
 LEVELS = (0.1, 0.5, 0.9)
 ROWS = 512  # states measured at once
 GROUPS = 10  # of moves, by the critics' value of them
@@ -259,3 +261,27 @@ def _by_block(values: NDArray[np.float64], block: NDArray[np.int64]) -> NDArray[
     """Sums over the blocks of bars, (BLOCKS,)."""
     sums: NDArray[np.float64] = np.bincount(block, weights=values, minlength=BLOCKS).astype(np.float64)
     return sums
+
+
+def critics_facts(
+    market: RolloutMarket, agent: BCell, windows: Mapping[str, NDArray[np.int64]], config: Config
+) -> dict[str, float | str]:
+    """Slope, correlation and coverage of the critics in each window, of the bars from which returns can be measured."""
+    facts: dict[str, float | str] = {}
+    stop = len(market.process.growth) - market.process.reward_horizon - SETTLED
+    for number, (name, bars) in enumerate(windows.items()):
+        fitting = bars[bars + FOLLOWED < stop]
+        if not len(fitting):
+            continue
+        rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 83, number]))
+        exact = measure_returns(market, agent.policy, rng.choice(fitting, JUDGED), config, number)
+        compared = compare_advantages(critics_values(market, agent, exact), exact)
+        facts[f"{name}_advantage_slope"] = compared.slope
+        facts[f"{name}_advantage_slope_error"] = compared.slope_error
+        facts[f"{name}_advantage_correlation"] = compared.correlation
+        facts[f"{name}_advantage_groups"] = json.dumps([compared.critics, compared.exact, compared.error])
+        long = fitting[fitting + 4 * FOLLOWED < stop]
+        if config.bcell.n_quantiles > 1 and len(long):
+            covered = quantile_coverage(market, agent, rng.choice(long, JUDGED), config, number)
+            facts |= {f"{name}_coverage_{level:g}": share for level, share in covered.items()}
+    return facts

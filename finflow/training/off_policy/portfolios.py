@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision_process import RUIN, DecisionProcess
+from finflow.env.decision_process import RUIN, DecisionProcess, resumed_state
 from finflow.env.episode_worlds import EpisodeWorlds
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
@@ -89,7 +89,7 @@ class Portfolios:
         drawn = None if self.worlds is None else self.worlds.draw(self.rng, len(bars))
         if drawn is not None and "universe" in rows:
             drawn = drawn._replace(universe=rows["universe"].cpu().numpy())
-        return self.process.resume(bars, rows["portfolio"].double().cpu().numpy(), drawn)
+        return resumed_state(self.process, bars, rows["portfolio"].double().cpu().numpy(), drawn)
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Portfolios and generator."""

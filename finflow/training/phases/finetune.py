@@ -7,7 +7,6 @@ blend with a reference, that the agent decides by.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -26,14 +25,12 @@ from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.judging.generalisation_measure import mean_kl
+from finflow.training.off_policy.counterfactuals import exact_bounds
 from finflow.training.off_policy.critic_quality import (
     FOLLOWED,
     SETTLED,
-    compare_advantages,
-    critics_values,
+    critics_facts,
     measure_decision_scale,
-    measure_returns,
-    quantile_coverage,
 )
 from finflow.training.off_policy.group_update import Material, step_portfolios, update_group
 from finflow.training.off_policy.learners import GROUP, Learner, online_updates, vector_steps, with_mirrors
@@ -50,7 +47,6 @@ from finflow.training.phases.pretrain import (
 from finflow.training.phases.training_run import LOG_EVERY, TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import ended_early
 
-JUDGED = 512  # states of each window in which the critics are judged
 LEAST_MAXIMA = ("actor_loss", "policy_gradient", "critic_gradient", "q_largest")
 
 
@@ -195,7 +191,7 @@ class _OnlinePhase:
     def _store(self, learner: Learner, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store the transitions (H, n_envs, ...) of a learner's vector step that can be learned from."""
         flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items()}
-        calibration = self._calibration(learner, rows).reshape(-1)
+        calibration = exact_bounds(self.market, learner, rows, self.config.bcell.gamma).reshape(-1)
         kept = flat.pop("alive").astype(np.bool_) & np.isfinite(flat["reward"])
         own, guard = learner.agent is self.bcell, self.run.guard
         learnable = guard.learnable(flat["reward"]) if own else guard.within_limit(flat["reward"])
@@ -205,26 +201,6 @@ class _OnlinePhase:
         learner.replay.add(**chosen, family=np.full(int(kept.sum()), FAMILY), calibration=calibration[kept])
         if own:
             self.market.units.remember(chosen["reward"], chosen["bar"], chosen.get("universe"))
-
-    @torch.no_grad()
-    def _calibration(self, learner: Learner, rows: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Exact returns of a vector step's decisions to its end with the behaviour's value there, (H, n_envs)."""
-        units, device, gamma = self.market.units, self.run.device, self.config.bcell.gamma
-        bars = torch.as_tensor(rows["bar"], device=device)
-        universe = None if "universe" not in rows else torch.as_tensor(rows["universe"].copy(), device=device)
-        last = None if universe is None else universe[-1]
-        portfolio = torch.as_tensor(rows["next_portfolio"][-1], dtype=torch.float32, device=device)
-        value = learner.agent.behaviour_value.of_behaviour(
-            self.market.tensors.states(bars[-1] + 1, portfolio, universe=last)
-        )
-        rewards = torch.as_tensor(rows["reward"], device=device).float().flatten()
-        earned = units.scaled(rewards, bars.flatten(), None if universe is None else universe.flatten())
-        going = torch.as_tensor(gamma * ~rows["terminated"], dtype=torch.float32, device=device)
-        bounds = [value]
-        for reward, discount in zip(earned.view(len(bars), -1).flip(0), going.flip(0), strict=True):
-            bounds.append(reward + discount * bounds[-1])
-        exact: NDArray[np.float32] = torch.stack(bounds[:0:-1]).cpu().numpy()
-        return exact
 
     def _update(self) -> dict[str, Tensor]:
         """Take one update of every learner; figures of the agent's, and the largest of the others'."""
@@ -290,22 +266,7 @@ class _OnlinePhase:
         }
         if run.training_data.learning.resampled:  # bars after the training window are of resampled histories there
             del windows["validation"]
-        stop = len(process.growth) - process.reward_horizon - SETTLED
-        for number, (name, bars) in enumerate(windows.items()):
-            fitting = bars[bars + FOLLOWED < stop]
-            if not len(fitting):
-                continue
-            rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 83, number]))
-            exact = measure_returns(self.market, self.bcell.policy, rng.choice(fitting, JUDGED), config, number)
-            compared = compare_advantages(critics_values(self.market, self.bcell, exact), exact)
-            facts[f"{name}_advantage_slope"] = compared.slope
-            facts[f"{name}_advantage_slope_error"] = compared.slope_error
-            facts[f"{name}_advantage_correlation"] = compared.correlation
-            facts[f"{name}_advantage_groups"] = json.dumps([compared.critics, compared.exact, compared.error])
-            long = fitting[fitting + 4 * FOLLOWED < stop]
-            if config.bcell.n_quantiles > 1 and len(long):
-                covered = quantile_coverage(self.market, self.bcell, rng.choice(long, JUDGED), config, number)
-                facts |= {f"{name}_coverage_{level:g}": share for level, share in covered.items()}
+        facts |= critics_facts(self.market, self.bcell, windows, config)
         if self.evidence.blocks:
             run.state.counters.best_score = run.state.counters.best_update = None
         validated = run.validate(self.bcell.deployed, facts)

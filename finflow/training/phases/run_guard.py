@@ -108,16 +108,8 @@ class RunGuard:
             self.memory.manager.settle()
 
     def accepts(self, batch: Batch) -> bool:
-        """Return True for a batch to learn from: rewards, actions and portfolios finite, rewards within their limit.
-
-        Features are the same tensors at every update: where they were not finite, neither would the gradient be.
-        """
-        if not self.enabled:
-            return True
-        limit = self.config.guard.stability.reward_limit
-        rewards = batch.outcomes.rewards.abs().max()
-        parts = torch.stack([rewards, batch.actions.sum(), batch.both.portfolio.sum()]).tolist()
-        return parts[0] <= limit and math.isfinite(sum(parts))
+        """Return True for a batch to learn from."""
+        return not self.enabled or is_learnable(batch, self.config.guard.stability.reward_limit)
 
     def learnable(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_] | None:
         """Return True for the environments' rewards that the replay may keep; None for all."""
@@ -237,3 +229,13 @@ class RunGuard:
     def _report(self, events: Sequence[Event]) -> None:
         for event in events:
             self._announce(event)
+
+
+def is_learnable(batch: Batch, reward_limit: float) -> bool:
+    """Return True for a batch with finite rewards, actions and portfolios, and rewards within their limit.
+
+    Features are the same tensors at every update: where they were not finite, neither would the gradient be.
+    """
+    rewards = batch.outcomes.rewards.abs().max()
+    parts = torch.stack([rewards, batch.actions.sum(), batch.both.portfolio.sum()]).tolist()
+    return parts[0] <= reward_limit and math.isfinite(sum(parts))

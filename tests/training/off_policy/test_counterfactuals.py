@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from finflow.config import Config
+from finflow.env.decision_process import resumed_state
 from finflow.env.portfolio_state import rows_of
 from finflow.training.off_policy.counterfactuals import ACTIONS, compared_actions, counterfactual_batch, logged_batch
 from finflow.training.off_policy.learners import Learner
@@ -42,7 +43,7 @@ def test_each_action_earns_what_the_environment_pays_for_it_alone(plain: Desk) -
     assert batch.choices is not None
     actions, rewards, terminated, following = batch.choices
     assert actions.shape == (COUNT, ACTIONS, process.n_weights)
-    state = process.resume(rows["bar"].numpy(), rows["portfolio"].double().numpy())
+    state = resumed_state(process, rows["bar"].numpy(), rows["portfolio"].double().numpy())
     reference = plain.market.units.reference[rows["bar"]].double().numpy()
     portfolios = following.portfolio.view(COUNT, ACTIONS, -1)
     for place in range(ACTIONS):
