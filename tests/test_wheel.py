@@ -76,7 +76,7 @@ def test_a_demo_runs_from_the_wheel_outside_the_checkout(installed: Path, tmp_pa
     (report,) = (tmp_path / "runs").glob("*/reports/report.html")
     assert f"report: {report.relative_to(tmp_path)}" in shown
     assert "beats equal weight: " in shown
-    assert "n_envs: 16" in (report.parents[1] / "config.yaml").read_text("utf-8")  # demo.yaml was read
+    assert "pretraining_epochs: 2" in (report.parents[1] / "config.yaml").read_text("utf-8")  # demo.yaml was read
 
 
 def test_the_console_entry_prints_help_and_finds_a_preset(installed: Path, tmp_path: Path) -> None:
