@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from finflow.config import ObjectivesConfig
+from finflow.env.decision_process import resumed_state
 from finflow.env.objective import Moments, Objective
 from tests.env.conftest import MOMENTS, build_process, random_prices
 
@@ -20,11 +21,11 @@ def test_a_resumed_portfolio_is_observed_as_it_was(lag: int) -> None:
     for _ in range(6):
         state = process.step(state, rng.dirichlet(np.ones(5), 20)).state
     observed = process.observed_portfolio(state)
-    resumed = process.resume(state.bar, observed)
+    resumed = resumed_state(process, state.bar, observed)
     np.testing.assert_allclose(process.observed_portfolio(resumed), observed, atol=1e-10)
     np.testing.assert_allclose(resumed.weights, state.weights, atol=1e-12)
     assert (resumed.wealth == process.env.initial_capital).all()
-    fresh = process.resume(state.bar, process.observed_portfolio(process.start(state.bar)))
+    fresh = resumed_state(process, state.bar, process.observed_portfolio(process.start(state.bar)))
     assert np.abs(process.observed_portfolio(fresh) - observed).max() > 0.1  # nothing above holds for any portfolio
 
 
@@ -37,7 +38,7 @@ def test_the_same_action_after_a_resume_has_the_same_outcome(lag: int) -> None:
     for _ in range(3):
         state = process.step(state, rng.dirichlet(np.ones(5), 20)).state
     action = rng.dirichlet(np.ones(5), 20)
-    again = process.step(process.resume(state.bar, process.observed_portfolio(state)), action)
+    again = process.step(resumed_state(process, state.bar, process.observed_portfolio(state)), action)
     step = process.step(state, action)
     np.testing.assert_allclose(again.components[:, 0], step.components[:, 0], atol=1e-12)
     np.testing.assert_allclose(again.state.weights, step.state.weights, atol=1e-12)
@@ -50,7 +51,7 @@ def test_assets_that_are_not_listed_are_not_taken_up() -> None:
     process = build_process(prices)
     observed = process.observed_portfolio(process.start(np.array([20])))
     observed[:, :5] = 0.2
-    weights = process.resume(np.array([20]), observed).weights
+    weights = resumed_state(process, np.array([20]), observed).weights
     assert weights[0, 1] == 0.0
     assert weights.sum() == pytest.approx(1.0)
 
