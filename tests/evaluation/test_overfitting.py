@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -144,3 +147,23 @@ def test_what_cannot_be_chosen_among_is_refused_in_words() -> None:
         overfitting(returns, blocks=4)
     with pytest.raises(ValueError, match="even"):
         overfitting(returns, blocks=5)
+
+
+def test_figures_have_the_same_bits_whatever_the_number_of_threads() -> None:
+    """BLAS adds in another order with two threads: the last digits of a report depended on the processor."""
+    program = (
+        "import numpy as np; from finflow.evaluation.statistics.backtest_overfitting import overfitting\n"
+        "found = [overfitting(np.random.default_rng(k).normal(0.0, 0.01, (1000 + 37 * k, 16))) for k in range(3)]\n"
+        "print([(one.slope, one.inside.sum(), one.outside.sum()) for one in found])"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2")
+    ]
+    assert said[0] == said[1]
