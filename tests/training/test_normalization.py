@@ -129,14 +129,17 @@ def test_it_goes_on_exactly_where_it_stopped() -> None:
     first.update(later)
     other.update(later)
     assert first.get_statistics() == other.get_statistics()
-    for tensors, state in (
-        ({"window": torch.ones(3)}, {"count": 3}),
-        ({"window": torch.full((3,), torch.nan, dtype=torch.float64)}, {"count": 3}),
-        ({"window": torch.ones(3, dtype=torch.float64)}, {"count": 2}),
-        ({"window": torch.ones(3, dtype=torch.float64)}, {"count": "3"}),
+    for wrong, fact in (
+        ({"window": torch.ones(3)}, {}),
+        ({"window": torch.full((3,), torch.nan, dtype=torch.float64)}, {}),
+        ({"moments": torch.full((4,), torch.inf, dtype=torch.float64)}, {}),
+        ({"moments": torch.ones(3, dtype=torch.float64)}, {}),
+        ({}, {"count": 2}),
+        ({}, {"count": "3"}),
+        ({}, {"since": -1}),
     ):
         with pytest.raises(ValueError):
-            other.restore(tensors, state)
+            other.restore(tensors | wrong, state | fact)
 
 
 @pytest.mark.parametrize("arguments", [{"window_size": 1}, {"clip": 0.0}, {"warmup": -1}])

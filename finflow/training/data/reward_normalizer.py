@@ -1,11 +1,13 @@
 """Rewards in units of their recent past: ``(r - mean) / (std + epsilon)`` over a window of the last rewards.
 
-Mean and deviation are computed from the whole window when they are asked for, and so depend on its contents alone.
+A reward that enters and one that leaves move mean and squares in constant time (Welford 1962). Both are computed anew
+from the window after as many rewards as it holds, and where most of the squares have left it: rounding would stay.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -20,6 +22,7 @@ from finflow.errors import ConfigError
 
 EPSILON = 1e-8
 LARGEST = 1e150  # rewards beyond it are skipped: their squares overflow a double
+DRIFT = 1e-4  # share of the largest sum of squares below which what is left of it is mostly rounding
 Rewards = TypeVar("Rewards", float, NDArray[Any], Tensor)
 
 
@@ -30,6 +33,10 @@ class RollingMoments:
     ----------
     window_size : int
         Rewards remembered.
+
+    References
+    ----------
+    Welford (1962), Note on a Method for Calculating Corrected Sums of Squares and Products.
     """
 
     def __init__(self, window_size: int) -> None:
@@ -40,17 +47,37 @@ class RollingMoments:
 
     def reset(self) -> None:
         """Forget every reward."""
-        self._window = np.empty(0)
-        self._count = 0
-        self._moments: tuple[float, float] | None = None
+        self._window: deque[float] = deque(maxlen=self.window_size)
+        self._count = self._since = 0
+        self._origin = self._mean = self._squares = self._largest = 0.0  # the mean is about the origin
 
     def update(self, rewards: float | Iterable[float] | NDArray[Any] | Tensor) -> None:
         """Remember one reward, or several in order, and drop the oldest; NaN, infinite and absurd ones are skipped."""
         given = np.asarray(rewards, dtype=np.float64).ravel()
-        kept = given[np.abs(given) < LARGEST]
-        self._window = np.concatenate([self._window, kept])[-self.window_size :]
-        self._count += len(kept)
-        self._moments = None
+        for reward in given[np.abs(given) < LARGEST].tolist():
+            self._remember(reward)
+
+    def _remember(self, reward: float) -> None:
+        if not self._window:
+            self._origin = reward
+        before, full = self._mean, len(self._window) == self.window_size
+        new = reward - self._origin
+        old = self._window[0] - self._origin if full else before
+        self._window.append(reward)
+        self._count += 1
+        self._since += 1
+        self._mean += (new - old) / len(self._window)
+        self._squares += (new - old) * (new - self._mean + old - before)
+        self._largest = max(self._largest, self._squares)
+        if self._since >= self.window_size or self._squares < DRIFT * self._largest:
+            self._recompute()
+
+    def _recompute(self) -> None:
+        """Mean about the oldest reward, and sum of squares, from the window; of equal rewards exactly zero."""
+        self._origin = self._window[0]
+        rest = np.array(self._window) - self._origin
+        self._mean, self._squares = float(rest.mean()), float(np.square(rest - rest.mean()).sum())
+        self._since, self._largest = 0, self._squares
 
     def get_statistics(self) -> dict[str, float]:
         """``mean`` and ``std`` of the window, ``count`` of all rewards ever seen, ``buffer_size`` of those in it."""
@@ -58,29 +85,34 @@ class RollingMoments:
         return {"mean": mean, "std": std, "count": self._count, "buffer_size": len(self._window)}
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture the window and the count."""
-        return {"window": torch.tensor(self._window)}, {"count": self._count}
+        """Capture the window, its moments and the counts."""
+        moments = [self._origin, self._mean, self._squares, self._largest]
+        tensors = {"window": torch.tensor(list(self._window), dtype=torch.float64)}
+        tensors["moments"] = torch.tensor(moments, dtype=torch.float64)
+        return tensors, {"count": self._count, "since": self._since}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore both; of a longer window the newest rewards are taken."""
-        window, count = tensors["window"], state["count"]
-        if window.ndim != 1 or window.dtype != torch.float64 or not bool(window.isfinite().all()):
-            raise ValueError("the window holds no rewards")
+        """Restore them; of a longer window the newest rewards are taken."""
+        window, moments, count, since = tensors["window"], tensors["moments"], state["count"], state["since"]
+        for given in (window, moments):
+            if given.ndim != 1 or given.dtype != torch.float64 or not bool(given.isfinite().all()):
+                raise ValueError("the window holds no rewards")
+        if len(moments) != len(("origin", "mean", "squares", "largest")):
+            raise ValueError("the window has other moments")
         if type(count) is not int or count < len(window):
             raise ValueError("the count of rewards is not a whole number, or too small for the window")
+        if type(since) is not int or not 0 <= since <= count:
+            raise ValueError("the count of rewards since the moments were computed is none")
         self.reset()
-        self.update(window[-self.window_size :])
-        self._count = count
+        self._window.extend(window.tolist())
+        self._count, self._since = count, since
+        self._origin, self._mean, self._squares, self._largest = moments.tolist()
+        if len(window) > self.window_size:
+            self._recompute()
 
     def _statistics(self) -> tuple[float, float]:
-        """Mean and population deviation of the window; equal rewards have a deviation of exactly zero."""
-        if len(self._window) == 0:
-            return 0.0, 0.0
-        if self._moments is None:
-            first = float(self._window[0])
-            rest = self._window - first
-            self._moments = first + float(rest.mean()), float(rest.std())
-        return self._moments
+        """Mean and population deviation of the window; both 0 where it is empty."""
+        return self._origin + self._mean, math.sqrt(max(self._squares, 0.0) / max(len(self._window), 1))
 
 
 class RollingNormalizer(RollingMoments):
@@ -98,7 +130,7 @@ class RollingNormalizer(RollingMoments):
         Whether the mean is subtracted; without, rewards are scaled alone, which leaves the objective what it was.
     """
 
-    def __init__(self, window_size: int = 1000, clip: float = 10.0, warmup: int = 100, shift: bool = True) -> None:
+    def __init__(self, window_size: int = 1000, clip: float = 10.0, warmup: int = 30, shift: bool = True) -> None:
         if not clip > 0.0 or warmup < 0:
             raise ValueError("clipping has a positive limit, and a warm-up a length")
         super().__init__(window_size)
