@@ -96,7 +96,7 @@ def test_a_field_that_is_added_to_the_state_is_saved_and_resumed(tiny: Make, mon
 def test_a_resume_says_which_code_and_libraries_are_others() -> None:
     before = code.runtime(CPU)
     assert code.changed(before, dict(before)) is None
-    assert code.changed({"torch": before["torch"]}, before) is None  # format 1 knew no more
+    assert code.changed({"torch": before["torch"]}, before) is None  # what was not recorded is not compared
     said = code.changed({**before, "code": "0123", "threads": "7"}, before)
     assert said is not None
     assert f"code was 0123, is {before['code']}; threads was 7, is {before['threads']}" in said

@@ -28,7 +28,7 @@ from finflow.agent.networks.logistic_normal import LogisticNormal, sampled_densi
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import BatchedPolicies
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, Step, rows_of, universe_of
+from finflow.env.portfolio_state import PortfolioState, Step, universe_of
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 
@@ -196,24 +196,12 @@ def as_tensors(state: PortfolioState, device: torch.device) -> PortfolioState:
     return replace(state, **{name: torch.as_tensor(value, device=device) for name, value in numbers.items()})
 
 
-def detached(state: PortfolioState) -> PortfolioState:
-    """Same state, without gradients."""
-    parts = {name: value.detach() for name, value in vars(state).items() if isinstance(value, Tensor)}
-    return replace(state, **parts)
-
-
 def joined_states(states: Sequence[PortfolioState]) -> PortfolioState:
     """Portfolios of several states, in tensors, one after the other."""
     parts = {name: [getattr(one, name) for one in states] for name in vars(states[0])}
     return type(states[0])(
         **{name: np.concatenate(of_all) if name in WHOLE else torch.cat(of_all) for name, of_all in parts.items()}
     )
-
-
-def separate_states(state: PortfolioState, count: int) -> list[PortfolioState]:
-    """Portfolios in as many states of one size: the inverse of `joined_states`."""
-    size = len(state.bar) // count
-    return [rows_of(state, slice(size * number, size * (number + 1))) for number in range(count)]
 
 
 def repeated(state: PortfolioState, count: int) -> PortfolioState:

@@ -143,12 +143,6 @@ class StateSnapshots:
         facts = {"training": training, "figures": measure(policy) | probe.norms()}
         memory.manager.save(state.counters.update, tensors, facts | {"monitor": memory.monitor.state()}, memory.score)
 
-    def compare_from_here(self, probe: LearnerProbe) -> None:
-        """Compare parameters with those of now, after an intended change of them."""
-        norms = probe.norms()
-        for snapshot in self.state.watch.manager.snapshots:
-            snapshot.state["figures"] = snapshot.state["figures"] | norms
-
     def restore(self, snapshot: Snapshot, quarantine: bool) -> int:
         """Restore a snapshot, with other random numbers from there on.
 
