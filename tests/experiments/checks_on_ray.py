@@ -123,12 +123,17 @@ def test_a_killed_process_loses_nothing(connection: None, tmp_path: Path) -> Non
     assert (tmp_path / "mark").exists()
 
 
-def test_the_earliest_error_is_raised_as_it_is(connection: None) -> None:
+def results_of_failing() -> list[object]:
     with OrderedPool(failing, None, 2, KEY) as pool:
         for number in range(5):
             pool.submit(number)
-        with pytest.raises(TrainingError, match=r"^call 3$"):
-            pool.results()
+        return pool.results()
+
+
+def test_the_earliest_error_is_raised_as_it_is(connection: None) -> None:
+    """At the latest when the results are asked for."""
+    with pytest.raises(TrainingError, match=r"^call 3$"):
+        results_of_failing()
 
 
 def test_a_task_lends_its_processor_to_its_own_calls(connection: None) -> None:
