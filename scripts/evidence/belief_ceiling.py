@@ -23,7 +23,7 @@ from finflow.strategies.optimal.optimal_policy import Rule, optimum_of
 from finflow.strategies.strategy import Information
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
-from scripts.evidence.optimality import judge_of
+from scripts.evidence.optimality import judge_of, window_of
 
 UPDATES = 1500
 BATCH = 512
@@ -86,8 +86,8 @@ class GuessedBelief(NamedTuple):
         return target
 
 
-def ceiling_of(training_data: TrainingData, seed: int, updates: int = UPDATES) -> float:
-    """Score of the optimal rule by a belief that the encoder guesses, on the validation window.
+def ceiling_of(training_data: TrainingData, seed: int, updates: int = UPDATES, test: bool = False) -> float:
+    """Score of the optimal rule by a belief that the encoder guesses, on the validation or the test window.
 
     Parameters
     ----------
@@ -95,6 +95,7 @@ def ceiling_of(training_data: TrainingData, seed: int, updates: int = UPDATES) -
         Of a synthetic market.
     seed : int
     updates : int
+    test : bool
     """
     config, process = training_data.config, training_data.process
     best = optimum_of(config.market, config.env).policy
@@ -113,5 +114,5 @@ def ceiling_of(training_data: TrainingData, seed: int, updates: int = UPDATES) -
         rows = torch.randint(len(bars), (BATCH,), generator=generator)
         guess = encoder(tensors.states(torch.from_numpy(bars)[rows], blank))
         gradient_step((guess - wanted[rows]).square().mean(), optimiser, 10.0)
-    played = run_backtests(process, training_data.split.validation, [GuessedBelief(encoder, best.rule, centre, scale)])
-    return judge_of(training_data)(played[0])
+    played = run_backtests(*window_of(training_data, test), [GuessedBelief(encoder, best.rule, centre, scale)])
+    return judge_of(training_data, test)(played[0])

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from finflow.config import Config, dump_config
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import EvidenceError
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import Backtest, run_backtests
@@ -112,15 +113,16 @@ def optimality_variants(seeds: int, more: Mapping[str, object] | None = None) ->
     ]
 
 
-def judge_of(training_data: TrainingData) -> Judge:
-    """Score of a backtest of the validation window; NaN where the optimum is no better than holding.
+def judge_of(training_data: TrainingData, test: bool = False) -> Judge:
+    """Score of a backtest of the validation or the test window; NaN where the optimum is no better than holding.
 
     Raises
     ------
     ConfigError
         If the market has no known optimum.
     """
-    process, window, config = training_data.process, training_data.split.validation, training_data.config
+    config = training_data.config
+    process, window = window_of(training_data, test)
     best = optimum_of(config.market, config.env)
     names = ("equal-weight", "buy-and-hold")
     references = run_backtests(process, window, [best.policy, *(named_strategy(n, config.evaluation) for n in names)])
@@ -129,6 +131,13 @@ def judge_of(training_data: TrainingData) -> Judge:
         return float(score_runs(process, window, [run, *references], best).scores[run.name].score)
 
     return judge
+
+
+def window_of(training_data: TrainingData, test: bool) -> tuple[DecisionProcess, range]:
+    """The validation window, or the test window with the process that reaches it."""
+    if test:
+        return training_data.held_out_process(), training_data.split.test
+    return training_data.process, training_data.split.validation
 
 
 def traits(run: Backtest) -> dict[str, float]:

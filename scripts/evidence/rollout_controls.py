@@ -18,7 +18,7 @@ from finflow.training.out_of_fold.blocks import training_blocks
 from scripts.evidence.generalisation import CLASSICAL, standard_error, walk_forward_variants
 from scripts.evidence.optimality import SHOWN
 from scripts.evidence.planted_signals import GROWTH
-from scripts.evidence.rollouts import PLANTED, PREFIX, SHORTER_OFFLINE, monthly, planted_variants
+from scripts.evidence.rollouts import PREFIX, SHORTER_OFFLINE, monthly, planted_variants
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import OFFLINE_ALONE, Variant
 
@@ -30,6 +30,7 @@ CONTROLS: dict[str, dict[str, object]] = {
     "no CQL": {"bcell.cql_alpha": 0.0},
     "no entropy": {"bcell.alpha_mode": "fixed", "bcell.alpha_init": 1e-6},
 }
+CONTROLLED = ("regime", "mean-reverting-.97")
 RULE = PREFIX + "momentum-rule"
 REFERENCES = ("equal-weight", "inverse-volatility")
 FOLDS = 3
@@ -38,7 +39,7 @@ LATER_YEARS: dict[str, dict[str, object]] = {DEFAULT: {}, OFFLINE: {**OFFLINE_AL
 
 
 def control_variants(samples: int) -> list[Variant]:
-    """Each planted market with the keys of each control, and the momentum rule.
+    """Two planted markets, one with fast and one with slow signals, with the keys of each control; the momentum rule.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ def control_variants(samples: int) -> list[Variant]:
         Variant(f"{one.name}-{_file_name(name)}", one.seeds, {**one.overrides, **keys}, measure=one.measure)
         for name, keys in CONTROLS.items()
         for one in planted_variants(samples)
-        if not (name == "state shown" and one.overrides["market.synthetic.kind"] == "constant-drift")
+        if one.name.removeprefix(PREFIX) in CONTROLLED
     ]
     return [*variants, Variant(RULE, (0,), {**monthly(), **GROWTH}, measure=judge_momentum)]
 
@@ -94,7 +95,7 @@ def control_table(results: Sequence[Mapping[str, Any]], default: Sequence[Mappin
         Of the default on the same samples.
     """
     rows = []
-    for kind in PLANTED:
+    for kind in CONTROLLED:
         row = [kind, mean_interval([one["end"] for one in default if one["variant"] == PREFIX + kind])]
         for name in CONTROLS:
             own = [one for one in results if one["variant"] == f"{PREFIX}{kind}-{_file_name(name)}"]

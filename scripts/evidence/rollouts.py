@@ -1,7 +1,7 @@
 """Evidence about online learning: what it finds where something is planted, and where nothing is.
 
-One configuration for every market. Each sample is a market of its own, none of which was used when the values were
-chosen. Validation is read once a training, the test window never.
+One configuration for every market. Each sample is a market of its own. Planted markets are judged on the test window,
+by which nothing was chosen; of the others validation is read once a training, and the test window never.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from finflow.agent.networks.decision import REFERENCES
 from finflow.config import Config, flatten
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import sharpe_of, summarise
+from finflow.guard.checkpoint_folder import MODELS, PRETRAINED
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import named_strategy
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import TrainingData, prepare, prepare_from
+from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.run_log import METRICS
 from scripts.evidence.belief_ceiling import ceiling_of
 from scripts.evidence.null_markets import permuted_panel
-from scripts.evidence.optimality import HIDDEN, judge_of
+from scripts.evidence.optimality import HIDDEN, judge_of, window_of
 from scripts.evidence.planted_signals import GROWTH
 from scripts.evidence.planted_signals import OWN as PLANTED_OWN
 from scripts.evidence.results import train_and_validate
@@ -33,8 +36,16 @@ from scripts.evidence.tables import markdown_table, mean_interval, share_interva
 from scripts.evidence.variants import Variant
 
 ROOT = Path(__file__).parents[2]
-FIRST_SAMPLE = 66  # earlier ones were used to choose values
-PLANTED = ("constant-drift", "lognormal", "mean-reverting", "regime")
+FIRST_SAMPLE = 101  # earlier ones were used to choose values, and the validation window of this one
+#: Planted market -> keys beside those of its kind; a signal that lasts is less each day.
+PLANTED: dict[str, dict[str, object]] = {
+    "constant-drift": {},
+    "lognormal": {},
+    "regime": {},
+    "mean-reverting": {},
+    "mean-reverting-.97": {"market.synthetic.persistence": 0.97},
+    "mean-reverting-.99": {"market.synthetic.persistence": 0.99},
+}
 FIRST_NULL = 60
 #: Null market -> samples, 100 in all: those of months take less than half as long.
 NULLS = {"exchangeable": 20, "permuted": 20, "permuted-monthly": 60}
@@ -86,16 +97,22 @@ def planted_variants(samples: int) -> list[Variant]:
             {
                 **SHORT_OFFLINE,
                 **LOG_RETURN,
-                **OWN.get(kind, {}),
+                **OWN.get(_law(kind), {}),
                 "market.source": "synthetic",
-                "market.synthetic.kind": kind,
+                "market.synthetic.kind": _law(kind),
                 "market.synthetic.seed": seed,
+                **keys,
             },
             measure=learn_planted,
         )
-        for kind in PLANTED
+        for kind, keys in PLANTED.items()
         for seed in range(FIRST_SAMPLE, FIRST_SAMPLE + samples)
     ]
+
+
+def _law(market: str) -> str:
+    """Kind of the prices of a planted market."""
+    return market.partition("-.")[0]
 
 
 def keys_of_null(kind: str, seed: int) -> dict[str, object]:
@@ -156,10 +173,13 @@ def learn_null(config: Config) -> dict[str, Any]:
 
 
 def learn_planted(config: Config) -> dict[str, Any]:
-    """Train in a market whose optimum is known."""
-    training_data, kind = prepare(config), config.market.synthetic.kind
-    ceiling = {"ceiling": ceiling_of(training_data, config.train.seed)} if kind in HIDDEN else {}
-    return learn_and_judge(training_data, kind, judge_of(training_data)) | ceiling
+    """Train in a market whose optimum is known; scores of the test window, of the learner's own policy too."""
+    training_data, law = prepare(config), config.market.synthetic.kind
+    persistence = config.market.synthetic.persistence
+    named = {keys.get("market.synthetic.persistence"): name for name, keys in PLANTED.items() if _law(name) == law}
+    kind = named.get(persistence, law)
+    ceiling = {"ceiling": ceiling_of(training_data, config.train.seed, test=True)} if law in HIDDEN else {}
+    return learn_and_judge(training_data, kind, judge_of(training_data, test=True), test=True) | ceiling
 
 
 def learn_real(config: Config) -> dict[str, Any]:
@@ -181,11 +201,19 @@ def _kind_of(config: Config) -> str:
 
 
 def learn_and_judge(
-    training_data: TrainingData, kind: str, judge: Callable[[Backtest], float] | None = None
+    training_data: TrainingData, kind: str, judge: Callable[[Backtest], float] | None = None, test: bool = False
 ) -> dict[str, Any]:
-    """Train: value at the hand-over and at the end (by default the Sharpe ratio), and the evidence out of fold."""
+    """Train: value at the hand-over and at the end (by default the Sharpe ratio), and the evidence out of fold.
+
+    With ``test`` these are of the test window, and that of the policy alone that was learned is among them.
+    """
     training = train_and_validate(training_data.config, keep_stopped=True, training_data=training_data)
     trainer, backtests, seconds, stopped = training
+    if test:
+        agent, device = trainer.agent, trainer.device
+        pretrained = policy_of(read_checkpoint(trainer.run_folder / MODELS / f"{PRETRAINED}.safetensors"), device)
+        policies = [AgentStrategy(one, device) for one in (pretrained, agent.policy, agent.deployed)]
+        backtests = [run_backtests(*window_of(training_data, test), [one])[0] for one in policies]
     rows = [json.loads(line) for line in (trainer.run_folder / METRICS).read_text().splitlines()]
     judge = judge or sharpe_of
     windows = ("training", "validation")
@@ -198,6 +226,7 @@ def learn_and_judge(
         "end": judge(backtests[-1]),
         "turnover": float(summarise(backtests[-1], 0.05)["annual_turnover"]),
         **{name: float(rows[-1][name]) for name in names if name in rows[-1]},
+        **({"own": judge(backtests[1])} if test else {}),
         **({"stopped": True} if stopped else {}),
     }
 
@@ -209,6 +238,7 @@ def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
         "hand-over",
         "end",
         "each sample",
+        "own policy",
         "ceiling",
         "t out of fold",
         "confidence",
@@ -224,7 +254,8 @@ def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
                 kind,
                 mean_interval([one["start"] for one in own]),
                 mean_interval([one["end"] for one in own]),
-                ", ".join(f"{one['end']:.2f}" for one in own),
+                ", ".join(f"{one['end']:.3f}" for one in own),
+                ", ".join(f"{one.get('own', math.nan):.3f}" for one in own),
                 ", ".join(f"{one['ceiling']:.2f}" for one in own if "ceiling" in one) or "-",
                 ", ".join(f"{one['out_of_fold_t']:.1f}" for one in own),
                 ", ".join(f"{one['confidence']:.2f}" for one in own),

@@ -10,6 +10,7 @@ from finflow.config import load_config
 from finflow.training.off_policy.learners import online_updates
 from scripts.evidence.generalisation import CLASSICAL
 from scripts.evidence.rollout_controls import (
+    CONTROLLED,
     CONTROLS,
     DEFAULT,
     OFFLINE,
@@ -30,7 +31,7 @@ def test_controls_differ_from_the_default_by_their_own_keys_alone() -> None:
     for control, keys in CONTROLS.items():
         for name, beside in default.items():
             one = variants.get(f"{name}-{control.replace(' ', '-').lower()}")
-            assert one is not None or (control, name) == ("state shown", f"{PREFIX}constant-drift")
+            assert (one is not None) == (name.removeprefix(PREFIX) in CONTROLLED)
             if one is not None:
                 assert {key: value for key, value in one.overrides.items() if beside.get(key) != value} == keys
 
@@ -54,7 +55,7 @@ def test_controls_stand_beside_the_default_on_the_same_samples() -> None:
     default = [{"variant": PREFIX + kind, "end": 0.9} for kind in PLANTED]
     controls = [{"variant": f"{PREFIX}{kind}-h-0", "end": 0.2, "seconds": {"online": 60.0}} for kind in PLANTED]
     lines = control_table(controls, default).splitlines()
-    assert lines[2] == "| constant-drift | 0.90 | none | - | 0.20 | 60 | none | - | none | - | none | - |"
+    assert lines[2] == "| regime | 0.90 | none | - | 0.20 | 60 | none | - | none | - | none | - |"
 
 
 def _judged(name: str, fold: int, seed: int, sharpe: float) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_inter
     results += [result("nyse", 1.0, 0.5) | {"reference": 0.0, "equal_weight": 1.02, "code": "0123"}]
     results += [result(kind, 1.0, confidence) for kind in NULLS for confidence in (0.0, 0.0, 0.0, 0.6)]
     page = rollout_table(results)
-    assert page.count("0.80, 0.90, 1.00") == len(PLANTED)
+    assert page.count("0.800, 0.900, 1.000") == len(PLANTED)
     assert "1.10 ± 0.17 / 0.60 ± 0.17" in page  # three samples: 0.3 over the root of 3
     assert page.count("25% (1% to 81%)") == len(NULLS)  # one of four, exact binomial
     assert "| monthly | 1 | 0.77 |" in page
