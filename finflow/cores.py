@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -94,7 +95,7 @@ def forked(part: Callable[[], R], fills_core: bool = False) -> Iterator[Callable
         forked or have no core of their own, it calls ``part`` in this process, which may raise.
     """
     results: list[R] = []
-    started = _fork(part) if _has_second_core() and _may_fork() else None
+    started = _fork(lambda there: there.send([part()])) if _has_second_core() and _may_fork() else None
     if started is None:
         yield part
         return
@@ -123,6 +124,62 @@ def _one_core() -> Iterator[None]:
         _shared = before
 
 
+class ForkedCalls(Generic[S, R]):
+    """Calls of a function in a forked process, one at a time, beside work in this one.
+
+    What a call changes is there for the next one, and in that process alone.
+
+    Parameters
+    ----------
+    child : BaseProcess
+    connection : Connection
+    """
+
+    def __init__(self, child: BaseProcess, connection: Connection) -> None:
+        self._child, self._connection = child, connection
+        self._began = time.monotonic()
+
+    @classmethod
+    def start(cls, function: Callable[[S], R]) -> ForkedCalls[S, R] | None:
+        """Fork; None where there is no second core, or where processes cannot be forked."""
+        started = _fork(partial(_answer, function)) if _has_second_core() and _may_fork() else None
+        return None if started is None else cls(*started)
+
+    def begin(self, argument: S) -> None:
+        """Begin a call."""
+        self._began = time.monotonic()
+        with suppress(OSError):  # the process has ended: the result says so
+            self._connection.send(argument)
+
+    def result(self) -> R:
+        """Wait for what the call returns.
+
+        Raises
+        ------
+        EOFError
+            If the call raised an exception, or the process failed or hangs.
+        """
+        try:
+            if not self._connection.poll(TIMEOUT + 10.0 * (time.monotonic() - self._began)):
+                raise EOFError
+            found: R = self._connection.recv()
+        except OSError as error:
+            raise EOFError from error
+        return found
+
+    def end(self) -> None:
+        """End the process."""
+        self._child.kill()
+        self._child.join()
+        self._connection.close()
+
+
+def _answer(function: Callable[[S], R], connection: Connection) -> None:
+    """Answer calls until one fails."""
+    while True:
+        connection.send(function(connection.recv()))
+
+
 def _has_second_core() -> bool:
     """Return True where a core is free; threads of operations would share it, and do not survive a fork."""
     import torch
@@ -139,27 +196,27 @@ def _may_fork() -> bool:
     return can and not cuda and not multiprocessing.current_process().daemon
 
 
-def _fork(part: Callable[[], object]) -> tuple[BaseProcess, Connection] | None:
-    """Start a process for a function, and return it with the pipe of its result; None where none can be started."""
+def _fork(serve: Callable[[Connection], None]) -> tuple[BaseProcess, Connection] | None:
+    """Start a process for a function of a pipe, and return it with this end; None where none can be started."""
     context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_send_result, args=(part, receiver, sender), daemon=True)
+    here, there = context.Pipe()
+    child = context.Process(target=_serve, args=(serve, here, there), daemon=True)
     try:
         child.start()
     except OSError:
-        receiver.close()
+        here.close()
         return None
     finally:
-        sender.close()
-    return child, receiver
+        there.close()
+    return child, here
 
 
-def _send_result(part: Callable[[], object], receiver: Connection, sender: Connection) -> None:
-    """Run a function and send its result in a list; send nothing where it fails."""
-    receiver.close()  # the parent's
+def _serve(serve: Callable[[Connection], None], parents: Connection, own: Connection) -> None:
+    """Run a function in the forked process; where it fails, the pipe closes."""
+    parents.close()
     begin_as_worker()
     with suppress(Exception):  # the parent calls it again, and reports the failure
-        sender.send([part()])
+        serve(own)
 
 
 def begin_as_worker() -> None:

@@ -117,7 +117,7 @@ def measure_case(case: Case) -> dict[str, float]:
 
         module.predicted_returns = timed
         phase = online_phase(config, folder, keys)
-        found["online"], found["step"] = update_seconds(phase._update), update_seconds(phase._step)
+        found["online"], found["step"] = update_seconds(phase._update), update_seconds(phase.work.step)
     unit = 2**20 if sys.platform == "darwin" else 2**10
     found["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
     return found

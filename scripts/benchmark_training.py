@@ -47,10 +47,10 @@ PARTS: dict[str, tuple[str, str]] = {
     "online phase, the rest": ("finflow.training.trainer", "finetune"),
     "pretraining for the evidence": ("finflow.training.out_of_fold.pretraining", "_learn"),
     "predictions of mirrored bars": ("finflow.training.phases.finetune", "with_mirrors"),
-    "steps of portfolios": ("finflow.training.phases.finetune", "step_portfolios"),
-    "online updates": ("finflow.training.phases.finetune", "update_group"),
+    "steps of portfolios": ("finflow.training.phases.learner_work", "step_portfolios"),
+    "online updates": ("finflow.training.phases.learner_work", "update_group"),
     "backtests in the blocks": ("finflow.training.out_of_fold.evidence", "backtest_blends"),
-    "exact returns": ("finflow.training.phases.finetune", "measure_returns"),
+    "exact returns": ("finflow.training.phases.finetune", "critics_facts"),
     "evaluation and report": ("finflow.training.trainer", "evaluate_agent"),
 }
 METHODS: dict[str, tuple[str, str, str]] = {

@@ -224,6 +224,8 @@ def _differentiable_factor(
     """As `_wealth_factor`, of torch's portfolios: solved without gradient, which the root itself then has."""
     import torch  # slow to load, and not needed for NumPy's portfolios
 
+    from finflow.ledger.proportional_root import differentiable_root
+
     held, wanted = before[..., :-1], target[..., :-1]
     start, end, account = before.detach(), target.detach(), wealth.detach()
     on_processor = before.device.type == "cpu" and is_compiled(start.numpy())
@@ -234,7 +236,12 @@ def _differentiable_factor(
         factor, last = xp.asarray(result[2]), xp.asarray(result[3])
     else:
         factor, last, solved = _wealth_factor(start, end, costs, account, market)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (before, target, wealth)):
+    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in (before, target, wealth)):
+        return factor, last, solved
+    if proportional is not None:
+        rate = torch.as_tensor(proportional[0].sum() * proportional[1])
+        factor = differentiable_root(held, wanted, factor, rate)
+    else:
         # Implicit function theorem at the root: d mu = - d cost / (1 + cost'(mu)), with d cost at constant mu. That is
         # one Newton step from the root, which changes its value by no more than rounding.
         point = factor.detach().requires_grad_(True)

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.config import Config
 from finflow.errors import FinflowError
 from finflow.training.logs.run_log import EVENTS
@@ -133,10 +132,9 @@ FAULTS = (
 def injected(fault: Fault | None, at: int = FAULT_AT) -> Iterator[list[int]]:
     """Have a fault happen to the trainings in this block; yields the updates, over both phases, that it happened at."""
     usual_update = online._OnlinePhase._update
-    usual_group, usual_draw = group_update.update_group, group_update.draw
+    usual_draw = group_update.draw
     calls, strikes = 0, False
     struck: list[int] = []
-    ready: list[Drawn] = []
 
     def update(phase: online._OnlinePhase) -> dict[str, Tensor]:
         nonlocal calls, strikes
@@ -146,18 +144,14 @@ def injected(fault: Fault | None, at: int = FAULT_AT) -> Iterator[list[int]]:
             struck.append(phase.run.state.counters.update)
         return usual_update(phase)
 
-    def update_group(material: Material, learners: Mapping[int, Learner], point: UpdatePoint, *rest: Any) -> Any:
-        if fault is not None and strikes and 0 in learners:  # before its parts, which read the agent side by side
-            drawn = usual_draw(material, 0, learners[0], point)
-            ready.append(drawn._replace(batch=fault.strike(learners[0].agent, drawn.batch)))
-        return usual_group(material, learners, point, *rest)
-
-    def draw(material: Material, number: int, learner: Learner, point: UpdatePoint) -> Drawn:
-        return ready.pop() if ready and number == 0 else usual_draw(material, number, learner, point)
+    def draw(material: Material, number: int, learner: Learner, *rest: Any) -> Drawn:
+        drawn = usual_draw(material, number, learner, *rest)
+        if fault is None or not strikes or number != 0:
+            return drawn
+        return drawn._replace(batch=fault.strike(learner.agent, drawn.batch))
 
     with (
         patch.object(online._OnlinePhase, "_update", update),
-        patch.object(online, "update_group", update_group),
         patch.object(group_update, "draw", draw),
     ):
         yield struck

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.learning import LEVEL_RATE
+from finflow.agent.learners.sac_critics import OWN, Expansion, expanded
 from finflow.agent.learners.soft_actor_critic import UpdatePoint, ascent
-from finflow.agent.losses.losses import critic_loss, critic_target, truncated_spread
+from finflow.agent.losses.losses import CriticTarget, critic_loss, critic_target, truncated_spread
 from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.agent.networks.logistic_normal import log_ratio_entropy
 from finflow.config import AnchorConfig
@@ -28,7 +30,7 @@ def test_the_actor_ascends_rewards_entropies_and_the_value_at_the_end(horizon: i
     rewards, end = rng.normal(size=(horizon, 4)), rng.normal(size=4)
     log_density = rng.normal(size=(horizon + 1, 4))
     earned, ahead = ascent(
-        *(torch.from_numpy(array) for array in (rewards, log_density, end)), torch.tensor(0.3).double(), 0.9, 0.5
+        *(torch.from_numpy(array) for array in (rewards, log_density, end)), torch.tensor(0.3).double(), 0.9
     )
     expected = np.zeros(4)
     for step in range(horizon):
@@ -36,7 +38,45 @@ def test_the_actor_ascends_rewards_entropies_and_the_value_at_the_end(horizon: i
     expected -= 0.3 * 0.9**horizon * log_density[horizon]
     # double precision; a coefficient that is written in single precision has an error of 1e-8
     np.testing.assert_allclose(earned, expected, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(ahead, 0.5 * 0.9**horizon * end, rtol=1e-12)
+    np.testing.assert_allclose(ahead, 0.9**horizon * end, rtol=1e-12)
+
+
+def test_what_lies_further_ahead_moves_all_targets_of_a_state_alike() -> None:
+    """That of the policy's own action becomes what was found; differences stay; others are left alone."""
+    rng = np.random.default_rng(4)
+    mean, samples = (torch.from_numpy(rng.normal(size=size)) for size in ((5, 4), (2, 5, 4, 3)))
+    value, spread, references = (torch.from_numpy(rng.normal(size=size)) for size in (3, (2, 3, 3), 3))
+    found = expanded(CriticTarget(mean, samples), Expansion(value, spread, references, 0.25))
+    torch.testing.assert_close(found.mean[:3, OWN], value)
+    torch.testing.assert_close(found.mean.diff(dim=1), mean.diff(dim=1))
+    assert torch.equal(found.mean[3:], mean[3:])
+    whole = found.mean[:3] + references.unsqueeze(-1)
+    torch.testing.assert_close(found.samples[:, :3], whole.unsqueeze(-1) + spread.unsqueeze(2))
+    assert torch.equal(found.samples[:, 3:], samples[:, 3:])
+    assert found.weights is not None
+    assert found.weights.tolist() == [0.25, 0.25, 0.25, 1.0, 1.0]
+    more = expanded(CriticTarget(mean[:2], samples[:, :2]), Expansion(value, spread, None, 0.25))
+    torch.testing.assert_close(more.mean[:, OWN], value[:2])  # of the states that there are
+
+
+def test_the_level_of_all_values_follows_their_mean_error(make_batch: MakeBatch, shape: NetworkShape) -> None:
+    """A fifth of it at the beginning, nothing at the end of the schedule; no weight is moved."""
+    agent, batch = make_agent(shape), make_batch()
+    portfolios = batch.actions.unsqueeze(1)
+
+    def values() -> list[Tensor]:
+        states = batch.states
+        parts = [one.value(one.encode(states), states, portfolios) for one in (agent.critic, agent.target_critic)]
+        return [part.detach() for one in parts for part in (one.mean, one.quantiles)]
+
+    before, weights = values(), [p.detach().clone() for p in agent.critic.parameters()]
+    agent.move_level(torch.tensor(3.0), UpdatePoint(0, 10))
+    for old, new in zip(before, values(), strict=True):
+        torch.testing.assert_close(new - old, torch.full_like(old, LEVEL_RATE * 3.0))
+    assert all(torch.equal(a, b) for a, b in zip(weights, agent.critic.parameters(), strict=True))
+    level = float(agent.critic.level)
+    agent.move_level(torch.tensor(3.0), UpdatePoint(10, 10))
+    assert float(agent.critic.level) == level
 
 
 def test_progress_is_the_share_of_the_updates_done() -> None:

@@ -106,7 +106,7 @@ def test_learners_see_the_assets_of_an_episode_and_no_others(whole: FinFlowTrain
     pool = CoveragePool(0, market.n_weights, CPU)
     whole_table = torch.ones(len(process.growth), dtype=torch.bool)
     material = Material(rollouts, [offline], [whole_table], pool, run.config)
-    batch = draw(material, 0, learners.everyone[0], UpdatePoint(1, 2)).batch
+    batch = draw(material, 0, learners.everyone[0], UpdatePoint(1, 2), actor=True).batch
     assert batch.choices is not None
     torch.testing.assert_close(batch.choices.actions.sum(dim=-1), torch.ones(batch.choices.rewards.shape))
     assert batch.both.assets.shape[1:] == (3, process.asset_features.shape[2])

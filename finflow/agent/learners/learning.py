@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
@@ -26,6 +27,8 @@ from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.precision import autocast_update
 from finflow.config import BCellConfig
 from finflow.cores import run_both
+
+LEVEL_RATE = 0.2  # share of the values' mean error over several decisions that an update takes away
 
 
 class LearningAgent(ActingAgent):
@@ -145,6 +148,17 @@ class LearningAgent(ActingAgent):
         norm = step(self.critic_optimiser, self.config.gradient_norm)
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return {"critic_gradient": norm}
+
+    @torch.no_grad()
+    def move_level(self, error: Tensor, point: UpdatePoint) -> None:
+        """Move all values by a share of their mean error, (), over several decisions (Naik et al. 2024).
+
+        Most of a value over a hundred decisions is the same in all states, and learned by weights for hundreds of
+        updates.
+        """
+        rate = LEVEL_RATE if self.config.online_schedule == "constant" else cosine(LEVEL_RATE, point.progress)
+        for critic in (self.critic, self.target_critic):
+            critic.level.add_(rate * error)
 
     def logged(self, coefficients: Coefficients) -> Metrics:
         """Coefficients for the log."""

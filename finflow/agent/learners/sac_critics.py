@@ -2,12 +2,16 @@
 
 A state has the logged action, as published, or several whose rewards and next portfolios the ledger gives (`Choices`).
 Errors that the actions of a state share are weighed in units of rewards; differences, which are what the actor follows,
-in ``sigma_A``.
+in ``sigma_A``. Where the actor has looked ahead from a state, all its targets are moved by what that says of the level
+of its value (`Expansion`): a target one decision ahead carries a value over a hundred decisions in so many updates of
+the target critics.
 
 References
 ----------
 Kuznetsov et al. (2020), Truncated Quantile Critics.
 Kumar et al. (2020), Conservative Q-Learning. Nakamoto et al. (2023), Cal-QL.
+Feinberg et al. (2018), Model-Based Value Estimation: targets by the exact decisions of a policy.
+Naik et al. (2024), Reward Centering: the level of values by the mean reward.
 Mao et al. (2019), Variance Reduction for Reinforcement Learning in Input-Driven Environments: what all actions in a
 state have in common is no part of an advantage.
 """
@@ -19,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch, repeat_groups
+from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.learners.soft_actor_critic import (
     Coefficients,
     Metrics,
@@ -35,6 +39,7 @@ from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
 from finflow.config import BCellConfig
 
+OWN = 2  # place of the policy's own among a state's actions
 WITH_QUANTILES = 3  # actions of each state whose distribution is learned: the logged one, holding, the policy's own
 CQL_UNIT = 0.01  # of the penalty's weight, where both errors and values are in sigma_A
 
@@ -69,12 +74,44 @@ class Draws(NamedTuple):
         return cls(standard_normal(own, noise, batch.actions), standard_normal(after, noise, batch.actions), dropout)
 
 
+class Expansion(NamedTuple):
+    """Values of the first states of a batch by the actor's exact decisions.
+
+    Attributes
+    ----------
+    value : Tensor, (n,)
+        Discounted rewards of the policy's decisions, and the target critics' value of where they end.
+    spread : Tensor, (E, n, n_quantiles)
+        Of the value at the end, discounted.
+    references : Tensor, (n,), or None
+        Discounted sum of the references of the rewards, where the spread is of the whole.
+    weight : float
+        Of the squared errors that the actions of a state share: errors count per decision.
+    """
+
+    value: Tensor
+    spread: Tensor
+    references: Tensor | None
+    weight: float
+
+
 class CriticLosses(NamedTuple):
-    """Loss of the critics, (), that of a tuned weight of the penalty, () or None, and figures for the log."""
+    """Losses of an update.
+
+    Attributes
+    ----------
+    loss : Tensor, ()
+    cql_weight : Tensor, (), or None
+        Of a tuned weight of the penalty.
+    metrics : dict of Tensor, ()
+    level_error : Tensor, (), or None
+        Mean error of the values where the actor looked ahead.
+    """
 
     loss: Tensor
     cql_weight: Tensor | None
     metrics: Metrics
+    level_error: Tensor | None = None
 
 
 def is_conservative(config: BCellConfig, coverage: CoverageProposals | None) -> bool:
@@ -90,21 +127,27 @@ def critics_losses(
     coefficients: Coefficients,
     point: UpdatePoint,
     encoding: Encoding | None = None,
+    own: LogisticNormal | None = None,
+    expansion: Expansion | None = None,
 ) -> CriticLosses:
     """Loss of the critics on a batch: temporal differences of its actions, and the conservative penalty.
 
-    ``encoding`` is that of the states, where it is known.
+    ``encoding`` is that of the states, and ``own`` the policy's distribution in them, where they are known.
     """
     config, states, outcomes = agent.config, batch.states, batch.outcomes
     count = outcomes.rewards.shape[1]
     following = action_distribution(agent.policy, outcomes.next_states)
     next_actions, next_density = following.sample(draws.following)
+    looked = 0
     bonus = _bonus(agent, batch, following, next_actions[:, 0], draws, coefficients)
     target = _target(agent, batch, next_actions[:, :1], bonus, point)
+    if expansion is not None and bonus is None:
+        target, looked = expanded(target, expansion), len(expansion.value)
     encoding = agent.critic.encode(states) if encoding is None else encoding
     portfolios, proposals = outcomes.actions, None
     if coverage is not None and is_conservative(config, coverage):
-        now, density = action_distribution(agent.policy, states).sample(draws.own)
+        own = action_distribution(agent.policy, states) if own is None else own
+        now, density = own.sample(draws.own)
         others = (now, next_actions[:, 1:]) if batch.choices is None else (now,)
         densities = (density, _density_here(batch, next_density[:, 1:])) if batch.choices is None else (density,)
         proposals = coverage.joined(others, densities)
@@ -123,7 +166,8 @@ def critics_losses(
         )
         loss, cql_weight = loss + penalty.loss, penalty.weight_loss
         metrics |= penalty.metrics
-    return CriticLosses(loss, cql_weight, metrics)
+    level_error = (target.mean - values.mean[..., :count].detach())[:, :looked].mean() if looked else None
+    return CriticLosses(loss, cql_weight, metrics, level_error)
 
 
 def _bonus(
@@ -152,18 +196,46 @@ def _target(
     agent: SacNetworks, batch: Batch, next_actions: Tensor, bonus: Tensor | None, point: UpdatePoint
 ) -> CriticTarget:
     """``r + gamma (1 - d) min_e m_e`` of the target critics at the next decision, for every action."""
-    config, outcomes, critic = agent.config, batch.outcomes, agent.target_critic
-    states, shape = outcomes.next_states, outcomes.rewards.shape
-    distributional = config.n_quantiles > 1
-    ahead = critic.value(critic.encode(states), states, next_actions, int(distributional))
-    spread = ahead.spread[:, :, 0] if distributional else ahead.mean.new_zeros(*ahead.mean.shape[:2], 1)
-    dropped = min(config.dropped_quantiles, config.n_quantiles - 1)
-    value = pessimistic_value(ahead.mean[..., 0], spread, dropped, point.progress, shape[1]).view(shape)
-    value = value if bonus is None else value + bonus.view(shape)
+    config, outcomes = agent.config, batch.outcomes
+    shape = outcomes.rewards.shape
+    value, spread = target_value(agent, outcomes.next_states, next_actions, point, shape[1])
+    value = value.view(shape) if bonus is None else (value + bonus).view(shape)
     mean = bellman_target(outcomes.rewards, outcomes.terminated, value, config.gamma)
     discount = config.gamma * (1.0 - outcomes.terminated).unsqueeze(-1)
     whole = mean if batch.references is None else mean + batch.references.unsqueeze(-1)
     return CriticTarget(mean, whole.unsqueeze(-1) + discount * spread.view(len(spread), *shape, -1))
+
+
+@torch.no_grad()
+def target_value(
+    agent: SacNetworks, states: States, actions: Tensor, point: UpdatePoint, choices: int = 1
+) -> tuple[Tensor, Tensor]:
+    """``min_e m_e`` of the target critics, (B,), and their spread, (E, B, n), for one action (B, 1, K) a state.
+
+    ``choices`` consecutive ones are of one state.
+    """
+    config, critic = agent.config, agent.target_critic
+    distributional = config.n_quantiles > 1
+    ahead = critic.value(critic.encode(states), states, actions, int(distributional))
+    spread = ahead.spread[:, :, 0] if distributional else ahead.mean.new_zeros(*ahead.mean.shape[:2], 1)
+    dropped = min(config.dropped_quantiles, config.n_quantiles - 1)
+    return pessimistic_value(ahead.mean[..., 0], spread, dropped, point.progress, choices), spread
+
+
+def expanded(target: CriticTarget, expansion: Expansion) -> CriticTarget:
+    """Targets (B, P) of which those of the first states are moved to what was found by looking ahead.
+
+    All actions of a state by the same, which is the difference for the policy's own: what is later is nearly the same
+    after each of them, and their differences stay those of one exact decision.
+    """
+    count = min(len(expansion.value), len(target.mean))
+    moved = target.mean[:count] + (expansion.value[:count] - target.mean[:count, OWN]).unsqueeze(-1)
+    whole = moved if expansion.references is None else moved + expansion.references[:count].unsqueeze(-1)
+    samples = whole.unsqueeze(-1) + expansion.spread[:, :count].unsqueeze(2)
+    weights = torch.ones(len(target.mean), device=moved.device)
+    weights[:count] = expansion.weight
+    means, of_all = torch.cat([moved, target.mean[count:]]), torch.cat([samples, target.samples[:, count:]], dim=1)
+    return CriticTarget(means, of_all, weights)
 
 
 def _density_here(batch: Batch, log_density: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 The actor maximises, over ``H = bcell.expansion`` exact decisions and the critics' value of where they end,
 
-    ``E [ sum_{h<H} gamma^h (r_h + alpha entropy_h) + gamma^H (w min_e Q_e(s_H, a_H) + alpha entropy_H) ]``,
+    ``E [ sum_{h<H} gamma^h (r_h + alpha entropy_h) + gamma^H (min_e Q_e(s_H, a_H) + alpha entropy_H) ]``,
 
 with ``a_H`` drawn from the policy. With ``H = 0`` it is the published soft actor-critic.
 
@@ -116,7 +116,7 @@ class Coefficients(NamedTuple):
 
 
 def ascent(
-    rewards: Tensor, log_density: Tensor, end: Tensor, effective_alpha: Tensor, gamma: float, end_weight: float
+    rewards: Tensor, log_density: Tensor, end: Tensor, effective_alpha: Tensor, gamma: float
 ) -> tuple[Tensor, Tensor]:
     """Two parts of the actor's objective, each (batch,): rewards with entropies, and the value at the end.
 
@@ -129,13 +129,12 @@ def ascent(
     end : Tensor, (batch,)
         Value of the decision at the end.
     effective_alpha : Tensor, ()
-    gamma, end_weight : float
-        ``w``.
+    gamma : float
     """
     powers = gamma ** torch.arange(len(log_density), device=end.device, dtype=end.dtype)
     earned = (powers[:-1].unsqueeze(-1) * rewards).sum(dim=0)
     entropy = -(powers.unsqueeze(-1) * log_density).sum(dim=0)
-    return earned + effective_alpha * entropy, end_weight * powers[-1] * end
+    return earned + effective_alpha * entropy, powers[-1] * end
 
 
 class PolicyLosses(NamedTuple):
@@ -177,7 +176,7 @@ def policy_losses(
     end = minimum_value(agent.critic, encoding.detach(), states, actions[:, 0], config)
     density = log_density[:, 0] / coefficients.dimensions
     none = density.new_zeros(0, len(density))
-    earned, ahead = ascent(none, density.unsqueeze(0), end, coefficients.effective_alpha, config.gamma, 1.0)
+    earned, ahead = ascent(none, density.unsqueeze(0), end, coefficients.effective_alpha, config.gamma)
     loss = -(earned + ahead).mean()
     penalty, metrics = held_back(agent, decision, batch, point)
     of_temperature = temperature(agent, decision.distribution.entropy_density(drawn), coefficients)

@@ -60,6 +60,11 @@ def calibration(critics: Tensor, exact: Tensor) -> Calibration:
     return Calibration(product / size, product / (size * exact.square().mean().clamp(min=1e-12)).sqrt())
 
 
+def _weighted(errors: Tensor, weights: Tensor | None) -> Tensor:
+    """Errors (E, B, 1) times the weights of states."""
+    return errors if weights is None else errors * weights.unsqueeze(-1)
+
+
 def choice_loss(values: Valuation, target: CriticTarget, advantage_scale: float) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss of critics against the targets of the actions of each state.
 
@@ -78,7 +83,7 @@ def choice_loss(values: Valuation, target: CriticTarget, advantage_scale: float)
     """
     error = values.mean - target.mean
     shared = error.mean(dim=-1, keepdim=True)
-    q_loss = shared.square().mean(dim=(1, 2)).sum()
+    q_loss = _weighted(shared.square(), target.weights).mean(dim=(1, 2)).sum()
     metrics = {"q_loss": q_loss, "q": values.mean.mean(), "q_largest": values.mean.abs().max()}
     loss, known = q_loss, values.quantiles.shape[2]
     if error.shape[-1] > 1:

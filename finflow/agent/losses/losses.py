@@ -137,10 +137,13 @@ class CriticTarget(NamedTuple):
         Of every m.
     samples : Tensor, (E, B, n)
         Of the distribution that each q learns.
+    weights : Tensor, (B,), or None
+        Of what the actions of a state share; 1 where there are none.
     """
 
     mean: Tensor
     samples: Tensor
+    weights: Tensor | None = None
 
 
 def critic_target(batch: Batch, next_value: Tensor, next_spread: Tensor, gamma: float) -> CriticTarget:

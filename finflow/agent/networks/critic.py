@@ -80,7 +80,14 @@ class CriticEnsemble(nn.Module):
     dropout_rate : float
     twice : bool
         Recompute hidden layers in the backward pass, in place of keeping them.
+
+    Attributes
+    ----------
+    level : Tensor, ()
+        Added to all values; it is not learned by gradients.
     """
+
+    level: Tensor
 
     def __init__(
         self,
@@ -99,6 +106,7 @@ class CriticEnsemble(nn.Module):
         self.head = PortfolioHead(n_critics, shape.hidden, generator, dropout_rate)
         self.mean = EnsembleReadout(n_critics, portfolio_width(shape.hidden), generator, scale=0.1)
         self.quantiles = EnsembleLinear(n_critics, portfolio_width(shape.hidden), n_quantiles, generator, scale=0.1)
+        self.register_buffer("level", torch.zeros(()))
 
     def encode(self, states: States) -> Encoding:
         """Encode states once, to value many portfolios in them."""
@@ -126,7 +134,7 @@ class CriticEnsemble(nn.Module):
         hidden = read(encoding, states, portfolios, noise)
         ensemble, batch = hidden.shape[:2]
         if with_quantiles == 0:
-            mean = self.mean(hidden)
+            mean = self.mean(hidden) + self.level
             return Valuation(mean, mean.new_zeros(ensemble, batch, 0, 0))
         first = hidden
         if with_quantiles < hidden.shape[2]:
@@ -137,7 +145,8 @@ class CriticEnsemble(nn.Module):
             mean = self.mean(hidden)
         with full_precision(hidden):
             quantiles = self.quantiles(at_least_single(first).flatten(1, 2))
-        return Valuation(mean, quantiles.view(ensemble, batch, with_quantiles, -1))
+        quantiles = quantiles.view(ensemble, batch, with_quantiles, -1)
+        return Valuation(mean + self.level, quantiles + self.level)
 
     def _read(self, encoding: Encoding, states: States, portfolios: Tensor, noise: Generator | None) -> Tensor:
         """Last hidden layer for portfolios (batch, P, K), (E, batch, P, d)."""

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import Batch, Choices, States
-from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.learners.soft_actor_critic import action_distribution
+from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.env.coverage import draw_coverage
-from finflow.env.portfolio_state import Step
+from finflow.env.portfolio_state import PortfolioState, Step
 from finflow.training.data.replay import make_batch
 from finflow.training.data.rollouts import RolloutMarket, repeated
 from finflow.training.off_policy.learners import Learner
@@ -24,21 +25,22 @@ ACTIONS = 8  # of each state: the logged one, holding, the policy's own, and mov
 
 @torch.no_grad()
 def compared_actions(
-    policy: ExpertPolicy, states: States, count: int, rng: np.random.Generator, size: float | None = None
+    own: Tensor | None, states: States, count: int, rng: np.random.Generator, size: float | None = None
 ) -> Tensor:
     """Actions to compare in each state, (batch, count, n): hold, the policy's own, and moves toward any portfolio.
 
     Parameters
     ----------
-    policy : ExpertPolicy
+    own : Tensor, (batch, n), or None
+        The policy's own, where it is among them.
     states : States
     count : int
     rng : Generator
     size : float, optional
-        Share of the way that every move goes, the policy's own left out; drawn from 0..1 for each when left out.
+        Share of the way that every move goes; drawn from 0..1 for each when left out.
     """
     held = states.weights
-    named = [held] if size is not None else [held, policy(states).distribution.centre()]
+    named = [held] if own is None else [held, own]
     (batch, width), moves = held.shape, count - len(named)
     drawn, _ = draw_coverage(rng, batch * moves, width)
     toward = torch.as_tensor(drawn, dtype=torch.float32, device=held.device).view(batch, moves, width)
@@ -58,9 +60,13 @@ def logged_batch(
 
 
 def counterfactual_batch(
-    market: RolloutMarket, rows: Mapping[str, Tensor], learner: Learner, observation_noise: float
-) -> Batch:
-    """Stored states, each with `ACTIONS` actions, the stored one first, and their exact outcomes.
+    market: RolloutMarket,
+    rows: Mapping[str, Tensor],
+    state: PortfolioState,
+    learner: Learner,
+    observation_noise: float,
+) -> tuple[Batch, LogisticNormal]:
+    """Stored states, each with `ACTIONS` actions, the stored one first, and exact outcomes; the policy's own decisions.
 
     Parameters
     ----------
@@ -68,22 +74,19 @@ def counterfactual_batch(
         With the learner's mirrored bars: rewards are means over both.
     rows : mapping of Tensor
         Stored transitions; their rewards are computed anew.
+    state : PortfolioState
+        Portfolios there.
     learner : Learner
     observation_noise : float
         Deviation of noise on the features.
     """
     portfolios, tensors = learner.portfolios, market.tensors
-    state = portfolios.resumed(rows)
     device = tensors.market.device
     observed = torch.as_tensor(market.process.observed_portfolio(state), dtype=torch.float32, device=device)
     batch = logged_batch(market, {**rows, "portfolio": observed}, learner, observation_noise)
-    actions = torch.cat(
-        [
-            batch.actions.unsqueeze(1),
-            compared_actions(learner.agent.policy, batch.states, ACTIONS - 1, portfolios.rng),
-        ],
-        dim=1,
-    )
+    own = action_distribution(learner.agent.policy, batch.states)
+    others = compared_actions(own.centre(), batch.states, ACTIONS - 1, portfolios.rng)
+    actions = torch.cat([batch.actions.unsqueeze(1), others], dim=1)
     many, universe = repeated(state, ACTIONS), _repeated_universe(rows)
     bars = rows["bar"].repeat_interleave(ACTIONS)
     targets = tensors.scatter_assets(actions.flatten(0, 1), universe).double().cpu().numpy()
@@ -96,7 +99,7 @@ def counterfactual_batch(
     following = batch.next_states._replace(portfolio=tensors.gather_assets(after, universe))
     ended = torch.as_tensor(step.terminated, device=device).float()
     shape = (len(observed), ACTIONS)
-    return batch._replace(choices=Choices(actions, rewards.view(shape), ended.view(shape), following))
+    return batch._replace(choices=Choices(actions, rewards.view(shape), ended.view(shape), following)), own
 
 
 def _repeated_universe(rows: Mapping[str, Tensor]) -> Tensor | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.soft_actor_critic import action_distribution
 from finflow.agent.losses.counterfactual import advantage_scale, advantages, calibration, discounted_return
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.agent.networks.policy import ExpertPolicy
@@ -127,7 +128,9 @@ def measure_returns(
         reached.append(state.bar)
         observed.append(market.process.observed_portfolio(state).float())
         universes += [] if drawn is None else [drawn.universe]
-        compared.append(compared_actions(policy, market.states(state), ACTIONS, rng, size))
+        states = market.states(state)
+        own = action_distribution(policy, states).centre() if moves is None else None
+        compared.append(compared_actions(own, states, ACTIONS, rng, size))
         returns.append(exact_returns(market, policy, state, compared[-1], horizon, config.bcell.gamma))
     universe = np.concatenate(universes) if universes else None
     return ExactReturns(np.concatenate(reached), torch.cat(observed), universe, torch.cat(compared), torch.cat(returns))

@@ -19,16 +19,16 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from finflow.agent.learners.sac_critics import Expansion, target_value
 from finflow.agent.learners.soft_actor_critic import Coefficients, UpdatePoint, ascent, minimum_value, temperature
+from finflow.agent.losses.counterfactual import discounted_return
 from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
-from finflow.config import Config
+from finflow.config import BCellConfig, Config
 from finflow.env.portfolio_state import PortfolioState, rows_of, universe_of
 from finflow.training.data.rollouts import PathwiseRollout, RolloutMarket, as_tensors, decide, joined_states
 from finflow.training.off_policy.learners import Learner
-
-END_WEIGHT = 0.5  # w, of the critics' value after exact decisions; 1 where there are none
 
 
 class Ahead(NamedTuple):
@@ -43,6 +43,8 @@ class Ahead(NamedTuple):
     metrics : dict of Tensor, ()
     constrained : Tensor, (), or None
         Mean of the reward that has a limit.
+    expansion : Expansion or None
+        For the critics, where there are decisions.
     """
 
     earned: Tensor
@@ -50,6 +52,7 @@ class Ahead(NamedTuple):
     temperature: Tensor
     metrics: dict[str, Tensor]
     constrained: Tensor | None
+    expansion: Expansion | None
 
 
 class Start(NamedTuple):
@@ -178,8 +181,7 @@ def _objective(
     density = ended.log_density[rows].unsqueeze(0)
     if rollout.log_density is not None:
         density = torch.cat([rollout.log_density[:, rows], density])
-    weight = END_WEIGHT if bcell.expansion else 1.0
-    parts = ascent(rollout.rewards[:, rows], density, value, coefficients.effective_alpha, bcell.gamma, weight)
+    parts = ascent(rollout.rewards[:, rows], density, value, coefficients.effective_alpha, bcell.gamma)
     unit = max(bcell.expansion, 1) * agent.advantage_scale
     own = learner.portfolios.mirrored
     shares = parts[0].new_tensor([1.0 - own, own] if learner.portfolios.mirror else [1.0])
@@ -189,10 +191,26 @@ def _objective(
         "actor_loss": -(earned + end).detach(),
         "entropy": -density.mean().detach(),
         "end_value": value.detach().mean(),
-        "end_weight": value.new_tensor(weight),
         "turnover": rollout.turnover[rows][:half].float().mean(),
     }
     constrained = None
     if rollout.constrained is not None:
         constrained = rollout.constrained[:, rows][:, :half].mean()
-    return Ahead(earned, end, temperature(agent, ended.entropy_density[rows], coefficients), metrics, constrained)
+    of_temperature = temperature(agent, ended.entropy_density[rows], coefficients)
+    expansion = None
+    if bcell.expansion > 0 and bcell.counterfactual:
+        ahead, spread = target_value(agent, states, ended.action[rows].detach().unsqueeze(1), point)
+        discount = bcell.gamma**bcell.expansion
+        value = discounted_return(rollout.rewards[:, rows].detach(), bcell.gamma) + discount * ahead
+        references = _references(market, bars[:half], None if drawn is None else drawn[:half], bcell)
+        mixed = shares @ value.view(len(shares), half)
+        expansion = Expansion(mixed, discount * spread[:, :half], references, bcell.expansion**-2)
+    return Ahead(earned, end, of_temperature, metrics, constrained, expansion)
+
+
+def _references(market: RolloutMarket, ends: Tensor, universe: Tensor | None, config: BCellConfig) -> Tensor | None:
+    """Discounted references of the decisions that end at bars (n,), (n,); None where spreads are without them."""
+    before = torch.arange(config.expansion, device=ends.device).unsqueeze(1) + ends - config.expansion
+    every = None if universe is None else universe.repeat(config.expansion)
+    references = market.units.references(before.flatten(), every)
+    return None if references is None else discounted_return(references.view(before.shape), config.gamma)

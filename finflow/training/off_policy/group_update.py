@@ -1,13 +1,11 @@
 """One update of learners side by side: critics by the outcomes of stored states, actors by exact decisions.
 
-Learners of a group are computed together whatever the number of cores. Their critics' gradients are computed beside
-their actors', on a second core where there is one: both are taken at the same parameters.
+Learners of a group are computed together whatever the number of cores. Both gradients are taken at the same parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,23 +14,22 @@ from torch import Tensor
 
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import compute_gradients, parameters_of
-from finflow.agent.learners.sac_critics import CriticLosses, Draws, critics_losses, is_conservative
+from finflow.agent.learners.sac_critics import CriticLosses, Draws, Expansion, critics_losses, is_conservative
 from finflow.agent.learners.soft_actor_critic import Coefficients, UpdatePoint, held_back
 from finflow.agent.losses.regularisers import CoverageProposals
+from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.agent.precision import no_denormals
 from finflow.config import Config
-from finflow.cores import run_both
 from finflow.env.portfolio_state import join_states, rows_of, universe_of
 from finflow.training.data.coverage_pool import CoveragePool
 from finflow.training.data.replay import Transitions, join_rows
 from finflow.training.data.rollouts import RolloutMarket, decide
-from finflow.training.off_policy.counterfactuals import counterfactual_batch, logged_batch
+from finflow.training.off_policy.counterfactuals import ACTIONS, counterfactual_batch, logged_batch
 from finflow.training.off_policy.exact_decisions import Ahead, Start, look_ahead
 from finflow.training.off_policy.learners import Learner
 
 Metrics = dict[str, Tensor]
-STATE_SHARE = 2  # a state with several actions counts as so many transitions of a batch
 
 
 class Material(NamedTuple):
@@ -58,33 +55,50 @@ class Material(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """States that one learner's critics learn from, with all random numbers."""
+    """States that one learner learns from, with all random numbers.
+
+    Attributes
+    ----------
+    batch : Batch
+        Of the critics.
+    own : LogisticNormal or None
+        The policy's decisions in its states, where they are known.
+    coverage : CoverageProposals
+    draws : Draws
+    start : Start or None
+        Portfolios that the actor looks ahead from, where it learns: the first states of the batch among them.
+    """
 
     batch: Batch
+    own: LogisticNormal | None
     coverage: CoverageProposals
     draws: Draws
+    start: Start | None
 
 
-def draw(material: Material, number: int, learner: Learner, point: UpdatePoint) -> Drawn:
-    """Draw the states that critics learn from: the behaviour's and the learner's own, their shares annealed."""
+def draw(material: Material, number: int, learner: Learner, point: UpdatePoint, actor: bool) -> Drawn:
+    """Draw states of the behaviour and of the learner's own, their shares annealed.
+
+    The actor decides as often as critics have transitions: it looks ahead from ``online_batch_size / H`` states.
+    """
     config, market = material.config, material.market
-    several = config.bcell.counterfactual
-    states = max(config.train.online_batch_size // (STATE_SHARE if several else 1), 2)
-    rows = _mixed(material, number, learner, states, point)
-    make = counterfactual_batch if config.bcell.counterfactual else logged_batch
-    batch = make(market, rows, learner, config.train.observation_noise)
-    coverage = material.coverage.draw(batch.states, config.bcell.cql_samples, learner.noise)
-    return Drawn(
-        batch, coverage, Draws.of(learner.agent, batch, learner.noise, is_conservative(config.bcell, coverage))
-    )
-
-
-def draw_start(material: Material, number: int, learner: Learner, point: UpdatePoint) -> Start:
-    """Draw the portfolios that the actor looks ahead from, likewise: as many decisions as critics have states."""
-    config = material.config
-    count = max(config.train.online_batch_size // max(config.bcell.expansion, 1), 1)
-    rows = _mixed(material, number, learner, count, point, material.may_start[number])
-    return Start.of(material.market, learner, learner.portfolios.resumed(rows), config)
+    bcell, size, noise = config.bcell, config.train.online_batch_size, config.train.observation_noise
+    count = max(size // (ACTIONS if bcell.counterfactual else 1), 2)  # each action is a transition
+    starts = max(size // max(bcell.expansion, 1), 1) if actor else 0
+    rows = _mixed(material, number, learner, starts, point, material.may_start[number]) if starts else {}
+    if count > starts:
+        others = _mixed(material, number, learner, count - starts, point)
+        rows = join_rows([rows, others]) if rows else others
+    state = learner.portfolios.resumed(rows)
+    start = Start.of(market, learner, rows_of(state, slice(starts)), config) if starts else None
+    rows, own = {name: column[:count] for name, column in rows.items()}, None
+    if bcell.counterfactual:
+        batch, own = counterfactual_batch(market, rows, rows_of(state, slice(count)), learner, noise)
+    else:
+        batch = logged_batch(market, rows, learner, noise)
+    coverage = material.coverage.draw(batch.states, bcell.cql_samples, learner.noise)
+    draws = Draws.of(learner.agent, batch, learner.noise, is_conservative(bcell, coverage))
+    return Drawn(batch, own, coverage, draws, start)
 
 
 def _mixed(
@@ -129,26 +143,18 @@ def update_group(
     """
     config, everyone = material.config, list(learners.values())
     device = material.market.tensors.market.device
-    held = [is_held_back(config, one) for one in everyone]
-    starts = [draw_start(material, number, one, point) for number, one in learners.items()] if actor else []
-
-    def drawn() -> list[Drawn]:
-        return [draw(material, number, one, point) for number, one in learners.items()]
-
-    first = drawn() if any(held) else None  # the actors' part reads the batches as well
-    with torch.autocast(device.type, torch.bfloat16, enabled=config.bcell.mixed_precision, cache_enabled=False):
-        critics = partial(_critics, everyone, drawn if first is None else lambda: first, point, accepts)
-        ahead = None
-        if actor:
-            actors = partial(_actors, material, everyone, starts, first, point, measured)
-            ahead, losses = run_both(actors, critics, device)
-        else:
-            losses = critics()
-    if losses is None:
+    drawn = [draw(material, number, one, point, actor) for number, one in learners.items()]
+    if not all(accepts(its.batch) for its in drawn):
         return [({}, None) for _ in everyone]
+    with torch.autocast(device.type, torch.bfloat16, enabled=config.bcell.mixed_precision, cache_enabled=False):
+        ahead = _actors(material, everyone, drawn, point, measured) if actor else None
+        expansions = [None] * len(drawn) if ahead is None else [own.expansion for own, _ in ahead]
+        losses = [_critics(*each, point) for each in zip(everyone, drawn, expansions, strict=True)]
     found: list[tuple[Metrics, Tensor | None]] = []
     for place, one in enumerate(everyone):
         of_critics, coefficients = losses[place]
+        if of_critics.level_error is not None:
+            one.agent.move_level(of_critics.level_error, point)
         metrics = of_critics.metrics | one.agent.step_critics(of_critics.cql_weight) | one.agent.logged(coefficients)
         limited = None
         if ahead is not None:
@@ -160,38 +166,33 @@ def update_group(
 
 
 def _critics(
-    learners: Sequence[Learner],
-    drawn: Callable[[], list[Drawn]],
-    point: UpdatePoint,
-    accepts: Callable[[Batch], bool],
-) -> list[tuple[CriticLosses, Coefficients]] | None:
-    """Gradients of the learners' critics; None where a batch is not accepted."""
-    found, material = [], drawn()
-    if not all(accepts(its.batch) for its in material):
-        return None
-    for one, its in zip(learners, material, strict=True):
-        coefficients = Coefficients.of(one.agent, its.batch.actions, its.batch.states, point)
-        losses = critics_losses(one.agent, its.batch, its.coverage, its.draws, coefficients, point)
-        compute_gradients(losses.loss, one.agent.critic_optimiser)
-        found.append((losses, coefficients))
-    return found
+    learner: Learner, its: Drawn, expansion: Expansion | None, point: UpdatePoint
+) -> tuple[CriticLosses, Coefficients]:
+    """Gradients of a learner's critics."""
+    coefficients = Coefficients.of(learner.agent, its.batch.actions, its.batch.states, point)
+    losses = critics_losses(
+        learner.agent, its.batch, its.coverage, its.draws, coefficients, point, None, its.own, expansion
+    )
+    compute_gradients(losses.loss, learner.agent.critic_optimiser)
+    return losses, coefficients
 
 
 def _actors(
     material: Material,
     learners: Sequence[Learner],
-    starts: Sequence[Start],
-    drawn: Sequence[Drawn] | None,
+    drawn: Sequence[Drawn],
     point: UpdatePoint,
     measured: bool,
 ) -> list[tuple[Ahead, Metrics]]:
     """Gradients of the learners' policies, and figures of their penalties."""
     config = material.config
+    starts = [its.start for its in drawn if its.start is not None]
     ahead = look_ahead(material.market, learners, starts, point, config)
     loss = -torch.stack([one.earned + one.end for one in ahead]).sum()
     figures: list[Metrics] = [{} for _ in learners]
-    for place, one in enumerate(learners if drawn is not None else ()):
-        its = (drawn or ())[place]
+    for place, (one, its) in enumerate(zip(learners, drawn, strict=True)):
+        if not is_held_back(config, one):
+            continue
         decision = one.agent.policy(its.batch.states, starts[place].dropout, least_pull=config.bcell.least_pull)
         penalty, figures[place] = held_back(one.agent, decision, its.batch, point)
         loss = loss + penalty / one.agent.advantage_scale

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
+from finflow.training.off_policy.far_learners import FarLearners
 from finflow.training.off_policy.portfolios import Portfolios
 from finflow.training.out_of_fold.blocks import training_blocks, training_segments
 from finflow.training.phase_names import ONLINE
@@ -72,6 +73,8 @@ class Learners:
     Attributes
     ----------
     everyone : list of Learner
+    elsewhere : FarLearners or None
+        The learners after the first group, which may be in another process during the online phase.
     """
 
     def __init__(self, config: Config, training_data: TrainingData, agent: BCell, device: torch.device) -> None:
@@ -97,6 +100,7 @@ class Learners:
             noise = Generator(device=device).manual_seed(seed * 1_000_003 + LEARNER_WEIGHTS + 20 + number)
             return Learner(own, portfolios, replay, noise)
 
+        self.elsewhere: FarLearners | None = None
         self.everyone = [learner(0, agent, training_segments(training_data))]
         for number, block in enumerate(blocks):
             weights = Generator().manual_seed(seed * 1_000_003 + LEARNER_WEIGHTS + number)
@@ -109,9 +113,14 @@ class Learners:
         return self.everyone[1:]
 
     @property
-    def groups(self) -> list[list[Learner]]:
-        """Learners whose decisions are computed together, in order."""
-        return [self.everyone[at : at + GROUP] for at in range(0, len(self.everyone), GROUP)]
+    def near(self) -> dict[int, Learner]:
+        """The first group, by their numbers: the delivered agent's learner is among them."""
+        return dict(list(enumerate(self.everyone))[:GROUP])
+
+    @property
+    def far(self) -> dict[int, Learner]:
+        """All others."""
+        return dict(list(enumerate(self.everyone))[GROUP:])
 
     @property
     def replays(self) -> list[Transitions]:
@@ -120,24 +129,12 @@ class Learners:
 
     def forget_after(self, written: Sequence[int]) -> int:
         """Drop the newest transitions of every replay, down to so many written; returns how many were dropped."""
+        self._bring_back()
         return sum(replay.forget_after(count) for replay, count in zip(self.replays, written, strict=True))
-
-    def rewinder(self) -> Callable[[], None]:
-        """Remember where portfolios and random numbers stand; returns a function that puts both back there."""
-        saved = [
-            (one, one.portfolios.state, one.portfolios.rng.bit_generator.state, one.noise.get_state())
-            for one in self.everyone
-        ]
-
-        def restore() -> None:
-            for one, state, generator, noise in saved:
-                one.portfolios.state, one.portfolios.rng.bit_generator.state = state, generator
-                one.noise.set_state(noise)
-
-        return restore
 
     def reseed(self, seed: int, purpose: int) -> None:
         """Other random numbers from here on."""
+        self._bring_back()
         for number, one in enumerate(self.everyone):
             words = np.random.SeedSequence([seed, purpose, PURPOSE, number])
             one.portfolios.rng = np.random.default_rng(words)
@@ -145,30 +142,67 @@ class Learners:
 
     def capture(self, with_replay: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All of it but the delivered agent; of replays on request no more than how much was written."""
-        tensors: dict[str, Tensor] = {}
-        facts = []
-        for number, one in enumerate(self.everyone):
-            parts, state = capture(_Saved(None if number == 0 else one.agent, one.portfolios, one.noise))
-            tensors |= {f"{number}/{name}": tensor for name, tensor in parts.items()}
-            facts.append({**state, "written": one.replay.written, "first": one.replay.first})
-            if with_replay:
-                kept = one.replay.occupied
-                columns = one.replay.columns.items()
-                tensors |= {f"{number}/replay/{name}": column[:kept].clone() for name, column in columns}
-        return tensors, {"learners": facts}
+        if self.elsewhere is not None:
+            self.elsewhere.fetch()
+        return capture_learners(dict(enumerate(self.everyone)), with_replay)
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Restore what `capture` returned; replays stay as they are where it left them out."""
+        self._bring_back()
         if len(state["learners"]) != len(self.everyone):
             raise ValueError("it has other blocks")
-        for number, (one, facts) in enumerate(zip(self.everyone, state["learners"], strict=True)):
-            own = without_prefix(tensors, f"{number}/")
-            rows = without_prefix(own, "replay/")
-            if rows:
-                one.replay.restore(rows, facts["written"], facts["first"], one.portfolios.process)
-            own = {name: tensor for name, tensor in own.items() if not name.startswith("replay/")}
-            saved = _Saved(None if number == 0 else one.agent, one.portfolios, one.noise)
-            restore(saved, own, {name: facts[name] for name in vars(saved)})
+        restore_learners(dict(enumerate(self.everyone)), tensors, state)
+
+    def _bring_back(self) -> None:
+        if self.elsewhere is not None:
+            self.elsewhere.bring_back()
+
+
+def capture_learners(learners: Mapping[int, Learner], with_replay: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """State of learners by their numbers, without the delivered agent, number 0."""
+    tensors: dict[str, Tensor] = {}
+    facts = []
+    for number, one in learners.items():
+        parts, state = capture(_Saved(None if number == 0 else one.agent, one.portfolios, one.noise))
+        tensors |= {f"{number}/{name}": tensor for name, tensor in parts.items()}
+        facts.append({**state, "written": one.replay.written, "first": one.replay.first})
+        if with_replay:
+            kept = one.replay.occupied
+            columns = one.replay.columns.items()
+            tensors |= {f"{number}/replay/{name}": column[:kept].clone() for name, column in columns}
+    return tensors, {"learners": facts}
+
+
+def restore_learners(learners: Mapping[int, Learner], tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Restore what `capture_learners` returned."""
+    for (number, one), facts in zip(learners.items(), state["learners"], strict=True):
+        own = without_prefix(tensors, f"{number}/")
+        rows = without_prefix(own, "replay/")
+        if rows:
+            one.replay.restore(rows, facts["written"], facts["first"], one.portfolios.process)
+        own = {name: tensor for name, tensor in own.items() if not name.startswith("replay/")}
+        saved = _Saved(None if number == 0 else one.agent, one.portfolios, one.noise)
+        restore(saved, own, {name: facts[name] for name in vars(saved)})
+
+
+def groups(learners: Mapping[int, Learner]) -> list[dict[int, Learner]]:
+    """Learners whose decisions are computed together, in order."""
+    numbered = list(learners.items())
+    return [dict(numbered[at : at + GROUP]) for at in range(0, len(numbered), GROUP)]
+
+
+def rewinder(learners: Iterable[Learner]) -> Callable[[], None]:
+    """Remember where portfolios and random numbers stand; returns a function that puts both back there."""
+    saved = [
+        (one, one.portfolios.state, one.portfolios.rng.bit_generator.state, one.noise.get_state()) for one in learners
+    ]
+
+    def put_back() -> None:
+        for one, state, generator, noise in saved:
+            one.portfolios.state, one.portfolios.rng.bit_generator.state = state, generator
+            one.noise.set_state(noise)
+
+    return put_back
 
 
 @dataclass

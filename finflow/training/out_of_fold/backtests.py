@@ -96,7 +96,7 @@ def backtest_blends(
     tensors: MarketTensors,
     volatility: tuple[int, float],
     constraint: RewardConstraint | None = None,
-) -> list[Tensor]:
+) -> list[NDArray[np.float64]]:
     """Rewards of every policy's blends with each reference, (references * confidences, decisions) of each policy.
 
     All accounts begin with the reference's portfolio; those of all policies are stepped together.
@@ -134,7 +134,7 @@ def backtest_blends(
         for number, own in zip(active, reward.reshape(len(active), count, 1), strict=True):
             rewards[number].append(own)
         state = step.state
-    return [torch.from_numpy(np.concatenate(one, axis=1)) for one in rewards]
+    return [np.concatenate(one, axis=1) for one in rewards]
 
 
 class _Accounts(NamedTuple):
@@ -239,20 +239,20 @@ def _repeated(reading: MarketReading, place: int, rows: int) -> MarketReading:
 
 
 def weigh_evidence(
-    rewards: list[Tensor], blocks: tuple[Block, ...], volatility: tuple[int, float], seed: int
+    rewards: list[NDArray[np.float64]], blocks: tuple[Block, ...], volatility: tuple[int, float], seed: int
 ) -> Evidence:
     """Choose reference, look and blend.
 
     Parameters
     ----------
-    rewards : list of Tensor, (references * confidences, bars)
+    rewards : list of array, (references * confidences, bars)
         Of each look, over all blocks.
     blocks : tuple of Block
     volatility : tuple of int and float
     seed : int
         Of the bootstrap.
     """
-    played = np.stack([one.numpy().reshape(len(one) // len(CONFIDENCES), len(CONFIDENCES), -1) for one in rewards])
+    played = np.stack([one.reshape(len(one) // len(CONFIDENCES), len(CONFIDENCES), -1) for one in rewards])
     number = np.repeat(np.arange(len(blocks)), [len(block.held_out) for block in blocks])
     own = int(np.argmax(least_gain(played[0, :, 0], number)))
     reference = played[0, own, 0]

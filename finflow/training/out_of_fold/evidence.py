@@ -7,15 +7,17 @@ The evidence chooses the stage, and the blend with a reference that the agent de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import load_like
 from finflow.config import Config
+from finflow.cores import forked
 from finflow.guard.state_capture import without_prefix
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData
@@ -71,8 +73,12 @@ class OutOfFold:
         policy = bcell.policy if bcell.average is None else bcell.average.policy
         volatility, count = training_data.log_volatility, len(self.blocks)
         policies = [one for look in self.looks for one in self._policies(policy, look)]
-        rewards = backtest_blends(policies, market.process, market.tensors, volatility, market.units.constraint)
-        looks = [torch.cat(rewards[at : at + count], dim=1) for at in range(0, len(rewards), count)]
+        facts = (market.process, market.tensors, volatility, market.units.constraint)
+        half = len(self.looks) // 2 * count  # two parts on one core, too
+        with forked(partial(backtest_blends, policies[half:], *facts)) as later:
+            rewards = backtest_blends(policies[:half], *facts) if half else []
+        rewards += later()
+        looks = [np.concatenate(rewards[at : at + count], axis=1) for at in range(0, len(rewards), count)]
         evidence = weigh_evidence(looks, self.blocks, volatility, seed)
         chosen, *of_blocks = self.looks[evidence.look]
         policy.load_state_dict(chosen)

@@ -8,12 +8,9 @@ blend with a reference, that the agent decides by.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.learners.soft_actor_critic import UpdatePoint
@@ -21,22 +18,26 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.coverage_pool import CoveragePool
-from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.judging.generalisation_measure import mean_kl
-from finflow.training.off_policy.counterfactuals import exact_bounds
 from finflow.training.off_policy.critic_quality import (
     FOLLOWED,
     SETTLED,
     critics_facts,
     measure_decision_scale,
 )
-from finflow.training.off_policy.group_update import Material, step_portfolios, update_group
-from finflow.training.off_policy.learners import GROUP, Learner, online_updates, vector_steps, with_mirrors
+from finflow.training.off_policy.far_learners import Work
+from finflow.training.off_policy.group_update import Material
+from finflow.training.off_policy.learners import (
+    online_updates,
+    vector_steps,
+    with_mirrors,
+)
 from finflow.training.out_of_fold.pretraining import pretrain_blocks
 from finflow.training.phase_names import ONLINE
 from finflow.training.phases.guard_snapshots import LearnerProbe
+from finflow.training.phases.learner_work import LEAST_MAXIMA, LearnersAtWork
 from finflow.training.phases.offline_store import offline_store
 from finflow.training.phases.pretrain import (
     behaviour_units,
@@ -44,10 +45,8 @@ from finflow.training.phases.pretrain import (
     probe_states,
     reward_units,
 )
-from finflow.training.phases.training_run import LOG_EVERY, TrainingRun, kept_on_failure, validate_and_save
+from finflow.training.phases.training_run import LOG_EVERY, TrainingRun, validate_and_save
 from finflow.training.phases.training_state import ended_early
-
-LEAST_MAXIMA = ("actor_loss", "policy_gradient", "critic_gradient", "q_largest")
 
 
 def stage_updates(total: int, looks: int) -> list[int]:
@@ -96,11 +95,10 @@ class _OnlinePhase:
         ]
         run.probe = probe_states(run, offline[0], tensors)
         run.guard.begin(LearnerProbe(self.bcell, self.bcell.policy, run.probe), dataset.reward_scale)
-        for one in self.learners.of_blocks:
-            run.guard.guard_also(one.optimisers)
         starts = [torch.from_numpy(one.portfolios.may_start).to(run.device) for one in self.learners.everyone]
         coverage = CoveragePool(config.train.seed, tensors.n_weights, run.device)
-        self.material = Material(with_mirrors(self.market, self.learners, config), offline, starts, coverage, config)
+        market = with_mirrors(self.market, self.learners, config)
+        self.work = LearnersAtWork(run, self.market, Material(market, offline, starts, coverage, config), self.learners)
         self.warmup, steps = (
             vector_steps(config, n) for n in (config.train.warmup_episodes, config.train.online_episodes)
         )
@@ -110,6 +108,12 @@ class _OnlinePhase:
 
     def run_to_end(self) -> dict[str, float]:
         """Run the phase from where it stands."""
+        try:
+            return self._run()
+        finally:
+            self.work.far.end()
+
+    def _run(self) -> dict[str, float]:
         run, counters = self.run, self.run.state.counters
         run.progress.start_phase(f"{ONLINE} (B-Cell)", self.total, done=counters.phase_update)
         if counters.vector_step == 0:
@@ -118,7 +122,7 @@ class _OnlinePhase:
         metrics: dict[str, Tensor] = {}
         while not self._is_over():
             if counters.vector_step < self.warmup or counters.phase_update == self._updates_due():
-                self._step()
+                self.work.step()
                 if counters.vector_step <= self.warmup:
                     run.stop_if_asked()
                     continue
@@ -136,6 +140,7 @@ class _OnlinePhase:
                     agent = self.bcell.deployed
                     result = validate_and_save(run, agent, metrics, episode, self._episodes(1), 1, False) or result
             run.stop_if_asked()
+        self.work.far.bring_back()
         if not self.evidence.judged:
             self.evidence.judged = True
             result = {name: float(value) for name, value in metrics.items()} | self._judge()
@@ -176,31 +181,9 @@ class _OnlinePhase:
 
     def _policies(self) -> list[ExpertPolicy]:
         """Policies of the agent and of the blocks, as they stand."""
+        self.work.far.fetch()
         own = self.bcell.policy if self.bcell.average is None else self.bcell.average.policy
         return [own, *(one.agent.policy for one in self.learners.of_blocks)]
-
-    def _step(self) -> None:
-        """Move all portfolios by a vector step, and store the transitions."""
-        restore = self.learners.rewinder()
-        with kept_on_failure(self.run, restore):
-            moved = [one for group in self.learners.groups for one in step_portfolios(self.market, group, self.config)]
-        for learner, rows in zip(self.learners.everyone, moved, strict=True):
-            self._store(learner, rows)
-        self.run.state.counters.vector_step += 1
-
-    def _store(self, learner: Learner, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Store the transitions (H, n_envs, ...) of a learner's vector step that can be learned from."""
-        flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items()}
-        calibration = exact_bounds(self.market, learner, rows, self.config.bcell.gamma).reshape(-1)
-        kept = flat.pop("alive").astype(np.bool_) & np.isfinite(flat["reward"])
-        own, guard = learner.agent is self.bcell, self.run.guard
-        learnable = guard.learnable(flat["reward"]) if own else guard.within_limit(flat["reward"])
-        if learnable is not None:
-            kept &= learnable
-        chosen = {name: part[kept] for name, part in flat.items()}
-        learner.replay.add(**chosen, family=np.full(int(kept.sum()), FAMILY), calibration=calibration[kept])
-        if own:
-            self.market.units.remember(chosen["reward"], chosen["bar"], chosen.get("universe"))
 
     def _update(self) -> dict[str, Tensor]:
         """Take one update of every learner; figures of the agent's, and the largest of the others'."""
@@ -211,29 +194,21 @@ class _OnlinePhase:
         annealed = run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None
         scheduled = run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None
         point = UpdatePoint(done, self.total, annealed, scheduled)
-        share = ramp_share(config, done)
         run.guard.expect_large_moves(config.bcell.expansion > 0, begins=done == 0)
-        found = []
-        numbered = list(enumerate(self.learners.everyone))
-        for at in range(0, len(numbered), GROUP):
-            group = dict(numbered[at : at + GROUP])
-            for one in group.values():
-                one.agent.set_learning_rates(point.progress, share)
-            measured = at == 0 and (done + 1) % LOG_EVERY == 0
-            learns = done >= train.critic_only_updates
-            found += update_group(self.material, group, point, learns, measured, run.guard.accepts)
+        learns, measured = done >= train.critic_only_updates, (done + 1) % LOG_EVERY == 0
+        work = Work(point, ramp_share(config, done), run.guard.memory.manager.share, learns, measured)
+        metrics, limited, others = self.work.update(work)
         self.bcell.update_average((done + 1) / self.total)
         run.state.entropy_schedule.step()
         run.state.target_entropy_schedule.step()
-        (metrics, limited), *others = found
         if not metrics:
             return {}
         metrics["mirrored_weight"] = metrics["alpha"].new_tensor(self.learners.everyone[0].portfolios.mirrored)
         if run.state.constraint is not None and limited is not None:
             run.state.constraint.update(float(limited))
-        for name in LEAST_MAXIMA if any(other for other, _ in others) else ():
+        for name in LEAST_MAXIMA if others else ():
             if name in metrics:
-                metrics[f"block_{name}"] = torch.stack([other[name] for other, _ in others if other]).max()
+                metrics[f"block_{name}"] = metrics[name].new_tensor([other[name] for other in others]).max()
                 # what is not finite anywhere shows in the figure that the guard reads
                 metrics[name] = metrics[name] + 0.0 * metrics[f"block_{name}"]
         return metrics

@@ -79,13 +79,14 @@ class RunGuard:
             memory.block = {}
             self.snapshots.save(self.probe)
 
-    def guard_also(self, optimisers: Iterable[torch.optim.Optimizer]) -> None:
-        """Guard the steps of optimisers: those that are not finite are skipped, and rates are lowered after alarms."""
+    def guard_also(self, optimisers: Iterable[torch.optim.Optimizer], rates: Callable[[], float] | None = None) -> None:
+        """Skip steps that are not finite, and lower learning rates after alarms, to what ``rates`` returns if given."""
+        scale = self._rates if rates is None else LearningRateScale(rates)
         for optimiser in optimisers:
             if isinstance(optimiser, SkippingAdam):
                 optimiser.skip_nonfinite = self.enabled
             if self.enabled:
-                self._rates.attach(optimiser)
+                scale.attach(optimiser)
 
     def expect_large_moves(self, expected: bool, begins: bool) -> None:
         """Switch the comparisons of the policy with the last healthy one off while it is meant to move far.

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from finflow.agent.batch import Batch
 from finflow.config import Config
 from finflow.env.decision_process import resumed_state
 from finflow.env.portfolio_state import rows_of
@@ -36,10 +37,18 @@ def drawn(desk: Desk) -> tuple[Learner, dict[str, Tensor]]:
     return desk.learners.everyone[0], desk.material.offline[0].draw(COUNT, torch.Generator().manual_seed(3))
 
 
+def compared(desk: Desk, rows: dict[str, Tensor]) -> Batch:
+    learner = desk.learners.everyone[0]
+    batch, own = counterfactual_batch(desk.market, rows, learner.portfolios.resumed(rows), learner, 0.0)
+    with torch.no_grad():
+        assert torch.equal(own.location, learner.agent.policy(batch.states).distribution.location)
+    return batch
+
+
 def test_each_action_earns_what_the_environment_pays_for_it_alone(plain: Desk) -> None:
     """Rewards are float32 differences of log returns in units of .01: within 1e-4; portfolios within 1e-5."""
-    learner, rows = drawn(plain)
-    batch, process = counterfactual_batch(plain.market, rows, learner, 0.0), plain.market.process
+    _, rows = drawn(plain)
+    batch, process = compared(plain, rows), plain.market.process
     assert batch.choices is not None
     actions, rewards, terminated, following = batch.choices
     assert actions.shape == (COUNT, ACTIONS, process.n_weights)
@@ -61,7 +70,7 @@ def test_each_action_earns_what_the_environment_pays_for_it_alone(plain: Desk) -
 def test_the_stored_action_comes_first_with_the_reward_that_was_stored(plain: Desk) -> None:
     """At costs that do not depend on wealth, and up to the differential Sharpe ratio's own lag: within 2 %."""
     learner, rows = drawn(plain)
-    batch, logged = (make(plain.market, rows, learner, 0.0) for make in (counterfactual_batch, logged_batch))
+    batch, logged = compared(plain, rows), logged_batch(plain.market, rows, learner, 0.0)
     assert batch.choices is not None
     assert logged.choices is None
     assert torch.equal(batch.choices.actions[:, 0], rows["action"])
@@ -75,8 +84,8 @@ def test_the_stored_action_comes_first_with_the_reward_that_was_stored(plain: De
 
 
 def test_states_are_the_ones_that_the_actions_were_taken_in(plain: Desk) -> None:
-    learner, rows = drawn(plain)
-    batch = counterfactual_batch(plain.market, rows, learner, 0.0)
+    _, rows = drawn(plain)
+    batch = compared(plain, rows)
     torch.testing.assert_close(batch.states.portfolio, rows["portfolio"], atol=1e-5, rtol=1e-5)
     assert torch.equal(batch.states.market, plain.market.tensors.market[rows["bar"] - plain.market.tensors.lag])
     assert batch.choices is not None
@@ -87,11 +96,11 @@ def test_states_are_the_ones_that_the_actions_were_taken_in(plain: Desk) -> None
 def test_holding_the_policy_s_own_and_moves_are_compared(plain: Desk) -> None:
     learner, rows = drawn(plain)
     states = logged_batch(plain.market, rows, learner, 0.0).states
-    policy = learner.agent.policy
-    actions = compared_actions(policy, states, ACTIONS - 1, np.random.default_rng(0))
-    assert torch.equal(actions[:, 0], states.weights)
     with torch.no_grad():
-        assert torch.equal(actions[:, 1], policy(states).distribution.centre())
+        own = learner.agent.policy(states).distribution.centre()
+    actions = compared_actions(own, states, ACTIONS - 1, np.random.default_rng(0))
+    assert torch.equal(actions[:, 0], states.weights)
+    assert torch.equal(actions[:, 1], own)
     torch.testing.assert_close(actions.sum(dim=-1), torch.ones(COUNT, ACTIONS - 1))
     assert (actions >= 0.0).all()
     moves = (actions[:, 2:] - states.weights.unsqueeze(1)).abs().sum(dim=-1)
@@ -107,7 +116,7 @@ def test_rewards_of_mirrored_bars_are_mixed_by_their_weight(worlds: Desk) -> Non
     assert portfolios.mirrored == 0.3
     for weight in (0.0, 1.0, 0.3):
         portfolios.mirrored, portfolios.rng = weight, np.random.default_rng(5)
-        batch = counterfactual_batch(worlds.market, rows, learner, 0.0)
+        batch = compared(worlds, rows)
         assert batch.choices is not None
         found.append(batch.choices.rewards)
     portfolios.mirrored = 0.3
@@ -120,7 +129,7 @@ def test_actions_are_of_the_assets_of_the_episode(worlds: Desk) -> None:
     """What each of them earns is what its assets alone earn, in excess of their equal weight."""
     learner, rows = drawn(worlds)
     learner.portfolios.mirrored, learner.portfolios.rng = 0.0, np.random.default_rng(6)
-    batch, process = counterfactual_batch(worlds.market, rows, learner, 0.0), worlds.market.process
+    batch, process = compared(worlds, rows), worlds.market.process
     learner.portfolios.mirrored = 0.3
     assert batch.choices is not None
     assert process.members is not None

@@ -20,7 +20,7 @@ from finflow.config import Config
 from finflow.training.data.rollouts import as_tensors
 from finflow.training.data.training_data import prepare
 from finflow.training.off_policy.counterfactuals import logged_batch
-from finflow.training.off_policy.exact_decisions import END_WEIGHT, Ahead, Start, look_ahead
+from finflow.training.off_policy.exact_decisions import Ahead, Start, look_ahead
 from finflow.training.off_policy.learners import Learner
 from tests.training.off_policy.small_learners import CPU, MIDDLE, Desk, desk_of, market_of
 
@@ -85,10 +85,9 @@ def test_rewards_ahead_are_those_of_the_environment(desk: MakeDesk) -> None:
     assert abs(expected) > 0.05
 
 
-def test_the_value_at_the_end_has_half_the_weight_of_rewards(desk: MakeDesk) -> None:
-    """``w gamma^H min_e Q_e`` of the last state and a drawn action, to float32's 1e-4; all of it where H = 0."""
-    assert END_WEIGHT == 0.5
-    for horizon, weight in ((3, 0.5), (0, 1.0)):
+def test_decisions_end_in_the_critics_value(desk: MakeDesk) -> None:
+    """``gamma^H min_e Q_e`` of the last state and a drawn action, to float32's 1e-4."""
+    for horizon in (3, 0):
         made = desk(bcell__expansion=horizon)
         without_entropy(made)
         learner = made.learners.everyone[0]
@@ -101,10 +100,33 @@ def test_the_value_at_the_end_has_half_the_weight_of_rewards(desk: MakeDesk) -> 
             value = critic.value(critic.encode(states), states, action, 0).mean.min(dim=0).values[:, 0]
         unit = max(horizon, 1) * learner.agent.advantage_scale
         found = objective(made, start)
-        expected = weight * made.config.bcell.gamma**horizon * value.mean().item() / unit
+        expected = made.config.bcell.gamma**horizon * value.mean().item() / unit
         assert found.end.item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
-        assert found.metrics["end_weight"].item() == weight
         assert value.std() > 0.01
+
+
+def test_critics_are_told_what_the_decisions_earned_and_where_they_ended(desk: MakeDesk) -> None:
+    """Discounted rewards and the target critics' value, spread and all, to float32's 1e-4."""
+    made = desk(bcell__expansion=3)
+    learner = made.learners.everyone[0]
+    with torch.no_grad():
+        learner.agent.target_critic.mean.weight.mul_(1.5)  # as they are not the critics themselves
+    start = start_of(made, learner)
+    rewards, state = played(made, start)
+    states = states_of(made.market.process.observe(state), CPU)
+    with torch.no_grad():
+        action = learner.agent.policy(states).distribution.sample(start.noise[3].unsqueeze(1))[0]
+        target = learner.agent.target_critic
+        ended = target.value(target.encode(states), states, action, 1)
+    gamma, found = made.config.bcell.gamma, objective(made, start).expansion
+    earned = sum(reward * gamma**h for h, reward in enumerate(rewards))
+    assert found is not None
+    expected = earned + gamma**3 * ended.mean.min(dim=0).values[:, 0]
+    torch.testing.assert_close(found.value, expected.float(), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(found.spread, gamma**3 * ended.spread[:, :, 0], rtol=1e-4, atol=1e-4)
+    assert found.references is None
+    assert found.weight == 1 / 9
+    assert not found.value.requires_grad
 
 
 @pytest.mark.parametrize("measure", ["neutral", "cvar"])

@@ -9,14 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from finflow import cores
 from finflow.agent.batch import states_of
 from finflow.agent.gradient_steps import parameters_of
 from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.config import Config
 from finflow.training.data.replay import ONLINE
 from finflow.training.off_policy.counterfactuals import ACTIONS
-from finflow.training.off_policy.group_update import STATE_SHARE, draw, draw_start, step_portfolios, update_group
+from finflow.training.off_policy.group_update import draw, step_portfolios, update_group
 from finflow.training.off_policy.learners import Learner
 from tests.training.off_policy.small_learners import CPU, MIDDLE, Desk, desk_of
 
@@ -72,25 +71,6 @@ def test_two_learners_together_learn_what_each_learns_alone(tiny: Make, keys: di
     assert (one - two).norm() > 0.1 * one.norm()  # each has its own states
 
 
-@pytest.mark.parametrize("keys", [PLAIN, OPTIONS])
-def test_two_cores_compute_the_same_bits_as_one(
-    tiny: Make, keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states = []
-    for count in (1, 2):
-        monkeypatch.setattr(cores, "available_cores", lambda count=count: count)
-        made = desk_of(tiny(**keys, out_of_fold__blocks=2))
-        for _ in range(2):
-            metrics = update(made, 0, 1, 2)
-        states.append((metrics, [list(one.agent.policy.parameters()) for one in made.learners.everyone]))
-        states[-1][1].extend(list(one.agent.critic.parameters()) for one in made.learners.everyone)
-    for first, second in zip(states[0][0], states[1][0], strict=True):
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[name], second[name]) for name in first)
-    for first_parts, second_parts in zip(states[0][1], states[1][1], strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(first_parts, second_parts, strict=True))
-
-
 def test_while_only_critics_learn_the_policies_stand_still(tiny: Make) -> None:
     made = desk_of(tiny(**PLAIN))
     agent = made.learners.everyone[0].agent
@@ -120,7 +100,7 @@ def test_the_behaviour_s_share_of_a_batch_is_annealed(tiny: Make) -> None:
     learner = made.learners.everyone[0]
 
     def own(done: int) -> int:
-        batch = draw(made.material, 0, learner, UpdatePoint(done, 10)).batch
+        batch = draw(made.material, 0, learner, UpdatePoint(done, 10), actor=False).batch
         return int((batch.families == ONLINE).sum())
 
     assert own(0) == 0
@@ -131,21 +111,26 @@ def test_the_behaviour_s_share_of_a_batch_is_annealed(tiny: Make) -> None:
 
 
 def test_with_several_actions_a_state_a_batch_has_fewer_states(tiny: Make) -> None:
-    for counterfactual, states in ((False, 16), (True, 16 // STATE_SHARE)):
+    for counterfactual, states in ((False, 16), (True, 16 // ACTIONS)):
         made = desk_of(tiny(**PLAIN, bcell__counterfactual=counterfactual))
-        drawn = draw(made.material, 0, made.learners.everyone[0], MIDDLE)
+        drawn = draw(made.material, 0, made.learners.everyone[0], MIDDLE, actor=True)
         assert len(drawn.batch.actions) == states
         assert drawn.batch.outcomes.rewards.shape == (states, ACTIONS if counterfactual else 1)
 
 
 def test_actors_look_ahead_from_bars_with_room_for_it(tiny: Make) -> None:
-    """As many decisions as the critics have states, at bars from which they all stay among the learner's own."""
+    """As many decisions as the critics have transitions, at bars from which they all stay among the learner's own."""
     made = desk_of(tiny(**PLAIN, out_of_fold__blocks=2))
     for number, learner in enumerate(made.learners.everyone):
         for _ in range(10):
-            start = draw_start(made.material, number, learner, MIDDLE)
-            assert len(start.state.bar) == 16 // 4
-            assert np.isin(start.state.bar, learner.portfolios.starts).all()
+            drawn = draw(made.material, number, learner, MIDDLE, actor=True)
+            assert drawn.start is not None
+            bars = drawn.start.state.bar
+            assert len(bars) == 16 // 4
+            assert np.isin(bars, learner.portfolios.starts).all()
+            states = drawn.batch.states  # of the critics: the first of them
+            tensors = made.market.tensors
+            assert torch.equal(states.market, tensors.market[bars[: len(states.market)] - tensors.lag])
 
 
 def test_a_vector_step_stores_what_the_ledger_did(tiny: Make) -> None:

@@ -46,14 +46,13 @@ def test_blends_are_played_by_the_ledger(trained: Trained) -> None:
     policy = trained.trainer.agent.policy
     blocks = [BlockPolicy(policy, bars, None), BlockPolicy(policy, bars[:39], None)]
     whole, shorter = backtest_blends(blocks, process, tensors, volatility)
-    assert torch.equal(shorter, whole[:, :39])
-    rewards = whole.numpy()
-    assert rewards.shape == (2 * len(CONFIDENCES), 40)
+    assert np.array_equal(shorter, whole[:, :39])
+    assert whole.shape == (2 * len(CONFIDENCES), 40)
     state = process.start(np.array([bars.start]), np.array([[0.25, 0.25, 0.25, 0.25, 0.0]]))
     equal = np.array([[0.25, 0.25, 0.25, 0.25, 0.0]])
     for step in range(40):
         taken = process.step(state, state.weights + 0.05 * (equal - state.weights))
-        assert rewards[0, step] == pytest.approx(taken.reward[0], abs=1e-6)  # decisions are float32
+        assert whole[0, step] == pytest.approx(taken.reward[0], abs=1e-6)  # decisions are float32
         state = taken.state
 
 
@@ -65,7 +64,7 @@ def test_the_pretrained_policy_is_played_as_it_decides_alone(trained: Trained) -
     pretrained = load_like(learned, trained.evidence.pretrained[0])
     bars = range(process.first_bar, process.first_bar + 30)
     (played,) = backtest_blends([BlockPolicy(learned, bars, pretrained)], process, tensors, volatility)
-    rows = played.view(len(REFERENCES), len(CONFIDENCES), -1)
+    rows = played.reshape(len(REFERENCES), len(CONFIDENCES), -1)
     with torch.no_grad():
         reading = pretrained(tensors.states(torch.tensor([bars.start]), torch.zeros(1, process.portfolio_size)))
     for place, policy in ((0, pretrained), (-1, learned)):
@@ -88,10 +87,10 @@ def test_evidence_prefers_the_stage_and_the_reference_that_gain() -> None:
     for one in (early, later):
         one[1:5] = one[0]
     early[6:] = early[5]
-    evidence = weigh_evidence([torch.from_numpy(early), torch.from_numpy(later)], blocks, (0, 1.0), seed=0)
+    evidence = weigh_evidence([early, later], blocks, (0, 1.0), seed=0)
     assert (evidence.look, evidence.blend.reference) == (1, "inverse-volatility")
     assert evidence.blend.confidence > 0.95
-    nothing = weigh_evidence([torch.from_numpy(early)], blocks, (0, 1.0), seed=0)
+    nothing = weigh_evidence([early], blocks, (0, 1.0), seed=0)
     assert nothing.blend.confidence == 0.0
     assert "nothing was found that holds out of sample; this agent holds inverse volatility" in nothing.describe()
 

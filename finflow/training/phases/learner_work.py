@@ -1,0 +1,139 @@
+"""Vector steps and updates of all learners of the online phase, by groups, some of them in a second process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finflow.agent.learners.soft_actor_critic import UpdatePoint
+from finflow.training.data.replay import ONLINE as FAMILY
+from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.off_policy.counterfactuals import exact_bounds
+from finflow.training.off_policy.far_learners import FarLearners, Figures, Work
+from finflow.training.off_policy.group_update import Material, step_portfolios, update_group
+from finflow.training.off_policy.learners import (
+    Learner,
+    Learners,
+    capture_learners,
+    groups,
+    restore_learners,
+    rewinder,
+)
+from finflow.training.phases.training_run import TrainingRun, kept_on_failure
+
+LEAST_MAXIMA = ("actor_loss", "policy_gradient", "critic_gradient", "q_largest")
+Updates = list[tuple[dict[str, Tensor], Tensor | None]]
+
+
+class LearnersAtWork:
+    """The learners of a training with all that they learn from.
+
+    Parameters
+    ----------
+    run : TrainingRun
+        Whose guard accepts batches and stored rewards, and lowers learning rates.
+    market : RolloutMarket
+        Without mirrored bars.
+    material : Material
+    learners : Learners
+        Its ``elsewhere`` is set.
+    """
+
+    def __init__(self, run: TrainingRun, market: RolloutMarket, material: Material, learners: Learners) -> None:
+        self.run, self.market, self.material, self.learners = run, market, material, learners
+        self._rates, far = 1.0, learners.far
+        for one in learners.of_blocks:
+            run.guard.guard_also(one.optimisers, lambda: self._rates)
+        self.far = learners.elsewhere = FarLearners(
+            self._perform_far,
+            partial(capture_learners, far, True),
+            partial(restore_learners, far),
+            partial(rewinder, far.values()),
+            may_leave=bool(far) and market.units.normalizer is None and market.units.constraint is None,
+        )
+
+    def step(self) -> None:
+        """Move all portfolios by a vector step, and store the transitions."""
+        restore = rewinder(self.learners.near.values())
+
+        def put_back() -> None:
+            restore()
+            self.far.undo()
+
+        with kept_on_failure(self.run, put_back):
+            self.far.begin(Work())
+            moved = self._move(self.learners.near)
+            self.far.result(Work())
+        self._store_all(self.learners.near, moved)
+        self.run.state.counters.vector_step += 1
+
+    def update(self, work: Work) -> tuple[dict[str, Tensor], Tensor | None, Figures]:
+        """Take an update of all learners.
+
+        Returns
+        -------
+        metrics : dict of Tensor, ()
+            Of the first learner; none where it took no step.
+        limited : Tensor, (), or None
+            Mean of its reward that has a limit.
+        others : list of dict of float
+            The largest figures of the others that took a step.
+        """
+        self.far.begin(work)
+        (metrics, limited), *near = self._learn(self.learners.near, work)
+        others = [*_largest(near), *self.far.result(work)]
+        return metrics, limited, [one for one in others if one]
+
+    def _perform_far(self, work: Work) -> Figures:
+        """Do a piece of work of the learners after the first group."""
+        if work.point is None:
+            self._store_all(self.learners.far, self._move(self.learners.far))
+            return []
+        return _largest(self._learn(self.learners.far, work))
+
+    def _move(self, learners: Mapping[int, Learner]) -> list[dict[str, NDArray[Any]]]:
+        """Move the portfolios of learners by a vector step, by groups; the transitions of each."""
+        return [
+            one
+            for group in groups(learners)
+            for one in step_portfolios(self.market, list(group.values()), self.material.config)
+        ]
+
+    def _store_all(self, learners: Mapping[int, Learner], moved: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+        for learner, rows in zip(learners.values(), moved, strict=True):
+            self._store(learner, rows)
+
+    def _learn(self, learners: Mapping[int, Learner], work: Work) -> Updates:
+        """Take an update of learners, by groups: see `update_group`."""
+        point, self._rates = work.point or UpdatePoint(), work.rates
+        found: Updates = []
+        for group in groups(learners):
+            for one in group.values():
+                one.agent.set_learning_rates(point.progress, work.ramp)
+            measured = work.measured and 0 in group
+            found += update_group(self.material, group, point, work.learns, measured, self.run.guard.accepts)
+        return found
+
+    def _store(self, learner: Learner, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Store the transitions (H, n_envs, ...) of a learner's vector step that can be learned from."""
+        flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items()}
+        calibration = exact_bounds(self.market, learner, rows, self.material.config.bcell.gamma).reshape(-1)
+        kept = flat.pop("alive").astype(np.bool_) & np.isfinite(flat["reward"])
+        own, guard = learner is self.learners.everyone[0], self.run.guard
+        learnable = guard.learnable(flat["reward"]) if own else guard.within_limit(flat["reward"])
+        if learnable is not None:
+            kept &= learnable
+        chosen = {name: part[kept] for name, part in flat.items()}
+        learner.replay.add(**chosen, family=np.full(int(kept.sum()), FAMILY), calibration=calibration[kept])
+        if own:
+            self.market.units.remember(chosen["reward"], chosen["bar"], chosen.get("universe"))
+
+
+def _largest(found: Updates) -> Figures:
+    """The figures of updates of which the largest is watched."""
+    return [{name: float(metrics[name]) for name in LEAST_MAXIMA if name in metrics} for metrics, _ in found]

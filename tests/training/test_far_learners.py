@@ -1,0 +1,144 @@
+"""Learners in a second process: the same bits as in one, whatever happens to that process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from finflow import cores
+from finflow.errors import MarketError
+from finflow.tensor_file import read_tensors
+from finflow.training.phases import learner_work as phase
+from finflow.training.phases.run_guard import RunGuard
+from finflow.training.trainer import FinFlowTrainer
+from tests.training.conftest import tiny_in
+from tests.training.whole_trainings import WITH_BLOCKS, Make, latest, train_through
+
+FOUR = {**WITH_BLOCKS, "out_of_fold__blocks": 4, "guard__rollback__save_interval": 3}  # 5 learners: 3 and 2
+Learned = tuple[dict[str, torch.Tensor], Any, str]
+
+
+def learned(trainer: FinFlowTrainer) -> Learned:
+    """All of a training's state and figures; configurations name other folders."""
+    tensors, facts = read_tensors(latest(trainer))
+    return tensors, facts["training"], (trainer.run_folder / "metrics.jsonl").read_text()
+
+
+def check_same(one: Learned, other: Learned) -> None:
+    assert one[0].keys() == other[0].keys()
+    assert [name for name, tensor in one[0].items() if not torch.equal(tensor, other[0][name])] == []
+    assert one[1:] == other[1:]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Learned:
+    """The training in one process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cores, "available_cores", lambda: 1)
+        return learned(train_through(tiny_in(tmp_path_factory.mktemp("here"))(**FOUR)))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[cores.ForkedCalls[Any, Any]]:
+    """Two cores, and the processes that were forked for learners."""
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    original, started = cores.ForkedCalls.start, []
+
+    def start(function: Callable[[Any], Any]) -> cores.ForkedCalls[Any, Any] | None:
+        one = original(function)
+        if one is not None:
+            started.append(one)
+        return one
+
+    monkeypatch.setattr(cores.ForkedCalls, "start", start)
+    return started
+
+
+def test_in_a_second_process_they_learn_the_same_bits(
+    here: Learned, tiny: Make, calls: list[cores.ForkedCalls[Any, Any]]
+) -> None:
+    check_same(learned(train_through(tiny(**FOUR))), here)
+    assert len(calls) == 1
+    assert not calls[0]._child.is_alive()
+
+
+@pytest.mark.parametrize("place", [13, 14])
+def test_where_that_process_is_killed_they_learn_the_same_bits(
+    place: int, here: Learned, tiny: Make, calls: list[cores.ForkedCalls[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in a piece of work, and when the state is asked for: what came after the last state is done again."""
+    original, begun = cores.ForkedCalls.begin, []
+
+    def begin(self: cores.ForkedCalls[Any, Any], work: Any) -> None:
+        begun.append(work)
+        if len(begun) == place:
+            self._child.kill()
+            self._child.join()
+        original(self, work)
+
+    monkeypatch.setattr(cores.ForkedCalls, "begin", begin)
+    check_same(learned(train_through(tiny(**FOUR))), here)
+    assert None in begun[: place - 1]
+    assert (begun[-1] is None) == (place == 14)
+    assert len(begun) == place
+    assert len(calls) == 1
+
+
+def test_an_error_in_their_decisions_loses_nothing(
+    here: Learned,
+    tiny: Make,
+    calls: list[cores.ForkedCalls[Any, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The checkpoint is of before the vector step, for the learners of both processes."""
+    original = phase.step_portfolios
+    trainer = FinFlowTrainer(tiny(**FOUR))
+    trainer.train_iql()
+
+    def failing(market: Any, learners: Any, config: Any) -> Any:
+        if len(learners) == 2 and learners[0].replay.written > 200:
+            raise MarketError("no price")
+        return original(market, learners, config)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(phase, "step_portfolios", failing)
+        with pytest.raises(MarketError, match="no price"):
+            trainer.finetune()
+    assert f"--resume {trainer.run_folder}" in capsys.readouterr().out
+    assert calls
+    resumed = FinFlowTrainer(tiny(**FOUR), resume=trainer.run_folder)
+    resumed.finetune()
+    check_same(learned(resumed), here)
+
+
+def test_what_the_guard_does_reaches_them(
+    tiny: Make, calls: list[cores.ForkedCalls[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lowered learning rates, and a rollback that forgets transitions, in one process and in two."""
+    original = RunGuard.after_update
+
+    def after_update(self: RunGuard, *given: Any) -> bool:
+        done, manager = self.state.counters.phase_update, self.memory.manager
+        if self.state.counters.phase == "online" and done == 2:
+            manager.share = 0.25
+        if self.state.counters.phase == "online" and done == 5 and not manager.phase_rollbacks:
+            manager.phase_rollbacks = 1
+            self.snapshots.restore(manager.last_healthy, quarantine=True)
+            return True
+        return original(self, *given)
+
+    def train() -> Learned:
+        return learned(train_through(tiny(**FOUR)))
+
+    plain = train()
+    monkeypatch.setattr(RunGuard, "after_update", after_update)
+    apart = train()
+    assert len(calls) == 3  # the rollback brings them back, and they leave again
+    monkeypatch.setattr(cores, "available_cores", lambda: 1)
+    check_same(train(), apart)
+    name = next(name for name in plain[0] if name.startswith("learners/4/agent/policy"))
+    assert not torch.equal(plain[0][name], apart[0][name])
