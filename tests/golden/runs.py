@@ -128,9 +128,9 @@ GUARDED: dict[str, Any] = {
     "guard.stability.check_interval": 5,
     "guard.stability.quiet": 5,
     "guard.stability.warmup": 10,
-    "guard.stability.critic_loss_limit": 0.6,  # so low that there are alarms, and rollbacks
-    "guard.stability.deviations": 1.0,
-    "guard.stability.hits": 3,
+    "guard.stability.critic_loss_limit": 0.45,  # so low that there are alarms, and rollbacks
+    "guard.stability.deviations": 0.2,
+    "guard.stability.hits": 2,
     "guard.stability.reward_outlier": 3.0,
 }
 
