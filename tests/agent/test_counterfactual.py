@@ -87,6 +87,8 @@ def test_what_actions_share_is_weighed_in_rewards_and_differences_in_sigma_a() -
     assert metrics["advantage_loss"].item() == pytest.approx(1.0 / 0.25)
     assert metrics["quantile_loss"].item() == 0.0
     assert loss.item() == pytest.approx(8.0)
+    target = CriticTarget(returns, returns.new_zeros(2, 1, 2, 1), torch.tensor([0.25]))
+    assert choice_loss(values, target, 0.5)[0].item() == pytest.approx(5.0)  # a quarter of what is shared
 
 
 def test_the_loss_of_several_actions_is_its_formula() -> None:

@@ -77,6 +77,9 @@ def test_the_level_of_all_values_follows_their_mean_error(make_batch: MakeBatch,
     level = float(agent.critic.level)
     agent.move_level(torch.tensor(3.0), UpdatePoint(10, 10))
     assert float(agent.critic.level) == level
+    for broken in (float("nan"), float("inf"), -float("inf")):
+        agent.move_level(torch.tensor(broken), UpdatePoint(0, 10))
+    assert float(agent.critic.level) == float(agent.target_critic.level) == level
 
 
 def test_progress_is_the_share_of_the_updates_done() -> None:

@@ -154,11 +154,11 @@ class LearningAgent(ActingAgent):
         """Move all values by a share of their mean error, (), over several decisions (Naik et al. 2024).
 
         Most of a value over a hundred decisions is the same in all states, and learned by weights for hundreds of
-        updates.
+        updates. An error that is not finite moves nothing, as its gradient does not.
         """
         rate = LEVEL_RATE if self.config.online_schedule == "constant" else cosine(LEVEL_RATE, point.progress)
         for critic in (self.critic, self.target_critic):
-            critic.level.add_(rate * error)
+            critic.level.add_(rate * error.nan_to_num(0.0, 0.0, 0.0))
 
     def logged(self, coefficients: Coefficients) -> Metrics:
         """Coefficients for the log."""

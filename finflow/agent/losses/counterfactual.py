@@ -60,18 +60,13 @@ def calibration(critics: Tensor, exact: Tensor) -> Calibration:
     return Calibration(product / size, product / (size * exact.square().mean().clamp(min=1e-12)).sqrt())
 
 
-def _weighted(errors: Tensor, weights: Tensor | None) -> Tensor:
-    """Errors (E, B, 1) times the weights of states."""
-    return errors if weights is None else errors * weights.unsqueeze(-1)
-
-
 def choice_loss(values: Valuation, target: CriticTarget, advantage_scale: float) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss of critics against the targets of the actions of each state.
 
-    ``sum_E mean_B [ e_bar^2 + mean_P (e - e_bar)^2 / sigma_A^2 ]``, ``e = m - target``, its mean over the P actions of
-    a state ``e_bar``: on average over the prices of all bars, both are least where m is the expected value. With one
-    action a state the first term is the squared loss as published, and there is no second. The quantiles learn by the
-    pinball loss.
+    ``sum_E mean_B [ weight e_bar^2 + mean_P (e - e_bar)^2 / sigma_A^2 ]``, ``e = m - target``, with the mean ``e_bar``
+    over the P actions of a state: on average over the prices of all bars, both are least where m is the expected value.
+    With one action a state the first term is the squared loss as published, and there is no second. The quantiles learn
+    by the pinball loss.
 
     Parameters
     ----------
@@ -83,7 +78,8 @@ def choice_loss(values: Valuation, target: CriticTarget, advantage_scale: float)
     """
     error = values.mean - target.mean
     shared = error.mean(dim=-1, keepdim=True)
-    q_loss = _weighted(shared.square(), target.weights).mean(dim=(1, 2)).sum()
+    weights = 1.0 if target.weights is None else target.weights.unsqueeze(-1)
+    q_loss = (weights * shared.square()).mean(dim=(1, 2)).sum()
     metrics = {"q_loss": q_loss, "q": values.mean.mean(), "q_largest": values.mean.abs().max()}
     loss, known = q_loss, values.quantiles.shape[2]
     if error.shape[-1] > 1:

@@ -138,7 +138,7 @@ class CriticTarget(NamedTuple):
     samples : Tensor, (E, B, n)
         Of the distribution that each q learns.
     weights : Tensor, (B,), or None
-        Of what the actions of a state share; 1 where there are none.
+        Of the squared error that the actions of a state share; 1 where left out.
     """
 
     mean: Tensor

@@ -23,7 +23,7 @@ from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
-from finflow.training.off_policy.far_learners import FarLearners
+from finflow.training.off_policy.later_groups import LaterGroups
 from finflow.training.off_policy.portfolios import Portfolios
 from finflow.training.out_of_fold.blocks import training_blocks, training_segments
 from finflow.training.phase_names import ONLINE
@@ -73,7 +73,7 @@ class Learners:
     Attributes
     ----------
     everyone : list of Learner
-    elsewhere : FarLearners or None
+    later_groups : LaterGroups or None
         The learners after the first group, which may be in another process during the online phase.
     """
 
@@ -100,7 +100,7 @@ class Learners:
             noise = Generator(device=device).manual_seed(seed * 1_000_003 + LEARNER_WEIGHTS + 20 + number)
             return Learner(own, portfolios, replay, noise)
 
-        self.elsewhere: FarLearners | None = None
+        self.later_groups: LaterGroups | None = None
         self.everyone = [learner(0, agent, training_segments(training_data))]
         for number, block in enumerate(blocks):
             weights = Generator().manual_seed(seed * 1_000_003 + LEARNER_WEIGHTS + number)
@@ -113,12 +113,12 @@ class Learners:
         return self.everyone[1:]
 
     @property
-    def near(self) -> dict[int, Learner]:
+    def first(self) -> dict[int, Learner]:
         """The first group, by their numbers: the delivered agent's learner is among them."""
         return dict(list(enumerate(self.everyone))[:GROUP])
 
     @property
-    def far(self) -> dict[int, Learner]:
+    def later(self) -> dict[int, Learner]:
         """All others."""
         return dict(list(enumerate(self.everyone))[GROUP:])
 
@@ -142,8 +142,8 @@ class Learners:
 
     def capture(self, with_replay: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All of it but the delivered agent; of replays on request no more than how much was written."""
-        if self.elsewhere is not None:
-            self.elsewhere.fetch()
+        if self.later_groups is not None:
+            self.later_groups.fetch()
         return capture_learners(dict(enumerate(self.everyone)), with_replay)
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -154,8 +154,8 @@ class Learners:
         restore_learners(dict(enumerate(self.everyone)), tensors, state)
 
     def _bring_back(self) -> None:
-        if self.elsewhere is not None:
-            self.elsewhere.bring_back()
+        if self.later_groups is not None:
+            self.later_groups.bring_back()
 
 
 def capture_learners(learners: Mapping[int, Learner], with_replay: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -27,8 +27,8 @@ from finflow.training.off_policy.critic_quality import (
     critics_facts,
     measure_decision_scale,
 )
-from finflow.training.off_policy.far_learners import Work
 from finflow.training.off_policy.group_update import Material
+from finflow.training.off_policy.later_groups import Work
 from finflow.training.off_policy.learners import (
     online_updates,
     vector_steps,
@@ -37,7 +37,7 @@ from finflow.training.off_policy.learners import (
 from finflow.training.out_of_fold.pretraining import pretrain_blocks
 from finflow.training.phase_names import ONLINE
 from finflow.training.phases.guard_snapshots import LearnerProbe
-from finflow.training.phases.learner_work import LEAST_MAXIMA, LearnersAtWork
+from finflow.training.phases.learner_work import WATCHED, LearnersAtWork
 from finflow.training.phases.offline_store import offline_store
 from finflow.training.phases.pretrain import (
     behaviour_units,
@@ -111,7 +111,7 @@ class _OnlinePhase:
         try:
             return self._run()
         finally:
-            self.work.far.end()
+            self.work.later.end()
 
     def _run(self) -> dict[str, float]:
         run, counters = self.run, self.run.state.counters
@@ -140,7 +140,7 @@ class _OnlinePhase:
                     agent = self.bcell.deployed
                     result = validate_and_save(run, agent, metrics, episode, self._episodes(1), 1, False) or result
             run.stop_if_asked()
-        self.work.far.bring_back()
+        self.work.later.bring_back()
         if not self.evidence.judged:
             self.evidence.judged = True
             result = {name: float(value) for name, value in metrics.items()} | self._judge()
@@ -181,7 +181,7 @@ class _OnlinePhase:
 
     def _policies(self) -> list[ExpertPolicy]:
         """Policies of the agent and of the blocks, as they stand."""
-        self.work.far.fetch()
+        self.work.later.fetch()
         own = self.bcell.policy if self.bcell.average is None else self.bcell.average.policy
         return [own, *(one.agent.policy for one in self.learners.of_blocks)]
 
@@ -206,7 +206,7 @@ class _OnlinePhase:
         metrics["mirrored_weight"] = metrics["alpha"].new_tensor(self.learners.everyone[0].portfolios.mirrored)
         if run.state.constraint is not None and limited is not None:
             run.state.constraint.update(float(limited))
-        for name in LEAST_MAXIMA if others else ():
+        for name in WATCHED if others else ():
             if name in metrics:
                 metrics[f"block_{name}"] = metrics[name].new_tensor([other[name] for other in others]).max()
                 # what is not finite anywhere shows in the figure that the guard reads

@@ -14,8 +14,8 @@ from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.counterfactuals import exact_bounds
-from finflow.training.off_policy.far_learners import FarLearners, Figures, Work
 from finflow.training.off_policy.group_update import Material, step_portfolios, update_group
+from finflow.training.off_policy.later_groups import Figures, LaterGroups, Work
 from finflow.training.off_policy.learners import (
     Learner,
     Learners,
@@ -26,7 +26,7 @@ from finflow.training.off_policy.learners import (
 )
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure
 
-LEAST_MAXIMA = ("actor_loss", "policy_gradient", "critic_gradient", "q_largest")
+WATCHED = ("actor_loss", "policy_gradient", "critic_gradient", "q_largest")
 Updates = list[tuple[dict[str, Tensor], Tensor | None]]
 
 
@@ -41,35 +41,35 @@ class LearnersAtWork:
         Without mirrored bars.
     material : Material
     learners : Learners
-        Its ``elsewhere`` is set.
+        Its ``later_groups`` is set.
     """
 
     def __init__(self, run: TrainingRun, market: RolloutMarket, material: Material, learners: Learners) -> None:
         self.run, self.market, self.material, self.learners = run, market, material, learners
-        self._rates, far = 1.0, learners.far
+        self._rates, later = 1.0, learners.later
         for one in learners.of_blocks:
             run.guard.guard_also(one.optimisers, lambda: self._rates)
-        self.far = learners.elsewhere = FarLearners(
-            self._perform_far,
-            partial(capture_learners, far, True),
-            partial(restore_learners, far),
-            partial(rewinder, far.values()),
-            may_leave=bool(far) and market.units.normalizer is None and market.units.constraint is None,
+        self.later = learners.later_groups = LaterGroups(
+            self._perform_later,
+            partial(capture_learners, later, True),
+            partial(restore_learners, later),
+            partial(rewinder, later.values()),
+            may_leave=bool(later) and market.units.normalizer is None and market.units.constraint is None,
         )
 
     def step(self) -> None:
         """Move all portfolios by a vector step, and store the transitions."""
-        restore = rewinder(self.learners.near.values())
+        restore = rewinder(self.learners.first.values())
 
         def put_back() -> None:
             restore()
-            self.far.undo()
+            self.later.undo()
 
         with kept_on_failure(self.run, put_back):
-            self.far.begin(Work())
-            moved = self._move(self.learners.near)
-            self.far.result(Work())
-        self._store_all(self.learners.near, moved)
+            self.later.begin(Work())
+            moved = self._move(self.learners.first)
+            self.later.result(Work())
+        self._store_all(self.learners.first, moved)
         self.run.state.counters.vector_step += 1
 
     def update(self, work: Work) -> tuple[dict[str, Tensor], Tensor | None, Figures]:
@@ -84,17 +84,17 @@ class LearnersAtWork:
         others : list of dict of float
             The largest figures of the others that took a step.
         """
-        self.far.begin(work)
-        (metrics, limited), *near = self._learn(self.learners.near, work)
-        others = [*_largest(near), *self.far.result(work)]
+        self.later.begin(work)
+        (metrics, limited), *beside = self._learn(self.learners.first, work)
+        others = [*_largest(beside), *self.later.result(work)]
         return metrics, limited, [one for one in others if one]
 
-    def _perform_far(self, work: Work) -> Figures:
+    def _perform_later(self, work: Work) -> Figures:
         """Do a piece of work of the learners after the first group."""
         if work.point is None:
-            self._store_all(self.learners.far, self._move(self.learners.far))
+            self._store_all(self.learners.later, self._move(self.learners.later))
             return []
-        return _largest(self._learn(self.learners.far, work))
+        return _largest(self._learn(self.learners.later, work))
 
     def _move(self, learners: Mapping[int, Learner]) -> list[dict[str, NDArray[Any]]]:
         """Move the portfolios of learners by a vector step, by groups; the transitions of each."""
@@ -136,4 +136,4 @@ class LearnersAtWork:
 
 def _largest(found: Updates) -> Figures:
     """The figures of updates of which the largest is watched."""
-    return [{name: float(metrics[name]) for name in LEAST_MAXIMA if name in metrics} for metrics, _ in found]
+    return [{name: float(metrics[name]) for name in WATCHED if name in metrics} for metrics, _ in found]

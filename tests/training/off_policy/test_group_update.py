@@ -118,6 +118,16 @@ def test_with_several_actions_a_state_a_batch_has_fewer_states(tiny: Make) -> No
         assert drawn.batch.outcomes.rewards.shape == (states, ACTIONS if counterfactual else 1)
 
 
+def test_the_level_of_values_follows_the_decisions_ahead(tiny: Make) -> None:
+    """All values are moved by a part of their error; by critics alone, or as published, none is."""
+    for keys, moves in (({}, True), ({"bcell__expansion": 0}, False), ({"bcell__counterfactual": False}, False)):
+        made = desk_of(tiny(**PLAIN, **keys))
+        agent = made.learners.everyone[0].agent
+        update(made, 0)
+        assert (float(agent.critic.level) != 0.0) == moves
+        assert float(agent.critic.level) == float(agent.target_critic.level)
+
+
 def test_actors_look_ahead_from_bars_with_room_for_it(tiny: Make) -> None:
     """As many decisions as the critics have transitions, at bars from which they all stay among the learner's own."""
     made = desk_of(tiny(**PLAIN, out_of_fold__blocks=2))

@@ -47,7 +47,7 @@ Figures = list[dict[str, float]]
 """The largest figures of each learner's update."""
 
 
-class FarLearners:
+class LaterGroups:
     """Work of learners beside this process, if there is a second core.
 
     Parameters
