@@ -9,7 +9,17 @@ from finflow.config import load_config
 from finflow.training.data.training_data import prepare
 from scripts.evidence.belief_ceiling import ceiling_of
 from scripts.evidence.rollout_controls import control_table
-from scripts.evidence.rollouts import LOG_RETURN, NULLS, OWN, PLANTED, nyse_variants, rollout_table, rollout_variants
+from scripts.evidence.rollouts import (
+    LOG_RETURN,
+    NULLS,
+    OWN,
+    PLANTED,
+    nyse_variants,
+    planted_market,
+    planted_variants,
+    rollout_table,
+    rollout_variants,
+)
 
 
 def result(kind: str, end: float, confidence: float) -> dict[str, Any]:
@@ -31,6 +41,11 @@ def test_every_market_learns_with_the_same_values() -> None:
     assert all(key.startswith("market.synthetic.") for own in OWN.values() for key in own)
     seeds = {one.overrides["market.synthetic.seed"] for one in variants}
     assert len(seeds) == 2
+
+
+def test_a_planted_market_is_named_by_its_signal(tmp_path: Path) -> None:
+    for variant in planted_variants(1):
+        assert f"rollouts-{planted_market(variant.config(variant.seeds[0], tmp_path))}" == variant.name
 
 
 def test_trainings_of_nyse_read_the_prices_that_were_named(tmp_path: Path) -> None:
