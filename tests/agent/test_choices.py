@@ -53,7 +53,7 @@ def test_each_option_changes_what_is_done_after_a_few_updates(
     batch = with_choices(make_batch())
     before, untaught = (decisions(make_agent(shape, **changes), batch) for changes in ({}, options))
     np.testing.assert_array_equal(before, untaught)
-    plain, same, changed = (decisions(taught(shape, batch, 6, **changes), batch) for changes in ({}, {}, options))
+    plain, same, changed = (decisions(taught(shape, batch, 12, **changes), batch) for changes in ({}, {}, options))
     np.testing.assert_array_equal(plain, same)
     assert np.abs(changed - plain).max() > 1e-6  # many times the last digit of a float32 weight
     assert np.abs(changed - before).max() > 1e-4

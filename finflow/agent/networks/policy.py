@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.losses.losses import PathwiseGradient, weighted_likelihood_loss
+from finflow.agent.networks.bounds import inward_clamp, open_rate
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend, Decision, MarketReading
 from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout, dropout, empty_linear, first_layer, pooled
@@ -33,7 +34,6 @@ from finflow.agent.networks.logistic_normal import (
     log_ratios,
     mean_listed,
 )
-from finflow.agent.networks.trade_rate import open_rate
 from finflow.agent.precision import at_least_single, full_precision
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
@@ -67,7 +67,7 @@ class ExpertPolicy(nn.Module):
     lens: Tensor
     blend: Blend | None = None
     keeps_slope = False
-    entropy_unit = 0.05  # of the entropy coefficient, in sigma_A: the entropy of weights pulls the centre as well
+    entropy_unit = 0.025  # of the entropy coefficient, in sigma_A: the entropy of weights pulls the centre as well
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ def move_toward(
     if policy.blend is not None:
         trade_rate = policy.blend.trade_rate(trade_rate)
     trade_rate = torch.where(weights[:, -1:] > 1.0 - SMALLEST_WEIGHT, ceiling, trade_rate)
-    log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
+    log_scale = inward_clamp(rate_and_scale[:, 1:], *LOG_SCALE_RANGE)
     target = aim
     if least_pull > 0.0:  # the same numbers, with a larger gradient
         target = aim.detach() + (least_pull / trade_rate.detach()).clamp(min=1.0) * (aim - aim.detach())

@@ -1,4 +1,4 @@
-"""Share of the way to its aim that a policy trades: a sigmoid that learning cannot close for good."""
+"""Bounds of what a policy's head gives, trade rate and scale: learning comes back from them."""
 
 from __future__ import annotations
 
@@ -39,3 +39,28 @@ class OpenRate(torch.autograd.Function):
         slope = (rate * (1.0 - rate)).clamp(min=LEAST_SLOPE)
         raising = torch.where(rate < LEAST_RATE, gradient.clamp(max=0.0), gradient)
         return raising * slope
+
+
+def inward_clamp(values: Tensor, low: float, high: float) -> Tensor:
+    """Values within bounds; beyond one, only gradients of a descent that leads back pass.
+
+    With none, as by ``Tensor.clamp``, a scale that imitation has driven past its bound would stay there for good.
+    """
+    bounded: Tensor = InwardClamp.apply(values, low, high)  # type: ignore[no-untyped-call]
+    return bounded
+
+
+class InwardClamp(torch.autograd.Function):
+    """See `inward_clamp`."""
+
+    @staticmethod
+    def forward(context: Any, values: Tensor, low: float, high: float) -> Tensor:
+        context.save_for_backward(values)
+        context.bounds = low, high
+        return values.clamp(low, high)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (values,), (low, high) = context.saved_tensors, context.bounds
+        down = torch.where(values > high, gradient.clamp(min=0.0), gradient)
+        return torch.where(values < low, down.clamp(max=0.0), down), None, None

@@ -1,4 +1,4 @@
-"""The trade rate: a sigmoid that learning cannot close for good."""
+"""Bounds that learning comes back from: of the trade rate, and of the scale of decisions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch
+from finflow.agent.networks.bounds import LEAST_RATE, LEAST_SLOPE, inward_clamp, open_rate
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.trade_rate import LEAST_RATE, LEAST_SLOPE, open_rate
+from finflow.agent.networks.policy import LOG_SCALE_RANGE, ExpertPolicy
 from tests.agent.helpers import coverage, generator, make_agent
 
 MakeBatch = Callable[..., Batch]
@@ -59,6 +59,28 @@ def test_an_explanation_reads_the_rate_with_its_own_slope() -> None:
     # a difference of numbers near one, over two millionths, has an error of 1e-10; that of the step is 1e-13
     torch.testing.assert_close(slope_at(asked, 1.0, keeps_slope=True), differences, rtol=0.0, atol=1e-9)
     assert not slope_at(LOGITS[:3], -1.0, keeps_slope=True).any()
+
+
+def test_within_its_bounds_a_scale_has_its_gradient_and_beyond_them_only_one_that_leads_back() -> None:
+    asked = torch.tensor([-3.0, -1.0, 2.0], requires_grad=True)
+    clamped = inward_clamp(asked, -2.0, 1.0)
+    assert clamped.tolist() == [-2.0, -1.0, 1.0]
+    for gradient, kept in ((5.0, [0.0, 5.0, 5.0]), (-5.0, [-5.0, -5.0, 0.0])):  # descent subtracts it
+        (found,) = torch.autograd.grad(gradient * clamped.sum(), asked, retain_graph=True)
+        assert found.tolist() == kept
+
+
+def test_a_scale_far_beyond_its_bound_comes_back(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """As imitation of scattered actions leaves it; where the gradient ends at the bound it would stay there."""
+    policy, states = ExpertPolicy(shape, generator()), make_batch().states
+    with torch.no_grad():
+        policy.trade.bias[1] = LOG_SCALE_RANGE[1] + 2.0
+    optimiser = torch.optim.SGD([policy.trade.bias], lr=0.1)
+    for _ in range(60):  # a slope of one: 60 steps of a tenth are 6 of the log scale
+        optimiser.zero_grad()
+        policy(states).log_scale.mean().backward()
+        optimiser.step()
+    assert policy(states).log_scale.mean().item() < LOG_SCALE_RANGE[0] + 0.2
 
 
 def test_a_rate_that_has_closed_comes_back(shape: NetworkShape, make_batch: MakeBatch) -> None:
