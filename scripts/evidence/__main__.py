@@ -24,6 +24,7 @@ from scripts.evidence import (
     anytime,
     box_tasks,
     broker_kills_page,
+    coefficients,
     crises,
     durability_page,
     foresight,
@@ -362,6 +363,7 @@ def make_rollouts(given: argparse.Namespace) -> None:
         run_missing(rollouts.nyse_variants(given.nyse), KEPT, RUNS)
     nyse = [json.loads(path.read_text()) for path in sorted(KEPT.glob("rollouts-nyse-*.json"))]
     controls = run_missing(rollout_controls.control_variants(PLANTED_SEEDS), KEPT, RUNS)
+    paired = run_missing(coefficients.coefficient_variants(), KEPT, RUNS)
     later = run_missing(rollout_controls.later_years_variants(given.seeds), KEPT, RUNS)
     if given.sb3_python is not None:
         rollout_peers.rollout_peers(results, (str(given.sb3_python), str(SB3_MARKET)), PLANTED_SEEDS, KEPT, RUNS)
@@ -369,11 +371,12 @@ def make_rollouts(given: argparse.Namespace) -> None:
     tables = [
         rollouts.rollout_table([*results, *nyse]),
         rollout_controls.control_table(controls, results),
+        coefficients.coefficient_table(paired),
         rollout_peers.rollout_peers_table(results, peers),
         rollout_controls.momentum_table(controls),
         rollout_controls.later_years_table(later),
     ]
-    _write("rollouts", "\n".join(tables), [*results, *controls, *later], times=f"{rollout_peers.TIMES:g}")
+    _write("rollouts", "\n".join(tables), [*results, *controls, *paired, *later], times=f"{rollout_peers.TIMES:g}")
 
 
 @registered

@@ -150,7 +150,7 @@ def real_variants(seeds: int) -> list[Variant]:
 
 
 def nyse_variants(prices: Path) -> list[Variant]:
-    """NYSE(O), decided and filled at one close, as in the literature on it, and a day later; three trainings each.
+    """NYSE(O), decided and filled at one close from random weights, as in its literature, and a day later; three each.
 
     Parameters
     ----------
@@ -159,7 +159,9 @@ def nyse_variants(prices: Path) -> list[Variant]:
     """
     ends = {"market.train_end": "1975-12-31", "market.validation_end": "1979-12-31"}
     keys: dict[str, object] = {"market.source": "csv", "market.path": str(prices.resolve()), **ends}
-    return _trained_on({"nyse": {**keys, "env.execution_lag": 0}, "nyse-lag-1": keys}, NYSE_SEEDS)
+    return _trained_on(
+        {"nyse": {**keys, "env.execution_lag": 0, "offline.method": "none"}, "nyse-lag-1": keys}, NYSE_SEEDS
+    )
 
 
 def _trained_on(markets: Mapping[str, Mapping[str, object]], seeds: int) -> list[Variant]:

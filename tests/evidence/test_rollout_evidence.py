@@ -56,7 +56,8 @@ def test_trainings_of_nyse_read_the_prices_that_were_named(tmp_path: Path) -> No
     close, later = (variants[place].config(0, tmp_path) for place in (0, 3))
     assert close.market.path == later.market.path == tmp_path / "prices.csv"
     assert (close.env.execution_lag, later.env.execution_lag) == (0, 1)
-    close = close.model_copy(update={"env": later.env})
+    assert (close.offline.method, later.offline.method) == ("none", "iql")
+    close = close.model_copy(update={"env": later.env, "offline": later.offline})
     assert close == later  # nothing else differs
 
 
