@@ -67,7 +67,7 @@ def make_collector(reward: type[Sleeping]) -> RolloutCollector:
     played = state.on_policy
     if played is None:
         raise ValueError("PPO learns on-policy")
-    units = RewardUnits.of(data.learning.process, 1.0, "none", device)
+    units = RewardUnits.of(data.learning, 1.0, "none", device)
     return RolloutCollector(played.played.env, played.agent, units, config, state.exploration, lambda _: None)
 
 

@@ -119,7 +119,7 @@ def test_few_bytes_that_hold_more_than_the_memory_are_refused(tmp_path: Path, mo
 
 def test_a_dataset_of_other_types_is_refused(tmp_path: Path) -> None:
     names = ("bar", "portfolio", "action", "reward", "next_portfolio", "next_action", "terminated", "truncated")
-    columns = {name: np.zeros(3, np.float32) for name in (*names, "episode", "family", "universe")}
+    columns = {name: np.zeros(3, np.float32) for name in (*names, "episode", "family")}
     meta = json.dumps({"made_by": {}, "reward_scale": 1.0, "card": {}}).encode()
     stream = io.BytesIO()
     np.savez(stream, **columns, meta=np.frombuffer(meta, np.uint8))

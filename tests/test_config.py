@@ -350,13 +350,13 @@ NOT_DECIDING = {
 OTHER: dict[str, object] = {
     **{"market.path": "prices.csv", "market.tickers": ["AAPL"], "market.tickers_file": "tickers.txt"},
     **{"market.benchmark": "SPX", "market.start": "1995-01-01", "market.test_end": "2020-01-01"},
-    **{"features.extra": ["mine:value@growth"], "offline.decisions": ["mine.csv"], "worlds.assets": 10},
+    **{"features.extra": ["mine:value@growth"], "offline.decisions": ["mine.csv"]},
     **{"evaluation.periods": ["crash:1987-10-01:1987-12-31"], "evaluation.protocol.purge": 10},
     **{"trading.retrain.window": 500, "trading.retrain.purge": 10},
     **{"objectives.reward": "ranking", "objectives.rewards": [{"name": "ranking", "weight": 2.0}]},
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
     **{"train.entropy_schedule.steps": 500, "train.target_entropy_schedule.steps": 500},
-    **{"bcell.anchor.final": 0.5, "bcell.anchor.updates": 500, "worlds.cost_high": 2.0, "guard.hacking.multiple": 3.0},
+    **{"bcell.anchor.final": 0.5, "bcell.anchor.updates": 500, "guard.hacking.multiple": 3.0},
     **{
         "online.discount": 0.5,
         "online.epochs": 4,

@@ -8,7 +8,6 @@ from finflow.config.environment_section import (
     ObjectivesConfig,
     PreferenceConfig,
     RankingConfig,
-    WorldsConfig,
 )
 from finflow.config.evaluation_section import (
     OBJECTIVES,
@@ -85,7 +84,6 @@ __all__ = [
     "TaxConfig",
     "TrainConfig",
     "TuneConfig",
-    "WorldsConfig",
     "changed_config",
     "changed_keys",
     "config_hash",

@@ -1,11 +1,11 @@
-"""Sections `env`, `objectives` and `worlds`: the decision process, the reward and randomised worlds."""
+"""Sections `env` and `objectives`: the decision process and the reward."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from finflow.config.section_types import (
     FilePath,
@@ -192,36 +192,3 @@ def _check_reward_name(name: str, where: str) -> None:
     """Refuse what names no reward."""
     if name not in REWARDS and not re.fullmatch(r"[\w.]+:\w+", name):
         raise ValueError(f"{where} names {name!r}, which is none of {', '.join(REWARDS)} and no package.module:Name")
-
-
-class WorldsConfig(Section):
-    """Randomised training markets beside the historical one; each is off by default (docs/reference/worlds.md)."""
-
-    assets: Annotated[Int, Field(ge=2)] | Literal["half"] | None = key(
-        None, "assets of an episode, drawn anew for each; the others count as not listed; null: all of them"
-    )
-    bootstraps: Int = key(
-        0,
-        "resampled histories in addition to the real one, from the training window's bars, offline and on-policy",
-        ge=0,
-        le=64,
-    )
-    block_length: PositiveInt = key(63, "mean block of a resampled history, in bars")
-    cost_low: Number = key(1.0, "smallest multiple of all costs in an episode", ge=0, le=10)
-    cost_high: Number = key(1.0, "largest multiple; drawn log-uniformly between the two, and not observed", ge=0, le=10)
-    phases: Literal["both", "offline", "online"] = key(
-        "both", "phases with resampled histories and other costs; assets are drawn in both"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.cost_high < self.cost_low:
-            raise ValueError(f"worlds.cost_high = {self.cost_high} must not be below worlds.cost_low = {self.cost_low}")
-        if self.cost_low == 0.0 < self.cost_high:
-            raise ValueError("worlds.cost_low = 0.0: a log-uniform draw begins above zero, unless both ends are zero")
-        if self.assets is not None and self.phases != "both":
-            raise ValueError(
-                f"worlds.phases = {self.phases} leaves worlds.assets to one phase, but an online batch holds "
-                "transitions of both: set worlds.phases to both"
-            )
-        return self

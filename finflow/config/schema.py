@@ -21,7 +21,7 @@ from pydantic import model_validator
 from pydantic.fields import FieldInfo
 
 from finflow.config.agent_section import ActingConfig, BCellConfig
-from finflow.config.environment_section import EnvConfig, ObjectivesConfig, WorldsConfig
+from finflow.config.environment_section import EnvConfig, ObjectivesConfig
 from finflow.config.evaluation_section import EvaluationConfig, TuneConfig
 from finflow.config.market_section import FeaturesConfig, MarketConfig
 from finflow.config.online_section import ON_POLICY, OnlineConfig
@@ -53,7 +53,6 @@ class Config(Section):
     offline: OfflineConfig = key(OfflineConfig(), "the offline phase")
     online: OnlineConfig = key(OnlineConfig(), "the online phase")
     out_of_fold: OutOfFoldConfig = key(OutOfFoldConfig(), "evidence from held-out blocks of the training years")
-    worlds: WorldsConfig = key(WorldsConfig(), "randomised worlds to learn in")
     bcell: BCellConfig = key(BCellConfig(), "the agent")
     acting: ActingConfig = key(ActingConfig(), "the portfolio that a trained agent decides on")
     guard: GuardConfig = key(GuardConfig(), "safety of learning")
@@ -76,11 +75,6 @@ class Config(Section):
                 f"bcell.alpha_mode = {self.bcell.alpha_mode} has no target entropy: "
                 "train.target_entropy_schedule.enabled belongs to bcell.alpha_mode = auto"
             )
-        if self.worlds.assets is not None and self.offline.decisions:
-            raise ValueError(
-                f"worlds.assets = {self.worlds.assets} and offline.decisions are both set, but decisions of your own "
-                "are about all assets; set worlds.assets to null, or leave the decisions out"
-            )
         if self.bcell.risk_measure != "neutral" and self.train.reward_normalization.enabled:
             raise ValueError(
                 f"bcell.risk_measure = {self.bcell.risk_measure} needs rewards in units that stay: "
@@ -93,11 +87,6 @@ class Config(Section):
             )
         self._check_constraint()
         self._check_segments()
-        if self.online.on_policy and self.online.advantages == "group" and self.worlds.assets is not None:
-            raise ValueError(
-                f"online.advantages = group compares portfolios that hold the same assets: worlds.assets = "
-                f"{self.worlds.assets} must be null"
-            )
         return self
 
     def _check_segments(self) -> None:

@@ -98,9 +98,7 @@ class TrainConfig(Section):
     reward_reference: Literal["equal-weight", "none"] = key(
         "equal-weight", "portfolio whose log return over the same bar, before costs, is subtracted from rewards"
     )
-    generalisation: Flag = key(
-        True, "evaluate the policy in training worlds, training and validation windows at each validation"
-    )
+    generalisation: Flag = key(True, "evaluate the policy in training and validation windows at each validation")
     profile: Flag = key(False, "write a torch profiler trace of a few updates of each phase into the run folder")
     observation_noise: Share = key(
         0.0, "deviation of noise on the features in batches to learn from, in units of their deviation"

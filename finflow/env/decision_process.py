@@ -8,7 +8,6 @@ lag. What was filled at bar t then grows until bar t + 1, and that is the step's
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,15 +16,14 @@ from array_api_compat import array_namespace, device
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, ObjectivesConfig
-from finflow.env.episode_worlds import Draws
 from finflow.env.market_growth import dividends_of, fill_prices, growth_of
 from finflow.env.objective import COMPONENTS, STATE_SIZE, Moments, Objective
-from finflow.env.portfolio_state import PortfolioState, Step, WorldState, next_state
+from finflow.env.portfolio_state import PortfolioState, Step, next_state
 from finflow.env.rewards.reward_context import ChosenReward, LazyObservation, RewardContext
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import Settlement, drift_and_pay, orders, pay_out, settle
 from finflow.ledger.constraints import Limits, keep_listed
-from finflow.ledger.costs import CostModel, MarketState, Scaled, costs_of
+from finflow.ledger.costs import MarketState, costs_of
 from finflow.ledger.halts import settle_around_halts
 from finflow.market.features.feature_set import Features
 from finflow.market.liquidity import liquidity_of
@@ -50,18 +48,12 @@ class DecisionProcess:
 
     Attributes
     ----------
-    panels : tuple of MarketPanel
-        Panels whose bars the tables have, one after the other; the process's own first.
     halted : bool array, (bars, assets)
         Listed assets that cannot be traded at a bar; see `MarketPanel`.
     has_halts : bool
         False where no asset is halted at any bar.
     dividends : float array, (bars, assets), or None
         Share of an asset's value at the end of a bar that is paid in cash; part of its growth.
-    members : int array, (pool, n), or None
-        Assets of each sub-universe, by number, ascending.
-    inside : bool array, (pool, assets), or None
-        Membership table of the same sub-universes.
     reward : ChosenReward or None
         In place of the built-in reward; None for that one. See `with_reward`.
     constraint : ChosenReward or None
@@ -81,9 +73,6 @@ class DecisionProcess:
         self, panel: MarketPanel, features: Features, env: EnvConfig, objectives: ObjectivesConfig, moments: Moments
     ) -> None:
         self.panel = panel
-        self.panels: tuple[MarketPanel, ...] = (panel,)
-        self.members: NDArray[np.int64] | None = None
-        self.inside: NDArray[np.bool_] | None = None
         self.reward: ChosenReward | None = None
         self.constraint: ChosenReward | None = None
         self.reward_horizon = 1
@@ -115,8 +104,7 @@ class DecisionProcess:
         self.costs = costs_of(env)
         self.liquidity: MarketState | None = None
         if self.costs.needs_market:
-            tables = [liquidity_of(panel, env.costs.window) for panel in self.panels]
-            self.liquidity = MarketState(*(np.concatenate(parts) for parts in zip(*tables, strict=True)))
+            self.liquidity = liquidity_of(self.panel, env.costs.window)
             self.first_bar = max(self.first_bar, env.costs.window + self.lag)
 
     def market_known(self, bars: range) -> MarketState | None:
@@ -130,10 +118,6 @@ class DecisionProcess:
         """Assets that decisions at bars (N,) know to be listed, (N, assets): those listed ``lag`` bars before."""
         known: NDArray[np.bool_] = self.asset_features[bar - self.lag, :, -1] > 0.0
         return known
-
-    def of_panels(self, table: Callable[[MarketPanel], NDArray[Any]], axis: int = 0) -> NDArray[Any]:
-        """Compute a table of each panel and join them, a row for every bar."""
-        return np.concatenate([table(panel) for panel in self.panels], axis=axis)
 
     @property
     def n_weights(self) -> int:
@@ -149,9 +133,7 @@ class DecisionProcess:
         """Bars of ``window`` at which a decision can fill: features before it, the bars of its reward after it."""
         return range(max(window.start, self.first_bar), min(window.stop, self.growth.shape[0]) - self.reward_horizon)
 
-    def start(
-        self, bar: NDArray[np.int64], weights: NDArray[np.float64] | None = None, worlds: Draws | None = None
-    ) -> PortfolioState:
+    def start(self, bar: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> PortfolioState:
         """Portfolios about to decide at ``bar``, holding ``weights`` (all cash if not given)."""
         if weights is None:
             weights = np.zeros((len(bar), self.n_weights))
@@ -160,21 +142,17 @@ class DecisionProcess:
             listed = self.listed[np.asarray(bar) - 1]
             if self.lag > 1:  # and none that the coming decision does not know yet
                 listed = listed & self.known_listed(np.asarray(bar))
-            if worlds is not None and self.inside is not None:
-                listed = listed & self.inside[worlds.universe]
             weights = keep_listed(weights, listed)
         initial = self.objective.initial(weights)
         wealth = np.full(len(bar), float(self.env.initial_capital))
-        if worlds is None:
-            return PortfolioState(np.asarray(bar), weights, wealth, initial, initial)
-        return WorldState(np.asarray(bar), weights, wealth, initial, initial, *worlds)
+        return PortfolioState(np.asarray(bar), weights, wealth, initial, initial)
 
     def observed_portfolio(self, state: PortfolioState) -> Any:
         """Observed portfolio (batch, K + 3): weights, then the state of the reward."""
         xp = array_namespace(state.weights)
         if self.lag == 0:
             drifted = drift_and_pay(state.weights, _rows(self.growth, state), _dividend_rows(self, state))
-            weights = pay_out(drifted, self._listed(state))
+            weights = pay_out(drifted, _rows(self.listed, state))
             reward_state = state.objective
         else:
             weights, reward_state = state.weights, state.objective_before
@@ -190,11 +168,8 @@ class DecisionProcess:
             (batch, M), ``portfolio`` (batch, K + 3); in the array library of the state.
         """
         known = (state.bar - self.lag) % len(self.asset_features)  # further tables of growth share the features
-        assets, inside = rows_at(self.asset_features, known, state.weights), self._inside(state)
-        if inside is not None:
-            assets = assets * array_namespace(assets).astype(inside, assets.dtype)[..., None]
         return {
-            "assets": assets,
+            "assets": rows_at(self.asset_features, known, state.weights),
             "market": rows_at(self.market_features, known, state.weights),
             "portfolio": self.observed_portfolio(state),
         }
@@ -224,21 +199,8 @@ class DecisionProcess:
         total, traded = xp.sum(components, axis=-1), (fill.cost, fill.turnover, fill.refused, constrained)
         return Step(after, total, components, ruined, fill.weights, simple_return, *traded)
 
-    def _listed(self, state: PortfolioState) -> Any:
-        """Assets that can be held at the states' bars, (batch, assets)."""
-        listed, inside = _rows(self.listed, state), self._inside(state)
-        return listed if inside is None else listed & inside
 
-    def _inside(self, state: PortfolioState) -> Any:
-        """Assets of the states' sub-universes, (batch, assets); None where there are none."""
-        if self.inside is None or not isinstance(state, WorldState):
-            return None
-        return rows_at(self.inside, state.universe, state.weights)
-
-
-def resumed_state(
-    process: DecisionProcess, bar: NDArray[np.int64], observed: NDArray[np.float64], worlds: Draws | None = None
-) -> PortfolioState:
+def resumed_state(process: DecisionProcess, bar: NDArray[np.int64], observed: NDArray[np.float64]) -> PortfolioState:
     """Portfolios about to decide at ``bar`` (batch,) that are observed as ``observed`` (batch, K + 3).
 
     What is not observed is as it usually is: the initial capital, and a state of the reward that did not change in
@@ -248,7 +210,7 @@ def resumed_state(
     if process.lag == 0:  # before the last bar, by which the observed weights have drifted
         grown = process.growth.take(bar, axis=0)
         weights = np.divide(weights, grown, out=np.zeros_like(weights), where=grown > 0.0)
-    state = process.start(bar, weights / weights.sum(axis=-1, keepdims=True), worlds)
+    state = process.start(bar, weights / weights.sum(axis=-1, keepdims=True))
     reward_state = process.objective.recall(observed[:, -STATE_SIZE:])
     return replace(state, objective=reward_state, objective_before=reward_state)
 
@@ -291,7 +253,7 @@ def _reward_context(
         wealth=state.wealth,
         builtin=builtin,
         growth=xp.stack(growth, axis=1),
-        listed=xp.stack([process._listed(one) for one in later], axis=1),
+        listed=xp.stack([_rows(process.listed, one) for one in later], axis=1),
         observe=LazyObservation(process, state),
     )
 
@@ -318,13 +280,10 @@ def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Set
     -------
     Settlement
     """
-    growth, listed = _rows(process.growth, state), process._listed(state)
+    growth, listed = _rows(process.growth, state), _rows(process.listed, state)
     dividends = _dividend_rows(process, state)
     before, target = orders(state.weights, action, growth, listed, process.limits, process.lag, dividends)
-    costs: CostModel = process.costs
-    if isinstance(state, WorldState):
-        costs = Scaled(costs, state.cost_scale)
-    market = _market_state(process, state)
+    costs, market = process.costs, _market_state(process, state)
     if process.has_halts:
         return settle_around_halts(before, target, _rows(process.halted, state), costs, state.wealth, market)
     return settle(before, target, costs, state.wealth, market)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.episode_worlds import EpisodeWorlds
 from finflow.env.vector_env import PortfolioVectorEnv, check_options
 
 
@@ -26,8 +25,6 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
         Decisions of an episode; None is the whole window.
     random_portfolios : bool
         Start from a random portfolio, not from cash.
-    worlds : EpisodeWorlds, optional
-        What episodes draw their assets and their costs from, likewise.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
@@ -38,9 +35,8 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
         window: range | Sequence[range],
         episode_length: int | None = None,
         random_portfolios: bool = False,
-        worlds: EpisodeWorlds | None = None,
     ) -> None:
-        self._portfolios = PortfolioVectorEnv(process, window, 1, episode_length, random_portfolios, worlds)
+        self._portfolios = PortfolioVectorEnv(process, window, 1, episode_length, random_portfolios)
         self._ended = True
         self.observation_space = self._portfolios.single_observation_space
         self.action_space = self._portfolios.single_action_space

@@ -35,22 +35,6 @@ class PortfolioState:
     objective_before: Any
 
 
-@dataclass(frozen=True)
-class WorldState(PortfolioState):
-    """State of portfolios whose episodes differ in assets and costs; see ``env.episode_worlds``.
-
-    Attributes
-    ----------
-    universe : int array, (batch,)
-        Sub-universe of the process; assets outside it count as not listed.
-    cost_scale : float array, (batch,)
-        Multiple of all costs.
-    """
-
-    universe: Any
-    cost_scale: Any
-
-
 class Step(NamedTuple):
     """Outcome of a decision; arrays over the batch.
 
@@ -88,19 +72,14 @@ class Step(NamedTuple):
 
 
 def next_state(state: PortfolioState, weights: Any, wealth: Any, objective: Any) -> PortfolioState:
-    """State a bar later, in the same world."""
+    """State a bar later."""
     changes = {"weights": weights, "wealth": wealth, "objective": objective, "objective_before": state.objective}
     return replace(state, bar=state.bar + 1, **changes)
 
 
-def universe_of(state: PortfolioState) -> NDArray[np.int64] | None:
-    """Sub-universes of the portfolios, (N,); None where all have all assets."""
-    return state.universe if isinstance(state, WorldState) else None
-
-
 def rows_of(state: PortfolioState, which: NDArray[np.bool_] | slice) -> PortfolioState:
     """Select the portfolios of a mask (N,) or a slice."""
-    return type(state)(**{name: value[which] for name, value in vars(state).items()})
+    return PortfolioState(**{name: value[which] for name, value in vars(state).items()})
 
 
 def replace_rows(state: PortfolioState, which: NDArray[np.bool_], fresh: PortfolioState) -> PortfolioState:
@@ -110,10 +89,10 @@ def replace_rows(state: PortfolioState, which: NDArray[np.bool_], fresh: Portfol
         copy = value.copy()
         copy[which] = getattr(fresh, name)
         renewed[name] = copy
-    return type(state)(**renewed)
+    return PortfolioState(**renewed)
 
 
 def join_states(states: Sequence[PortfolioState]) -> PortfolioState:
     """Portfolios of several states, one after the other."""
     parts = {name: np.concatenate([getattr(one, name) for one in states]) for name in vars(states[0])}
-    return type(states[0])(**parts)
+    return PortfolioState(**parts)

@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.episode_worlds import Draws, EpisodeWorlds, scatter_assets
-from finflow.env.portfolio_state import Step, replace_rows, rows_of
-from finflow.env.process_variants import with_universes
+from finflow.env.portfolio_state import PortfolioState, Step, replace_rows, rows_of
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
 from finflow.market.bar_frequency import BARS_PER_YEAR
@@ -77,8 +75,6 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Decisions of an episode; None is the whole window, from its beginning.
     random_portfolios : bool
         Start from portfolios that cover the simplex, not from cash.
-    worlds : EpisodeWorlds, optional
-        Each episode draws its assets and its costs from them; ``process`` must have the same sub-universes.
 
     Attributes
     ----------
@@ -100,12 +96,10 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         num_envs: int,
         episode_length: int | None = None,
         random_portfolios: bool = False,
-        worlds: EpisodeWorlds | None = None,
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs = {num_envs}: must be at least 1")
-        self.process = process if worlds is None else with_universes(process, worlds.members)
-        self.worlds = worlds
+        self.process = process
         segments = [process.decision_bars(one) for one in ([window] if isinstance(window, range) else window)]
         longest = max(len(bars) for bars in segments)
         self.episode_length = longest if episode_length is None else episode_length
@@ -125,7 +119,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
         first = np.full(num_envs, self.bars[0], dtype=np.int64)
-        self.state = process.start(first, None, self._draw(num_envs) if worlds is not None else None)
+        self.state = process.start(first)
         self.age = np.zeros(num_envs, dtype=np.int64)
         self.running_sharpe = RunningSharpe(num_envs, process.panel.bars_per_year)
 
@@ -134,16 +128,15 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start every episode.
 
-        ``options`` may give ``bars`` (N,), the first to decide at, ``weights`` (N, K), the portfolios held then, and
-        ``worlds``, the ``Draws`` of the episodes.
+        ``options`` may give ``bars`` (N,), the first to decide at, and ``weights`` (N, K), the portfolios held then.
         An episode that starts too late for its whole length is truncated where the window ends.
         """
         if isinstance(seed, list):
             raise ConfigError("a vector of portfolios takes one seed, from which all of them are drawn")
         if seed is not None:
             self._np_random, self._np_random_seed = seeding.np_random(seed)
-        options = check_options(options, ("bars", "weights", "worlds"))
-        bars, weights, worlds = options.get("bars"), options.get("weights"), options.get("worlds")
+        options = check_options(options, ("bars", "weights"))
+        bars, weights = options.get("bars"), options.get("weights")
         if bars is not None and np.shape(bars) != (self.num_envs,):
             raise ValueError(f"bars have the shape {np.shape(bars)}, not {(self.num_envs,)}")
         if bars is not None and not np.isin(bars, self.bars).all():
@@ -151,9 +144,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             raise ValueError(f"an episode can start at the bars {first} to {last}, not at {bars}")
         if weights is not None:
             weights = as_portfolio(checked_actions(weights, self.num_envs, self.process.n_weights, "weights"))
-        if worlds is not None and self.worlds is None:
-            raise ValueError("the episodes of this environment are of one world: it was made without worlds")
-        self._restart(np.ones(self.num_envs, dtype=np.bool_), bars, weights, worlds)
+        self._restart(np.ones(self.num_envs, dtype=np.bool_), bars, weights)
         return self.process.observe(self.state), {}
 
     def step(
@@ -203,33 +194,17 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         which: NDArray[np.bool_],
         bars: NDArray[np.int64] | None = None,
         weights: NDArray[np.float64] | None = None,
-        worlds: Draws | None = None,
     ) -> None:
         """Start new episodes for some of the portfolios."""
         count = int(which.sum())
         if bars is None:
             bars = self.starts[self.np_random.integers(len(self.starts), size=count)]
-        if worlds is None and self.worlds is not None:
-            worlds = self._draw(count)
         if weights is None and self.random_portfolios:
-            weights = self._draw_weights(count, worlds)
-        fresh = self.process.start(np.asarray(bars, dtype=np.int64), weights, worlds)
+            weights, _ = draw_coverage(self.np_random, count, self.process.n_weights)
+        fresh = self.process.start(np.asarray(bars, dtype=np.int64), weights)
         self.state = replace_rows(self.state, which, fresh)
         self.age = np.where(which, 0, self.age)
         self.running_sharpe.clear(which)
-
-    def _draw(self, count: int) -> Draws | None:
-        """Worlds for new episodes."""
-        return None if self.worlds is None else self.worlds.draw(self.np_random, count)
-
-    def _draw_weights(self, count: int, worlds: Draws | None) -> NDArray[np.float64]:
-        """Draw portfolios that cover the simplex of the assets of each episode."""
-        members = None if self.worlds is None else self.worlds.members
-        if members is None or worlds is None:
-            return draw_coverage(self.np_random, count, self.process.n_weights)[0]
-        inside = members[worlds.universe]
-        weights, _ = draw_coverage(self.np_random, count, inside.shape[1] + 1)
-        return scatter_assets(weights, inside, self.process.n_weights)
 
     def get_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return the arrays that the next steps depend on, by name, and the generator's state."""
@@ -241,7 +216,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         fields = dict(arrays)
         self.age = fields.pop("age").copy()
         self.running_sharpe.sums = fields.pop("running_sharpe").copy()
-        self.state = type(self.state)(**{name: value.copy() for name, value in fields.items()})
+        self.state = PortfolioState(**{name: value.copy() for name, value in fields.items()})
         self._np_random = np.random.default_rng()
         self._np_random.bit_generator.state = generator
 

@@ -197,7 +197,7 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
     xp = array_namespace(before)
     proportional = proportional_rates(costs) if is_compiled(before) else None
     if proportional is not None:
-        weights, turnover, factor, last, solved = _settle_compiled(before, target, proportional, wealth)
+        weights, turnover, factor, last, solved = _settle_compiled(before, target, proportional)
     else:
         solve = _differentiable_factor if is_torch_array(before) else _wealth_factor
         factor, last, solved = solve(before, target, costs, wealth, market)
@@ -211,11 +211,10 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
     return done if bool(xp.all(affordable)) else _refuse(before, done, affordable)
 
 
-def _settle_compiled(before: Any, target: Any, proportional: tuple[Any, Any], wealth: Any) -> tuple[Any, ...]:
+def _settle_compiled(before: Any, target: Any, rates: Any) -> tuple[Any, ...]:
     """Weights, turnover, wealth factor after the last round and before it, and whether it has settled."""
-    rates, scale = proportional
-    target, scale = np.ascontiguousarray(target, dtype=np.float64), np.ones_like(wealth) * np.asarray(scale)
-    return compiled.settle(before, target, rates, scale, MAX_ITERATIONS, WEALTH_TOLERANCE)
+    target = np.ascontiguousarray(target, dtype=np.float64)
+    return compiled.settle(before, target, rates, MAX_ITERATIONS, WEALTH_TOLERANCE)
 
 
 def _differentiable_factor(
@@ -231,7 +230,7 @@ def _differentiable_factor(
     on_processor = before.device.type == "cpu" and is_compiled(start.numpy())
     proportional = proportional_rates(costs) if on_processor else None
     if proportional is not None:
-        result = _settle_compiled(start.numpy(), end.numpy(), proportional, account.numpy())
+        result = _settle_compiled(start.numpy(), end.numpy(), proportional)
         xp, solved = array_namespace(before), bool(result[4])
         factor, last = xp.asarray(result[2]), xp.asarray(result[3])
     else:
@@ -239,7 +238,7 @@ def _differentiable_factor(
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in (before, target, wealth)):
         return factor, last, solved
     if proportional is not None:
-        rate = torch.as_tensor(proportional[0].sum() * proportional[1])
+        rate = torch.as_tensor(proportional.sum())
         factor = differentiable_root(held, wanted, factor, rate)
     else:
         # Implicit function theorem at the root: d mu = - d cost / (1 + cost'(mu)), with d cost at constant mu. That is

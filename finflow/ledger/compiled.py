@@ -76,9 +76,9 @@ def orders(
 
 @compiled_function(error_model="numpy")
 def settle(
-    before: FloatArray, target: FloatArray, rates: FloatArray, scale: FloatArray, rounds: int, tolerance: float
+    before: FloatArray, target: FloatArray, rates: FloatArray, rounds: int, tolerance: float
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, bool]:
-    """``accounting.settle`` under proportional costs: ``rates`` (models,), each times ``scale`` (batch,).
+    """``accounting.settle`` under proportional costs of ``rates`` (models,).
 
     Returns
     -------
@@ -104,7 +104,7 @@ def settle(
             traded, cost = row_sum(trades), 0.0
             for rate in rates:
                 cost += rate * traded
-            last[n], factor[n] = factor[n], 1.0 - scale[n] * cost
+            last[n], factor[n] = factor[n], 1.0 - cost
             largest = max(largest, abs(factor[n] - last[n]))
         if largest <= tolerance:
             return weights, turnover, factor, last, True

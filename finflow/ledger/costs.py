@@ -239,39 +239,11 @@ class SumOfCosts:
         return total
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """A multiple of a cost, one for each account.
-
-    Parameters
-    ----------
-    model : CostModel
-    scale : array, (...,)
-    """
-
-    model: CostModel
-    scale: Any
-
-    @property
-    def needs_market(self) -> bool:
-        """True where the cost depends on volume or volatility."""
-        return self.model.needs_market
-
-    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``scale`` times the model's cost in each asset."""
-        return self.scale[..., None] * self.model.by_asset(trades, wealth, market)
-
-    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``scale`` times the model's cost."""
-        return self.scale * self.model.share(trades, wealth, market)
-
-
-def proportional_rates(costs: CostModel) -> tuple[NDArray[np.float64], Any] | None:
-    """Rates (models,) of costs that are all proportional, and their multiple; None where others are among them."""
-    costs, scale = (costs.model, costs.scale) if isinstance(costs, Scaled) else (costs, 1.0)
+def proportional_rates(costs: CostModel) -> NDArray[np.float64] | None:
+    """Rates (models,) of costs that are all proportional; None where others are among them."""
     models = costs.models if isinstance(costs, SumOfCosts) else [costs]
     rates = [model.rate for model in models if isinstance(model, Proportional)]
-    return (np.array(rates, dtype=np.float64), scale) if len(rates) == len(models) else None
+    return np.array(rates, dtype=np.float64) if len(rates) == len(models) else None
 
 
 def participation(trades: Any, wealth: Any, market: MarketState | None) -> Any:

@@ -40,7 +40,7 @@ def differentiable_root(held: Tensor, wanted: Tensor, factor: Tensor, rate: Tens
         Portfolios before and after the trade.
     factor : Tensor, (batch,)
         As it was solved.
-    rate : Tensor, (batch,) or ()
+    rate : Tensor, ()
         Cost of a unit traded.
     """
     root: Tensor = _ProportionalRoot.apply(held, wanted, factor, rate)  # type: ignore[no-untyped-call]

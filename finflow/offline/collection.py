@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,12 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage, smooth
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.episode_worlds import Draws, EpisodeWorlds, gather_assets, restrict_to_assets, scatter_assets
-from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.env.portfolio_state import PortfolioState
 from finflow.env.rewards.reward_queue import queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
 from finflow.offline.data_card import data_card
-from finflow.offline.dataset import OfflineDataset, bundle_size, made_by
+from finflow.offline.dataset import OfflineDataset, made_by
 from finflow.offline.imported_decisions import ImportedDecisions, price_decisions, read_decisions
 from finflow.offline.recorder import COLUMNS, COVERAGE, DECISIONS, SOURCES, Recorder, Rows, join_rows
 from finflow.strategies.behaviour import FAMILIES, family_tables
@@ -86,9 +84,7 @@ class Behaviour:
     def __init__(self, process: DecisionProcess, size: int, rng: np.random.Generator) -> None:
         self.process = process
         self.rng = rng
-        self.members = process.members
-        tables = [process.of_panels(partial(family_tables, family=family), axis=1) for family in FAMILIES]
-        self.tables: NDArray[np.float64] = np.stack(tables)
+        self.tables: NDArray[np.float64] = np.stack([family_tables(process.panel, family) for family in FAMILIES])
         self.settings = draw_settings(rng, size, n_variants=self.tables.shape[1])
         self.complete = bool((process.asset_features[:, :, -1] > 0.0).all())
 
@@ -102,12 +98,9 @@ class Behaviour:
             Source of the decision: that of the episode, or the coverage mixture.
         """
         settings = self.settings
-        inside = self._inside(state)
         weights = self.process.observed_portfolio(state)[:, : self.process.n_weights]
-        if inside is not None:
-            weights = gather_assets(weights, inside)
-        listed = self._listed(state, inside)
-        aim = smooth(self._aims(state, inside, listed), AIM_SMOOTHING, listed)
+        listed = None if self.complete else self.process.known_listed(state.bar)
+        aim = smooth(self._aims(state, listed), AIM_SMOOTHING, listed)
         wanted = weights + settings.trade_rate[:, None] * (aim - weights)
         noise = settings.noise_scale[:, None] * self.rng.standard_normal(wanted.shape)
         wanted = wanted * np.exp(noise)
@@ -116,37 +109,16 @@ class Behaviour:
         targets = np.where(due[:, None], wanted, weights)
         jumps = self.rng.random(len(weights)) < JUMP_RATE
         elsewhere, _ = draw_coverage(self.rng, len(weights), weights.shape[1], listed)
-        chosen = np.where(jumps[:, None], elsewhere, targets)
-        if inside is not None:
-            chosen = scatter_assets(chosen, inside, self.process.n_weights)
-        return chosen, np.where(jumps, COVERAGE, settings.source)
+        return np.where(jumps[:, None], elsewhere, targets), np.where(jumps, COVERAGE, settings.source)
 
-    def _aims(
-        self, state: PortfolioState, inside: NDArray[np.int64] | None, listed: NDArray[np.bool_] | None
-    ) -> NDArray[np.float64]:
-        """Portfolios that the sources of the episodes aim at, (N, K), or of their sub-universes, (N, n + 1)."""
+    def _aims(self, state: PortfolioState, listed: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+        """Portfolios that the sources of the episodes aim at, (N, K)."""
         source = self.settings.source
         covering = source == COVERAGE
-        count = self.process.n_weights if inside is None else inside.shape[1] + 1
-        aims, _ = draw_coverage(self.rng, len(source), count, listed)
+        aims, _ = draw_coverage(self.rng, len(source), self.process.n_weights, listed)
         family = np.minimum(source, COVERAGE - 1)
         named: NDArray[np.float64] = self.tables[family, self.settings.variant, state.bar - self.process.lag]
-        named = named if inside is None else restrict_to_assets(named, inside, listed)
         return np.where(covering[:, None], aims, named)
-
-    def _listed(self, state: PortfolioState, inside: NDArray[np.int64] | None) -> NDArray[np.bool_] | None:
-        """Assets that the decisions know to be listed, (N, assets), or of the sub-universes; None where all are."""
-        if self.complete:
-            return None
-        known = self.process.known_listed(state.bar)
-        return known if inside is None else np.take_along_axis(known, inside, axis=1)
-
-    def _inside(self, state: PortfolioState) -> NDArray[np.int64] | None:
-        """Assets of the episodes' sub-universes, (N, n), where there are any."""
-        if self.members is None or not isinstance(state, WorldState):
-            return None
-        inside: NDArray[np.int64] = self.members[state.universe]
-        return inside
 
 
 def collect(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> OfflineDataset:
@@ -170,11 +142,10 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
         If prices do not move, or a file of decisions cannot be used.
     """
     parts, accounts = [simulate_behaviour(config, process, window)], []
-    real = real_window(process, window)
-    if real is not None:
+    if isinstance(window, range):
         for path in config.offline.decisions:
-            decisions = read_decisions(path, process.panel, real.stop)
-            parts.append(price_decisions(process, real, decisions, config.env.episode_length, DECISIONS))
+            decisions = read_decisions(path, process.panel, window.stop)
+            parts.append(price_decisions(process, window, decisions, config.env.episode_length, DECISIONS))
             accounts.append(summarise_decisions(decisions, parts[-1]))
     elif config.offline.decisions:
         raise ConfigError(
@@ -190,7 +161,7 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
         "reward_scale": reward_scale,
         "made_by": made_by(config, process, window),
         "sources": list(SOURCES),
-        "card": data_card(rows, process.panel, accounts, process.of_panels(lambda panel: panel.dates)),
+        "card": data_card(rows, process.panel, accounts),
     }
     return OfflineDataset(**columns, meta=meta)
 
@@ -203,15 +174,9 @@ def simulate_behaviour(config: Config, process: DecisionProcess, window: range |
     size, length = config.train.offline_episodes, config.env.episode_length
     seeds = np.random.SeedSequence([config.train.seed, 0]).spawn(2)
     rng = np.random.default_rng(seeds[0])
-    worlds = EpisodeWorlds.of(
-        config.worlds, process.n_weights - 1, config.train.seed, costs=config.worlds.phases != "online"
-    )
     with queued_rewards(process, config.objectives.workers, config.train.threads) as (rewarded, queue):
-        env = PortfolioVectorEnv(rewarded, window, size, length, random_portfolios=True, worlds=worlds)
+        env = PortfolioVectorEnv(rewarded, window, size, length, random_portfolios=True)
         env.reset(seed=int(seeds[1].generate_state(1)[0]))
-        bundles = bundle_size(config, process)
-        if bundles is not None:
-            bundle(env, bundles)
         recorder = Recorder(process)
         _record(env, Behaviour(process, size, rng), recorder, length)
         if queue is not None:
@@ -249,27 +214,6 @@ def _record(env: PortfolioVectorEnv, behaviour: Behaviour, recorder: Recorder, l
             fresh, fresh_source = behaviour.decide(env.state, step + 1)
             action = np.where(restarted[:, None], fresh, following)
             source = np.where(restarted, fresh_source, next_source)
-
-
-def bundle(env: PortfolioVectorEnv, size: int) -> None:
-    """Start the episodes anew in bundles that see the same market: from one bar, with one sub-universe.
-
-    The real history is short, so that many episodes visit each of its bars anyway. In many histories, with a part of
-    the assets each, they would not, and the encoding of markets is the main cost of learning.
-    """
-    first = np.arange(env.num_envs) // size * size
-    options: dict[str, Any] = {"bars": env.state.bar[first]}
-    if isinstance(env.state, WorldState):
-        options["worlds"] = Draws(env.state.universe[first], env.state.cost_scale)
-    env.reset(options=options)
-
-
-def real_window(process: DecisionProcess, window: range | Sequence[range]) -> range | None:
-    """The training window among the windows; None where parts of it are held out."""
-    if isinstance(window, range):
-        return window
-    real = [one for one in window if one.stop <= process.panel.n_bars]
-    return real[0] if len(process.panels) > 1 and len(real) == 1 else None
 
 
 def summarise_decisions(decisions: ImportedDecisions, rows: Rows) -> dict[str, Any]:

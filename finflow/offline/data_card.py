@@ -42,7 +42,6 @@ def data_card(
     rows: Rows,
     panel: MarketPanel,
     files: Sequence[Mapping[str, Any]] = (),
-    dates: NDArray[np.datetime64] | None = None,
 ) -> dict[str, Any]:
     """Describe what was collected.
 
@@ -56,8 +55,6 @@ def data_card(
     panel : MarketPanel
     files : sequence of mapping
         What became of each file of a user's own decisions.
-    dates : array, optional
-        Of the bars, where there are more than the panel's own.
 
     Returns
     -------
@@ -82,7 +79,7 @@ def data_card(
             "trades": _trades(rows["turnover"][decided]),
             "coverage": regions(rows["action"][decided], panel.assets),
         }
-    days = (panel.dates if dates is None else dates)[rows["bar"]]
+    days = panel.dates[rows["bar"]]
     card = {
         "transitions": len(days),
         "episodes": len(starts),

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.episode_worlds import is_single_world
 from finflow.errors import FinflowError, one_line
 from finflow.files import write_together
 from finflow.json_text import parse_json
@@ -28,7 +27,7 @@ from finflow.offline.imported_decisions import read_decisions
 from finflow.offline.recorder import COLUMNS
 from finflow.provenance import code_hash
 
-VERSION = 3
+VERSION = 4
 ROOMS_THAT_DECIDE = ("ledger", "market", "strategies", "env", "offline")
 META = "meta"
 ANEW = "delete it, or collect it anew with --recollect"
@@ -53,8 +52,6 @@ class OfflineDataset:
     episode : int32 (n,)
     family : int8 (n,)
         Index into ``SOURCES``.
-    universe : int16 (n,)
-        Sub-universe of the episode (``env.worlds``); zeros where all episodes have all assets.
     meta : dict
         ``reward_scale`` (the rewards' deviation, by which learners divide), ``made_by``, the hashes of all that
         decides the data, ``sources``, and ``card``, what is inside for people to read.
@@ -70,7 +67,6 @@ class OfflineDataset:
     truncated: NDArray[np.bool_]
     episode: NDArray[np.int32]
     family: NDArray[np.int8]
-    universe: NDArray[np.int16]
     meta: dict[str, Any]
 
     def __len__(self) -> int:
@@ -91,29 +87,19 @@ def made_by(config: Config, process: DecisionProcess, window: range | Sequence[r
     windows = [window] if isinstance(window, range) else list(window)
     stop = windows[-1].stop
     panel = process.panel.until(min(stop, process.panel.n_bars))
-    real = [one for one in windows if one.stop <= process.panel.n_bars]
-    train, bundles = config.train, bundle_size(config, process)
     return {
         "version": str(VERSION),
         "prices": panel.sha256,
-        "training window": ", ".join(f"{panel.dates[one.start]} to {panel.dates[one.stop - 1]}" for one in real),
+        "training window": ", ".join(f"{panel.dates[one.start]} to {panel.dates[one.stop - 1]}" for one in windows),
         "features": _hash(process.asset_features[:stop].tobytes() + process.market_features[:stop].tobytes()),
-        "worlds": _worlds_hash(config, process),
         "costs and execution": _hash(config.env.model_dump_json().encode()),
         "objectives": _objectives_hash(config),
-        "episodes": str(train.offline_episodes),
-        "seed": str(train.seed),
+        "episodes": str(config.train.offline_episodes),
+        "seed": str(config.train.seed),
         "decisions": _decisions_hash(config, panel),
         "ledger": code_hash(("ledger",)),
         "code": code_hash(ROOMS_THAT_DECIDE),
-        **({} if bundles is None else {"bundles": str(bundles)}),
     }
-
-
-def bundle_size(config: Config, process: DecisionProcess) -> int | None:
-    """Episodes of one bundle, with one start in one world; None where the starts of episodes are independent."""
-    worlds = process.inside is not None or len(process.panels) > 1
-    return config.offline.group_size if worlds else None
 
 
 def _objectives_hash(config: Config) -> str:
@@ -121,14 +107,6 @@ def _objectives_hash(config: Config) -> str:
     plain = config.objectives.model_dump_json(exclude={"workers", "preference"}).encode()
     model = config.objectives.preference.model
     return _hash(plain if model is None else plain + model.read_bytes())
-
-
-def _worlds_hash(config: Config, process: DecisionProcess) -> str:
-    """Hash of the worlds besides the real one; the resampled features are hashed with the others."""
-    if is_single_world(config.worlds, process.n_weights - 1):
-        return "none"
-    inside = b"" if process.inside is None else process.inside.tobytes()
-    return _hash(config.worlds.model_dump_json().encode() + inside)
 
 
 def _decisions_hash(config: Config, panel: MarketPanel) -> str:

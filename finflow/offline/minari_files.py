@@ -29,7 +29,7 @@ from finflow.offline.dataset import OfflineDataset
 
 FORMAT, ALGORITHM, META, HASH = "hdf5", "finflow behaviour data", "finflow_meta", "finflow_sha256"
 _NAME = re.compile(r"([-_\w]+/)*[-_\w]*\w-v\d+")
-_INFOS = ("bar", "family", "episode", "next_action", "universe")
+_INFOS = ("bar", "family", "episode", "next_action")
 
 
 def minari_folder(name: str, root: Path | None = None) -> Path:
@@ -175,10 +175,7 @@ def _episodes(dataset: OfflineDataset, process: DecisionProcess | None, buffer_t
         observations = {"portfolio": seen}
         if process is not None:
             bars = np.append(dataset.bar[part], dataset.bar[stop - 1] + 1).astype(np.int64) - process.lag
-            assets = process.asset_features[bars]
-            if process.inside is not None:
-                assets = assets * process.inside[dataset.universe[first]][None, :, None]
-            observations |= {"assets": assets, "market": process.market_features[bars]}
+            observations |= {"assets": process.asset_features[bars], "market": process.market_features[bars]}
         yield buffer_type(
             id=number,
             observations=observations,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.env.portfolio_state import PortfolioState
 from finflow.strategies.behaviour import FAMILIES
 
 FloatArray = NDArray[np.float64]
@@ -32,7 +32,6 @@ COLUMNS = {
     "truncated": np.bool_,
     "episode": np.int32,
     "family": np.int8,
-    "universe": np.int16,
 }
 """Columns of a dataset and their types."""
 
@@ -46,13 +45,11 @@ class Recorder:
 
     def add(self, before: PortfolioState, after: PortfolioState, **values: NDArray[Any]) -> None:
         """Add one step of every portfolio: the states around it, and the other columns as they are, (N, ...)."""
-        single = np.zeros(len(before.bar), dtype=np.int64)
         recorded = {
             "bar": before.bar,
             "portfolio": self.process.observed_portfolio(before),
             "next_portfolio": self.process.observed_portfolio(after),
             "net_return": after.wealth / before.wealth - 1.0,
-            "universe": before.universe if isinstance(before, WorldState) else single,
             "cash_return": self.process.growth[before.bar + 1, -1] - 1.0,
             **values,
         }

@@ -10,8 +10,6 @@ from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.training.data.training_data import prepare
-from finflow.training.data.training_worlds import episode_worlds
-from finflow.training.phase_names import ONLINE
 
 SPLITS = ("train", "validation", "test")
 
@@ -55,8 +53,7 @@ def make_env(
     ----------
     config : Config, path of a YAML file, or None for the defaults
     split : str
-        ``train``, ``validation`` or ``test``: the window that episodes stay within. In ``train`` they have the worlds
-        of the configuration (``worlds.*``), where it has any.
+        ``train``, ``validation`` or ``test``: the window that episodes stay within.
     num_envs : int, optional
         Portfolios of a ``PortfolioVectorEnv``; one ``PortfolioEnv`` when left out.
     whole_window : bool, optional
@@ -90,15 +87,14 @@ def make_env(
             "final_evaluation=True when nothing is left to be chosen"
         )
     training_data = prepare(config if isinstance(config, Config) else load_config(config))
-    process, worlds = training_data.process, None
+    process = training_data.process
     window: range | tuple[range, ...] = getattr(training_data.split, split)
     if split == "test":
         process = training_data.held_out_process()
     if split == "train":
-        process, window = training_data.learning.process, training_data.windows(ONLINE)
-        worlds = episode_worlds(training_data.config, process, ONLINE)
+        process, window = training_data.learning, training_data.train
     whole = split != "train" if whole_window is None else whole_window
     length = None if whole else training_data.config.env.episode_length
     if num_envs is None:
-        return PortfolioEnv(process, window, length, random_portfolios, worlds=worlds)
-    return PortfolioVectorEnv(process, window, num_envs, length, random_portfolios, worlds=worlds)
+        return PortfolioEnv(process, window, length, random_portfolios)
+    return PortfolioVectorEnv(process, window, num_envs, length, random_portfolios)

@@ -1,4 +1,4 @@
-"""Names of the two phases of a training, as checkpoints, logs and `worlds.phases` have them."""
+"""Names of the two phases of a training, as checkpoints and logs have them."""
 
 from __future__ import annotations
 

@@ -59,9 +59,6 @@ REDUCED: dict[str, object] = {
 }
 #: What a training without any device has, whatever the defaults are.
 BARE: dict[str, object] = {"bcell.anchor.weight": 0.0, "bcell.anchor.to": "pretrained", "bcell.gate_balance": 0.0}
-UNIVERSES: dict[str, object] = {"worlds.assets": 10}
-BOOTSTRAPS: dict[str, object] = {"worlds.bootstraps": 2}
-COSTS: dict[str, object] = {"worlds.cost_low": 0.5, "worlds.cost_high": 3.0}
 ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0, "bcell.anchor.to": "pretrained"}
 DECAY: dict[str, object] = {
     "bcell.actor_weight_decay": 1.0,
@@ -78,9 +75,6 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
     name: {**BARE, **devices}
     for name, devices in {
         "no-device": {},
-        "sub-universes": UNIVERSES,
-        "bootstrap": BOOTSTRAPS,
-        "random-costs": COSTS,
         "anchor": ANCHOR,
         "decay-and-dropout": DECAY,
         "averaging": AVERAGE,
@@ -89,13 +83,14 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
         "anchor-to-equal-weight": SPREAD,
         "anchor-to-equal-weight-and-open-gate": {**SPREAD, **OPEN},
         "anchor-to-equal-sleeve-and-open-gate": {**SLEEVE, **OPEN},
-        "worlds-and-anchor": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **AVERAGE, **FLOOR},
-        "all": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **DECAY, **AVERAGE, **NOISE, **FLOOR},
     }.items()
 }
-"""What is compared, by the keys that decide it. Every one that was ever tried belongs here: they are counted."""
-#: Name -> seeds after which it was given up: the last four by the rule after three seeds.
-GIVEN_UP = {"noise": 3, "random-costs": 3, "rate-floor": 3, "averaging": 3}
+"""What is compared, by the keys that decide it. Every one that was ever tried is counted: here, or in `WITHDRAWN`."""
+#: Configurations that were tried, of options that no longer exist: in sub-universes, in resampled histories, at random
+#: costs, all of that with an anchor, and everything together.
+WITHDRAWN = 5
+#: Name -> seeds after which it was given up, among the last by the rule after three seeds.
+GIVEN_UP = {"noise": 3, "rate-floor": 3, "averaging": 3}
 CLASSICAL = "classical"
 #: What is off unless somebody turns it on, as users were promised: a default may not have it.
 PROMISED_OFF = (*DECAY, *NOISE)
@@ -270,7 +265,7 @@ def standard_error(values: FloatArray, groups: NDArray[np.int64]) -> float:
 
 def tried(results: Sequence[Result]) -> int:
     """Configurations that were chosen among: what ``evaluation.configurations_tried`` has to be for the chosen one."""
-    return len(_trainings(results))
+    return len(_trainings(results)) + WITHDRAWN
 
 
 def deflated(results: Sequence[Result], name: str) -> float:
@@ -282,7 +277,7 @@ def deflated(results: Sequence[Result], name: str) -> float:
     sharpes = np.array([track_of(returns, each).sharpe for each, returns in joined.items()])
     track = track_of(joined[name], name)
     observed = float(sharpes.var(ddof=1)) if len(sharpes) > 1 else 0.0
-    return track.dsr(len(joined), max(observed, 1.0 / (len(joined[name]) - 1)))
+    return track.dsr(tried(results), max(observed, 1.0 / (len(joined[name]) - 1)))
 
 
 def together(results: Sequence[Result], name: str) -> float:
@@ -401,7 +396,8 @@ def account(results: Sequence[Result]) -> str:
     years = sum(len(one["active"]) for one in first if one["seed"] == first[0]["seed"]) / BARS_PER_YEAR
     best, default = ranked(results)[0].name, chosen(results)
     return (
-        f"Configurations tried: {tried(results)}; trainings: {sum(map(len, own.values()))}. Judged windows: "
+        f"Configurations tried: {tried(results)}, {WITHDRAWN} of them of options that no longer exist and without a "
+        f"row; trainings: {sum(map(len, own.values()))}. Judged windows: "
         f"{', '.join(windows)} ({years:.1f} years in all). First by the rule: **{best}**; "
         f"first of those that leave off what is promised to be off by default "
         f"({', '.join(f'`{key}`' for key in PROMISED_OFF)}): **{default}**.\n"

@@ -188,7 +188,7 @@ def compare_gradients(config: Config, rollouts: int = ROLLOUTS) -> dict[str, Any
         raise ValueError("the online phase has begun")
     state.begin(bcell)
     scale = trainer.collect_offline_data().reward_scale
-    process = trainer.training_data.learning.process
+    process = trainer.training_data.learning
     units = RewardUnits.of(process, scale, config.train.reward_reference, trainer.device)
     found: dict[str, list[Tensor]] = {name: [] for name in ESTIMATORS}
     for name, keys in ESTIMATORS.items():

@@ -27,7 +27,6 @@ from scripts.evidence.variants import Variant
 HALVES = 5
 ETF_WINDOWS = {"market.train_end": "2019-06-30", "market.validation_end": "2020-12-31"}
 SYNTHETIC = ("constant-drift", "lognormal", "mean-reverting", "regime", "exchangeable")
-WORLD_ASSETS = "worlds.assets"
 HELD: dict[str, object] = {"bcell.anchor.final": None, "bcell.anchor.updates": 15_000, "train.validation_updates": 250}
 #: From all in one asset, anchor and open gate draw the policy many nats away within a hundred updates: the guard's
 #: usual limit takes that for a fault, and stops the training after ten rollbacks.
@@ -63,12 +62,12 @@ def market_variants(
         made |= {"market.source": "synthetic", "market.synthetic.kind": kind}
         markets[kind] = made
         own = {**LEARNING, **OWN.get(kind, {}), **ONLINE_LEARNING, **SHOWN, **HELD, **FAR.get(kind, {})}
-        markets[f"{kind}{SUITED}"] = {**own, **made, **fitting(overrides)}
+        markets[f"{kind}{SUITED}"] = {**own, **made, **overrides}
     return [
         Variant(
             f"generalisation-market-{name}",
             tuple(range(seeds)),
-            {**size, **fitting(overrides), **market, "evaluation.sweeps": False},
+            {**size, **overrides, **market, "evaluation.sweeps": False},
             measure=partial(train_and_read, name=name),
         )
         for name, market in markets.items()
@@ -87,11 +86,6 @@ def half_of_the_universe(number: int) -> tuple[str, ...]:
     assets = load_panel(Config().market).assets
     rng = np.random.default_rng(np.random.SeedSequence([9, number]))
     return tuple(assets[place] for place in np.sort(rng.permutation(len(assets))[: len(assets) // 2]))
-
-
-def fitting(overrides: Mapping[str, object]) -> dict[str, object]:
-    """A configuration for a market of any number of assets: an episode has half of them, if it has not all."""
-    return {key: "half" if key == WORLD_ASSETS and value is not None else value for key, value in overrides.items()}
 
 
 def train_and_read(config: Config, name: str) -> dict[str, Any]:

@@ -28,14 +28,10 @@ from scripts.evidence.variants import OFFLINE_ALONE, Variant
 FIRST_SAMPLE = 20  # others were used when `LEARNING` and `OWN` were chosen
 MARKETS = ("constant-drift", "lognormal", "mean-reverting", "regime")
 EXTRACTIONS = {"awr": "as published", "gradient": "critics' gradient"}
-#: One history, every asset, nothing held back: what is planted is to be found, not to be guarded against.
+#: Nothing held back: what is planted is to be found, not to be guarded against.
 PLAIN: dict[str, object] = {
     "features.filters": "none",
     "features.regimes": False,
-    "worlds.assets": None,
-    "worlds.bootstraps": 0,
-    "worlds.cost_low": 1.0,
-    "worlds.cost_high": 1.0,
     "bcell.anchor.weight": 0.0,
     "bcell.anchor.to": "pretrained",
     "bcell.gate_balance": 0.0,

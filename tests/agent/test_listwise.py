@@ -69,8 +69,8 @@ def test_assets_without_a_known_return_teach_nothing(loss: str) -> None:
     assert bool((gradient == 0.0).all())
 
 
-def test_rows_are_those_of_the_bars_and_assets() -> None:
+def test_rows_are_those_of_the_bars() -> None:
     table = targets("softmax", [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], [[True, True, True], [True, False, True]])
-    some = table.rows(torch.tensor([1, 0]), torch.tensor([[2, 1], [0, 2]]))
-    assert some.relevance.tolist() == [[5.0, 4.0], [0.0, 2.0]]
-    assert some.candidates.tolist() == [[True, False], [True, True]]
+    some = table.rows(torch.tensor([1, 0]))
+    assert some.relevance.tolist() == [[3.0, 4.0, 5.0], [0.0, 1.0, 2.0]]
+    assert some.candidates.tolist() == [[True, False, True], [True, True, True]]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess, PortfolioState
 from finflow.env.market_growth import dividends_of, growth_of, share_prices
-from finflow.env.process_variants import concatenate_markets, with_growths
+from finflow.env.process_variants import with_growths
 from finflow.ledger import accounting
 from finflow.market.dividends import reinvest
 
@@ -177,7 +177,7 @@ def test_an_asset_that_has_just_listed_pays_nothing(quoted: dict[str, FloatArray
 
 
 def test_further_tables_of_a_market_pay_the_same(market: Callable[..., DecisionProcess]) -> None:
-    process, other = market(), market(cash=False)
+    process = market()
     again = with_growths(process, [process.growth])
     bars = process.panel.n_bars
     assert process.dividends is not None
@@ -185,11 +185,6 @@ def test_further_tables_of_a_market_pay_the_same(market: Callable[..., DecisionP
     start = process.start(np.array([29]), HELD)
     behind = again.step(replace(start, bar=start.bar + bars), HELD)
     np.testing.assert_array_equal(behind.filled, process.step(start, HELD).filled)
-    joined = concatenate_markets(other, [process])
-    np.testing.assert_array_equal(
-        joined.step(replace(start, bar=start.bar + bars), HELD).filled, process.step(start, HELD).filled
-    )
-    np.testing.assert_array_equal(joined.step(start, HELD).filled, other.step(start, HELD).filled)
 
 
 @pytest.mark.parametrize("fill", ["close", "open"])

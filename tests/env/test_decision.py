@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import RUIN, DecisionProcess
 from finflow.env.market_growth import equal_weight_log_returns, equal_weight_moments
-from finflow.env.portfolio_state import PortfolioState
+from finflow.env.portfolio_state import PortfolioState, join_states
 from finflow.errors import ConfigError
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
@@ -330,3 +330,11 @@ def test_equal_weight_of_a_single_listed_asset_is_that_asset(prices: Prices, pro
     found = equal_weight_log_returns(panel, "close")
     np.testing.assert_allclose(found[1:20], np.diff(np.log(close[:20, 0])), rtol=1e-10)  # of returns of two percent
     assert found[0] == 0.0
+
+
+def test_portfolios_of_one_state_joined_are_those_of_the_state(process_of: MakeProcess, prices: Prices) -> None:
+    state = process_of(prices(80, 5)).start(np.array([30, 31]))
+    for count in (1, 2):
+        joined = join_states([state] * count)
+        for name, value in vars(state).items():
+            np.testing.assert_array_equal(getattr(joined, name), np.concatenate([value] * count))

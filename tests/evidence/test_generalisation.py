@@ -17,6 +17,7 @@ from scripts.evidence.generalisation import (
     CONFIGURATIONS,
     PROMISED_OFF,
     REDUCED,
+    WITHDRAWN,
     account,
     chosen,
     chosen_overrides,
@@ -28,7 +29,7 @@ from scripts.evidence.generalisation import (
     tried,
     walk_forward_variants,
 )
-from scripts.evidence.other_markets import earlier_readings, fitting, market_table, reading_table
+from scripts.evidence.other_markets import earlier_readings, market_table, reading_table
 from scripts.evidence.variants import run_missing
 from tests.short_trainings import SHORT, write_prices
 
@@ -89,22 +90,24 @@ def test_what_was_given_up_stands_behind_and_still_counts() -> None:
     """Its first seeds are all there, and it cannot be chosen by their luck."""
     kept, lucky = made("kept", [[0.1, 0.1, 0.2], [0.1, 0.1, 0.2]]), made("lucky", [[0.9], [0.9]])
     assert [one.name for one in ranked([*lucky, *kept])] == ["kept", "lucky"]
-    assert tried([*lucky, *kept]) == 2
+    assert tried([*lucky, *kept]) == 2 + WITHDRAWN
     with pytest.raises(EvidenceError, match="lucky cannot be ranked"):
         ranked([*kept, *({**one, "seed": 2} for one in lucky)])
 
 
-def test_everything_tried_is_counted_and_deflates() -> None:
+def test_everything_tried_is_counted_and_deflates(monkeypatch: pytest.MonkeyPatch) -> None:
     good = made("good", [[0.5], [0.5]], active=6e-4, seed=1)
     others = [made(f"other-{number}", [[0.0], [0.0]], seed=2 + number) for number in range(8)]
     few, many = [*good, *others[0]], [*good, *(one for other in others for one in other)]
-    assert (tried(few), tried(many)) == (2, 9)
-    assert deflated(few, "good") > deflated(many, "good")
+    assert (tried(few), tried(many)) == (2 + WITHDRAWN, 9 + WITHDRAWN)
+    with_withdrawn = deflated(many, "good")
     rules = {"configuration_name": CLASSICAL, "fold": 1, "strategies": {}}
-    assert tried([*many, rules]) == 9
+    assert tried([*many, rules]) == 9 + WITHDRAWN
     best = ranked(many)[0].name
-    overrides = chosen_overrides(many, {best: {"worlds.assets": 10}})
-    assert overrides == {"worlds.assets": 10, "evaluation.configurations_tried": 9}
+    overrides = chosen_overrides(many, {best: {"bcell.gate_balance": 0.3}})
+    assert overrides == {"bcell.gate_balance": 0.3, "evaluation.configurations_tried": 9 + WITHDRAWN}
+    monkeypatch.setattr(generalisation, "WITHDRAWN", 0)
+    assert deflated(few, "good") > deflated(many, "good") > with_withdrawn
 
 
 def test_an_ensemble_holds_what_its_seeds_hold_side_by_side() -> None:
@@ -124,7 +127,7 @@ def test_an_ensemble_holds_what_its_seeds_hold_side_by_side() -> None:
 def test_what_is_promised_to_be_off_is_no_default() -> None:
     """Dropout, noise on observations and weight decay stay off unless somebody turns them on."""
     best, second = made("best", [[0.5], [0.5]]), made("second", [[0.1], [0.1]])
-    configurations = {"best": {"bcell.dropout": 0.1, "worlds.assets": 10}, "second": {"worlds.assets": 10}}
+    configurations = {"best": {"bcell.dropout": 0.1, "bcell.gate_balance": 0.3}, "second": {"bcell.gate_balance": 0.3}}
     assert chosen([*best, *second], configurations) == "second"
     assert chosen([*best, *second], {}) == "best"
     with pytest.raises(EvidenceError, match=r"bcell\.dropout"):
@@ -136,21 +139,16 @@ def test_at_least_eight_configurations_are_compared_and_all_can_be_configured() 
     assert len(CONFIGURATIONS) >= 8
     alone = {name: load_config(None, overrides, environ={}) for name, overrides in CONFIGURATIONS.items()}
     assert len({config_hash(config) for config in alone.values()}) == len(alone)
-    assert alone["no-device"].bcell.anchor.weight == alone["no-device"].worlds.bootstraps == 0
+    assert alone["no-device"].bcell.anchor.weight == alone["no-device"].bcell.gate_balance == 0
     for overrides in CONFIGURATIONS.values():
         load_config(None, {**REDUCED, **overrides}, environ={})
     variants = walk_forward_variants(2)
     assert len({variant.name for variant in variants}) == len(variants) == 3 * (len(CONFIGURATIONS) + 1)
 
 
-def test_sub_universes_fit_a_market_of_any_size() -> None:
-    assert fitting({"worlds.assets": 10, "bcell.dropout": 0.1}) == {"worlds.assets": "half", "bcell.dropout": 0.1}
-    assert fitting({"worlds.assets": None}) == {"worlds.assets": None}
-
-
 def test_a_fold_is_trained_judged_on_its_own_window_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = {**SMALL, "market.path": str(write_prices(tmp_path / "prices.csv", 1800))}
-    devices = {"worlds.assets": 2, "worlds.bootstraps": 1, "bcell.averaging.kind": "ema"}
+    devices = {"bcell.averaging.kind": "ema"}
     variants = [one for one in walk_forward_variants(1, {"devices": devices}, size) if one.name.endswith("2")]
     results = run_missing(variants, tmp_path / "kept", tmp_path / "runs")
     assert [one["configuration_name"] for one in results] == [CLASSICAL, "devices"]
@@ -158,13 +156,14 @@ def test_a_fold_is_trained_judged_on_its_own_window_and_kept(tmp_path: Path, mon
     assert found["window"][1] <= "2015-06-30"
     assert found["equal_weight"]["sharpe"] == pytest.approx(rules["strategies"]["equal-weight"]["sharpe"])
     assert found["training"]["kl"] >= 0.0
-    assert np.isfinite(found["training"]["worlds_value"])
+    assert np.isfinite(found["training"]["train_value"])
     assert len(found["active"]) > 100
     monkeypatch.setattr(generalisation, "train_all", lambda *given: pytest.fail("trained again"))
     assert run_missing(variants, tmp_path / "kept", tmp_path / "runs") == results
     assert "| devices | 1 |" in ranking_table(results)
     assert "| equal-weight |" in ranking_table(results)
-    assert "Configurations tried: 1; trainings: 1." in account(results)
+    assert f"Configurations tried: {1 + WITHDRAWN}, {WITHDRAWN} of them " in account(results)
+    assert "; trainings: 1. Judged windows: " in account(results)
 
 
 def test_the_table_of_markets_shows_the_widest_interval() -> None:

@@ -157,7 +157,7 @@ def play(process: DecisionProcess) -> list[Any]:
 def test_rewards_have_the_bits_of_those_of_this_process(connection: None, tmp_path: Path) -> None:
     names = [{"name": "builtin"}, {"name": f"{OWN}:HonestForecast"}, {"name": f"{OWN}:Observed"}]
     keys = {**TINY, "market.path": str(write_market(tmp_path / "prices.csv")), "bcell.expansion": 0}  # no gradient
-    market = prepare(config_in(tmp_path, keys, objectives__rewards=names)).learning.process
+    market = prepare(config_in(tmp_path, keys, objectives__rewards=names)).learning
     expected = play(market)
     with queued_rewards(market, 2) as (queued, queue):
         assert queue is not None

@@ -11,7 +11,7 @@ import pytest
 from finflow.compiled_function import compiled_function
 from finflow.ledger import accounting, compiled
 from finflow.ledger.constraints import Limits, apply_limits
-from finflow.ledger.costs import CostModel, FixedMinimum, Proportional, Scaled, SumOfCosts, proportional_rates
+from finflow.ledger.costs import CostModel, FixedMinimum, Proportional, SumOfCosts, proportional_rates
 
 BAND = Limits(no_trade_band=0.02)
 LIMITS = Limits(max_weight=0.4, max_turnover=0.3, no_trade_band=0.02)
@@ -44,7 +44,7 @@ def test_a_trade_has_the_same_bits_both_ways(
     growth = np.exp(0.1 * rng.normal(size=(size, n_weights)))
     listed = rng.random((size, n_weights - 1)) < share_listed
     dividends = 0.2 * rng.random(listed.shape) * (rng.random(listed.shape) < 0.3) if pays else None
-    costs = Scaled(SumOfCosts([Proportional(0.008), Proportional(0.004)]), rng.uniform(0.5, 3.0, size=size))
+    costs = SumOfCosts([Proportional(0.008), Proportional(0.004)])
     found = []
     for way in (True, False):
         with mock.patch.object(accounting, "is_compiled", lambda _, way=way: way):
@@ -79,13 +79,13 @@ def test_a_target_that_is_no_number_is_never_within_the_band() -> None:
     ("costs", "rates"),
     [
         (Proportional(0.001), [0.001]),
-        (Scaled(SumOfCosts([Proportional(0.001), Proportional(0.0005)]), 2.0), [0.001, 0.0005]),
+        (SumOfCosts([Proportional(0.001), Proportional(0.0005)]), [0.001, 0.0005]),
         (SumOfCosts([Proportional(0.001), FixedMinimum(0.001, 1.0)]), None),
     ],
 )
 def test_proportional_costs_alone_are_compiled(costs: CostModel, rates: list[float] | None) -> None:
     found = proportional_rates(costs)
-    assert (found is None) if rates is None else (found is not None and found[0].tolist() == rates)
+    assert (found is None) if rates is None else (found is not None and found.tolist() == rates)
 
 
 def test_other_precisions_and_libraries_take_the_array_version() -> None:

@@ -23,7 +23,6 @@ from finflow.ledger.costs import (
     LinearSlippage,
     MarketState,
     Proportional,
-    Scaled,
     SquareRootImpact,
     SquareRootSlippage,
     SumOfCosts,
@@ -186,17 +185,6 @@ def test_costs_of_all_assets_add_up_to_the_share(model: CostModel) -> None:
     each = model.by_asset(trades, wealth, market)
     assert each.shape == trades.shape
     np.testing.assert_allclose(each.sum(axis=-1), model.share(trades, wealth, market), rtol=1e-13)
-
-
-@EACH
-def test_a_multiple_of_a_cost_is_that_multiple_in_every_asset(model: CostModel) -> None:
-    before, target, wealth, market = drawn(3, assets=20)
-    trades = (target - before)[:, :-1]
-    scale = np.random.default_rng(0).uniform(0.5, 3.0, len(wealth))
-    scaled = Scaled(model, scale)
-    each = model.by_asset(trades, wealth, market)
-    np.testing.assert_array_equal(scaled.by_asset(trades, wealth, market), scale[:, None] * each)
-    np.testing.assert_array_equal(scaled.share(trades, wealth, market), scale * model.share(trades, wealth, market))
 
 
 @EACH

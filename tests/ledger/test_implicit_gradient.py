@@ -8,7 +8,7 @@ import torch
 
 from finflow.config import EnvConfig
 from finflow.ledger.accounting import settle
-from finflow.ledger.costs import FixedMinimum, Proportional, Scaled, costs_of
+from finflow.ledger.costs import FixedMinimum, Proportional, costs_of
 
 RATE = 0.05  # so high that the iteration's own contribution to the gradient, of the order of the rate, would show
 
@@ -36,13 +36,12 @@ def test_a_commission_s_minimum_costs_less_the_richer_the_account() -> None:
 
 
 def test_the_root_is_the_accounts_own() -> None:
-    """Rounding apart, as NumPy's portfolios are settled, at costs of the account's own too."""
+    """Rounding apart, as NumPy's portfolios are settled."""
     rng = np.random.default_rng(0)
     before, target = rng.dirichlet(np.ones(6), 20), rng.dirichlet(np.ones(6), 20)
-    costs, wealth = Scaled(costs_of(EnvConfig()), rng.random(20) + 0.5), np.full(20, 1e6)
+    costs, wealth = costs_of(EnvConfig()), np.full(20, 1e6)
     exact = settle(before, target, costs, wealth)
     tensors = (torch.from_numpy(before), torch.from_numpy(target).requires_grad_())
-    scaled = Scaled(costs.model, torch.from_numpy(costs.scale))
-    found = settle(*tensors, scaled, torch.from_numpy(wealth))
+    found = settle(*tensors, costs, torch.from_numpy(wealth))
     np.testing.assert_allclose(found.wealth_factor.detach().numpy(), exact.wealth_factor, rtol=1e-15)
     np.testing.assert_allclose(found.weights.detach().numpy(), exact.weights, atol=1e-15)

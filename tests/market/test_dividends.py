@@ -23,7 +23,6 @@ from finflow.market.liquidity import liquidity_of
 from finflow.market.panel import MarketPanel
 from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.synthetic.block_bootstrap import resampled_panel
 from finflow.strategies.classical import EqualWeight
 from tests.market.test_layouts import long, of, save
 
@@ -203,7 +202,7 @@ def test_money_traded_is_counted_at_the_prices_of_the_time(tmp_path: Path) -> No
     assert liquidity_of(panel, 21).volume[-1, 0] == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_join_pays_nothing_and_a_resampled_day_its_own(tmp_path: Path) -> None:
+def test_a_join_pays_nothing(tmp_path: Path) -> None:
     panel = load(two_levels(bars(), tmp_path))
     assert panel.dividends is not None
     joined = panel.spliced([range(0, 100), range(300, 400)])
@@ -211,12 +210,6 @@ def test_a_join_pays_nothing_and_a_resampled_day_its_own(tmp_path: Path) -> None
     assert panel.dividends[300, 1] > 0.0
     assert joined.dividends[100, 1] == 0.0
     assert joined.dividends[120:, 0].sum() > 0.0
-    source = np.arange(panel.n_bars)
-    source[350] = 300
-    other = resampled_panel(panel, source)
-    assert other.dividends is not None
-    assert other.dividends[350, 1] == panel.dividends[300, 1]
-    assert other.close[350, 1] / other.close[349, 1] == pytest.approx(panel.close[300, 1] / panel.close[299, 1])
 
 
 def refused(path: Path, **settings: Any) -> str:

@@ -68,7 +68,6 @@ def test_columns_have_the_shapes_and_types_they_promise(dataset: OfflineDataset)
         "truncated": (np.bool_, ()),
         "episode": (np.int32, ()),
         "family": (np.int8, ()),
-        "universe": (np.int16, ()),
     }
     assert dataset.arrays().keys() == promised.keys()
     for name, (kind, shape) in promised.items():

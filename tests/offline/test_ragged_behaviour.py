@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.env.episode_worlds import restrict_to_assets
 from finflow.market.panel import MarketPanel
 from finflow.offline.dataset import OfflineDataset
 
@@ -46,20 +45,6 @@ def test_no_decision_names_an_asset_that_is_not_listed(small: Any, small_of: Cal
     portfolios = dataset.portfolio[:, : made.process.n_weights]
     listed = made.process.panel.listed[dataset.bar - lag]
     assert (portfolios[:, :-1][~listed] == 0.0).all()  # what is held is known as well
-
-
-@pytest.mark.parametrize("lag", [1, 2])
-def test_nor_does_one_of_a_sub_universe(small: Any, small_of: Callable[..., Any], lag: int) -> None:
-    made = small_of(ragged(small.process.panel), worlds__assets=3, env__execution_lag=lag)
-    assert_listed(made.collect(), made.process, lag)
-
-
-def test_a_restricted_portfolio_without_weight_is_spread_over_what_is_listed() -> None:
-    weights = np.array([[0.8, 0.0, 0.0, 0.2], [0.5, 0.2, 0.1, 0.2], [1.0, 0.0, 0.0, 0.0]])
-    members = np.array([[1, 2], [1, 2], [1, 2]])
-    listed = np.array([[False, True], [True, True], [False, False]])
-    found = restrict_to_assets(weights, members, listed)
-    np.testing.assert_allclose(found, [[0.0, 0.8, 0.2], [0.8 * 2 / 3, 0.8 / 3, 0.2], [0.0, 0.0, 1.0]])
 
 
 def test_stated_decisions_are_smoothed_over_what_is_listed(

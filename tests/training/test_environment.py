@@ -86,15 +86,3 @@ def test_a_file_or_nothing_at_all_is_a_configuration_too(tiny: MakeConfig, tmp_p
         process = finflow.make_env(given, num_envs=2).process
         assert (process.lag, process.limits.max_weight) == (2, 0.5)
     assert finflow.make_env().action_space.shape == (21,)  # 20 stocks of the embedded market, and cash
-
-
-def test_training_episodes_have_the_worlds_of_the_configuration(tiny: MakeConfig) -> None:
-    config = tiny(worlds__assets=2, worlds__bootstraps=1, worlds__cost_high=2.0, env__episode_length=15)
-    many = finflow.make_env(config, num_envs=300)
-    observation, _ = many.reset(seed=0)
-    assert (observation["assets"][..., -1].sum(axis=1) == 2.0).all()
-    assert (many.state.bar >= prepare(config).split.train_end).any()  # some play a history that did not happen
-    one = finflow.make_env(config)
-    assert one.reset(seed=1)[0]["assets"][:, -1].sum() == 2.0
-    validation, _ = finflow.make_env(config, "validation", num_envs=3).reset(seed=0)
-    assert (validation["assets"][..., -1] == 1.0).all()

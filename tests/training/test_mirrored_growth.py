@@ -29,7 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make
 
 
 def test_a_bar_and_its_mirror_earn_what_was_predicted_on_average(data: TrainingData) -> None:
-    process = data.learning.process
+    process = data.learning
     bars = process.decision_bars(data.split.train)
     expected = predicted_returns(process, [bars]).returns
     mirrored = mirrored_growth(process, expected)
@@ -42,7 +42,7 @@ def test_a_bar_and_its_mirror_earn_what_was_predicted_on_average(data: TrainingD
 
 def test_what_features_tell_is_predicted_and_noise_is_not(data: TrainingData) -> None:
     """A tenth of the variance follows a feature in one market; returns are independent in the other."""
-    process = data.learning.process
+    process = data.learning
     bars = process.decision_bars(data.split.train)
     rng, rows = np.random.default_rng(0), np.arange(bars.start, bars.stop)
     known = process.asset_features[rows - process.lag, :, 0].astype(np.float64)
@@ -64,7 +64,7 @@ def test_what_features_tell_is_predicted_and_noise_is_not(data: TrainingData) ->
 
 def test_functions_of_features_have_a_penalty_of_their_own(data: TrainingData) -> None:
     """Where the law is linear they are left out: one penalty for both lets their noise in (correlation .941)."""
-    process = data.learning.process
+    process = data.learning
     bars = process.decision_bars(data.split.train)
     rows = np.arange(bars.start, bars.stop)
     law = process.asset_features[rows - process.lag, :, 0].astype(np.float64)
@@ -79,7 +79,7 @@ def test_functions_of_features_have_a_penalty_of_their_own(data: TrainingData) -
 
 def test_predictions_that_other_bars_contradict_have_no_weight(data: TrainingData) -> None:
     """The sign of what a feature tells changes from fifth to fifth of the bars: its slope on others is not positive."""
-    process = data.learning.process
+    process = data.learning
     bars = process.decision_bars(data.split.train)
     rows = np.arange(bars.start, bars.stop)
     known = process.asset_features[rows - process.lag, :, 0].astype(np.float64)
@@ -92,7 +92,7 @@ def test_predictions_that_other_bars_contradict_have_no_weight(data: TrainingDat
 
 
 def test_no_reward_outside_the_segments_enters(data: TrainingData) -> None:
-    process = data.learning.process
+    process = data.learning
     bars = process.decision_bars(data.split.train)
     middle = (bars.start + bars.stop) // 2
     segments = [range(bars.start, middle - 20), range(middle + 20, bars.stop)]
@@ -104,7 +104,7 @@ def test_no_reward_outside_the_segments_enters(data: TrainingData) -> None:
 
 
 def test_a_rollout_in_a_further_table_earns_what_a_market_of_its_own_pays(data: TrainingData) -> None:
-    process = data.learning.process
+    process = data.learning
     mirrored = mirrored_growth(process, predicted_returns(process, [process.decision_bars(data.split.train)]).returns)
     alone = with_growths(process, [])
     alone.growth = mirrored

@@ -394,7 +394,6 @@ def test_rewards_beyond_reason_are_not_learned_from(tiny: Make, monkeypatch: pyt
             {"online.advantages": "group", "online.portfolios": 4, "online.rollout": 64},
             "a multiple of online.group_size",
         ),
-        ({"online.advantages": "group", "worlds.assets": 3}, "worlds.assets = 3 must be null"),
         ({"bcell.risk_measure": "cvar"}, "needs online.algorithm = sac: ppo maximises the mean"),
         ({"online.algorithm": "rollouts"}, "is part of soft actor-critic now"),
         ({"online.algorithm": "poo"}, "must be one of sac, ppo"),

@@ -57,7 +57,7 @@ def test_a_group_fits_into_a_batch() -> None:
 
 
 def test_every_epoch_has_an_order_of_its_own_after_a_rollback_too() -> None:
-    data = SimpleNamespace(bar=np.repeat(np.arange(4), 8), universe=np.zeros(32))
+    data = SimpleNamespace(bar=np.repeat(np.arange(4), 8))
     config = load_config(None, {"train.offline_batch_size": 32, "offline.group_size": 4}, environ={})
     epochs = Epochs(config, cast(OfflineDataset, data))
     assert epochs.updates == 1
@@ -67,7 +67,7 @@ def test_every_epoch_has_an_order_of_its_own_after_a_rollback_too() -> None:
 
 
 def test_the_behaviours_returns_are_renewed_in_every_epoch() -> None:
-    data = SimpleNamespace(bar=np.repeat(np.arange(4), 8), universe=np.zeros(32))
+    data = SimpleNamespace(bar=np.repeat(np.arange(4), 8))
     keys = {"train.offline_batch_size": 8, "train.offline_training_epochs": 50, "offline.group_size": 1}
     epochs = Epochs(load_config(None, keys, environ={}), cast(OfflineDataset, data))
     assert (epochs.updates, epochs.total) == (4, 200)

@@ -76,7 +76,7 @@ def test_data_know_a_model_by_its_content(tiny: Make, models: list[Path], tmp_pa
     def facts(file: Path) -> str:
         config = tiny(objectives__reward="preference", objectives__preference__model=file)
         data = prepare(config)
-        return made_by(config, data.learning.process, data.split.train)["objectives"]
+        return made_by(config, data.learning, data.split.train)["objectives"]
 
     assert facts(models[0]) == facts(moved)
     assert facts(models[0]) != facts(models[1])

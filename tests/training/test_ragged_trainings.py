@@ -84,13 +84,3 @@ def test_stored_decisions_name_what_is_listed_and_nothing_else(tiny: Make, price
         assert (~known).any()
         assert bool((weights[~known] == 0.0).all())
         assert bool((weights[known] > 0.0).all())
-
-
-@pytest.mark.parametrize("algorithm", ["sac", "sac as published"])
-def test_sub_universes_of_a_ragged_market_are_learned_in_too(algorithm: str, tiny: Make, prices: Path) -> None:
-    """Of the three assets of an episode, none to all are listed."""
-    check_losses(
-        train_through(
-            ragged(tiny, prices, algorithm, worlds__assets=3, bcell__expert_cloning=0.1, offline__group_size=1)
-        )
-    )

@@ -39,7 +39,7 @@ def market_with(process: DecisionProcess, share: float, seed: int) -> tuple[Deci
 
 
 def test_returns_that_follow_a_regime_are_predicted(data: TrainingData) -> None:
-    process = data.learning.process
+    process = data.learning
     window = process.decision_bars(data.split.train)
     bars = np.arange(window.start, window.stop)
     other, expected = market_with(process, 0.5, seed=3)
@@ -52,7 +52,7 @@ def test_returns_that_follow_a_regime_are_predicted(data: TrainingData) -> None:
 
 def test_nothing_is_predicted_where_returns_are_independent(data: TrainingData) -> None:
     """What little a chance find adds is a thousandth of the returns' variance in the mean of ten markets."""
-    process = data.learning.process
+    process = data.learning
     window = process.decision_bars(data.split.train)
     bars = np.arange(window.start, window.stop)
     shares = []

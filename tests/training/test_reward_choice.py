@@ -60,7 +60,7 @@ def test_weights_mean_the_same_on_a_market_that_moves_three_times_as_much(tiny: 
             **free,
         )
         data = prepare(config)
-        process = data.learning.process
+        process = data.learning
         bars = np.arange(process.first_bar, process.first_bar + 60)
         held, _ = draw_coverage(np.random.default_rng(1), len(bars), process.n_weights)
         step = process.step(process.start(bars, held), held)
@@ -72,10 +72,10 @@ def test_weights_mean_the_same_on_a_market_that_moves_three_times_as_much(tiny: 
 
 def test_units_are_deviations_between_decisions_of_a_bar(tiny: MakeTiny) -> None:
     data = prepare(tiny(objectives__ranking__k=2, objectives__rewards=SUM))
-    rewards = data.learning.process.reward
+    rewards = data.learning.reward
     assert isinstance(rewards, RewardSum)
     assert [term.weight for term in rewards.terms] == [1.0, 2.0]
-    process = data.learning.process
+    process = data.learning
     components = rewards_of(process, np.repeat(np.arange(300, 500), 40)).components
     spread = np.sqrt(components.reshape(200, 40, 2).var(axis=1, ddof=1).mean(axis=0))
     np.testing.assert_allclose(spread, [1.0, 2.0], rtol=0.1)
@@ -83,17 +83,17 @@ def test_units_are_deviations_between_decisions_of_a_bar(tiny: MakeTiny) -> None
 
 def test_the_built_in_reward_alone_is_the_market_as_it_was(tiny: MakeTiny) -> None:
     data = prepare(tiny())
-    assert data.learning.process.reward is None
+    assert data.learning.reward is None
     summed = prepare(tiny(objectives__rewards=[{"name": "builtin", "weight": 3.0}]))
-    assert summed.learning.process.reward is None
+    assert summed.learning.reward is None
 
 
 def test_the_reference_of_a_ranking_is_its_chance(tiny: MakeTiny) -> None:
     """Equal weight ranks nothing: what it is rewarded with is the expectation under a random ranking."""
-    process = prepare(tiny(**RANKING, env__execution_lag=0)).learning.process
+    process = prepare(tiny(**RANKING, env__execution_lag=0)).learning
     found = equal_weight_rewards(process)
     bars = np.arange(process.first_bar, process.first_bar + 100)
-    above = prepare(tiny(**RANKING, objectives__ranking__above_chance=True, env__execution_lag=0)).learning.process
+    above = prepare(tiny(**RANKING, objectives__ranking__above_chance=True, env__execution_lag=0)).learning
     np.testing.assert_allclose(
         rewards_of(process, bars).reward - found[bars], rewards_of(above, bars).reward, atol=1e-12
     )
@@ -103,7 +103,7 @@ def test_the_reference_of_a_ranking_is_its_chance(tiny: MakeTiny) -> None:
 
 def test_learners_see_a_ranking_in_excess_of_chance(tiny: MakeTiny) -> None:
     config = tiny(**RANKING)
-    process = prepare(config).learning.process
+    process = prepare(config).learning
     bars = np.repeat(np.arange(process.first_bar, process.first_bar + 200), 20)
     units = RewardUnits.of(process, 0.5, config.train.reward_reference, CPU)
     seen = units.scaled(torch.from_numpy(rewards_of(process, bars).reward), torch.from_numpy(bars))
@@ -113,7 +113,7 @@ def test_learners_see_a_ranking_in_excess_of_chance(tiny: MakeTiny) -> None:
 
 
 def purged(data: TrainingData) -> tuple[DecisionProcess, int]:
-    process = data.learning.process
+    process = data.learning
     return process, process.reward_horizon
 
 
@@ -160,7 +160,7 @@ def test_a_reward_without_gradient_is_refused_where_it_is_followed(tiny: MakeTin
         _ = prepare(tiny(objectives__reward=f"{OWN}:ReturnOverThree")).learning
     for keys in (PUBLISHED, {"online__algorithm": "ppo"}):
         config = tiny(objectives__reward=f"{OWN}:ReturnOverThree", **keys)
-        assert prepare(config).learning.process.reward_horizon == 3
+        assert prepare(config).learning.reward_horizon == 3
 
 
 def test_a_reward_that_is_always_the_same_is_refused_in_a_sum(tiny: MakeTiny) -> None:
@@ -194,7 +194,7 @@ def test_a_reward_that_fails_in_training_is_one_line(tiny: MakeTiny) -> None:
 
 def test_rollouts_follow_the_gradient_of_a_ranking(tiny: MakeTiny) -> None:
     """In tensors the value is the exact one, and more of the asset that comes first is worth more."""
-    process = prepare(tiny(**RANKING)).learning.process
+    process = prepare(tiny(**RANKING)).learning
     state = process.start(np.array([process.first_bar + 5]), np.full((1, 5), 0.2))
     leaf = torch.tensor([[0.26, 0.24, 0.2, 0.15, 0.15]], dtype=torch.float64, requires_grad=True)
     reward = process.step(as_tensors(state, CPU), leaf).reward

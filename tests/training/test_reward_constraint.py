@@ -84,7 +84,7 @@ def test_the_multiplier_and_the_share_become_those_of_the_closed_form(
     """By gradients through the ledger of what learners see; a part of the variance of the whole asset is allowed."""
     config = tiny(**PLAIN, online__algorithm="ppo", objectives__constraint__reward="variance",
                   objectives__constraint__at_least=-1.0)  # fmt: skip
-    process = prepare(config).learning.process
+    process = prepare(config).learning
     bars = np.arange(process.first_bar, process.first_bar + 300)
     asset = int(process.growth[bars + 1].prod(axis=0).argmax())
     returns = process.growth[bars + 1, asset] - 1.0
@@ -98,7 +98,7 @@ def test_the_multiplier_and_the_share_become_those_of_the_closed_form(
         weights = torch.zeros(len(bars), process.n_weights, dtype=torch.float64)
         weights[:, asset], weights[:, -1] = torch.sigmoid(logit), torch.sigmoid(-logit)
         outcome = process.step(as_tensors(process.start(bars, weights.detach().numpy()), CPU), weights)
-        seen = units.scaled(outcome.reward, torch.from_numpy(bars), None, outcome.constrained)
+        seen = units.scaled(outcome.reward, torch.from_numpy(bars), outcome.constrained)
         optimiser.zero_grad()
         (-seen.mean()).backward()
         optimiser.step()
@@ -154,7 +154,7 @@ def test_the_reward_with_a_limit_is_told_beside_the_reward(tiny: MakeTiny) -> No
     free, limited = prepare(tiny(**SMALL)), prepare(tiny(**LIMITED))
     infos, rewards = [], []
     for data in (free, limited):
-        process = data.learning.process
+        process = data.learning
         env = PortfolioVectorEnv(process, data.train, 4, 20)
         env.reset(seed=0)
         _, reward, _, _, info = env.step(np.full((4, process.n_weights), 1.0 / process.n_weights))
@@ -169,7 +169,7 @@ def test_the_reward_with_a_limit_is_told_beside_the_reward(tiny: MakeTiny) -> No
 def test_the_windows_are_purged_by_the_horizon_of_the_limit(tiny: MakeTiny) -> None:
     config = tiny(**SMALL, objectives__constraint__reward=f"{OWN}:ReturnOverThree",
                   objectives__constraint__at_least=0.0)  # fmt: skip
-    assert prepare(config).learning.process.reward_horizon == 3
+    assert prepare(config).learning.reward_horizon == 3
 
 
 @pytest.mark.parametrize(

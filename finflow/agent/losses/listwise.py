@@ -46,12 +46,9 @@ class ListwiseTargets(NamedTuple):
     relevance: Tensor
     candidates: Tensor
 
-    def rows(self, bars: Tensor, members: Tensor | None = None) -> ListwiseTargets:
-        """Targets at ``bars`` (groups,); of the assets ``members`` (groups, n) alone, where they are given."""
-        relevance, candidates = self.relevance[bars], self.candidates[bars]
-        if members is not None:
-            relevance, candidates = relevance.gather(1, members), candidates.gather(1, members)
-        return self._replace(relevance=relevance, candidates=candidates)
+    def rows(self, bars: Tensor) -> ListwiseTargets:
+        """Targets at ``bars`` (groups,)."""
+        return self._replace(relevance=self.relevance[bars], candidates=self.candidates[bars])
 
     def penalty(self, experts: Tensor) -> Tensor:
         """Weighted mean loss of experts' portfolios (groups, experts, K), ()."""

@@ -159,9 +159,9 @@ class RewardSum:
         """Same sum with other units of its terms."""
         return RewardSum([replace(term, unit=unit) for term, unit in zip(self.terms, units, strict=True)])
 
-    def with_tables(self, of_panels: Callable[[Callable[[MarketPanel], Table]], Table]) -> RewardSum:
-        """Same sum with the tables of its terms computed; ``of_panels`` joins those of all panels."""
-        return RewardSum([replace(term, table=_table_of(term, of_panels)) for term in self.terms])
+    def with_tables(self, panel: MarketPanel) -> RewardSum:
+        """Same sum with the tables of its terms computed."""
+        return RewardSum([replace(term, table=_table_of(term, panel)) for term in self.terms])
 
 
 def with_reward(process: DecisionProcess, reward: ChosenReward) -> DecisionProcess:
@@ -283,21 +283,15 @@ def _reward_of(name: str, objectives: ObjectivesConfig, n_assets: int, made: Mad
     return ranking
 
 
-def _table_of(term: RewardTerm, of_panels: Callable[[Callable[[MarketPanel], Table]], Table]) -> Table | None:
+def _table_of(term: RewardTerm, panel: MarketPanel) -> Table | None:
     """The rows that a reward computes once for every bar; None where it has none."""
     make = getattr(term.reward, "table", None)
     if not callable(make):
         return None
-
-    def computed(panel: MarketPanel) -> Table:
-        try:
-            rows = np.asarray(make(panel), dtype=np.float64)
-        except Exception as error:
-            raise ConfigError(f"table() of the reward {term.name!r} failed: {typed_line(error)}") from error
-        if rows.ndim == 0 or len(rows) != panel.n_bars:
-            raise ConfigError(
-                f"table() of the reward {term.name!r} has the shape {rows.shape}: one row a bar is needed"
-            )
-        return rows
-
-    return of_panels(computed)
+    try:
+        rows = np.asarray(make(panel), dtype=np.float64)
+    except Exception as error:
+        raise ConfigError(f"table() of the reward {term.name!r} failed: {typed_line(error)}") from error
+    if rows.ndim == 0 or len(rows) != panel.n_bars:
+        raise ConfigError(f"table() of the reward {term.name!r} has the shape {rows.shape}: one row a bar is needed")
+    return rows

@@ -1,8 +1,8 @@
 """Sections of a report made from the rows that training logged; the test window has no part.
 
-Generalisation (columns ``generalisation_...``, docs/reference/worlds.md): values in training and in validation over
-time, and the KL of the policy. Out-of-fold evidence, from the row logged when the finished agent was judged, and the
-calibration of its critics on the advantages of actions.
+Generalisation (columns ``generalisation_...``, docs/reference/regularisation.md): values in training and in validation
+over time, and the KL of the policy. Out-of-fold evidence, from the row logged when the finished agent was judged, and
+the calibration of its critics on the advantages of actions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
-from finflow.evaluation.report.drawing import BLUE, GREEN, GREY, PURPLE, Rendered, render
+from finflow.evaluation.report.drawing import BLUE, GREY, PURPLE, Rendered, render
 from finflow.evaluation.report.report_numbers import Number, Share, about
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 from finflow.evaluation.statistics.metrics import Array
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PREFIX = "generalisation_"
-PLACES = {"worlds": ("worlds", GREEN), "train": ("training", PURPLE), "validation": ("validation", BLUE)}
+PLACES = {"train": ("training", PURPLE), "validation": ("validation", BLUE)}
 FIGURES = tuple(f"{place}_{kind}" for place in PLACES for kind in ("value", "sharpe"))
 BEST = "validation_value"
 BEST_POINT = "best by validation value"
@@ -46,10 +46,8 @@ class GeneralisationPoint(TypedDict):
     """Value of the policy at one point of its training."""
 
     update: Annotated[int, about("Gradient updates before it.")]
-    worlds_value: Annotated[Number, about("Mean reward of a decision in the synthetic training markets.")]
-    worlds_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the synthetic training markets.")]
-    train_value: Annotated[Number, about("Mean reward of a decision in the real training window.")]
-    train_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the real training window.")]
+    train_value: Annotated[Number, about("Mean reward of a decision in the training window.")]
+    train_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the training window.")]
     validation_value: Annotated[Number, about("Mean reward of a decision in the validation window.")]
     validation_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the validation window.")]
     gap: Annotated[Number, about("Value in training less that in validation.")]
@@ -81,8 +79,8 @@ def generalisation_section(training: pd.DataFrame) -> Section | None:
     numbers["points"] = len(rows)
     words = (
         "Value is the mean reward of a decision and Sharpe the ratio a year, both net, of the policy that would be "
-        "deployed, simulated in segments of an episode. Worlds are what it learned in; the gap is training less "
-        "validation. KL says how far it is from the policy as pretrained, in nats per free dimension of the action.",
+        "deployed, simulated in segments of an episode. The gap is training less validation. KL says how far it is "
+        "from the policy as pretrained, in nats per free dimension of the action.",
     )
     return Section(
         "generalisation", "Generalisation", numbers, (_points_table(points),), (_points_figure(rows),), words
@@ -100,13 +98,12 @@ def _points_table(points: dict[str, pd.Series]) -> Table:
         ("update", Cell((ROW, "update"), ",", 0)),
         *((heading, Cell((ROW, f"{place}_value"), "%", 3)) for place, (heading, _) in PLACES.items()),
         ("gap", Cell((ROW, "gap"), "%", 3, plus=True)),
-        ("Sharpe, worlds", Cell((ROW, "worlds_sharpe"))),
-        ("training", Cell((ROW, "train_sharpe"))),
+        ("Sharpe, training", Cell((ROW, "train_sharpe"))),
         ("validation", Cell((ROW, "validation_sharpe"))),
         ("KL", Cell((ROW, "kl"))),
     )
     rows = [((name,), heading) for name, heading in named.items() if name in points]
-    caption = "Values and the gap in percent a decision. A dash: not measured (worlds, if there is one only)."
+    caption = "Values and the gap in percent a decision."
     return make_table("Value, gap and KL", "point", rows, columns, caption, marked=BEST_POINT)
 
 

@@ -1,1 +1,1 @@
-"""Synthetic and resampled markets."""
+"""Synthetic markets."""

@@ -280,7 +280,7 @@ def _reward_answers(market: AuditedMarket, term: RewardTerm) -> Callable[[Market
 
     def answer(panel: MarketPanel, last: int) -> Answer:
         process = market.configured(panel, last)
-        alone = RewardSum([replace(term, weight=1.0, unit=1.0)]).with_tables(process.of_panels)
+        alone = RewardSum([replace(term, weight=1.0, unit=1.0)]).with_tables(process.panel)
         rewarded = with_reward(process, alone)
         first = max(last - term.horizon - _REWARDED, 0)
         bars = np.asarray(rewarded.decision_bars(range(first, last + term.horizon + 2)), dtype=np.int64)

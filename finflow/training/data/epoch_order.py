@@ -14,21 +14,6 @@ LEAST_KEPT = 0.85
 """Smallest share of the transitions that full groups must hold; the rest is left out of the epoch."""
 
 
-def markets_of(bars: Tensor, universe: Tensor | None) -> Tensor:
-    """Numbers of the markets that transitions see, (n,), to be grouped by: one for each bar and sub-universe.
-
-    Parameters
-    ----------
-    bars : int Tensor, (n,)
-    universe : int Tensor, (n,), optional
-    """
-    if universe is None or not bool(universe.any()):
-        return bars
-    key = bars + (int(bars.max()) + 1) * universe
-    groups: Tensor = torch.unique(key, return_inverse=True)[1]
-    return groups
-
-
 def group_size(bars: Tensor, wanted: int, batch_size: int) -> int:
     """The largest size of groups, a half, a quarter ... of the one wanted, that leaves few transitions over.
 

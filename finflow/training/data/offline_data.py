@@ -17,11 +17,10 @@ from finflow.offline.data_card import card_lines
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
 from finflow.offline.minari_files import export_minari, import_minari, minari_folder
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.phase_names import OFFLINE
 
 CARD = "dataset.json"
 """The data card's name in a run folder."""
-SHOWN_BY = ("version", "prices", "training window", "features", "worlds", "costs and execution")
+SHOWN_BY = ("version", "prices", "training window", "features", "costs and execution")
 """Entries of ``made_by`` that decide the observations of a dataset."""
 
 
@@ -66,7 +65,7 @@ def offline_data(
     FinflowError
         If the file was made by something else; it is never overwritten then.
     """
-    process, window = training_data.learning.process, training_data.windows(OFFLINE)
+    process, window = training_data.learning, training_data.train
     expected = made_by(config, process, window)
     given = path
     if path is None:
@@ -108,8 +107,8 @@ def export_dataset(config: Config, path: Path, name: str, root: Path | None, ful
     process: DecisionProcess | None = None
     if full:
         training_data = prepare(config)
-        process = training_data.learning.process
-        expected = made_by(config, process, training_data.windows(OFFLINE))
+        process = training_data.learning
+        expected = made_by(config, process, training_data.train)
         dataset = load_dataset(path, {name: expected[name] for name in SHOWN_BY})
     else:
         dataset = load_dataset(path)

@@ -7,7 +7,6 @@ looked up in the market's tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.training.data.rewards import RewardUnits
 
 ONLINE = len(SOURCES)  # the family of the agent's own transitions
-SMALLEST_TOTAL = 1e-12  # of weights that are scaled to sum to one
 
 
 class MarketTensors(NamedTuple):
@@ -38,8 +36,6 @@ class MarketTensors(NamedTuple):
     lag : int
     complete : bool
         True where every asset is listed at every bar.
-    members : Tensor or None, (pool, n)
-        Assets of each sub-universe, to which states are restricted.
     named : Tensor, (bars, 5, K), optional
         Portfolios of the rules of the five families at every bar, on average over each family's variants.
     rankings : ListwiseTargets, optional
@@ -50,7 +46,6 @@ class MarketTensors(NamedTuple):
     market: Tensor
     lag: int
     complete: bool
-    members: Tensor | None = None
     named: Tensor | None = None
     rankings: ListwiseTargets | None = None
 
@@ -61,25 +56,17 @@ class MarketTensors(NamedTuple):
         market = torch.from_numpy(process.market_features.copy()).to(device)
         named = None
         if with_families:
-            tables = [process.of_panels(partial(family_tables, family=family), axis=1) for family in FAMILIES]
+            tables = [family_tables(process.panel, family) for family in FAMILIES]
             named = torch.from_numpy(np.stack([table.mean(axis=0) for table in tables], axis=1)).float().to(device)
-        members = None if process.members is None else torch.from_numpy(process.members).to(device)
         complete = bool((process.asset_features[:, :, -1] > 0.0).all())
-        return cls(assets, market, process.lag, complete, members, named)
+        return cls(assets, market, process.lag, complete, named)
 
     @property
     def n_weights(self) -> int:
-        """Weights of a state: the assets that an episode has, and cash."""
-        return 1 + (self.assets.shape[1] if self.members is None else self.members.shape[1])
+        """Weights of a state: assets and cash."""
+        return 1 + self.assets.shape[1]
 
-    def states(
-        self,
-        bars: Tensor,
-        portfolio: Tensor,
-        noise: Generator | None = None,
-        scale: float = 0.0,
-        universe: Tensor | None = None,
-    ) -> States:
+    def states(self, bars: Tensor, portfolio: Tensor, noise: Generator | None = None, scale: float = 0.0) -> States:
         """States at decision bars, with Gaussian noise on the features if asked for.
 
         Parameters
@@ -90,17 +77,9 @@ class MarketTensors(NamedTuple):
         noise : Generator, optional
         scale : float
             Deviation of the noise; that of the features is one.
-        universe : int Tensor, (groups,), optional
-            Sub-universes, where the market has any; all of the assets when left out.
         """
         rows = bars - self.lag
-        market = self.market[rows]
-        if self.members is None or universe is None:
-            assets = self.assets[rows]
-        else:
-            inside = self.members[universe]
-            assets = self.assets[rows.unsqueeze(1), inside]
-            portfolio = self.gather_assets(portfolio, universe.repeat_interleave(len(portfolio) // len(universe)))
+        assets, market = self.assets[rows], self.market[rows]
         if scale > 0.0 and noise is not None:
             market = market + scale * torch.randn(market.shape, generator=noise, device=market.device)
             drawn = torch.randn(assets.shape, generator=noise, device=assets.device)
@@ -108,52 +87,9 @@ class MarketTensors(NamedTuple):
             assets = assets + scale * drawn
         return States(assets, market, portfolio, self.complete)
 
-    def families(self, bars: Tensor, universe: Tensor | None = None) -> Tensor | None:
-        """Portfolios of the families' rules for decisions at ``bars`` (groups,), restricted to the sub-universes.
-
-        Returns
-        -------
-        Tensor, (groups, 5, K), or None where it is not wanted
-        """
-        if self.named is None:
-            return None
-        named = self.named[bars - self.lag]
-        if self.members is None or universe is None:
-            return named
-        members = self.members[universe]
-        risky, cash = named.gather(2, members.unsqueeze(1).expand(-1, named.shape[1], -1)), named[..., -1:]
-        total = risky.sum(dim=-1, keepdim=True)
-        equal = torch.full_like(risky, 1.0 / risky.shape[-1])
-        if not self.complete:
-            listed = self.assets[(bars - self.lag).unsqueeze(1), members, -1].unsqueeze(1)
-            count = listed.sum(dim=-1, keepdim=True)
-            equal = (listed / count.clamp(min=1.0)).expand_as(risky)
-            cash = torch.where((total > SMALLEST_TOTAL) | (count > 0.0), cash, torch.ones_like(cash))
-        shares = torch.where(total > SMALLEST_TOTAL, risky / total.clamp(min=SMALLEST_TOTAL), equal)
-        return torch.cat([(1.0 - cash) * shares, cash], dim=-1)
-
-    def rankings_at(self, bars: Tensor, universe: Tensor | None = None) -> ListwiseTargets | None:
-        """Rankings after decisions at ``bars`` (groups,), of the sub-universes' assets; None where none are kept."""
-        if self.rankings is None:
-            return None
-        return self.rankings.rows(bars, None if self.members is None or universe is None else self.members[universe])
-
-    def gather_assets(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
-        """Columns of ``portfolios`` (batch, K + ...) of the sub-universes' assets, of cash, and all after it."""
-        if self.members is None or universe is None:
-            return portfolios
-        n_assets = self.assets.shape[1]
-        rest = torch.arange(n_assets, portfolios.shape[1], device=portfolios.device).expand(len(portfolios), -1)
-        return portfolios.gather(1, torch.cat([self.members[universe], rest], dim=1))
-
-    def scatter_assets(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
-        """Portfolios of sub-universes (batch, n + 1) among all weights, with nothing outside."""
-        if self.members is None or universe is None:
-            return portfolios
-        n_assets = self.assets.shape[1]
-        cash = torch.full((len(portfolios), 1), n_assets, dtype=torch.int64, device=portfolios.device)
-        wide = portfolios.new_zeros(len(portfolios), n_assets + 1)
-        return wide.scatter(1, torch.cat([self.members[universe], cash], dim=1), portfolios)
+    def families(self, bars: Tensor) -> Tensor | None:
+        """Portfolios of the families' rules for decisions at bars (groups,), (groups, 5, K); None where not wanted."""
+        return None if self.named is None else self.named[bars - self.lag]
 
 
 class Transitions:
@@ -169,8 +105,6 @@ class Transitions:
     device : torch.device
     slack : int
         Older transitions kept in addition, which are not drawn: ``forget_after`` can go back so far without a loss.
-    universes : bool
-        Whether a transition remembers the sub-universe of its episode.
 
     Attributes
     ----------
@@ -189,7 +123,6 @@ class Transitions:
         portfolio_size: int,
         device: torch.device,
         slack: int = 0,
-        universes: bool = False,
     ) -> None:
         widths = {
             "portfolio": portfolio_size,
@@ -203,8 +136,6 @@ class Transitions:
             self.columns[name] = torch.zeros(places, device=device)
         for name in ("bar", "family"):
             self.columns[name] = torch.zeros(places, dtype=torch.int64, device=device)
-        if universes:
-            self.columns["universe"] = torch.zeros(places, dtype=torch.int64, device=device)
         self.capacity = capacity
         self.written = self.first = 0
 
@@ -222,10 +153,10 @@ class Transitions:
         return self.columns["bar"].device
 
     @classmethod
-    def of(cls, dataset: OfflineDataset, device: torch.device, universes: bool = False) -> Transitions:
+    def of(cls, dataset: OfflineDataset, device: torch.device) -> Transitions:
         """All transitions of an offline dataset."""
         n_weights, size = dataset.action.shape[1], dataset.portfolio.shape[1]
-        store = cls(len(dataset), n_weights, size, device, universes=universes)
+        store = cls(len(dataset), n_weights, size, device)
         stored = dataset.arrays()
         store.add(**{name: stored[name] for name in store.columns if name in stored})
         return store
@@ -259,8 +190,7 @@ class Transitions:
         if type(written) is not int or type(first) is not int or not 0 <= first <= written <= 10**12:
             raise ValueError("its count of transitions is none")
         kept = self.places if first > 0 else written
-        universes = 1 if process.inside is None else len(process.inside)
-        limits = {"bar": len(process.growth) - 1, "family": ONLINE + 1, "universe": universes}
+        limits = {"bar": len(process.growth) - 1, "family": ONLINE + 1}
         for name, column in self.columns.items():
             check_like(rows[name], column[:kept])
             stored = rows[name]
@@ -309,24 +239,20 @@ def make_batch(
     group_size : int
         Every so many rows are of one bar, and share its market.
     """
-    bars, universe = rows["bar"][::group_size], rows.get("universe")
-    shared = None if universe is None else universe[::group_size]
-    named, rankings = market.families(bars, shared), market.rankings_at(bars, shared)
-    bars = torch.cat([bars, bars + 1])
-    shared = None if shared is None else shared.repeat(2)
+    bars = rows["bar"][::group_size]
     portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])
     return Batch(
-        both=market.states(bars, portfolios, noise, noise_scale, shared),
-        actions=market.gather_assets(rows["action"], universe),
-        rewards=units.scaled(rows["reward"], rows["bar"], universe),
+        both=market.states(torch.cat([bars, bars + 1]), portfolios, noise, noise_scale),
+        actions=rows["action"],
+        rewards=units.scaled(rows["reward"], rows["bar"]),
         terminated=rows["terminated"],
-        next_actions=market.gather_assets(rows["next_action"], universe),
+        next_actions=rows["next_action"],
         families=rows["family"],
         calibrations=rows["calibration"],
         behaviour_returns=rows["behaviour_return"],
-        references=units.references(rows["bar"], universe),
-        named=named,
-        rankings=rankings,
+        references=units.references(rows["bar"]),
+        named=market.families(bars),
+        rankings=None if market.rankings is None else market.rankings.rows(bars),
     )
 
 

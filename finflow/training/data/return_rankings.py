@@ -33,7 +33,7 @@ def return_rankings(config: Config, training_data: TrainingData, device: torch.d
     ConfigError
         If there are fewer assets than K.
     """
-    keys, process = config.objectives.ranking, training_data.learning.process
+    keys, process = config.objectives.ranking, training_data.learning
     if config.bcell.expert_ranking == "none":
         return None
     if config.bcell.expert_ranking == "ndcg":

@@ -55,7 +55,7 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
     if rewards is None:
         return constrained(config, process)
     _check_gradient(config, rewards)
-    rewards = rewards.with_tables(process.of_panels)
+    rewards = rewards.with_tables(process.panel)
     if len(rewards.terms) > 1:
         rewards = rewards.with_units(reward_units_of(process, rewards, windows))
     return constrained(config, with_reward(process, rewards))
@@ -67,7 +67,7 @@ def constrained(config: Config, process: DecisionProcess) -> DecisionProcess:
     if constraint is None:
         return process
     _check_gradient(config, constraint)
-    return with_constraint(process, constraint.with_tables(process.of_panels))
+    return with_constraint(process, constraint.with_tables(process.panel))
 
 
 def _check_gradient(config: Config, rewards: RewardSum) -> None:

@@ -123,7 +123,7 @@ def make_constraint(config: Config, training_data: TrainingData) -> RewardConstr
     keys = config.objectives.constraint
     if keys.reward is None:
         return None
-    process, segments = training_data.learning.process, training_data.train_segments
+    process, segments = training_data.learning, training_data.train_segments
     return RewardConstraint(keys, constraint_units_of(process, keys.reward, segments))
 
 

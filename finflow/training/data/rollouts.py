@@ -28,11 +28,9 @@ from finflow.agent.networks.logistic_normal import LogisticNormal, sampled_densi
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import BatchedPolicies
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, Step, universe_of
+from finflow.env.portfolio_state import PortfolioState, Step
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
-
-WHOLE = ("bar", "universe")  # whole numbers, by which tables are looked up
 
 
 class PathwiseRollout(NamedTuple):
@@ -96,20 +94,16 @@ class RolloutMarket(NamedTuple):
         """
         device = self.tensors.market.device
         bars = torch.as_tensor((np.arange(horizon)[:, None] + state.bar).reshape(-1), device=device)
-        universe = _universe_of(state, device)
-        repeats = None if universe is None else universe.repeat(horizon)
         blank = torch.zeros(len(bars), self.process.portfolio_size, device=device)
-        if noise is None and universe is None and not torch.is_grad_enabled():  # windows overlap: each bar once
+        if noise is None and not torch.is_grad_enabled():  # windows overlap: each bar once
             known, place = torch.unique(bars, return_inverse=True)
             return policy.read_market(self.tensors.states(known, blank[: len(known)])).each(lambda part: part[place])
-        return policy.read_market(self.tensors.states(bars, blank, noise, observation_noise, repeats), noise)
+        return policy.read_market(self.tensors.states(bars, blank, noise, observation_noise), noise)
 
     def states(self, state: PortfolioState) -> States:
         """Observations of portfolios, as networks read them."""
-        device = self.tensors.market.device
-        portfolio = self.process.observed_portfolio(state).float()
-        bars = torch.as_tensor(state.bar, device=device)
-        return self.tensors.states(bars, portfolio, universe=_universe_of(state, device))
+        bars = torch.as_tensor(state.bar, device=self.tensors.market.device)
+        return self.tensors.states(bars, self.process.observed_portfolio(state).float())
 
     def roll_out(
         self,
@@ -136,13 +130,12 @@ class RolloutMarket(NamedTuple):
             Standard normal, by which decisions are drawn.
         """
         batch, drawn, steps, bars = len(state.bar), [], [], []
-        universe = _universe_of(state, state.weights.device)
         for h in range(horizon):
             bars.append(np.asarray(state.bar))
             if h == 0 and first is not None:
                 action = first
             else:
-                portfolio = self.tensors.gather_assets(self.process.observed_portfolio(state).float(), universe)
+                portfolio = self.process.observed_portfolio(state).float()
                 distribution = decide(policy, portfolio, reading.rows(h * batch, (h + 1) * batch))
                 if noise is None:
                     action = distribution.centre()
@@ -150,14 +143,14 @@ class RolloutMarket(NamedTuple):
                     log_weights = distribution.draw(noise[h])
                     action = log_weights.exp()
                     drawn.append((distribution, log_weights))
-            step = self.process.step(state, self.tensors.scatter_assets(action, universe).double())
+            step = self.process.step(state, action.double())
             steps.append(step)
             state = step.state
-        rewards, turnover, limited = self._earned(steps, bars, universe, state)
+        rewards, turnover, limited = self._earned(steps, bars, state)
         return PathwiseRollout(rewards, turnover, _densities(drawn, noise), limited, state)
 
     def _earned(
-        self, steps: Sequence[Step], bars: Sequence[NDArray[np.int64]], universe: Tensor | None, state: PortfolioState
+        self, steps: Sequence[Step], bars: Sequence[NDArray[np.int64]], state: PortfolioState
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Scaled rewards (horizon, batch) of steps at bars, mean turnover, and the reward that has a limit."""
         shape = (len(steps), len(state.bar))
@@ -165,10 +158,9 @@ class RolloutMarket(NamedTuple):
             return state.weights.new_zeros(shape, dtype=torch.float32), state.weights.new_zeros(shape[1]), None
         # in further tables of growth bars are counted on
         known = torch.as_tensor(np.concatenate(bars), device=state.weights.device) % len(self.units.reference)
-        every = None if universe is None else universe.repeat(len(steps))
         constrained = [step.constrained for step in steps if step.constrained is not None]
         limited = torch.cat(constrained).float() if constrained else None
-        scaled = self.units.scaled(torch.cat([step.reward for step in steps]).float(), known, every, limited)
+        scaled = self.units.scaled(torch.cat([step.reward for step in steps]).float(), known, limited)
         turnover = torch.stack([step.turnover.detach() for step in steps]).mean(dim=0)
         return scaled.view(shape), turnover, None if limited is None else limited.detach().view(shape)
 
@@ -194,22 +186,22 @@ def decide(policy: ExpertPolicy | BatchedPolicies, portfolio: Tensor, reading: M
 
 
 def as_tensors(state: PortfolioState, device: torch.device) -> PortfolioState:
-    """Same state with everything but bars and sub-universes in tensors, for differentiable steps."""
-    numbers = {name: value for name, value in vars(state).items() if name not in WHOLE}
+    """Same state with everything but bars in tensors, for differentiable steps."""
+    numbers = {name: value for name, value in vars(state).items() if name != "bar"}
     return replace(state, **{name: torch.as_tensor(value, device=device) for name, value in numbers.items()})
 
 
 def joined_states(states: Sequence[PortfolioState]) -> PortfolioState:
     """Portfolios of several states, in tensors, one after the other."""
     parts = {name: [getattr(one, name) for one in states] for name in vars(states[0])}
-    return type(states[0])(
-        **{name: np.concatenate(of_all) if name in WHOLE else torch.cat(of_all) for name, of_all in parts.items()}
+    return PortfolioState(
+        **{name: np.concatenate(of_all) if name == "bar" else torch.cat(of_all) for name, of_all in parts.items()}
     )
 
 
 def repeated(state: PortfolioState, count: int) -> PortfolioState:
     """Every portfolio ``count`` times in a row."""
-    return type(state)(
+    return PortfolioState(
         **{
             name: value.repeat_interleave(count, dim=0)
             if isinstance(value, Tensor)
@@ -217,9 +209,3 @@ def repeated(state: PortfolioState, count: int) -> PortfolioState:
             for name, value in vars(state).items()
         }
     )
-
-
-def _universe_of(state: PortfolioState, device: torch.device) -> Tensor | None:
-    """Sub-universes of portfolios; None where there are none."""
-    universe = universe_of(state)
-    return None if universe is None else torch.as_tensor(universe, device=device)

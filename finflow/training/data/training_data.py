@@ -21,7 +21,6 @@ from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel, visible
 from finflow.training.data.reward_choice import choose_reward
-from finflow.training.data.training_worlds import LearningMarket, make_learning_market, uses_worlds
 
 GAPS_SHOWN = 5  # assets with gaps that are named
 # Of days, weeks and months: what inverse volatility reads.
@@ -68,16 +67,9 @@ class TrainingData:
         return self.segments or (self.split.train,)
 
     @cached_property
-    def learning(self) -> LearningMarket:
-        """The training market with the configured reward; `process` itself where neither differs from the default."""
-        segments = self.train_segments
-        market = make_learning_market(self.config, self.process, self.features, self.moments, segments)
-        return market._replace(process=choose_reward(self.config, market.process, segments))
-
-    def windows(self, phase: str) -> range | tuple[range, ...]:
-        """Bars of `learning` that the episodes of a phase stay within, as `train` has them."""
-        resampled = self.learning.resampled if uses_worlds(self.config, phase) else ()
-        return (*self.train_segments, *resampled) if resampled else self.train
+    def learning(self) -> DecisionProcess:
+        """The training market with the configured reward; `process` itself with the default one."""
+        return choose_reward(self.config, self.process, self.train_segments)
 
     @property
     def shape(self) -> NetworkShape:

@@ -1,7 +1,7 @@
 """Value of a policy where it learned and where it did not, measured at every validation.
 
 All windows are backtested in pieces of about an episode that each begin in cash, so that figures differ by the market
-alone. Worlds are those of the phase: sixteen episodes, the same each time.
+alone.
 """
 
 from __future__ import annotations
@@ -17,22 +17,17 @@ from finflow.agent.networks.logistic_normal import kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.episode_worlds import is_single_world
 from finflow.env.portfolio_state import PortfolioState
-from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.evaluation.backtest import simulate
 from finflow.training.data.training_data import TrainingData
-from finflow.training.data.training_worlds import episode_worlds
 
 FloatArray = NDArray[np.float64]
 
-EPISODES = 16  # of worlds
-PURPOSE = 71  # of the generator that draws them
 PREFIX = "generalisation_"
 
 
 class GeneralisationMeasure:
-    """Figures of a policy in training worlds, the training window and the validation window.
+    """Figures of a policy in the training window and the validation window.
 
     Parameters
     ----------
@@ -46,33 +41,29 @@ class GeneralisationMeasure:
         self.data = data
         self.device = device
 
-    def measure(self, policy: ExpertPolicy, phase: str) -> dict[str, float]:
+    def measure(self, policy: ExpertPolicy) -> dict[str, float]:
         """Figures for a row of metrics; empty where ``train.generalisation`` is off.
 
         Parameters
         ----------
         policy : ExpertPolicy
             The one that would be deployed.
-        phase : str
-            Whose worlds are drawn.
 
         Returns
         -------
         dict
-            ``value`` (mean reward of a decision) and ``sharpe`` (a year, net, in excess of cash) in the worlds, the
-            real training window and the validation window; ``gap``, the value in training less that in validation. All
-            names begin with ``generalisation_``.
+            ``value`` (mean reward of a decision) and ``sharpe`` (a year, net, in excess of cash) in the training window
+            and the validation window; ``gap``, the value in training less that in validation. All names begin with
+            ``generalisation_``.
         """
         if not self.config.train.generalisation:
             return {}
         figures = self._windows(policy)
-        if not is_single_world(self.config.worlds, self.data.process.n_weights - 1):
-            figures |= self._worlds(policy, phase)
         figures["gap"] = figures["train_value"] - figures["validation_value"]
         return {PREFIX + name: value for name, value in figures.items()}
 
     def _windows(self, policy: ExpertPolicy) -> dict[str, float]:
-        """The real training window and the validation window, side by side."""
+        """The training window and the validation window, side by side."""
         data, process = self.data, self.data.process
         train = [data.train] if isinstance(data.train, range) else list(data.train)
         starts, sizes, names = [], [], []
@@ -89,15 +80,6 @@ class GeneralisationMeasure:
             own = np.array(names) == name
             figures |= _figures(name, rewards[:, own], excess[:, own], year)
         return figures
-
-    def _worlds(self, policy: ExpertPolicy, phase: str) -> dict[str, float]:
-        """Episodes of the phase's worlds, without the exploration."""
-        process, length = self.data.learning.process, self.config.env.episode_length
-        worlds = episode_worlds(self.config, process, phase)
-        env = PortfolioVectorEnv(process, self.data.windows(phase), EPISODES, length, worlds=worlds)
-        env.reset(seed=int(np.random.SeedSequence([self.config.train.seed, PURPOSE]).generate_state(1)[0]))
-        played = backtest_pieces(env.process, policy, env.state, np.full(EPISODES, length), self.device)
-        return _figures("worlds", *played, process.panel.bars_per_year)
 
 
 @torch.no_grad()

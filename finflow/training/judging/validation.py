@@ -59,7 +59,7 @@ def backtest_validation(training_data: TrainingData, policy: ExpertPolicy, devic
     limited = constrained(config, process)
     if limited.constraint is not None:
         metrics["constraint"] = _mean_constrained(limited, window, agent())
-    model = training_data.learning.process.reward
+    model = training_data.learning.reward
     if config.objectives.reward == PREFERENCE and model is not None:  # decisions do not depend on their rewards
         (scored,) = run_backtests(with_reward(process, model), window, [agent()])
         metrics["score"] = float(_rewards(scored).mean())

@@ -80,37 +80,31 @@ def counterfactual_batch(
     observation_noise : float
         Deviation of noise on the features.
     """
-    portfolios, tensors = learner.portfolios, market.tensors
-    device = tensors.market.device
+    portfolios, device = learner.portfolios, market.tensors.market.device
     observed = torch.as_tensor(market.process.observed_portfolio(state), dtype=torch.float32, device=device)
     batch = logged_batch(market, {**rows, "portfolio": observed}, learner, observation_noise)
     own = action_distribution(learner.agent.policy, batch.states)
     others = compared_actions(own.centre(), batch.states, ACTIONS - 1, portfolios.rng)
     actions = torch.cat([batch.actions.unsqueeze(1), others], dim=1)
-    many, universe = repeated(state, ACTIONS), _repeated_universe(rows)
-    bars = rows["bar"].repeat_interleave(ACTIONS)
-    targets = tensors.scatter_assets(actions.flatten(0, 1), universe).double().cpu().numpy()
+    many, bars = repeated(state, ACTIONS), rows["bar"].repeat_interleave(ACTIONS)
+    targets = actions.flatten(0, 1).double().cpu().numpy()
     step = market.process.step(many, targets)
-    rewards = _rewards(market, step, bars, universe)
+    rewards = _rewards(market, step, bars)
     if portfolios.mirrored > 0.0:
         other = market.process.step(replace(many, bar=many.bar + portfolios.mirror), targets)
-        rewards = rewards.lerp(_rewards(market, other, bars, universe), portfolios.mirrored)
+        rewards = rewards.lerp(_rewards(market, other, bars), portfolios.mirrored)
     after = torch.as_tensor(market.process.observed_portfolio(step.state), dtype=torch.float32, device=device)
-    following = batch.next_states._replace(portfolio=tensors.gather_assets(after, universe))
+    following = batch.next_states._replace(portfolio=after)
     ended = torch.as_tensor(step.terminated, device=device).float()
     shape = (len(observed), ACTIONS)
     return batch._replace(choices=Choices(actions, rewards.view(shape), ended.view(shape), following)), own
 
 
-def _repeated_universe(rows: Mapping[str, Tensor]) -> Tensor | None:
-    return rows["universe"].repeat_interleave(ACTIONS) if "universe" in rows else None
-
-
-def _rewards(market: RolloutMarket, step: Step, bars: Tensor, universe: Tensor | None) -> Tensor:
+def _rewards(market: RolloutMarket, step: Step, bars: Tensor) -> Tensor:
     """Scaled rewards of a step, (batch * ACTIONS,)."""
     device = bars.device
     limited = None if step.constrained is None else torch.as_tensor(step.constrained, device=device).float()
-    return market.units.scaled(torch.as_tensor(step.reward, device=device).float(), bars, universe, limited)
+    return market.units.scaled(torch.as_tensor(step.reward, device=device).float(), bars, limited)
 
 
 @torch.no_grad()
@@ -123,12 +117,10 @@ def exact_bounds(
     """
     device = market.tensors.market.device
     bars = torch.as_tensor(rows["bar"], device=device)
-    universe = None if "universe" not in rows else torch.as_tensor(rows["universe"].copy(), device=device)
-    last = None if universe is None else universe[-1]
     portfolio = torch.as_tensor(rows["next_portfolio"][-1], dtype=torch.float32, device=device)
-    value = learner.agent.behaviour_value.of_behaviour(market.tensors.states(bars[-1] + 1, portfolio, universe=last))
+    value = learner.agent.behaviour_value.of_behaviour(market.tensors.states(bars[-1] + 1, portfolio))
     rewards = torch.as_tensor(rows["reward"], device=device).float().flatten()
-    earned = market.units.scaled(rewards, bars.flatten(), None if universe is None else universe.flatten())
+    earned = market.units.scaled(rewards, bars.flatten())
     going = torch.as_tensor(gamma * ~rows["terminated"], dtype=torch.float32, device=device)
     bounds = [value]
     for reward, discount in zip(earned.view(len(bars), -1).flip(0), going.flip(0), strict=True):

@@ -24,9 +24,7 @@ from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState
 from finflow.training.data.rollouts import RolloutMarket, as_tensors, repeated
-from finflow.training.data.training_worlds import episode_worlds
 from finflow.training.off_policy.counterfactuals import ACTIONS, compared_actions
-from finflow.training.phase_names import ONLINE
 
 FOLLOWED = 64  # decisions over which the returns of an action are measured: differences fade as the policy trades on
 SETTLED = 16  # decisions after which portfolios are the policy's own
@@ -79,7 +77,6 @@ class ExactReturns(NamedTuple):
     bars : int array, (states,)
     portfolios : Tensor, (states, K + 3)
         Observed.
-    universe : int array, (states,), or None
     actions : Tensor, (states, actions, n)
     returns : Tensor, (states, actions)
         Scaled and discounted; the agent's policy follows after the action.
@@ -87,16 +84,13 @@ class ExactReturns(NamedTuple):
 
     bars: NDArray[np.int64]
     portfolios: Tensor
-    universe: NDArray[np.int64] | None
     actions: Tensor
     returns: Tensor
 
     def states(self, market: RolloutMarket, rows: NDArray[np.int64] | slice) -> States:
         """Some of the states, as networks read them."""
-        device = self.portfolios.device
-        drawn = None if self.universe is None else torch.as_tensor(self.universe[rows], device=device)
-        bars = torch.as_tensor(self.bars[rows], device=device)
-        return market.tensors.states(bars, self.portfolios[rows], universe=drawn)
+        bars = torch.as_tensor(self.bars[rows], device=self.portfolios.device)
+        return market.tensors.states(bars, self.portfolios[rows])
 
 
 def measure_returns(
@@ -114,26 +108,22 @@ def measure_returns(
     """
     device = market.tensors.market.device
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 81, purpose]))
-    worlds = episode_worlds(config, market.process, ONLINE)
     horizon, size = moves or ActionSamples(FOLLOWED, None)
-    reached, observed, universes, compared, returns = [], [], [], [], []
+    reached, observed, compared, returns = [], [], [], []
     for start in range(0, len(bars), ROWS):
         some = bars[start : start + ROWS]
         weights, _ = draw_coverage(rng, len(some), market.process.n_weights)
-        drawn = None if worlds is None else worlds.draw(rng, len(some))
-        state = as_tensors(market.process.start(some, weights, drawn), device)
+        state = as_tensors(market.process.start(some, weights), device)
         if moves is None:
             with torch.no_grad():
                 state = market.roll_out(policy, market.read(policy, state, SETTLED), state, SETTLED).state
         reached.append(state.bar)
         observed.append(market.process.observed_portfolio(state).float())
-        universes += [] if drawn is None else [drawn.universe]
         states = market.states(state)
         own = action_distribution(policy, states).centre() if moves is None else None
         compared.append(compared_actions(own, states, ACTIONS, rng, size))
         returns.append(exact_returns(market, policy, state, compared[-1], horizon, config.bcell.gamma))
-    universe = np.concatenate(universes) if universes else None
-    return ExactReturns(np.concatenate(reached), torch.cat(observed), universe, torch.cat(compared), torch.cat(returns))
+    return ExactReturns(np.concatenate(reached), torch.cat(observed), torch.cat(compared), torch.cat(returns))
 
 
 def measure_decision_scale(
@@ -188,10 +178,8 @@ def quantile_coverage(
     """
     policy, gamma, long = bcell.policy, config.bcell.gamma, 4 * FOLLOWED
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 85, purpose]))
-    worlds = episode_worlds(config, market.process, ONLINE)
     weights, _ = draw_coverage(rng, len(bars), market.process.n_weights)
-    drawn = None if worlds is None else worlds.draw(rng, len(bars))
-    state = as_tensors(market.process.start(bars, weights, drawn), market.tensors.market.device)
+    state = as_tensors(market.process.start(bars, weights), market.tensors.market.device)
     state = market.roll_out(policy, market.read(policy, state, SETTLED), state, SETTLED).state
     quantiles, _ = _own_values(market, bcell, state)
     followed = market.roll_out(policy, market.read(policy, state, long), state, long)

@@ -26,7 +26,7 @@ from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.config import BCellConfig, Config
-from finflow.env.portfolio_state import PortfolioState, rows_of, universe_of
+from finflow.env.portfolio_state import PortfolioState, rows_of
 from finflow.training.data.rollouts import PathwiseRollout, RolloutMarket, as_tensors, decide, joined_states
 from finflow.training.off_policy.learners import Learner
 
@@ -149,13 +149,11 @@ class _End(NamedTuple):
         state: PortfolioState,
         noise: Tensor,
     ) -> _End:
-        universe = universe_of(state)
-        drawn = None if universe is None else torch.as_tensor(universe, device=noise.device)
-        whole = market.process.observed_portfolio(state).float()
-        distribution: LogisticNormal = decide(policies, market.tensors.gather_assets(whole, drawn), reading)
+        portfolio = market.process.observed_portfolio(state).float()
+        distribution: LogisticNormal = decide(policies, portfolio, reading)
         action, density = distribution.sample(noise.unsqueeze(1))
         of_scale = distribution.entropy_density(noise)
-        return cls(state, whole, action[:, 0], density[:, 0] / distribution.dimensions, of_scale)
+        return cls(state, portfolio, action[:, 0], density[:, 0] / distribution.dimensions, of_scale)
 
 
 def _objective(
@@ -171,9 +169,7 @@ def _objective(
     bcell, agent = config.bcell, learner.agent
     state = rows_of(ended.state, rows)
     bars = torch.as_tensor(state.bar, device=ended.action.device) % len(market.tensors.market)
-    universe = universe_of(state)
-    drawn = None if universe is None else torch.as_tensor(universe, device=bars.device)
-    states = market.tensors.states(bars, ended.portfolio[rows], universe=drawn)
+    states = market.tensors.states(bars, ended.portfolio[rows])
     with torch.no_grad():
         encoding = agent.critic.encode(states)
     value = minimum_value(agent.critic, encoding, states, ended.action[rows], bcell)
@@ -202,15 +198,14 @@ def _objective(
         ahead, spread = target_value(agent, states, ended.action[rows].detach().unsqueeze(1), point)
         discount = bcell.gamma**bcell.expansion
         value = discounted_return(rollout.rewards[:, rows].detach(), bcell.gamma) + discount * ahead
-        references = _references(market, bars[:half], None if drawn is None else drawn[:half], bcell)
+        references = _references(market, bars[:half], bcell)
         mixed = shares @ value.view(len(shares), half)
         expansion = Expansion(mixed, discount * spread[:, :half], references, bcell.expansion**-2)
     return Ahead(earned, end, of_temperature, metrics, constrained, expansion)
 
 
-def _references(market: RolloutMarket, ends: Tensor, universe: Tensor | None, config: BCellConfig) -> Tensor | None:
+def _references(market: RolloutMarket, ends: Tensor, config: BCellConfig) -> Tensor | None:
     """Discounted references of the decisions that end at bars (n,), (n,); None where spreads are without them."""
     before = torch.arange(config.expansion, device=ends.device).unsqueeze(1) + ends - config.expansion
-    every = None if universe is None else universe.repeat(config.expansion)
-    references = market.units.references(before.flatten(), every)
+    references = market.units.references(before.flatten())
     return None if references is None else discounted_return(references.view(before.shape), config.gamma)

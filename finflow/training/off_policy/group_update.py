@@ -21,7 +21,7 @@ from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.agent.precision import no_denormals
 from finflow.config import Config
-from finflow.env.portfolio_state import join_states, rows_of, universe_of
+from finflow.env.portfolio_state import join_states, rows_of
 from finflow.training.data.coverage_pool import CoveragePool
 from finflow.training.data.replay import Transitions, join_rows
 from finflow.training.data.rollouts import RolloutMarket, decide
@@ -235,13 +235,11 @@ def step_portfolios(market: RolloutMarket, learners: Sequence[Learner], config: 
     rows, steps = len(state.bar), []
     alive = np.ones(rows, dtype=np.bool_)
     before = market.process.observed_portfolio(state)
-    universe = universe_of(state)
-    drawn = None if universe is None else torch.as_tensor(universe, device=device)
     for h in range(horizon):
-        portfolio = tensors.gather_assets(torch.as_tensor(before, dtype=torch.float32, device=device), drawn)
+        portfolio = torch.as_tensor(before, dtype=torch.float32, device=device)
         distribution = decide(policies, portfolio, reading.rows(h * rows, (h + 1) * rows))
         sampled, _ = distribution.sample(noise[h].unsqueeze(1))
-        action = tensors.scatter_assets(sampled[:, 0], drawn).cpu().numpy()
+        action = sampled[:, 0].cpu().numpy()
         step = market.process.step(state, action.astype(np.float64))
         after = market.process.observed_portfolio(step.state)
         steps.append((alive, state.bar, before, action, step.reward, after, step.terminated))
@@ -252,8 +250,5 @@ def step_portfolios(market: RolloutMarket, learners: Sequence[Learner], config: 
     for place, one in enumerate(learners):
         own = slice(place * count, (place + 1) * count)
         one.portfolios.move_on(rows_of(state, own))
-        moved = {name: part[:, own] for name, part in stacked.items()}
-        if universe is not None:
-            moved["universe"] = np.broadcast_to(universe[own], moved["bar"].shape)
-        found.append(moved)
+        found.append({name: part[:, own] for name, part in stacked.items()})
     return found

@@ -22,11 +22,9 @@ from finflow.training.data.mirrored_growth import Predictions, mirrored_growth, 
 from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData
-from finflow.training.data.training_worlds import episode_worlds
 from finflow.training.off_policy.later_groups import LaterGroups
 from finflow.training.off_policy.portfolios import Portfolios
 from finflow.training.out_of_fold.blocks import training_blocks, training_segments
-from finflow.training.phase_names import ONLINE
 
 PURPOSE = 80  # of the generators of portfolios
 LEARNER_WEIGHTS = 60  # purpose of the generators of initial weights and noise of the blocks' learners
@@ -78,9 +76,9 @@ class Learners:
     """
 
     def __init__(self, config: Config, training_data: TrainingData, agent: BCell, device: torch.device) -> None:
-        seed, process = config.train.seed, training_data.learning.process
+        seed, process = config.train.seed, training_data.learning
         horizon, count = max(config.bcell.expansion, 1), config.train.n_envs
-        worlds, restart = episode_worlds(config, process, ONLINE), min(horizon / config.env.episode_length, 1.0)
+        restart = min(horizon / config.env.episode_length, 1.0)
         blocks = training_blocks(config, training_data)
         capacity = max(config.bcell.memory_capacity // (1 + len(blocks)), 1)
         settings = config.bcell.model_copy(
@@ -88,15 +86,9 @@ class Learners:
         )
 
         def learner(number: int, own: BCell, segments: Sequence[range]) -> Learner:
-            portfolios = Portfolios(process, segments, horizon, count, restart, worlds, (seed, PURPOSE, number))
-            replay = Transitions(
-                capacity,
-                process.n_weights,
-                process.portfolio_size,
-                device,
-                slack=_slack(config, capacity),
-                universes=process.inside is not None,
-            )
+            portfolios = Portfolios(process, segments, horizon, count, restart, (seed, PURPOSE, number))
+            slack = _slack(config, capacity)
+            replay = Transitions(capacity, process.n_weights, process.portfolio_size, device, slack)
             noise = Generator(device=device).manual_seed(seed * 1_000_003 + LEARNER_WEIGHTS + 20 + number)
             return Learner(own, portfolios, replay, noise)
 

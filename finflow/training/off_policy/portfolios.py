@@ -12,7 +12,6 @@ from torch import Tensor
 
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import RUIN, DecisionProcess, resumed_state
-from finflow.env.episode_worlds import EpisodeWorlds
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
 from finflow.guard.state_capture import check_like
@@ -31,7 +30,6 @@ class Portfolios:
     count : int
     restart : float
         Chance that a portfolio begins anew after a step.
-    worlds : EpisodeWorlds or None
     seed : sequence of int
 
     Attributes
@@ -58,10 +56,9 @@ class Portfolios:
         horizon: int,
         count: int,
         restart: float,
-        worlds: EpisodeWorlds | None,
         seed: Sequence[int],
     ) -> None:
-        self.process, self.worlds, self.horizon, self.restart = process, worlds, horizon, restart
+        self.process, self.horizon, self.restart = process, horizon, restart
         self.segments, self.mirror, self.mirrored = tuple(segments), 0, 0.0
         starts = [np.arange(one.start, one.stop - horizon + 1) for one in segments if len(one) >= horizon]
         if not starts:
@@ -84,12 +81,8 @@ class Portfolios:
             self.state = replace_rows(self.state, anew, rows_of(self._draw(count), anew))
 
     def resumed(self, rows: Mapping[str, Tensor]) -> PortfolioState:
-        """Portfolios at stored transitions, in the sub-universes of these; costs are drawn anew where they differ."""
-        bars = rows["bar"].cpu().numpy()
-        drawn = None if self.worlds is None else self.worlds.draw(self.rng, len(bars))
-        if drawn is not None and "universe" in rows:
-            drawn = drawn._replace(universe=rows["universe"].cpu().numpy())
-        return resumed_state(self.process, bars, rows["portfolio"].double().cpu().numpy(), drawn)
+        """Portfolios at stored transitions."""
+        return resumed_state(self.process, rows["bar"].cpu().numpy(), rows["portfolio"].double().cpu().numpy())
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Portfolios and generator."""
@@ -108,11 +101,11 @@ class Portfolios:
             raise ValueError("its weights are no portfolio")
         if not bool((tensors["wealth"] > 0.0).all()):
             raise ValueError("the wealth of a portfolio is not above zero")
-        self.state = type(self.state)(**{name: tensors[name].numpy().copy() for name in fresh})
+        self.state = PortfolioState(**{name: tensors[name].numpy().copy() for name in fresh})
         self.rng.bit_generator.state = state["generator"]
 
     def _draw(self, count: int) -> PortfolioState:
         """New portfolios, anywhere, of weights that cover the simplex."""
         bars: NDArray[np.int64] = self.rng.choice(self.starts, size=count)
         weights, _ = draw_coverage(self.rng, count, self.process.n_weights)
-        return self.process.start(bars, weights, None if self.worlds is None else self.worlds.draw(self.rng, count))
+        return self.process.start(bars, weights)

@@ -1,8 +1,8 @@
 """The B-Cell's policy and value function on the market, as the on-policy update asks for them.
 
-An observation is a bar, a portfolio, and where episodes have some of the assets alone their sub-universe; the features
-are looked up by bar. An action is the vector of a portfolio's log ratios, which the policy is normal in: densities
-there and those of weights differ by a Jacobian that is the same for every policy, and drops out of every ratio and KL.
+An observation is a bar and a portfolio; the features are looked up by bar. An action is the vector of a portfolio's log
+ratios, which the policy is normal in: densities there and those of weights differ by a Jacobian that is the same for
+every policy, and drops out of every ratio and KL.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class MarketActorCritic:
 
     def states(self, observations: Observations) -> States:
         """The observations with the market's features, one row of the market for each portfolio."""
-        bars, portfolio, *universe = observations
-        return self.market.states(bars, portfolio, universe=universe[0] if universe else None)
+        bars, portfolio = observations
+        return self.market.states(bars, portfolio)
 
     def distribution(self, observations: Observations) -> PortfolioDistribution:
         """Distributions over portfolios."""

@@ -13,7 +13,6 @@ from torch import Generator, Tensor
 from finflow.agent.on_policy.advantages import generalised_advantages, leave_one_out_advantages
 from finflow.agent.on_policy.policy_interface import Observations, Rollout
 from finflow.config import Config
-from finflow.env.portfolio_state import universe_of
 from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.rewards import RewardUnits
@@ -156,15 +155,14 @@ class RolloutCollector:
 
     def _scaled(self, decisions: RolloutDecisions, step: int, reward: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
         """Scaled rewards of a step, and which may be learned from."""
-        bars, _, *universe = (part[step] for part in decisions.observations)
+        bars = decisions.observations[0][step]
         state, kept = decisions.states[step], self.accept(reward)
         accepted = np.ones(len(reward), dtype=np.bool_) if kept is None else kept
-        members = universe_of(state)
-        self.units.remember(reward[accepted], state.bar[accepted], None if members is None else members[accepted])
+        self.units.remember(reward[accepted], state.bar[accepted])
         known = torch.as_tensor(accepted, device=bars.device)
         raw = torch.as_tensor(np.where(accepted, reward, 0.0), dtype=torch.float32, device=bars.device)
         limited = torch.as_tensor(decisions.constrained[step], dtype=torch.float32, device=bars.device)
-        scaled = self.units.scaled(raw, bars, universe[0] if universe else None, limited)
+        scaled = self.units.scaled(raw, bars, limited)
         return torch.where(known, scaled, torch.zeros_like(raw)), known
 
     @torch.no_grad()

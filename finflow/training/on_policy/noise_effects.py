@@ -92,10 +92,9 @@ class NoiseEffects(NamedTuple):
     ) -> tuple[PortfolioState, _SimulatedStep]:
         """States after decisions in log ratios, and their rewards."""
         observations = self._observations(state)
-        universe = observations[2] if len(observations) > 2 else None
-        targets = self.agent.market.scatter_assets(log_portfolio(coordinates).exp(), universe)
+        targets = log_portfolio(coordinates).exp()
         outcome = self.process.step(state, targets.cpu().numpy().astype(np.float64))
-        return outcome.state, _SimulatedStep(running, outcome.reward, observations[0], universe, outcome.constrained)
+        return outcome.state, _SimulatedStep(running, outcome.reward, observations[0], outcome.constrained)
 
     def _sum(self, simulated: Sequence[_SimulatedStep], count: int) -> Tensor:
         """Discounted scaled rewards of each decision, (count,)."""
@@ -105,7 +104,7 @@ class NoiseEffects(NamedTuple):
             earned = np.where(np.isfinite(reward), reward, 0.0)
             rewards = torch.as_tensor(earned, dtype=torch.float32, device=step.bars.device)
             limited = None if step.constrained is None else torch.from_numpy(step.constrained).to(rewards)
-            total[step.running] += self.decay**ahead * units.scaled(rewards, step.bars, step.universe, limited).cpu()
+            total[step.running] += self.decay**ahead * units.scaled(rewards, step.bars, limited).cpu()
         return total
 
 
@@ -115,7 +114,6 @@ class _SimulatedStep(NamedTuple):
     running: NDArray[np.int64]
     reward: NDArray[np.float64]
     bars: Tensor
-    universe: Tensor | None
     constrained: NDArray[np.float64] | None
 
 

@@ -101,7 +101,7 @@ class OnPolicyState:
         self.played = Environments(make_environments(config, training_data, config.online.portfolios))
         self.value = copy.deepcopy(bcell.behaviour_value).requires_grad_(True)
         self.value.behaviour.requires_grad_(False)
-        market = MarketTensors.of(training_data.learning.process, bcell.device)
+        market = MarketTensors.of(training_data.learning, bcell.device)
         self.agent = MarketActorCritic(bcell.policy, self.value, market)
         self.learner = OnPolicyLearner(self.agent, on_policy_settings(config), noise)
         self.optimiser, self.penalty = self.learner.optimiser, self.learner.penalty

@@ -51,7 +51,7 @@ def make_blocks(segments: Sequence[range], count: int, purge: int) -> tuple[Bloc
 
 def training_blocks(config: Config, training_data: TrainingData) -> tuple[Block, ...]:
     """Blocks of the training years that a learner each does not see; none with one block or fewer."""
-    count, process = config.out_of_fold.blocks, training_data.learning.process
+    count, process = config.out_of_fold.blocks, training_data.learning
     if count <= 1:
         return ()
     # a window's last reward is earned on the bars after its last decision, and what experts learn to rank too
@@ -61,4 +61,4 @@ def training_blocks(config: Config, training_data: TrainingData) -> tuple[Block,
 
 def training_segments(training_data: TrainingData) -> list[range]:
     """Bars of decisions of the training years, in order."""
-    return [training_data.learning.process.decision_bars(window) for window in training_data.train_segments]
+    return [training_data.learning.decision_bars(window) for window in training_data.train_segments]

@@ -134,7 +134,7 @@ def _learn(
     for number in numbers:
         if rollout_market is None:
             units = reward_units(run, dataset)._replace(normalizer=None)
-            rollout_market = RolloutMarket(run.training_data.learning.process, offline_market(run), units)
+            rollout_market = RolloutMarket(run.training_data.learning, offline_market(run), units)
         found[number] = _pretrain(run, dataset, rollout_market, blocks, number)
     return found
 
@@ -184,7 +184,7 @@ def _pretrain(
     else:
         learner.advantage_scale = _advantage_scale(run, dataset, market)
     noise = seeded(seed, PURPOSE + 2 * place + 1, run.device)
-    store = Transitions.of(learned, run.device, market.members is not None)
+    store = Transitions.of(learned, run.device)
     for done in range(batches.total):
         rows = store.rows(batches.rows(done).to(run.device))
         batch = make_batch(rows, market, units, noise, config.train.observation_noise, batches.group_size)

@@ -80,10 +80,10 @@ class _OnlinePhase:
             raise ValueError("the online phase has not begun")
         self.run, self.config = run, config
         self.bcell, self.learners, self.evidence = state.bcell, state.learners, state.out_of_fold
-        tensors = MarketTensors.of(run.training_data.learning.process, run.device)
+        tensors = MarketTensors.of(run.training_data.learning, run.device)
         units = reward_units(run, dataset)
         fill_window(units, dataset)
-        self.market = RolloutMarket(run.training_data.learning.process, tensors, units)
+        self.market = RolloutMarket(run.training_data.learning, tensors, units)
         self.beginning = behaviour_units(units, dataset, config.train.reward_normalization)
         if state.counters.vector_step == 0:
             self._begin(dataset)
@@ -239,8 +239,6 @@ class _OnlinePhase:
             "training": self.learners.everyone[0].portfolios.starts,
             "validation": np.arange(validation.start, validation.stop - SETTLED - FOLLOWED + 1),
         }
-        if run.training_data.learning.resampled:  # bars after the training window are of resampled histories there
-            del windows["validation"]
         facts |= critics_facts(self.market, self.bcell, windows, config)
         if self.evidence.blocks:
             run.state.counters.best_score = run.state.counters.best_update = None

@@ -63,7 +63,7 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     units = reward_units(run, dataset)
     fill_window(units, dataset)
     market = on_policy.agent.market
-    run.probe = probe_states(run, Transitions.of(dataset, run.device, market.members is not None), market)
+    run.probe = probe_states(run, Transitions.of(dataset, run.device), market)
     steps, rollouts = steps_per_rollout(config), rollouts_of(config)
     run.progress.start_phase(f"{ONLINE} ({config.online.algorithm})", rollouts * steps, done=counters.phase_update)
     if counters.vector_step == 0:

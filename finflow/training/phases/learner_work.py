@@ -131,7 +131,7 @@ class LearnersAtWork:
         chosen = {name: part[kept] for name, part in flat.items()}
         learner.replay.add(**chosen, family=np.full(int(kept.sum()), FAMILY), calibration=calibration[kept])
         if own:
-            self.market.units.remember(chosen["reward"], chosen["bar"], chosen.get("universe"))
+            self.market.units.remember(chosen["reward"], chosen["bar"])
 
 
 def _largest(found: Updates) -> Figures:

@@ -30,7 +30,7 @@ def offline_store(
             "the behaviour data has no decision from which every learner could look bcell.expansion decisions ahead; "
             "raise train.offline_episodes, or set out_of_fold.blocks=1"
         )
-    store = Transitions.of(own, run.device, market.tensors.members is not None)
+    store = Transitions.of(own, run.device)
     keys, value = run.config.bcell, learner.agent.behaviour_value
     if keys.calibration == "returns":
         bounds = behaviour_returns(store, value, market.tensors, beginning, own, keys.gamma, 1.0)

@@ -18,7 +18,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
-from finflow.training.data.epoch_order import epoch_order, group_size, markets_of, n_groups
+from finflow.training.data.epoch_order import epoch_order, group_size, n_groups
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.return_rankings import return_rankings
 from finflow.training.data.reward_normalizer import RollingNormalizer
@@ -57,9 +57,7 @@ class Epochs:
 
     def __init__(self, config: Config, dataset: OfflineDataset) -> None:
         self.seed = config.train.seed
-        self.bars = markets_of(
-            torch.from_numpy(dataset.bar.astype(np.int64)), torch.from_numpy(dataset.universe.astype(np.int64))
-        )
+        self.bars = torch.from_numpy(dataset.bar.astype(np.int64))
         self.group_size = group_size(self.bars, config.offline.group_size, config.train.offline_batch_size)
         available = n_groups(self.bars, self.group_size)
         if available == 0:  # no bar has so many
@@ -112,7 +110,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
         raise ValueError("the offline phase is over")
     policy = learner.policy
     market = offline_market(run)
-    store = Transitions.of(dataset, run.device, market.members is not None)
+    store = Transitions.of(dataset, run.device)
     store.columns["behaviour_return"] = state.behaviour_returns
     units = reward_units(run, dataset)
     fill_window(units, dataset)
@@ -176,14 +174,14 @@ def _end_early(
 def offline_market(run: TrainingRun) -> MarketTensors:
     """The market that is learned in offline, with what experts learn from beside decisions."""
     config, training_data = run.config, run.training_data
-    market = MarketTensors.of(training_data.learning.process, run.device, config.bcell.expert_cloning > 0.0)
+    market = MarketTensors.of(training_data.learning, run.device, config.bcell.expert_cloning > 0.0)
     return market._replace(rankings=return_rankings(config, training_data, run.device))
 
 
 def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
     """The units of a run, in both phases."""
     reference = run.config.train.reward_reference
-    units = RewardUnits.of(run.training_data.learning.process, dataset.reward_scale, reference, run.device)
+    units = RewardUnits.of(run.training_data.learning, dataset.reward_scale, reference, run.device)
     return units._replace(
         normalizer=run.state.reward_normalizer,
         whole_spread=needs_quantiles(run.config.bcell),
@@ -199,7 +197,7 @@ def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:
     if units.normalizer is None or units.normalizer.get_statistics()["count"]:
         return
     places = np.linspace(0, len(dataset) - 1, min(units.normalizer.window_size, len(dataset))).astype(np.int64)
-    units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places], dataset.universe[places])
+    units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places])
 
 
 def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNormalizationConfig) -> RewardUnits:
@@ -218,7 +216,7 @@ def training_advantage_scale(
     run: TrainingRun, policy: ExpertPolicy, market: MarketTensors, units: RewardUnits
 ) -> float:
     """``sigma_A`` of decisions in the training years, in the given units: see `measure_decision_scale`."""
-    rollout_market = RolloutMarket(run.training_data.learning.process, market, units)
+    rollout_market = RolloutMarket(run.training_data.learning, market, units)
     return measure_decision_scale(rollout_market, policy, run.config, training_segments(run.training_data))
 
 
@@ -227,19 +225,17 @@ def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) ->
     count = min(run.config.guard.stability.probe_states, len(store))
     places = torch.linspace(0, len(store) - 1, count).round().long().to(run.device)
     rows = store.rows(places)
-    return market.states(rows["bar"], rows["portfolio"], universe=rows.get("universe"))
+    return market.states(rows["bar"], rows["portfolio"])
 
 
 @torch.no_grad()
 def behaviour_values(store: Transitions, value: ValueNetwork, market: MarketTensors, after: bool = False) -> Tensor:
     """Fitted values of the behaviour at every stored state, or at those after the transitions; (transitions,)."""
     bars, portfolios = store.columns["bar"] + int(after), store.columns["next_portfolio" if after else "portfolio"]
-    universe = store.columns.get("universe")
     values = torch.empty(len(store), device=store.device)
     for start in range(0, len(store), VALUE_ROWS):
         rows = slice(start, min(start + VALUE_ROWS, len(store)))
-        drawn = None if universe is None else universe[rows]
-        values[rows] = value.of_behaviour(market.states(bars[rows], portfolios[rows], universe=drawn))
+        values[rows] = value.of_behaviour(market.states(bars[rows], portfolios[rows]))
     return values
 
 
@@ -255,7 +251,7 @@ def behaviour_returns(
     """The behaviour's lambda-returns, in scaled rewards, bootstrapped from a value as it stands; (transitions,)."""
     columns = store.columns
     returns = lambda_returns(
-        units.scaled(columns["reward"].double(), columns["bar"], columns.get("universe")).cpu().numpy(),
+        units.scaled(columns["reward"].double(), columns["bar"]).cpu().numpy(),
         behaviour_values(store, value, market, after=True).double().cpu().numpy(),
         dataset.terminated,
         episode_ends(dataset.episode, dataset.terminated),
@@ -286,8 +282,7 @@ def fitted_q_value(
     critic, target = copy.deepcopy(learner.critic), copy.deepcopy(learner.target_critic)
     freeze([target])
     optimiser = make_optimiser(critic, config.bcell.critic_lr)
-    universe = store.columns.get("universe")
-    bars = markets_of(store.columns["bar"].cpu(), None if universe is None else universe.cpu())
+    bars = store.columns["bar"].cpu()
     size = group_size(bars, config.offline.group_size, config.train.offline_batch_size)
     groups = config.train.offline_batch_size // size
     generator = seeded(config.train.seed, FITTED_Q_PURPOSE)
@@ -310,5 +305,5 @@ def fitted_q_value(
         states = make_batch(rows, market, units, group_size=size).states
         action = learner.policy.deterministic(states).unsqueeze(1)
         values = critic.value(critic.encode(states), states, action, with_quantiles=0).mean
-    reference = units.earned(store.columns["bar"], universe).mean()
+    reference = units.reference[store.columns["bar"]].mean()
     return units.unscaled(float(values.mean()) * (1.0 - config.bcell.gamma)) + float(reference)

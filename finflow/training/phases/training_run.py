@@ -244,7 +244,7 @@ class TrainingRun:
 
     def _generalisation_of(self, policy: ExpertPolicy) -> dict[str, float]:
         """Figures of a policy in all windows, and its divergence from the pretrained policy."""
-        figures = self.generalisation.measure(policy, self.state.counters.phase)
+        figures = self.generalisation.measure(policy)
         if figures and self.state.bcell is not None and self.probe is not None:
             figures[f"{PREFIX}kl"] = mean_kl(policy, self.state.bcell.prior, self.probe)
         return figures

@@ -13,8 +13,6 @@ from finflow.config import Config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.guard.state_capture import check_like
 from finflow.training.data.training_data import TrainingData
-from finflow.training.data.training_worlds import episode_worlds
-from finflow.training.phase_names import ONLINE
 
 SEED = 5  # added to the training's seed for the environments
 
@@ -29,12 +27,6 @@ class Environments:
 
     def __init__(self, env: PortfolioVectorEnv) -> None:
         self.env = env
-
-    @property
-    def n_universes(self) -> int:
-        """Sub-universes that episodes may have."""
-        inside = self.env.process.inside
-        return 1 if inside is None else len(inside)
 
     def reseed(self, words: list[int]) -> None:
         """Other random numbers from here on."""
@@ -56,9 +48,9 @@ class Environments:
                 raise ValueError("an environment holds what is not a number")
         if not bool(np.isin(tensors["bar"].numpy(), self.env.bars).all()):
             raise ValueError("an environment is at a bar outside of its window")
-        for name, count in (("age", self.env.episode_length), ("universe", self.n_universes)):
-            if name in tensors and not bool(((tensors[name] >= 0) & (tensors[name] < count)).all()):
-                raise ValueError(f"the {name} of an environment is out of its range")
+        age = tensors["age"]
+        if not bool(((age >= 0) & (age < self.env.episode_length)).all()):
+            raise ValueError("the age of an environment is out of its range")
         weights = tensors["weights"]
         sums = weights.sum(dim=1)
         if bool((weights < -1e-9).any() | ((sums - 1).abs() > 1e-6).any() | (tensors["wealth"] <= 0).any()):
@@ -68,14 +60,8 @@ class Environments:
 
 def make_environments(config: Config, training_data: TrainingData, count: int) -> PortfolioVectorEnv:
     """Environments of the online phase before their first step."""
-    process = training_data.learning.process
     env = PortfolioVectorEnv(
-        process,
-        training_data.windows(ONLINE),
-        count,
-        config.env.episode_length,
-        random_portfolios=True,
-        worlds=episode_worlds(config, process, ONLINE),
+        training_data.learning, training_data.train, count, config.env.episode_length, random_portfolios=True
     )
     env.reset(seed=config.train.seed + SEED)
     return env

@@ -16,7 +16,7 @@ from finflow.agent.on_policy.policy_interface import Observations
 from finflow.config import OnlineConfig
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, WorldState, universe_of
+from finflow.env.portfolio_state import PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.replay import MarketTensors
 from finflow.training.on_policy.market_actor_critic import PortfolioDistribution, distribution_of
@@ -159,15 +159,12 @@ def _step(
     """Take one decision in every portfolio; tensors and arrays are (portfolios, ...)."""
     state = env.state
     observations = observed(env.process, market, state, state.bar)
-    bars, portfolio, *universe = observations
-    states = market.states(bars, portfolio, universe=universe[0] if universe else None)
+    states = market.states(observations[0], observations[1])
     distribution = distribution_of(policy, states)
     actions = distribution.sample(generator)
     log_prob = distribution.log_prob(actions)
-    targets = market.scatter_assets(log_portfolio(actions).exp(), universe[0] if universe else None)
-    _, reward, terminated, truncated, info = env.step(targets.cpu().numpy())
-    members = universe_of(state)
-    following = observed(env.process, market, info.get("final_state", env.state), state.bar + 1, members)
+    _, reward, terminated, truncated, info = env.step(log_portfolio(actions).exp().cpu().numpy())
+    following = observed(env.process, market, info.get("final_state", env.state), state.bar + 1)
     charge, divergence = None, 0.0
     if reference is not None:
         other = distribution_of(reference.policy, states)
@@ -192,19 +189,12 @@ def _step(
 
 
 def observed(
-    process: DecisionProcess,
-    market: MarketTensors,
-    state: PortfolioState,
-    bars: NDArray[np.int64],
-    universe: NDArray[np.int64] | None = None,
+    process: DecisionProcess, market: MarketTensors, state: PortfolioState, bars: NDArray[np.int64]
 ) -> Observations:
-    """Observations of portfolios at bars, of the sub-universes given, or else of the states'."""
+    """Observations of portfolios at bars."""
     device = market.assets.device
     portfolio = torch.as_tensor(process.observed_portfolio(state), dtype=torch.float32, device=device)
-    parts = (torch.as_tensor(bars, device=device), portfolio)
-    if market.members is None or not isinstance(state, WorldState):
-        return parts
-    return (*parts, torch.as_tensor(state.universe if universe is None else universe, device=device))
+    return torch.as_tensor(bars, device=device), portfolio
 
 
 def _mean_divergence(distribution: PortfolioDistribution, other: PortfolioDistribution) -> float:

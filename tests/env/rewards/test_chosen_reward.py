@@ -42,7 +42,7 @@ def rewarded(process: DecisionProcess, *names: str) -> DecisionProcess:
     """The market with some rewards in a sum of equal weights, units of one."""
     rewards = named_rewards(ObjectivesConfig(rewards=[{"name": name} for name in names]), process.n_weights - 1)
     assert rewards is not None
-    return with_reward(process, rewards.with_tables(process.of_panels))
+    return with_reward(process, rewards.with_tables(process.panel))
 
 
 def decisions(process: DecisionProcess, bars: range, seed: int = 0) -> tuple[PortfolioState, Any]:
@@ -124,7 +124,7 @@ def test_torch_gives_what_numpy_gives(process: DecisionProcess, names: tuple[str
     objectives = {"ranking": {"k": 2}, "rewards": [{"name": name} for name in names]}
     rewards = named_rewards(ObjectivesConfig(**objectives), 4)
     assert rewards is not None
-    market = with_reward(process, rewards.with_tables(process.of_panels))
+    market = with_reward(process, rewards.with_tables(process.panel))
     state, targets = decisions(process, range(25, 40))
     in_torch = PortfolioState(**{name: torch.from_numpy(np.array(value)) for name, value in vars(state).items()})
     ours, theirs = market.step(state, targets), market.step(in_torch, torch.from_numpy(targets))

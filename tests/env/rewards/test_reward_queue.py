@@ -32,7 +32,7 @@ def rewarded(process: DecisionProcess, *names: str) -> DecisionProcess:
     chosen = [{"name": name if name in REWARDS else f"{OWN}:{name}", "weight": 0.7} for name in names]
     rewards = named_rewards(ObjectivesConfig(rewards=chosen, ranking={"k": 2}), process.n_weights - 1)
     assert rewards is not None
-    return with_reward(process, rewards.with_tables(process.of_panels))
+    return with_reward(process, rewards.with_tables(process.panel))
 
 
 def play(process: DecisionProcess, steps: int = 6) -> list[Any]:

@@ -35,7 +35,7 @@ class Desk(NamedTuple):
 
 def market_of(training_data: TrainingData, scale: float = SCALE) -> RolloutMarket:
     """The market of a training, with rewards in a unit of one's choice."""
-    process = training_data.learning.process
+    process = training_data.learning
     return RolloutMarket(process, MarketTensors.of(process, CPU), RewardUnits.of(process, scale, "equal-weight", CPU))
 
 
@@ -49,7 +49,7 @@ def desk_of(config: Config) -> Desk:
         one.agent.advantage_scale = 0.05
     market = with_mirrors(market_of(training_data), learners, config)
     dataset = offline_data(config, training_data).dataset
-    stored = [Transitions.of(dataset, CPU, market.tensors.members is not None) for _ in learners.everyone]
+    stored = [Transitions.of(dataset, CPU) for _ in learners.everyone]
     starts = [torch.from_numpy(one.portfolios.may_start) for one in learners.everyone]
     pool = CoveragePool(config.train.seed, market.tensors.n_weights, CPU)
     return Desk(learners, market, Material(market, stored, starts, pool, config), training_data, config)

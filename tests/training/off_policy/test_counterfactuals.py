@@ -27,10 +27,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Mak
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> Desk:
-    """Three of four assets an episode, mirrored bars at their full weight."""
-    keys = {"worlds__assets": 3, "bcell__mirrored__scaled": False, "bcell__mirrored__weight": 0.3}
-    return desk_of(make_tiny(tmp_path_factory.mktemp("worlds"))(**keys, bcell__mirrored__regimes=False))
+def mirrored(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> Desk:
+    """Mirrored bars at their full weight."""
+    keys = {"bcell__mirrored__scaled": False, "bcell__mirrored__weight": 0.3, "bcell__mirrored__regimes": False}
+    return desk_of(make_tiny(tmp_path_factory.mktemp("mirrored"))(**keys))
 
 
 def drawn(desk: Desk) -> tuple[Learner, dict[str, Tensor]]:
@@ -108,41 +108,18 @@ def test_holding_the_policy_s_own_and_moves_are_compared(plain: Desk) -> None:
     assert moves.max() > 0.3
 
 
-def test_rewards_of_mirrored_bars_are_mixed_by_their_weight(worlds: Desk) -> None:
+def test_rewards_of_mirrored_bars_are_mixed_by_their_weight(mirrored: Desk) -> None:
     """Weights of 0 and 1 give the two, and .3 lies between them: in float32, to 1e-4 of a day's deviation."""
-    learner, rows = drawn(worlds)
+    learner, rows = drawn(mirrored)
     portfolios, found = learner.portfolios, []
-    assert portfolios.mirror == len(worlds.data.learning.process.growth)
+    assert portfolios.mirror == len(mirrored.data.learning.growth)
     assert portfolios.mirrored == 0.3
     for weight in (0.0, 1.0, 0.3):
         portfolios.mirrored, portfolios.rng = weight, np.random.default_rng(5)
-        batch = compared(worlds, rows)
+        batch = compared(mirrored, rows)
         assert batch.choices is not None
         found.append(batch.choices.rewards)
     portfolios.mirrored = 0.3
     history, mirror, mixed = found
     torch.testing.assert_close(mixed, 0.7 * history + 0.3 * mirror, rtol=1e-4, atol=1e-4)
     assert (history - mirror).abs().mean() > 0.1
-
-
-def test_actions_are_of_the_assets_of_the_episode(worlds: Desk) -> None:
-    """What each of them earns is what its assets alone earn, in excess of their equal weight."""
-    learner, rows = drawn(worlds)
-    learner.portfolios.mirrored, learner.portfolios.rng = 0.0, np.random.default_rng(6)
-    batch, process = compared(worlds, rows), worlds.market.process
-    learner.portfolios.mirrored = 0.3
-    assert batch.choices is not None
-    assert process.members is not None
-    assert batch.choices.actions.shape == (COUNT, ACTIONS, 4)
-    assert batch.choices.next_states.portfolio.shape == (COUNT * ACTIONS, 4 + 3)
-    learner.portfolios.rng = np.random.default_rng(6)
-    state = learner.portfolios.resumed(rows)
-    inside = process.members[rows["universe"].numpy()]
-    for place in range(ACTIONS):
-        target = np.zeros((COUNT, process.n_weights))
-        np.put_along_axis(target, inside, batch.choices.actions[:, place, :-1].double().numpy(), axis=1)
-        target[:, -1] = batch.choices.actions[:, place, -1].double().numpy()
-        step = process.step(state, target)
-        ahead = np.take_along_axis(process.growth[state.bar + 1], inside, axis=1)
-        expected = (step.reward - np.log(ahead.mean(axis=1))) / SCALE
-        np.testing.assert_allclose(batch.choices.rewards[:, place].numpy(), expected, atol=2e-4)

@@ -34,7 +34,7 @@ STATES, ACTIONS = 2000, 6
 
 def exact_of(returns: torch.Tensor) -> ExactReturns:
     bars = np.sort(np.random.default_rng(0).integers(0, 3000, len(returns)))
-    return ExactReturns(bars, torch.zeros(len(returns), 1), None, torch.zeros(*returns.shape, 2), returns)
+    return ExactReturns(bars, torch.zeros(len(returns), 1), torch.zeros(*returns.shape, 2), returns)
 
 
 def test_critics_that_exaggerate_have_a_slope_below_one() -> None:
@@ -139,7 +139,7 @@ def test_sigma_a_is_a_number_of_the_market_alone(tiny: Make) -> None:
     run = trainer._begin()
     assert run.state.learner is not None
     policy = run.state.learner.policy
-    bars = [trainer.training_data.learning.process.decision_bars(trainer.training_data.split.train)]
+    bars = [trainer.training_data.learning.decision_bars(trainer.training_data.split.train)]
     found = []
     for scale in (0.01, 0.02):
         market = market_of(trainer.training_data, scale)

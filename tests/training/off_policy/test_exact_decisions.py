@@ -221,7 +221,7 @@ def test_the_gradient_of_rewards_is_that_of_finite_differences(tiny: Make) -> No
     """Through ledger, costs, drift and the later decisions; of the trade rate's bias, in double precision."""
     config = tiny()
     training_data = prepare(config)
-    market, process = market_of(training_data), training_data.learning.process
+    market, process = market_of(training_data), training_data.learning
     policy = make_policy(training_data.shape, config.bcell, torch.Generator().manual_seed(2))
     start = as_tensors(process.start(np.arange(process.first_bar, process.first_bar + 60, 6)), CPU)
 

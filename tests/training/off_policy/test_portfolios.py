@@ -7,17 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
-from finflow.training.data.replay import Transitions
 from finflow.training.data.training_data import prepare
-from finflow.training.data.training_worlds import episode_worlds
 from finflow.training.off_policy.portfolios import Portfolios
-from finflow.training.out_of_fold.blocks import training_segments
-from finflow.training.phase_names import ONLINE
 
 Make = Callable[..., Config]
 HORIZON, COUNT = 4, 64
@@ -25,13 +20,13 @@ HORIZON, COUNT = 4, 64
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> DecisionProcess:
-    return prepare(make_tiny(tmp_path_factory.mktemp("portfolios"))()).learning.process
+    return prepare(make_tiny(tmp_path_factory.mktemp("portfolios"))()).learning
 
 
 def make(process: DecisionProcess, restart: float = 0.0, seed: int = 0) -> Portfolios:
     first = process.first_bar
     segments = [range(first, first + 40), range(first + 60, first + 63), range(first + 80, first + 100)]
-    return Portfolios(process, segments, HORIZON, COUNT, restart, None, (seed,))
+    return Portfolios(process, segments, HORIZON, COUNT, restart, (seed,))
 
 
 def moved(portfolios: Portfolios, decisions: int = HORIZON) -> None:
@@ -90,7 +85,7 @@ def test_an_episode_ends_by_chance_after_its_length_on_average(process: Decision
 
 def test_without_room_for_a_step_the_message_names_the_key(process: DecisionProcess) -> None:
     with pytest.raises(MarketError, match=r"room for bcell\.expansion \(5000\) decisions; use more data") as refused:
-        Portfolios(process, [range(process.first_bar, process.first_bar + 99)], 5000, 4, 0.0, None, (0,))
+        Portfolios(process, [range(process.first_bar, process.first_bar + 99)], 5000, 4, 0.0, (0,))
     assert "\n" not in str(refused.value)
 
 
@@ -121,24 +116,3 @@ def test_a_file_of_other_portfolios_is_refused(process: DecisionProcess, change:
         facts = {"generator": {"bit_generator": "os"}}
     with pytest.raises((ValueError, KeyError, TypeError, RuntimeError)):
         make(process).restore(tensors, facts)
-
-
-def test_stored_portfolios_are_taken_up_in_their_own_assets_at_other_costs(
-    tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]
-) -> None:
-    config = make_tiny(tmp_path_factory.mktemp("worlds"))(worlds__assets=3, worlds__cost_low=0.5, worlds__cost_high=2.0)
-    training_data = prepare(config)
-    process, segments = training_data.learning.process, training_segments(training_data)
-    worlds = episode_worlds(config, process, ONLINE)
-    portfolios = Portfolios(process, segments, HORIZON, COUNT, 0.0, worlds, (0,))
-    state = portfolios.state
-    store = Transitions(COUNT, process.n_weights, process.portfolio_size, torch.device("cpu"), universes=True)
-    observed = process.observed_portfolio(state)
-    store.add(bar=state.bar, portfolio=observed, universe=state.universe)  # type: ignore[attr-defined]
-    resumed = portfolios.resumed(store.rows(torch.arange(COUNT)))
-    assert np.array_equal(resumed.universe, state.universe)  # type: ignore[attr-defined]
-    assert not np.array_equal(resumed.cost_scale, state.cost_scale)  # type: ignore[attr-defined]
-    assert ((resumed.cost_scale >= 0.5) & (resumed.cost_scale <= 2.0)).all()  # type: ignore[attr-defined]
-    np.testing.assert_allclose(process.observed_portfolio(resumed), observed, atol=1e-5)  # stored in float32
-    assert process.inside is not None
-    assert (resumed.weights[:, :-1][~process.inside[resumed.universe]] == 0.0).all()  # type: ignore[attr-defined]

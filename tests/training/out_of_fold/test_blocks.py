@@ -74,7 +74,7 @@ def test_no_learner_of_a_block_sees_a_price_of_its_block(trained: Trained) -> No
     for held in (None, 1):
         other = FinFlowTrainer(trained.make(**WITH_BLOCKS), pretrained=checkpoint_of(trained.trainer, "pretrained"))
         run = other._begin()
-        process = other.training_data.learning.process
+        process = other.training_data.learning
         if held is not None:
             other._hand_over(run)
             assert run.state.out_of_fold is not None
