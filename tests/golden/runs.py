@@ -134,6 +134,34 @@ GUARDED: dict[str, Any] = {
     "guard.stability.reward_outlier": 3.0,
 }
 
+REGULARISED: dict[str, Any] = {
+    "train.offline_episodes": 24,
+    "train.online_episodes": 12,
+    "out_of_fold.blocks": 2,
+    "out_of_fold.looks": 2,
+    "train.observation_noise": 0.05,
+    "bcell.dropout": 0.1,
+    "bcell.actor_weight_decay": 0.1,
+    "bcell.critic_weight_decay": 0.2,
+    "bcell.trade_rate_floor": 0.01,
+    "bcell.trade_rate_ceiling": 0.5,
+    "bcell.anchor.weight": 0.5,
+    "bcell.anchor.final": 0.1,
+    "bcell.anchor.updates": 30,
+    "bcell.averaging.kind": "ema",
+    "bcell.averaging.start": 0.3,
+    "bcell.averaging.decay": 0.9,
+    "offline.group_size": 1,
+    "bcell.risk_measure": "cvar",
+    "bcell.cql_mode": "lagrange",
+    "bcell.calibration": "returns",
+    "bcell.entropy_backup": "relative",
+    "bcell.dropped_quantiles": 1,
+    "bcell.gate_balance": 0.3,
+    "bcell.least_pull": 0.2,
+    "bcell.gradient_checkpointing": True,
+}
+
 OFFLINE_METHOD: dict[str, Any] = {
     "train.online_episodes": 6,
     "train.target_entropy_schedule.enabled": True,
@@ -433,6 +461,11 @@ def guarded(folder: Path) -> Artefacts:
     return found | read_json(folder / "logs" / "readings.jsonl")
 
 
+def regularised(folder: Path) -> Artefacts:
+    """A training with every regulariser on; no report."""
+    return train_alone(folder, REGULARISED, "pretrained", "best", "latest")
+
+
 def offline_methods(folder: Path) -> Artefacts:
     """TD3+BC and behaviour cloning, with a short online phase after each; no reports."""
     found: Artefacts = {}
@@ -504,6 +537,7 @@ def _number(word: str) -> int | str:
 
 PARTS: dict[str, Callable[[Path], Artefacts]] = {
     "guarded": guarded,
+    "regularised": regularised,
     "offline_methods": offline_methods,
     "seeds": seeds,
     "search": search,

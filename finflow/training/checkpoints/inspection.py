@@ -50,14 +50,11 @@ class Inspection(NamedTuple):
         score, update = counters["best_score"], counters["best_update"]
         best = "none yet" if score is None else f"{score:.6g} at update {update}"
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parts.items())
-        world = self.facts["training"].get("world")
-        has_replay = isinstance(world, Mapping) and "written" in world
-        decisions = f", {world['written']:,} decisions taken" if has_replay else ""
         return [
             f"{self.path.name}: intact, SHA-256 verified",
             f"  format {self.version}, {self.size:,} bytes",
             f"  {counters['phase']} phase, update {counters['update']:,} ({counters['phase_update']:,} of the phase), "
-            f"vector step {counters['vector_step']:,}{decisions}",
+            f"vector step {counters['vector_step']:,}",
             f"  best by validation: {best}",
             f"  configuration {self.facts['config_hash'][:16]}, prices {self.facts['market'][:16]}",
             f"  networks of width {shape['hidden']} on {shape['n_asset_features']} features of an asset and "
@@ -103,7 +100,7 @@ def _inspect(path: Path) -> Inspection:
 
 
 def _parts(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Numbers in each part of the state; ``bcell/policy`` is one, ``world/env.weights`` is of ``world/env``."""
+    """Numbers in each part of the state; ``bcell/policy`` is one."""
     counts: dict[str, int] = {}
     for name, tensor in tensors.items():
         owner, _, rest = name.partition(SEPARATOR)
