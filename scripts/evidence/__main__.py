@@ -376,7 +376,13 @@ def make_rollouts(given: argparse.Namespace) -> None:
         rollout_controls.momentum_table(controls),
         rollout_controls.later_years_table(later),
     ]
-    _write("rollouts", "\n".join(tables), [*results, *controls, *paired, *later], times=f"{rollout_peers.TIMES:g}")
+    _write(
+        "rollouts",
+        "\n" + "\n".join(tables),
+        [*results, *controls, *paired, *later],
+        times=f"{rollout_peers.TIMES:g}",
+        seeds=coefficients.SEEDS,
+    )
 
 
 @registered

@@ -1,4 +1,4 @@
-"""What the entropy coefficient and the penalty of the presets do, each changed alone, in pairs of short trainings."""
+"""Effects of the coefficients that the presets set, each changed alone, in pairs of short trainings."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from finflow.config import load_config
 from finflow.training.off_policy.learners import online_updates
 from scripts.evidence.generalisation import CLASSICAL
 from scripts.evidence.rollout_controls import (
+    ALONE,
     CONTROLLED,
     CONTROLS,
     DEFAULT,
@@ -33,7 +34,7 @@ def test_controls_differ_from_the_default_by_their_own_keys_alone() -> None:
             one = variants.get(f"{name}-{control.replace(' ', '-').lower()}")
             assert (one is not None) == (name.removeprefix(PREFIX) in CONTROLLED)
             if one is not None:
-                assert {key: value for key, value in one.overrides.items() if beside.get(key) != value} == keys
+                assert {key: value for key, value in one.overrides.items() if beside.get(key) != value} == ALONE | keys
 
 
 def test_without_exact_decisions_there_are_as_many_updates() -> None:
@@ -52,8 +53,8 @@ def test_the_published_edge_passes_the_test_out_of_fold() -> None:
 
 
 def test_controls_stand_beside_the_default_on_the_same_samples() -> None:
-    default = [{"variant": PREFIX + kind, "end": 0.9} for kind in PLANTED]
-    controls = [{"variant": f"{PREFIX}{kind}-h-0", "end": 0.2, "seconds": {"online": 60.0}} for kind in PLANTED]
+    default = [{"variant": PREFIX + kind, "own": 0.9} for kind in PLANTED]
+    controls = [{"variant": f"{PREFIX}{kind}-h-0", "own": 0.2, "seconds": {"online": 60.0}} for kind in PLANTED]
     lines = control_table(controls, default).splitlines()
     assert lines[2] == "| regime | 0.90 | none | - | 0.20 | 60 | none | - | none | - | none | - |"
 
