@@ -126,7 +126,7 @@ class BCellConfig(Section):
     mirrored: MirroredConfig = key(MirroredConfig(), "mirrored bars")
     alpha_init: PositiveNumber = key(
         0.75,
-        "entropy coefficient at the start, in a fortieth of sigma_A per nat of the portfolio's entropy in a free "
+        "entropy coefficient at the start, in an eightieth of sigma_A per nat of the portfolio's entropy in a free "
         "dimension",
     )
     alpha_mode: Literal["auto", "fixed", "annealed"] = key(

@@ -67,7 +67,7 @@ class ExpertPolicy(nn.Module):
     lens: Tensor
     blend: Blend | None = None
     keeps_slope = False
-    entropy_unit = 0.025  # of the entropy coefficient, in sigma_A: the entropy of weights pulls the centre as well
+    entropy_unit = 0.0125  # of the entropy coefficient, in sigma_A: the entropy of weights pulls the centre as well
 
     def __init__(
         self,
