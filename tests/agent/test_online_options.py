@@ -83,8 +83,8 @@ def test_what_has_come_to_rest_learns_nothing_more(shape: NetworkShape, make_bat
 def test_entropy_over_its_target_is_added_to_the_next_value(shape: NetworkShape, make_batch: MakeBatch) -> None:
     batch = make_batch()
     with_none, relative = make_agent(shape), make_agent(shape, entropy_backup="relative")
-    plain = with_none.update_sac(batch, coverage(), generator(3), 0, actor=False, alpha=8.0)
-    bonus = relative.update_sac(batch, coverage(), generator(3), 0, actor=False, alpha=8.0)
+    plain = with_none.update_sac(batch, coverage(), generator(3), 0, actor=False, alpha=32.0)
+    bonus = relative.update_sac(batch, coverage(), generator(3), 0, actor=False, alpha=32.0)
     reference = make_agent(shape)
     noise = generator(3)
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_entropy_over_its_target_is_added_to_the_next_value(shape: NetworkShape,
             .values
         )
         over = -distribution.entropy_density(draws[:, 0]) - log_ratio_entropy(0.2, 5)
-        over = 8.0 * reference.policy.entropy_unit * over / 4
+        over = 32.0 * reference.policy.entropy_unit * over / 4
         own = reference.critic.value(
             reference.critic.encode(batch.states), batch.states, batch.actions.unsqueeze(1)
         ).mean[..., 0]
