@@ -24,11 +24,13 @@ from scripts.evidence.variants import Variant
 
 PREFIX = "coefficients-"
 SEEDS = 8
-#: A tenth of the default's episodes without evidence out of fold: 98 updates online. Lognormal prices, where there is
-#: something to find: on the embedded stocks so short a training stays at equal weight, whatever the coefficient.
+#: Lognormal prices, where policies concentrate, and the embedded stocks, where short trainings stay near equal weight.
+MARKETS: dict[str, dict[str, object]] = {
+    "lognormal": {"market.source": "synthetic", "market.synthetic.kind": "lognormal"},
+    "embedded": {},
+}
+#: A tenth of the default's episodes without evidence out of fold: 98 updates online.
 SHORT: dict[str, object] = {
-    "market.source": "synthetic",
-    "market.synthetic.kind": "lognormal",
     "train.offline_episodes": 50,
     "train.offline_training_epochs": 2,
     "train.online_episodes": 100,
@@ -57,16 +59,22 @@ STATES, PROPOSALS = 256, 8  # of the coverage actions that are valued
 
 
 def coefficient_variants() -> list[Variant]:
-    """The default and each change, with the same seeds."""
+    """The default and each change on each market, with the same seeds."""
     return [
         Variant(
-            PREFIX + name.replace(" ", "-").replace("_", "-"),
+            variant_name(market, name),
             tuple(range(SEEDS)),
-            {**SHORT, **keys},
+            {**SHORT, **of_market, **keys},
             measure=measure_coefficients,
         )
+        for market, of_market in MARKETS.items()
         for name, keys in CHANGES.items()
     ]
+
+
+def variant_name(market: str, change: str) -> str:
+    """Name of the files of a change on a market."""
+    return f"{PREFIX}{market}-{change.replace(' ', '-').replace('_', '-')}"
 
 
 def measure_coefficients(config: Config) -> dict[str, Any]:
@@ -105,18 +113,32 @@ def coverage_values(trainer: FinFlowTrainer, data: TrainingData) -> dict[str, fl
 def coefficient_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table: means of the default, and of each change less the default of the same seed, with t."""
     rows: list[list[object]] = []
-    by_name = {name: results[place * SEEDS : (place + 1) * SEEDS] for place, name in enumerate(CHANGES)}
-    for name, own in by_name.items():
-        row: list[object] = [name]
-        for figure in SHOWN:
-            values = np.array([one[figure] for one in own])
-            if name == DEFAULT:
-                row += [f"{values.mean():.3f}", ""]
-            else:
-                gap = values - [one[figure] for one in by_name[DEFAULT]]
-                row += [f"{gap.mean():+.3f} ± {half_width(gap):.3f}", f"{stats.ttest_1samp(gap, 0.0).statistic:.1f}"]
-        rows.append(row)
-    heads = ["changed alone"]
+    for market in MARKETS:
+        default = _by_seed(results, variant_name(market, DEFAULT))
+        for name in CHANGES:
+            own = _by_seed(results, variant_name(market, name))
+            seeds = sorted(own.keys() & default.keys())
+            if seeds:
+                pairs = [(own[seed], default[seed]) for seed in seeds]
+                rows.append([market, name, len(seeds), *_cells(pairs, name == DEFAULT)])
+    heads = ["market", "changed alone", "seeds"]
     for heading in SHOWN.values():
         heads += [heading, "t"]
     return markdown_table(heads, rows)
+
+
+def _by_seed(results: Sequence[Mapping[str, Any]], variant: str) -> dict[int, Mapping[str, Any]]:
+    return {int(one["seed"]): one for one in results if one["variant"] == variant}
+
+
+def _cells(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], plain: bool) -> list[str]:
+    """Two cells a figure: the mean of the first of each pair and nothing, or that of the differences and its t."""
+    cells = []
+    for figure in SHOWN:
+        gap = np.array([own[figure] - (0.0 if plain else default[figure]) for own, default in pairs])
+        if plain or len(gap) < 2:
+            cells += [f"{gap.mean():.3f}", ""]
+        else:
+            t = stats.ttest_1samp(gap, 0.0).statistic
+            cells += [f"{gap.mean():+.3f} ± {half_width(gap):.3f}", f"{t:.1f}"]
+    return cells
