@@ -256,6 +256,8 @@ def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for kind in PLANTED:
         own = [one for one in results if one["kind"] == kind]
+        if not own:
+            continue
         slopes = " / ".join(_slope(own, window) for window in ("training", "validation"))
         rows.append(
             [
