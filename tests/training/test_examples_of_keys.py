@@ -14,18 +14,11 @@ from safetensors.numpy import load_file
 
 from finflow.config import flatten
 from finflow.training.trainer import FinFlowTrainer
-from tests.short_trainings import SHORT, config_in
+from tests.short_trainings import SHORT, SHORT_MARKET, config_in
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/guide/quickstart.md")
 PRESETS = ("configs/volatile.yaml", "configs/calm.yaml")
-MARKET: dict[str, object] = {
-    "market.source": "synthetic",
-    "market.synthetic.bars": 700,
-    "market.train_end": "2021-12-31",
-    "market.validation_end": "2022-06-30",
-    "train.generalisation": False,
-}
 TRAINED: dict[str, dict[str, bytes]] = {}
 
 
@@ -75,7 +68,7 @@ def trained(folder: Path, keys: Mapping[str, object]) -> dict[str, bytes]:
     """Tensors of the checkpoint of a training of a second or two; the same training happens once."""
     name = repr(sorted(keys.items()))
     if name not in TRAINED:
-        trainer = FinFlowTrainer(config_in(folder, {**SHORT, **MARKET, **keys}))
+        trainer = FinFlowTrainer(config_in(folder, {**SHORT, **SHORT_MARKET, **keys}))
         trainer.train_iql()
         trainer.finetune()
         tensors = load_file(trainer.run_folder / "models" / "checkpoint_latest.safetensors")

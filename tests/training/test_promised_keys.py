@@ -14,15 +14,8 @@ from finflow.cli.options import _KEYS
 from finflow.guard.rollback import RollbackManager
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
-from tests.short_trainings import SHORT, config_in
+from tests.short_trainings import SHORT, SHORT_MARKET, config_in
 
-MARKET: dict[str, object] = {
-    "market.source": "synthetic",
-    "market.synthetic.bars": 700,
-    "market.train_end": "2021-12-31",
-    "market.validation_end": "2022-06-30",
-    "train.generalisation": False,
-}
 #: Rows of the table of keys that users were promised, and the keys of their other tables.
 PROMISED = (
     *("market.source", "market.path", "market.tickers", "market.start", "market.train_end", "market.validation_end"),
@@ -136,7 +129,7 @@ CASES: dict[str, Case] = {
 def test_a_promised_key_acts(key: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A row without a case fails, with a KeyError."""
     case, tmp_path = CASES[key], tmp_path_factory.getbasetemp()
-    given = {**MARKET, **case.given}
+    given = {**SHORT_MARKET, **case.given}
     changed = {**given, key: case.value}
     if case.seen_in == "decisions":
         assert not np.array_equal(decided(tmp_path, given), decided(tmp_path, changed))
@@ -179,7 +172,7 @@ def decided(folder: Path, changes: Mapping[str, object]) -> np.ndarray:
 
 def _decided(folder: Path, changes: Mapping[str, object]) -> np.ndarray:
     agent = trained(folder, changes).agent
-    process = prepare(config_in(folder, {**SHORT, **MARKET})).process
+    process = prepare(config_in(folder, {**SHORT, **SHORT_MARKET})).process
     observation = process.observe(process.start(np.array([400, 420, 440])))
     return np.asarray(agent.act(observation))
 

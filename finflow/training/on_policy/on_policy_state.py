@@ -16,7 +16,7 @@ from finflow.config import Config
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
-from finflow.training.rollouts.online_world import Environments, make_environments
+from finflow.training.rollouts.online_environments import Environments, make_environments
 from finflow.training.rollouts.segment_rewards import SegmentRewards
 
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
