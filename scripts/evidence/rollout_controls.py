@@ -25,7 +25,8 @@ from scripts.evidence.variants import OFFLINE_ALONE, Variant
 #: Name -> keys added to those of the planted markets.
 CONTROLS: dict[str, dict[str, object]] = {
     "state shown": SHOWN,
-    "H 0": {"bcell.expansion": 0, "train.online_episodes": 63},  # as many updates
+    # as many updates; the guard, which stops policies that follow critics alone this far, is off
+    "H 0": {"bcell.expansion": 0, "train.online_episodes": 63, "guard.enabled": False},
     "no counterfactuals": {"bcell.counterfactual": False},
     "no CQL": {"bcell.cql_alpha": 0.0},
     "no entropy": {"bcell.alpha_mode": "fixed", "bcell.alpha_init": 1e-6},
