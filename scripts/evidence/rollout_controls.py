@@ -88,7 +88,7 @@ def judge_momentum(config: Config) -> dict[str, Any]:
 
 
 def control_table(results: Sequence[Mapping[str, Any]], default: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table: scores of the policies that were learned, by the default and each control, over samples.
+    """A Markdown table: scores of the policies that were learned, by the default and each control, sample by sample.
 
     Parameters
     ----------
@@ -99,15 +99,20 @@ def control_table(results: Sequence[Mapping[str, Any]], default: Sequence[Mappin
     """
     rows = []
     for kind in CONTROLLED:
-        row = [kind, mean_interval([one["own"] for one in default if one["variant"] == PREFIX + kind])]
+        row = [kind, _each([one for one in default if one["variant"] == PREFIX + kind])]
         for name in CONTROLS:
             own = [one for one in results if one["variant"] == f"{PREFIX}{kind}-{_file_name(name)}"]
-            row += [mean_interval([one["own"] for one in own]) + stopped_words(own), _online_seconds(own)]
+            row += [_each(own) + stopped_words(own), _online_seconds(own)]
         rows.append(row)
     heads = ["market", "default, by features"]
     for name in CONTROLS:
         heads += [name, "seconds online"]
     return markdown_table(heads, rows)
+
+
+def _each(own: Sequence[Mapping[str, Any]]) -> str:
+    """Score of each sample's own policy."""
+    return ", ".join(f"{one['own']:.3f}" for one in own) or "none"
 
 
 def stopped_words(own: Sequence[Mapping[str, Any]]) -> str:

@@ -56,7 +56,7 @@ def test_controls_stand_beside_the_default_on_the_same_samples() -> None:
     default = [{"variant": PREFIX + kind, "own": 0.9} for kind in PLANTED]
     controls = [{"variant": f"{PREFIX}{kind}-h-0", "own": 0.2, "seconds": {"online": 60.0}} for kind in PLANTED]
     lines = control_table(controls, default).splitlines()
-    assert lines[2] == "| regime | 0.90 | none | - | 0.20 | 60 | none | - | none | - | none | - |"
+    assert lines[2] == "| regime | 0.900 | none | - | 0.200 | 60 | none | - | none | - | none | - |"
 
 
 def _judged(name: str, fold: int, seed: int, sharpe: float) -> dict[str, Any]:
