@@ -42,7 +42,7 @@ from finflow.training.data.coverage_pool import CoveragePool
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.phases.pretrain import Epochs
+from finflow.training.phases.offline_batches import Epochs
 from finflow.training.phases.training_state import seeded
 
 CPU = torch.device("cpu")

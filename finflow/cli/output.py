@@ -215,7 +215,8 @@ def explanation_lines(date: str, one: Explanation) -> list[str]:
 
     mix = ", ".join(f"{name} {percent(share, 0)}" for name, share in one.gate.items())
     text = [
-        f"{date}, with what was known on {one.known}",
+        f"{date}: the agent {one.holds}",
+        f"  decided with what was known on {one.known}",
         f"  traded {percent(one.traded, 2)} of the portfolio: {percent(one.trade_rate)} of the way to the aim",
         f"  gate: {mix}",
         f"  filled with a turnover of {percent(one.turnover, 2)} at a cost of {percent(one.cost, 3)}; "

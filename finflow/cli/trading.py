@@ -123,6 +123,7 @@ def decision_lines(decision: Decision) -> list[str]:
     """Lines that show a decision."""
     agents = f" by the mean of {len(decision.agents)} agents" if len(decision.agents) > 1 else ""
     text = [
+        f"the agent {decision.reasons.holds}",
         f"decision of {decision.date}{agents}, with what was known on {decision.known}; orders fill {decision.fills}",
         f"account: {decision.value:,.2f}, of which {decision.cash:,.2f} in cash",
         "",

@@ -78,7 +78,7 @@ class ActingConfig(Section):
 
 
 class MirroredConfig(Section):
-    """Bars mirrored around their predicted returns, whose rewards online learning mixes with those of history."""
+    """Bars mirrored around their predicted returns, whose rewards learning mixes with those of history."""
 
     weight: Number = key(
         0.5,
@@ -106,10 +106,10 @@ class BCellConfig(Section):
         3.0, "beta in the advantage weight min(exp(beta * A), 100), the advantage A in sigma_A"
     )
     iql_extraction: Literal["awr", "gradient"] = key(
-        "awr", "extraction of IQL's policy: weighted cloning, as published, or the critics' gradient"
+        "gradient", "extraction of IQL's policy: weighted cloning, as published, or the critics' gradient"
     )
     iql_cloning: NonNegativeNumber = key(
-        1.0, "weight of plain cloning where IQL's policy follows the critics' gradient"
+        0.1, "weight of plain cloning where IQL's policy follows the critics' gradient"
     )
     expansion: Int = key(
         16,
@@ -168,7 +168,7 @@ class BCellConfig(Section):
         "value, the raw returns-to-go of the data, or none, which is plain CQL",
     )
     expert_cloning: NonNegativeNumber = key(
-        1.0, "offline weight of each expert's divergence from the mean portfolio of its family's rules"
+        0.1, "offline weight of each expert's divergence from the mean portfolio of its family's rules"
     )
     expert_ranking: Literal["none", "softmax", "ndcg"] = key(
         "none",

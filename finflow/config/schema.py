@@ -65,8 +65,14 @@ class Config(Section):
     @property
     def fold_epochs(self) -> int:
         """Epochs of offline learning without a block: no more than of the agent's own pretraining."""
-        happens = self.online.algorithm == "sac" and self.offline.method != "none" and self.out_of_fold.blocks > 1
-        return min(self.out_of_fold.pretraining_epochs, self.train.offline_training_epochs) if happens else 0
+        happens = self.online.algorithm == "sac" and self.out_of_fold.blocks > 1
+        return min(self.out_of_fold.pretraining_epochs, self.offline_epochs) if happens else 0
+
+    @property
+    def offline_epochs(self) -> int:
+        """Epochs of the offline phase; without a method one, which fits the critics of ``sac``."""
+        epochs = self.train.offline_training_epochs
+        return epochs if self.offline.method != "none" else 0 if self.online.on_policy else min(epochs, 1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

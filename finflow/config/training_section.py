@@ -75,7 +75,10 @@ class TrainConfig(Section):
         1, "gradient updates after each vector step, which is bcell.expansion decisions, at least one"
     )
     offline_episodes: PositiveInt = key(500, "behaviour episodes collected")
-    offline_training_epochs: NonNegativeInt = key(50, "passes of IQL over the offline dataset")
+    offline_training_epochs: NonNegativeInt = key(
+        50,
+        "passes of IQL over the offline dataset; with offline.counterfactual over an eighth of it, eight actions each",
+    )
     online_episodes: NonNegativeInt = key(1000, "episodes of online fine-tuning")
     offline_batch_size: Int = key(512, "transitions in a batch of the offline phase", ge=2)
     online_batch_size: Int = key(256, "transitions in a batch of the online phase", ge=2)
@@ -124,9 +127,9 @@ class OutOfFoldConfig(Section):
     )
     pretraining_epochs: Int = key(
         5,
-        "epochs of offline learning without a block, from which that block's learner begins; this pretrained policy is "
-        "also a reference, in the agent with as many epochs on all data; at most train.offline_training_epochs; 0 "
-        "begins from random weights",
+        "epochs of offline learning without a block, from which that block's learner begins; in its block this policy "
+        "is the pretrained reference, in the agent the end of its own offline phase; at most "
+        "train.offline_training_epochs; 0 begins from random weights",
         ge=0,
         le=10_000,
     )
@@ -137,10 +140,19 @@ class OfflineConfig(Section):
     """Method and data of the offline phase."""
 
     method: Literal["iql", "td3bc", "bc", "none"] = key(
-        "iql", "implicit Q-learning, TD3+BC, behaviour cloning, or none: the online phase starts from initial weights"
+        "iql",
+        "implicit Q-learning, TD3+BC, behaviour cloning, or none: the policy starts from initial weights, and critics "
+        "are fitted to the behaviour in one epoch",
+    )
+    counterfactual: Flag = key(
+        True,
+        "learn from eight actions of each state, whose rewards on the bars as they were and mirrored are exact; false "
+        "is the published update of the logged actions; no meaning for bc",
     )
     group_size: PositiveInt = key(
-        8, "transitions of one bar that share a batch, where there are enough; 1 draws freely"
+        8,
+        "transitions of one bar that share a batch, where there are enough; 1 draws freely; offline.counterfactual has "
+        "eight actions of one in eight instead",
     )
     evaluation_updates: NonNegativeInt = key(400, "updates of fitted Q evaluation after the offline phase; 0 skips it")
     patience: NonNegativeInt = key(

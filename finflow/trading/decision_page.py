@@ -42,7 +42,7 @@ def _section(key: str, title: str, numbers: object, **parts: object) -> Section:
 def _finding(made: Decision, numbers: dict[str, object]) -> Headline:
     count = len(made.orders)
     heading = "Nothing to trade" if not count else f"{count} order{'s' if count > 1 else ''}"
-    words: list[Sentence] = []
+    words: list[Sentence] = [f"The agent {made.reasons.holds}."]
     if count:
         words.append(
             (

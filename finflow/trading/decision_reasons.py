@@ -12,7 +12,7 @@ from torch import Tensor
 
 from finflow.agent.batch import States, states_of
 from finflow.agent.feature_attribution import aim_of, decide, in_double, integrated_gradients, states_in_double
-from finflow.agent.networks.decision import Decision
+from finflow.agent.networks.decision import Decision, describe_holding
 from finflow.agent.networks.sampled_action import acted_portfolio
 from finflow.trading.decision_results import Alternative, FeatureMove, Reasons
 from finflow.trading.live_market import Agents, LiveMarket
@@ -65,16 +65,20 @@ class Reasoning:
 
     def reasons(self) -> Reasons:
         """Gate, experts, features and alternatives."""
-        names = self.policies[0].names
-        gate = _mean(decision.gate[0] for decision in self.decisions)
-        experts = _mean(decision.experts[0] for decision in self.decisions)
+        names = max((policy.sources for policy in self.policies), key=len)
+        gate = _mean(_filled(decision.gate[0], len(names)) for decision in self.decisions)
+        experts = [
+            _mean(one.experts[0, source] for one in self.decisions if source < one.experts.shape[1])
+            for source in range(len(names))
+        ]
         change, moves = self._moves()
         question, alternatives = self._alternatives()
         return Reasons(
+            holds="; ".join(dict.fromkeys(describe_holding(policy.blend) for policy in self.policies)),
             gate=dict(zip(names, gate.tolist(), strict=True)),
             experts={
                 name: dict(zip(self.assets, weights, strict=True))
-                for name, weights in zip(names, experts.tolist(), strict=True)
+                for name, weights in zip(names, (portfolio.tolist() for portfolio in experts), strict=True)
             },
             aim_change=change,
             features=moves,
@@ -203,6 +207,11 @@ class _Searched:
     now: float
     low: float
     high: float
+
+
+def _filled(values: Tensor, count: int) -> Tensor:
+    """Shares of the experts, (5,), with a zero for the reference of other agents, (count,)."""
+    return torch.cat([values, values.new_zeros(count - len(values))])
 
 
 def _mean(values: Iterable[Tensor]) -> Tensor:

@@ -106,8 +106,11 @@ class Alternative:
 class Reasons:
     """Grounds of a decision."""
 
+    holds: Annotated[str, about("What the agent holds: its own policy's portfolio, or a blend with a reference.")]
     gate: Gate
-    experts: Annotated[dict[str, Numbers], about("By expert, by asset: its portfolio.")]
+    experts: Annotated[
+        dict[str, Numbers], about("By expert, by asset: its portfolio; in a blend that of the reference too.")
+    ]
     aim_change: Annotated[Number, about("Half-sum of the changes of the aim since the bar before; null at the first.")]
     features: Annotated[dict[str, FeatureMove], about("By feature, by falling size of the part.")]
     question: Annotated[str, about("The decision that the alternatives would change.")]

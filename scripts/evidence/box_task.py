@@ -98,7 +98,7 @@ class BoxPolicy(nn.Module):
         self, batch: Batch, weights: Tensor, noise: Generator | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Weighted likelihood of the data's actions, as published: not divided by their dimensions."""
-        loss = weighted_likelihood_loss(self.log_density(batch.states, batch.actions), weights, 1)
+        loss = weighted_likelihood_loss(self.log_density(batch.states, batch.actions), weights[:, 0], 1)
         return loss, {"policy_loss": loss.detach()}
 
     def deterministic(self, states: States) -> Tensor:
@@ -108,7 +108,7 @@ class BoxPolicy(nn.Module):
 
     def pathwise_gradient(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> PathwiseGradient:
         """The mean action, and the likelihood of the data's; there is nothing else to learn."""
-        cloning, metrics = self.imitation_loss(batch, torch.ones_like(weights))
+        cloning, metrics = self.imitation_loss(batch, torch.ones_like(weights).unsqueeze(1))
         return PathwiseGradient(self(batch.states), cloning, torch.zeros_like(cloning), metrics)
 
     def coordinates(self, actions: Tensor, states: States) -> Tensor:

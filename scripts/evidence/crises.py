@@ -37,7 +37,9 @@ def train_and_look(config: Config) -> dict[str, Any]:
     fitted = training_data.features.fitted
     if fitted is None:
         raise EvidenceError("nothing was fitted on this market, and so it has no crisis score")
-    found = {name: gate_on(trainer.policy, training_data.process, one, fitted.crisis) for name, one in windows.items()}
+    found = {
+        name: gate_on(trainer.agent.policy, training_data.process, one, fitted.crisis) for name, one in windows.items()
+    }
     return {"gate": found, "seconds": {"processor": round(time.process_time() - began, 1)}}
 
 

@@ -15,7 +15,7 @@ from finflow.agent.losses.counterfactual import (
     choice_loss,
     discounted_return,
 )
-from finflow.agent.losses.losses import CriticTarget, critic_loss
+from finflow.agent.losses.losses import CriticTarget, mean_loss
 from finflow.agent.losses.pinball import pinball_loss
 from finflow.agent.networks.critic import Valuation
 from tests.agent.helpers import generator
@@ -67,13 +67,13 @@ def test_with_one_action_a_state_the_loss_is_the_published_one() -> None:
     """Squared and pinball loss of the critics, bit for bit, whatever the unit of differences: there are none."""
     values, returns = random_problem(2, 12, 1, 1, 8)
     target = target_of(returns, 2, 8)
-    flat = CriticTarget(target.mean[:, 0], target.samples[:, :, 0])
-    expected, figures = critic_loss(values.mean[..., 0], values.quantiles[:, :, 0], flat)
+    squared = mean_loss(values.mean[..., 0], target.mean[:, 0])
+    of_quantiles = pinball_loss(values.quantiles[:, :, 0], target.samples[:, :, 0])
     for unit in (1.0, 0.05):
         loss, metrics = choice_loss(values, target, unit)
-        assert torch.equal(loss, expected)
-        for name, value in figures.items():
-            assert torch.equal(metrics[name], value), name
+        assert torch.equal(loss, squared + of_quantiles)
+        assert torch.equal(metrics["q_loss"], squared)
+        assert torch.equal(metrics["quantile_loss"], of_quantiles)
         assert "advantage_loss" not in metrics
 
 

@@ -9,7 +9,7 @@ import torch
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.behaviour_cloning import BehaviourCloning
+from finflow.agent.learners.behaviour_cloning import BehaviourCloning, BehaviourValues
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.learners.soft_actor_critic import minimum_value
@@ -22,7 +22,7 @@ from tests.agent import helpers
 from tests.agent.helpers import CPU, coverage, generator
 
 MakeBatch = Callable[..., Batch]
-CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=3)
+CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=3, iql_extraction="awr")
 
 
 def make_iql(shape: NetworkShape, config: BCellConfig = CONFIG) -> IQL:
@@ -71,7 +71,7 @@ def test_one_head_learns_from_every_family(family: int, shape: NetworkShape, mak
     batch = make_batch()._replace(families=torch.full((16,), family))
     one = shape._replace(lenses=(tuple(range(shape.n_asset_features - 1)),))
     policy = make_iql(one, CONFIG.model_copy(update={"one_head": True})).policy
-    policy.imitation_loss(batch, torch.ones(16))[0].backward()  # type: ignore[no-untyped-call]
+    policy.imitation_loss(batch, torch.ones(16, 1))[0].backward()  # type: ignore[no-untyped-call]
     assert policy.names == ("head",)
     assert policy.score.weight.grad is not None
     assert policy.score.weight.grad.abs().sum() > 0
@@ -88,7 +88,7 @@ def test_an_expert_names_the_aim_of_a_family_that_goes_part_of_the_way(
     optimiser = torch.optim.Adam(learner.policy.parameters(), lr=1e-2)
     for _ in range(400):
         optimiser.zero_grad()
-        loss, _ = learner.policy.imitation_loss(batch, torch.ones(16))
+        loss, _ = learner.policy.imitation_loss(batch, torch.ones(16, 1))
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     named = learner.policy(batch.states).experts[torch.arange(16), batch.families].detach()
@@ -278,3 +278,21 @@ def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) ->
     assert untrained < 0.25
     assert offline > behaviour + 0.08
     assert online > 0.85
+
+
+def test_without_a_method_critics_alone_are_fitted(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """As behaviour cloning fits them, bit for bit; the policy keeps its initial weights."""
+    learners = [
+        method(portfolio_networks(shape, CONFIG, generator()), CONFIG, CPU)
+        for method in (BehaviourCloning, BehaviourValues)
+    ]
+    untouched = helpers.parameters(learners[1].policy).clone()
+    for learner in learners:
+        for step in range(3):
+            learner.update(make_batch(), step / 3, generator(step))
+    cloning, alone = learners
+    parts = ("critic", "target_critic", "value")
+    of_each = [helpers.parameters(*(getattr(one, part) for part in parts)) for one in learners]
+    assert torch.equal(*of_each)
+    assert torch.equal(helpers.parameters(alone.policy), untouched)
+    assert not torch.equal(helpers.parameters(cloning.policy), untouched)

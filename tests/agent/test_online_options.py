@@ -14,6 +14,7 @@ from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.losses.expert_imitation import expert_cloning_loss, expert_penalties
 from finflow.agent.losses.regularisers import (
     conservative_loss,
     indifferent_penalty,
@@ -23,7 +24,6 @@ from finflow.agent.losses.regularisers import (
 )
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import log_ratio_entropy
-from finflow.agent.networks.policy import expert_cloning_loss
 from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
 from tests.agent import helpers
@@ -224,7 +224,7 @@ def test_cloning_teaches_experts_and_neither_gate_nor_critics(shape: NetworkShap
     batch = make_batch()
     agent = make_agent(shape, expert_cloning=1.0)
     named = batch._replace(named=named_in(batch))
-    penalty, metrics = agent.policy.expert_penalties(agent.policy(batch.states), named)
+    penalty, metrics = expert_penalties(agent.policy(batch.states), named, agent.policy.expert_cloning)
     penalty.backward()
     assert agent.policy.score.weight.grad.abs().sum() > 0.0
     assert agent.policy.gate.weight.grad is None
@@ -236,7 +236,7 @@ def test_what_families_name_is_learned_offline(shape: NetworkShape, make_batch: 
     batch = make_batch()._replace(families=torch.full((16,), 5))  # coverage, which teaches no expert by itself
     moved = []
     for named in (None, named_in(batch)):
-        config = BCellConfig.model_validate({**SMALL, **PLAIN, "expert_cloning": 1.0})
+        config = BCellConfig.model_validate({**SMALL, **PLAIN, "expert_cloning": 1.0, "iql_extraction": "awr"})
         learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
         before = learner.policy.score.weight.detach().clone()
         learner.update(batch._replace(named=named), 0.0, generator())

@@ -137,6 +137,7 @@ def test_an_update_of_iql_reports_the_losses_of_d3rlpy() -> None:
         gamma=GAMMA,
         iql_expectile=EXPECTILE,
         iql_temperature=TEMPERATURE,
+        iql_extraction="awr",
         n_quantiles=1,
         dropped_quantiles=0,
         critic_lr=1e-12,

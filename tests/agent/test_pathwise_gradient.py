@@ -9,7 +9,7 @@ import torch
 
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import linearised
-from finflow.agent.learners.iql import GRADIENT_FROM, IQL
+from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.losses.losses import ddpg_bc_loss
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape
@@ -101,30 +101,11 @@ def test_gradient_ascent_reaches_experts_and_no_critic(shape: NetworkShape, make
     learner, batch = IQL(portfolio_networks(shape, config, generator()), config, CPU), make_batch()
     batch = batch._replace(families=torch.full((16,), 5))  # of no expert: only gradient ascent can teach them
     values = learner.target_values(batch)
-    loss, _ = learner._policy_loss(batch, values, torch.zeros(16), progress=1.0, noise=None)
+    loss, _ = learner._policy_loss(batch, values, torch.zeros(16, 1), noise=None)
     loss.backward()
     assert learner.policy.score.weight.grad.abs().sum() > 0.0
     assert all(parameter.grad is None for parameter in learner.target_critic.parameters())
     assert all(parameter.grad is None for parameter in learner.critic.parameters())
-
-
-def test_it_clones_first(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    """Before half of the phase, both ways of reading the policy off the values are the same update, bit for bit."""
-    learned = []
-    for extraction in ("awr", "gradient"):
-        config = BCellConfig(hidden_dim=32, n_quantiles=4, iql_extraction=extraction)
-        learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
-        learner.update(make_batch(), 0.0, generator())
-        learned.append(torch.cat([parameter.flatten() for parameter in learner.policy.parameters()]))
-    assert torch.equal(*learned)
-    assert GRADIENT_FROM == 0.5
-
-
-def test_the_guard_knows_where_gradient_ascent_begins(shape: NetworkShape) -> None:
-    for extraction, far in (("awr", []), ("gradient", [6, 7, 8, 9, 10])):
-        config = BCellConfig(hidden_dim=32, n_quantiles=4, iql_extraction=extraction)
-        learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
-        assert [update for update in range(11) if learner.moves_far(update / 11)] == far
 
 
 def test_gradient_ascent_finds_the_better_portfolio(shape: NetworkShape, make_batch: MakeBatch) -> None:

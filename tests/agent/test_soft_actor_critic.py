@@ -15,7 +15,8 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.learning import LEVEL_RATE
 from finflow.agent.learners.sac_critics import OWN, Expansion, expanded
 from finflow.agent.learners.soft_actor_critic import UpdatePoint, ascent
-from finflow.agent.losses.losses import CriticTarget, critic_loss, critic_target, truncated_spread
+from finflow.agent.losses.losses import CriticTarget, critic_target, mean_loss, truncated_spread
+from finflow.agent.losses.pinball import pinball_loss
 from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.agent.networks.logistic_normal import log_ratio_entropy
 from finflow.config import AnchorConfig
@@ -144,8 +145,11 @@ def test_critics_learn_the_published_loss_of_a_batch_of_transitions(
     actions, _ = next_draws(plain, batch, 3)
     ahead = values_of(plain, batch, "target_critic", "next_states", actions)
     own = values_of(plain, batch, "critic", "states", batch.actions.unsqueeze(1))
-    target = critic_target(batch, ahead.mean[..., 0].min(dim=0).values, ahead.spread[:, :, 0], 0.99)
-    _, expected = critic_loss(own.mean[..., 0], own.quantiles[:, :, 0] if quantiles > 1 else None, target)
+    target = critic_target(batch, ahead.mean.min(dim=0).values, ahead.spread[:, :, 0], 0.99)
+    expected = {"q_loss": mean_loss(own.mean[..., 0], target.mean[:, 0]), "q": own.mean.mean()}
+    expected["quantile_loss"] = torch.zeros(())
+    if quantiles > 1:
+        expected["quantile_loss"] = pinball_loss(own.quantiles[:, :, 0], target.samples[:, :, 0])
     for metrics, _ in found:
         for name, value in expected.items():
             torch.testing.assert_close(metrics[name], value, msg=lambda text, name=name: f"{name}: {text}")

@@ -32,6 +32,7 @@ CONFIG = BCellConfig(
     critic_lr=2e-3,
     iql_expectile=0.9,
     iql_temperature=4.0,
+    iql_extraction="awr",
     tau=0.05,
     gradient_norm=0.1,  # short enough that clipping is at work
 )

@@ -31,6 +31,7 @@ CONFIG = BCellConfig(
     tau=0.04,
     gamma=0.95,
     iql_temperature=0.3,
+    iql_extraction="awr",
 )
 Decide = Callable[[NDArray[Any]], NDArray[Any]]
 

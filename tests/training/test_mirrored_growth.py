@@ -17,7 +17,7 @@ from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket, as_tensors
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.off_policy.learners import mirror_scale
+from finflow.training.off_policy.mirrored_bars import mirror_scale
 
 Make = Callable[..., Config]
 CPU = torch.device("cpu")

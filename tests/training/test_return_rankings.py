@@ -93,6 +93,9 @@ def test_experts_learn_to_rank_by_what_is_planted(tiny: MakeTiny, tmp_path: Path
             "bcell__actor_lr": 1e-2,
             "bcell__critic_lr": 3e-4,
             "bcell__tau": 0.005,
+            "bcell__iql_extraction": "awr",  # by the gradient experts learn from returns as well
+            "offline__counterfactual": False,
+            "bcell__expert_cloning": 1.0,
             "train__offline_training_epochs": 8,
         }
         trainer = FinFlowTrainer(tiny(**keys, market__path=str(prices)))

@@ -57,6 +57,7 @@ EXACT: dict[str, Any] = {
     "train__updates_per_vector_step": 1,
     "train__critic_only_updates": 0,
     "train__offline_training_epochs": 1,
+    "offline__method": "bc",  # limits are held online
     "train__online_episodes": 128,
     "train__generalisation": False,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ LOOKS: dict[str, Any] = {
     "train__validation_updates": 8,
     "train__reward_reference": "none",
     "objectives__reward": "preference",
+    "offline__method": "bc",  # the model is exploited online
 }
 
 
@@ -92,7 +94,9 @@ def test_a_model_that_likes_turnover_is_stopped(tiny: Make, likes: Callable[[int
 def test_it_is_stopped_by_its_turnover_alone(tiny: Make, likes: Callable[[int], Path]) -> None:
     keys = {"guard__hacking__multiple": 1.2, "guard__hacking__looks": 50}
     _, said = stopped(tiny(**LOOKS, **keys, objectives__preference__model=likes(TURNOVER)))
-    assert "the turnover is 13.3, over 1.2 times the reference's 10.9" in said
+    found = re.search(r"the turnover is ([\d.]+), over 1\.2 times the reference's ([\d.]+)", said)
+    assert found is not None
+    assert float(found[1]) > 1.2 * float(found[2])
 
 
 def test_a_model_that_likes_return_is_not_stopped(tiny: Make, likes: Callable[[int], Path]) -> None:

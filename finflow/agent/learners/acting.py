@@ -173,7 +173,7 @@ class ActingAgent:
         return chosen if np.ndim(observation["market"]) == 2 else chosen[0]
 
     def explain(self, observation: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-        """Gate, the five portfolios, aim, trade rate and centre behind a decision, each with a batch in front."""
+        """Gate, portfolios of the experts and of a blend's reference, aim, trade rate and centre, a batch in front."""
         decision = self.decide(states_of(observation, self.device))
         shown = decision._asdict() | {"centre": decision.distribution.centre()}
         return {name: shown[name].cpu().numpy() for name in ("gate", "experts", "aim", "trade_rate", "centre")}

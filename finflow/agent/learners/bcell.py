@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from finflow.agent.learners.acting import PolicyAverage
 from finflow.agent.learners.learning import LearningAgent
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.decision import Blend, no_blend
+from finflow.agent.networks.decision import Blend, describe_holding, no_blend
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import deployed_policy
 from finflow.config import BCellConfig
@@ -93,6 +94,19 @@ class BCell(LearningAgent):
         the blend that was decided on."""
         policy = self.policy if self.average is None else self.average.policy
         return deployed_policy(policy, self.members or (), Blend.from_tensor(self.blend), self.prior)
+
+    @property
+    def holds(self) -> str:
+        """Holding in words: that of its own policy, or a blend with a reference."""
+        return describe_holding(Blend.from_tensor(self.blend))
+
+    def leave_blend(self) -> None:
+        """Decide by the own policy alone: the evidence for a blend is about the policy as it was."""
+        if self.blend is not None and Blend.from_tensor(self.blend) is not None:
+            warnings.warn(
+                f"this agent {self.holds}; it goes on learning and decides by its own policy now", stacklevel=4
+            )
+            self.blend.copy_(no_blend(self.device))
 
     def seed_from(self, learner: OfflineLearner) -> None:
         """Copy policy, critics and targets from the offline phase, bit for bit; the optimisers start afresh."""

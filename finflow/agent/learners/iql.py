@@ -25,13 +25,10 @@ from finflow.agent.gradient_steps import (
     step,
 )
 from finflow.agent.learners.offline_learner import OfflineLearner, TargetValues
-from finflow.agent.losses.losses import advantage_weights, ddpg_bc_loss, expectile_loss
+from finflow.agent.learners.sac_critics import OWN
+from finflow.agent.losses.losses import advantage_weights, ddpg_bc_loss, expectile_loss, expectile_of
 from finflow.agent.precision import autocast_update
 from finflow.cores import run_both
-
-# With ``bcell.iql_extraction: gradient`` the policy is cloned up to this share of the updates. Untrained critics would
-# teach it not to trade, from which it does not recover: without trades the aim has no gradient.
-GRADIENT_FROM = 0.5
 
 
 class IQL(OfflineLearner):
@@ -45,22 +42,21 @@ class IQL(OfflineLearner):
         (value, behaviour), values = run_both(
             lambda: self.value.both(batch.states), lambda: self.target_values(batch), self.device
         )
-        data_value, ahead = values.data, values.ahead
-        v_loss = expectile_loss(data_value, value, config.iql_expectile)
+        v_loss = expectile_loss(values.actions, value.unsqueeze(1), config.iql_expectile)
         gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
         behaviour_metrics = self.update_behaviour_value(behaviour, batch)
-        with torch.no_grad():
-            now, ahead_value = self.value(batch.both).chunk(2)
-        policy_loss, policy_metrics = self._policy_loss(batch, values, now, progress, self.dropout_noise(noise))
-        set_learning_rate(self.policy_optimiser, cosine(config.actor_lr, self._policy_progress(progress)))
+        now, ahead_value = self._values(batch, values.actions)
+        spread = values.ahead.spread[:, :, 0]
+        policy_loss, policy_metrics = self._policy_loss(batch, values, now, self.dropout_noise(noise))
+        set_learning_rate(self.policy_optimiser, cosine(config.actor_lr, progress))
         critic_metrics, _ = run_both(
-            lambda: self.update_critic(batch, ahead_value, ahead.spread[:, :, 0], self.dropout_noise(noise)),
+            lambda: self.update_critic(batch, ahead_value, spread, self.dropout_noise(noise)),
             lambda: compute_gradients(policy_loss, self.policy_optimiser),
             self.device,
         )
         step(self.policy_optimiser, config.gradient_norm)
         polyak_update(self.target_critic, self.critic, config.tau)
-        figures = {"v_loss": v_loss, "v": value.mean(), "advantage": (data_value - now).mean()}
+        figures = {"v_loss": v_loss, "v": value.mean(), "advantage": (values.actions - now).mean()}
         return {
             **{name: tensor.detach() for name, tensor in figures.items()},
             **behaviour_metrics,
@@ -68,29 +64,37 @@ class IQL(OfflineLearner):
             **critic_metrics,
         }
 
-    def moves_far(self, progress: float) -> bool:
-        """Return True while the policy follows the critics' gradient, which takes it far from the cloned one."""
-        return self.config.iql_extraction == "gradient" and progress >= GRADIENT_FROM
+    @property
+    def moves_far(self) -> bool:
+        """True where the policy follows the critics' gradient."""
+        return self.config.iql_extraction == "gradient"
+
+    @torch.no_grad()
+    def _values(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """V(s), (B, 1), and V(s') after each action, (B, P).
+
+        Of the alternatives (B, P) whose values are known in a state the expectile is exact.
+        """
+        if batch.choices is None:
+            now, ahead = self.value(batch.both).chunk(2)
+            return now.unsqueeze(1), ahead.unsqueeze(1)
+        ahead = self.value(batch.choices.next_states).view_as(actions)
+        return expectile_of(actions, self.config.iql_expectile), ahead
 
     def _policy_loss(
-        self, batch: Batch, values: TargetValues, now: Tensor, progress: float, noise: Generator | None
+        self, batch: Batch, values: TargetValues, now: Tensor, noise: Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of the policy: as published, or by the critics' gradient; ``now`` is V(s), (B,)."""
-        advantage, beta = values.data - now, self.config.iql_temperature / self.advantage_scale
+        """Loss of the policy: as published, or by the critics' gradient; ``now`` is V(s), (B, 1)."""
+        advantage, beta = values.actions - now, self.config.iql_temperature / self.advantage_scale
         weights = advantage_weights(advantage, beta)
         figures = {"effective_beta": weights.new_tensor(beta), "weight_variation": weights.std() / weights.mean()}
-        if not self.moves_far(progress):
+        if self.config.iql_extraction == "awr":
+            if batch.choices is not None:  # holding and the policy's own decision are compared, and not imitated
+                weights = weights.clone()
+                weights[:, 1 : OWN + 1] = 0.0
             loss, metrics = self.policy.imitation_loss(batch, weights, noise)
             return loss, metrics | figures | {"mean_weight": weights.mean()}
-        action, cloning, others, metrics = self.policy.pathwise_gradient(batch, weights, noise)
+        action, cloning, others, metrics = self.policy.pathwise_gradient(batch, weights[:, 0], noise)
         value = linearised(lambda x: self.minimum_value(values.encoding, batch, x)[:, 0], action.unsqueeze(1))
-        loss = ddpg_bc_loss(value - now, advantage, cloning, self.config.iql_cloning)  # V(s) has no gradient here
+        loss = ddpg_bc_loss(value - now[:, 0], advantage, cloning, self.config.iql_cloning)  # V(s) has no gradient here
         return loss + others, {**metrics, **figures, "policy_loss": loss.detach()}
-
-    def _policy_progress(self, progress: float) -> float:
-        """Progress along the actor's cosine, which begins anew with the critics' gradient."""
-        if self.config.iql_extraction == "awr":
-            return progress
-        return (
-            progress / GRADIENT_FROM if progress < GRADIENT_FROM else (progress - GRADIENT_FROM) / (1.0 - GRADIENT_FROM)
-        )

@@ -58,6 +58,9 @@ class LearningAgent(ActingAgent):
         if self.average is not None:
             self.average.update(self.policy, progress)
 
+    def leave_blend(self) -> None:
+        """Decide by the own policy alone from here on."""
+
     def set_learning_rates(self, progress: float, ramp: float | None = None) -> None:
         """Set learning rates for a share of the online updates; ``ramp``, where given, multiplies the policy's."""
         decays = self.config.online_schedule == "cosine"
@@ -81,6 +84,8 @@ class LearningAgent(ActingAgent):
     ) -> dict[str, Tensor]:
         """Take one step of critics, policy and temperature down their losses: see `soft_actor_critic`.
 
+        An agent in a blend with a reference leaves it, with a warning, when its policy learns.
+
         Parameters
         ----------
         batch : Batch
@@ -101,6 +106,8 @@ class LearningAgent(ActingAgent):
         -------
         dict of Tensor, ()
         """
+        if actor:
+            self.leave_blend()
         noise, point = noise or self.action_noise, UpdatePoint(update, total, alpha, target)
         coefficients = Coefficients.of(self, batch.actions, batch.states, point)
         size = (len(batch.actions), self.policy.coordinate_count(batch.actions))
@@ -118,6 +125,8 @@ class LearningAgent(ActingAgent):
             )
         else:
             compute_gradients(critics.loss, self.critic_optimiser)
+        if actor:
+            self.update_average(point.progress)
         return critics.metrics | self.step_critics(critics.cql_weight) | metrics | self.logged(coefficients)
 
     def _update_policy(

@@ -14,7 +14,8 @@ from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import cosine, freeze, gradient_step, make_optimiser, set_learning_rate
-from finflow.agent.losses.losses import critic_loss, critic_target
+from finflow.agent.losses.counterfactual import choice_loss
+from finflow.agent.losses.losses import critic_target
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
 from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.policy import ExpertPolicy
@@ -36,14 +37,14 @@ class TargetValues(NamedTuple):
     ----------
     encoding : Encoding
         Of the states.
-    data : Tensor, (B,)
-        Least value of the data's actions.
+    actions : Tensor, (B, P)
+        Least value of each state's actions, the data's first.
     ahead : Valuation
         Of the behaviour's next decisions.
     """
 
     encoding: Encoding
-    data: Tensor
+    actions: Tensor
     ahead: Valuation
 
 
@@ -76,7 +77,11 @@ class OfflineLearner:
     ----------
     advantage_scale : float
         ``sigma_A``, the unit of advantages in the weights of imitation, in scaled rewards; 1 until it is measured.
+    compares_actions : bool
+        Whether other actions of a state than the data's have a meaning.
     """
+
+    compares_actions = True
 
     def __init__(self, networks: Networks, config: BCellConfig, device: torch.device) -> None:
         self.config = config
@@ -111,8 +116,9 @@ class OfflineLearner:
         """
         raise NotImplementedError
 
-    def moves_far(self, progress: float) -> bool:
-        """Return True where the policy is meant to move far at this progress: its divergence is no alarm then."""
+    @property
+    def moves_far(self) -> bool:
+        """True where the policy is meant to move far: its divergence is no alarm then."""
         return False
 
     def schedule_critics(self, progress: float) -> None:
@@ -129,15 +135,15 @@ class OfflineLearner:
         return noise if self.config.dropout > 0.0 else None
 
     def target_values(self, batch: Batch) -> TargetValues:
-        """Values of the data's actions, and of the behaviour's next ones, by the target critics."""
+        """Values of each state's actions, and of the behaviour's next ones, by the target critics."""
         with torch.no_grad():
             both = self.target_critic.encode(batch.both)
             groups = len(batch.both.market) // 2
             encoding = both.groups(0, groups)
-            data = self.minimum_value(encoding, batch, batch.actions.unsqueeze(1))[:, 0]
+            actions = self.minimum_value(encoding, batch, batch.outcomes.actions)
             following = batch.next_actions.unsqueeze(1)
             ahead = self.target_critic.value(both.groups(groups, 2 * groups), batch.next_states, following)
-            return TargetValues(encoding, data, ahead)
+            return TargetValues(encoding, actions, ahead)
 
     def minimum_value(self, encoding: Encoding, batch: Batch, actions: Tensor) -> Tensor:
         """Least value over critics of actions (B, P, K) by the target critics, (B, P)."""
@@ -158,17 +164,16 @@ class OfflineLearner:
         Parameters
         ----------
         batch : Batch
-        next_value : Tensor, (B,)
+        next_value : Tensor, (B, P)
         next_spread : Tensor, (E, B, n)
-            Centred quantiles of the next decision.
+            Centred quantiles of the next decision after the logged action.
         noise : Generator, optional
             For dropout.
         """
         states, distributional = batch.states, self.config.n_quantiles > 1  # one quantile has no spread
-        valuation = self.critic.value(
-            self.critic.encode(states), states, batch.actions.unsqueeze(1), int(distributional), noise
+        values = self.critic.value(
+            self.critic.encode(states), states, batch.outcomes.actions, int(distributional), noise
         )
-        quantiles = valuation.quantiles[:, :, 0] if distributional else None
         target = critic_target(batch, next_value, next_spread, self.config.gamma)
-        loss, metrics = critic_loss(valuation.mean[..., 0], quantiles, target)
+        loss, metrics = choice_loss(values, target, self.advantage_scale)
         return metrics | {"critic_gradient": gradient_step(loss, self.critic_optimiser, self.config.gradient_norm)}

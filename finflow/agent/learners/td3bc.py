@@ -56,19 +56,19 @@ class TD3BC(OfflineLearner):
         """Take one step of V, the critics and, every second time, the policy and the targets."""
         config = self.config
         self.schedule_critics(progress)
-        data_value = self.target_values(batch).data
+        values = self.target_values(batch)
         value, behaviour = self.value.both(batch.states)
-        v_loss = expectile_loss(data_value, value, MEAN)
+        v_loss = expectile_loss(values.actions, value.unsqueeze(1), MEAN)
         gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
         metrics = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
         metrics |= self.update_behaviour_value(behaviour, batch)
         with torch.no_grad():
-            following = self.target_policy.deterministic(batch.next_states)
-            following = self._smoothed(following, batch.next_states, noise)
-            encoding = self.target_critic.encode(batch.next_states)
-            ahead = self.target_critic.value(encoding, batch.next_states, following.unsqueeze(1))
-            next_value = ahead.mean[..., 0].min(dim=0).values
-        metrics |= self.update_critic(batch, next_value, ahead.spread[:, :, 0], self.dropout_noise(noise))
+            states = batch.outcomes.next_states
+            following = self._smoothed(self.target_policy.deterministic(states), states, noise)
+            ahead = self.target_critic.value(self.target_critic.encode(states), states, following.unsqueeze(1))
+            next_value = ahead.mean[..., 0].min(dim=0).values.view_as(values.actions)
+            spread = ahead.spread[:, :: values.actions.shape[1], 0]
+        metrics |= self.update_critic(batch, next_value, spread, self.dropout_noise(noise))
         self.updates += 1
         if self.updates % POLICY_DELAY == 0:
             metrics |= self._update_policy(batch, progress, noise)

@@ -73,7 +73,7 @@ def choice_loss(values: Valuation, target: CriticTarget, advantage_scale: float)
     values : Valuation
         Of the actions, m (E, B, P) and q (E, B, P' <= P, n).
     target : CriticTarget
-        mean (B, P), samples (E, B, P, n).
+        Samples of the actions of which there are quantiles, at least.
     advantage_scale : float
     """
     error = values.mean - target.mean

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import Batch
-from finflow.agent.losses.pinball import pinball_loss
 
 ADVANTAGE_WEIGHT_LIMIT = 100.0
 TD3BC_ALPHA = 2.5
@@ -24,7 +23,7 @@ def expectile_loss(target: Tensor, value: Tensor, expectile: float) -> Tensor:
 
     Parameters
     ----------
-    target, value : Tensor, (B,)
+    target, value : Tensor, (...)
     expectile : float
         tau, in (0, 1); a half gives half the squared loss.
 
@@ -42,8 +41,27 @@ def expectile_loss(target: Tensor, value: Tensor, expectile: float) -> Tensor:
     return (weight * difference.square()).mean()
 
 
+def expectile_of(values: Tensor, expectile: float) -> Tensor:
+    """Expectile of each row of values (B, P), (B, 1): where `expectile_loss` is least.
+
+    ``e = (sum_p w_p x_p) / sum_p w_p`` with ``w_p`` tau above e and 1 - tau below: of the k largest values that may lie
+    above, the right k gives the largest e for tau over a half, and the smallest under it.
+
+    References
+    ----------
+    Newey and Powell (1987), Asymmetric Least Squares Estimation and Testing, section 2.
+    """
+    ordered = values.sort(dim=-1, descending=True).values
+    count = values.shape[-1]
+    above = torch.arange(1, count + 1, device=values.device, dtype=values.dtype)
+    sums = ordered.cumsum(dim=-1)
+    weight = expectile * above + (1.0 - expectile) * (count - above)
+    candidates = (expectile * sums + (1.0 - expectile) * (sums[..., -1:] - sums)) / weight
+    return candidates.amax(dim=-1, keepdim=True) if expectile >= 0.5 else candidates.amin(dim=-1, keepdim=True)
+
+
 def advantage_weights(advantage: Tensor, temperature: float) -> Tensor:
-    """``min(exp(beta * A), 100)``, (B,); equation 7 of the same paper, with the clip of its code."""
+    """``min(exp(beta * A), 100)``, (...); equation 7 of IQL's paper, with the clip of its code."""
     limit = math.log(ADVANTAGE_WEIGHT_LIMIT)
     return (temperature * advantage).clamp(max=limit).exp()
 
@@ -124,7 +142,7 @@ def ddpg_bc_loss(value: Tensor, advantage: Tensor, cloning: Tensor, cloning_weig
 
 
 def bellman_target(rewards: Tensor, terminated: Tensor, next_value: Tensor, gamma: float) -> Tensor:
-    """``r + gamma * (1 - d) * V(s')``, (B,): truncation bootstraps, termination does not."""
+    """``r + gamma * (1 - d) * V(s')``, (...): truncation bootstraps, termination does not."""
     return rewards + gamma * (1.0 - terminated) * next_value
 
 
@@ -133,10 +151,10 @@ class CriticTarget(NamedTuple):
 
     Attributes
     ----------
-    mean : Tensor, (B,)
+    mean : Tensor, (B, P)
         Of every m.
-    samples : Tensor, (E, B, n)
-        Of the distribution that each q learns.
+    samples : Tensor, (E, B, P' <= P, n)
+        Of the distribution that each q learns, of the first actions.
     weights : Tensor, (B,), or None
         Of the squared error that the actions of a state share; 1 where left out.
     """
@@ -147,35 +165,21 @@ class CriticTarget(NamedTuple):
 
 
 def critic_target(batch: Batch, next_value: Tensor, next_spread: Tensor, gamma: float) -> CriticTarget:
-    """Target from the value of the next state and the spread of its return.
+    """Target of each state's actions from the values of the next states, and the spread of the logged one's return.
 
     Parameters
     ----------
     batch : Batch
-    next_value : Tensor, (B,)
+    next_value : Tensor, (B, P)
     next_spread : Tensor, (E, B, n)
-        Centred quantiles of the next decision.
+        Centred quantiles of the next decision after the logged action.
     gamma : float
     """
-    mean = bellman_target(batch.rewards, batch.terminated, next_value, gamma)
-    discount = gamma * (1.0 - batch.terminated).unsqueeze(-1)
-    return CriticTarget(mean, batch.with_reference(mean).unsqueeze(-1) + discount * next_spread)
-
-
-def critic_loss(mean: Tensor, quantiles: Tensor | None, target: CriticTarget) -> tuple[Tensor, dict[str, Tensor]]:
-    """Squared loss of m and pinball loss of q, summed over critics, with figures for the log.
-
-    Parameters
-    ----------
-    mean : Tensor, (E, B)
-    quantiles : Tensor, (E, B, n), optional
-        None for critics of the mean alone.
-    target : CriticTarget
-    """
-    q_loss = mean_loss(mean, target.mean)
-    quantile_loss = torch.zeros_like(q_loss) if quantiles is None else pinball_loss(quantiles, target.samples)
-    metrics = {"q_loss": q_loss, "quantile_loss": quantile_loss, "q": mean.mean(), "q_largest": mean.abs().max()}
-    return q_loss + quantile_loss, {name: value.detach() for name, value in metrics.items()}
+    outcomes = batch.outcomes
+    mean = bellman_target(outcomes.rewards, outcomes.terminated, next_value, gamma)
+    discount = gamma * (1.0 - outcomes.terminated[:, :1])
+    samples = batch.with_reference(mean[:, 0]).unsqueeze(-1) + discount * next_spread
+    return CriticTarget(mean, samples.unsqueeze(2))
 
 
 def mean_loss(mean: Tensor, target: Tensor) -> Tensor:

@@ -22,10 +22,11 @@ class Decision(NamedTuple):
     Attributes
     ----------
     experts : Tensor, (batch, 5, K)
-        The portfolio each expert names.
+        The portfolio each expert names; in a blend, the reference's after them.
     gate : Tensor, (batch, 5)
+        Their shares in the aim.
     aim : Tensor, (batch, K)
-        The experts' portfolios, mixed by the gate.
+        The portfolios, mixed by the gate.
     trade_rate : Tensor, (batch, 1)
         Share of the way from the current weights to the aim.
     centre : Tensor, (batch, K)
@@ -120,6 +121,13 @@ class MarketReading(NamedTuple):
         """Reading of some of the groups."""
         return self.each(lambda part: part[start:stop])
 
+    def with_reference(self, portfolio: Tensor, confidence: float | Tensor) -> MarketReading:
+        """The reading of a blend: a reference's portfolio (groups, K) has the share that the experts do not have."""
+        confidence = torch.as_tensor(confidence, dtype=self.gate.dtype, device=self.gate.device)
+        gate = torch.cat([confidence * self.gate, (1.0 - confidence).expand_as(self.gate[..., :1])], dim=-1)
+        experts = torch.cat([self.experts, portfolio.unsqueeze(-2)], dim=-2)
+        return self._replace(experts=experts, gate=gate, aim=portfolio.lerp(self.aim, confidence))
+
     def of_expert(self, expert: int) -> MarketReading:
         """The same with one expert's portfolio as the aim, whatever the gate."""
         gate = torch.zeros_like(self.gate)
@@ -127,6 +135,7 @@ class MarketReading(NamedTuple):
         return self._replace(gate=gate, aim=self.experts[..., expert, :])
 
 
+REFERENCE = "reference"  # its name beside those of the experts
 PRETRAINED = "pretrained"
 REFERENCES = ("equal-weight", "inverse-volatility", PRETRAINED)
 PATIENT = REFERENCES[:2]  # portfolios that are approached slowly, whatever is learned
@@ -187,13 +196,24 @@ class Blend(NamedTuple):
         risky = risky.masked_fill(none_listed, 0.0)
         return torch.cat([risky, none_listed.to(risky.dtype)], dim=-1)
 
-    def aim(self, aim: Tensor, states: States) -> Tensor:
-        """Aim between the reference and a policy's, (groups, K)."""
-        return self.portfolio(states).lerp(aim, self.confidence)
+    @property
+    def name(self) -> str:
+        """The reference in words."""
+        return "the pretrained policy" if self.reference == PRETRAINED else self.reference.replace("-", " ")
 
     def trade_rate(self, trade_rate: Tensor) -> Tensor:
         """Trade rate between the patient one and a policy's, (batch, 1)."""
         return PATIENT_RATE + self.confidence * (trade_rate - PATIENT_RATE)
+
+
+def describe_holding(blend: Blend | None) -> str:
+    """Holding of an agent in words."""
+    if blend is None:
+        return "holds what its own policy decides"
+    confidence = float(blend.confidence)
+    if confidence == 0.0:
+        return f"holds {blend.name}; its own policy found nothing that holds out of sample"
+    return f"holds {confidence:.0%} of its own policy's portfolio, the rest {blend.name}"
 
 
 def no_blend(device: torch.device) -> Tensor:

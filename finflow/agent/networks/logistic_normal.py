@@ -49,6 +49,12 @@ class LogisticNormal:
         """Free dimensions of an action: K - 1, or the number of listed assets, (batch,), at least one."""
         return count_dimensions(self.location, self.listed)
 
+    def repeated(self, count: int) -> LogisticNormal:
+        """Every distribution ``count`` times in a row."""
+        location, log_scale = (part.repeat_interleave(count, dim=0) for part in (self.location, self.log_scale))
+        listed = None if self.listed is None else self.listed.repeat_interleave(count, dim=0)
+        return LogisticNormal(location, log_scale, listed)
+
     def centre(self) -> Tensor:
         """Softmax of the location, (batch, K): the deterministic portfolio."""
         return log_portfolio(self.location).exp()

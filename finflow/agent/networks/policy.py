@@ -20,10 +20,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import Batch, States, repeat_groups
+from finflow.agent.losses.expert_imitation import expert_loss, expert_penalties
 from finflow.agent.losses.losses import PathwiseGradient, weighted_likelihood_loss
 from finflow.agent.networks.bounds import inward_clamp, open_rate
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.decision import Blend, Decision, MarketReading
+from finflow.agent.networks.decision import REFERENCE, Blend, Decision, MarketReading
 from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout, dropout, empty_linear, first_layer, pooled
 from finflow.agent.networks.logistic_normal import (
     SMALLEST_WEIGHT,
@@ -132,20 +133,26 @@ class ExpertPolicy(nn.Module):
             hidden = dropout(hidden, self.dropout_rate, noise)
             gate = torch.softmax(self.gate(hidden), dim=-1)
             aim = torch.bmm(gate.unsqueeze(1), experts.detach() if gate_only else experts).squeeze(1)
-        if self.blend is not None:
-            aim = self.blend.aim(aim, states)
-        return MarketReading(experts, gate, aim, hidden, None if states.complete else states.listed)
+        reading = MarketReading(experts, gate, aim, hidden, None if states.complete else states.listed)
+        if self.blend is None:
+            return reading
+        return reading.with_reference(self.blend.portfolio(states), self.blend.confidence)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the portfolios that the aim is mixed from: the experts', and in a blend the reference's."""
+        return self.names if self.blend is None else (*self.names, REFERENCE)
 
     def imitation_loss(
         self, batch: Batch, weights: Tensor, noise: Generator | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Weighted likelihood: of the mixture on all data, of each expert on its own family.
+        """Weighted likelihood: of the mixture on all actions, of each expert on the logged ones of its own family.
 
         Parameters
         ----------
         batch : Batch
-        weights : Tensor, (batch,)
-            Of the transitions.
+        weights : Tensor, (batch, P)
+            Of each state's actions.
         noise : Generator, optional
             For dropout.
 
@@ -155,10 +162,11 @@ class ExpertPolicy(nn.Module):
         metrics : dict of Tensor, ()
         """
         decision = self(batch.states, noise, gate_only=True)
-        distribution = decision.distribution
-        mixture = weighted_likelihood_loss(distribution.log_density(batch.actions), weights, distribution.dimensions)
-        experts = expert_loss(decision, batch, weights)
-        held, held_metrics = self.expert_penalties(decision, batch)
+        distribution = decision.distribution.repeated(weights.shape[1])
+        density = distribution.log_density(batch.outcomes.actions.flatten(0, 1))
+        mixture = weighted_likelihood_loss(density, weights.flatten(), distribution.dimensions)
+        experts = expert_loss(decision, batch, weights[:, 0])
+        held, held_metrics = expert_penalties(decision, batch, self.expert_cloning)
         losses = {"policy_loss": mixture, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
         metrics = {name: value.detach() for name, value in losses.items()}
         return mixture + experts + held, metrics | held_metrics
@@ -184,8 +192,10 @@ class ExpertPolicy(nn.Module):
 
         Parameters
         ----------
-        batch, weights, noise
-            As of `imitation_loss`; the weights are those of each expert's loss on its own family.
+        batch, noise
+            As of `imitation_loss`.
+        weights : Tensor, (batch,)
+            Of the logged actions in each expert's loss on its own family.
         """
         decision = self(batch.states, noise, least_pull=LEAST_PULL)
         distribution = decision.distribution
@@ -195,22 +205,10 @@ class ExpertPolicy(nn.Module):
         scale = weighted_likelihood_loss(spread.log_density(batch.actions), torch.ones_like(weights), spread.dimensions)
         experts = expert_loss(decision, batch, weights)
         cloning = 0.5 * (shift.square().mean() if listed is None else mean_listed(shift.square(), listed).mean())
-        held, held_metrics = self.expert_penalties(decision, batch)
+        held, held_metrics = expert_penalties(decision, batch, self.expert_cloning)
         losses = {"cloning_loss": cloning, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
         metrics = {name: value.detach() for name, value in losses.items()}
         return PathwiseGradient(distribution.centre(), cloning, experts + scale + held, metrics | held_metrics)
-
-    def expert_penalties(self, decision: Decision, batch: Batch) -> tuple[Tensor | float, dict[str, Tensor]]:
-        """Penalties that hold the experts' portfolios to rules and rankings, and their sizes for the log."""
-        experts, metrics = decision.experts[:: batch.states.group_size], {}
-        penalty: Tensor | float = 0.0
-        if self.expert_cloning > 0.0 and batch.named is not None:
-            loss = expert_cloning_loss(experts, batch.named)
-            penalty, metrics["naming_loss"] = self.expert_cloning * loss, loss.detach()
-        if batch.rankings is not None:
-            ranking = batch.rankings.penalty(experts)
-            penalty, metrics["ranking_loss"] = penalty + ranking, ranking.detach()
-        return penalty, metrics
 
     def coordinates(self, actions: Tensor, states: States) -> Tensor:
         """Coordinates in which actions are compared: additive log ratios, (..., K - 1)."""
@@ -294,30 +292,6 @@ def blended(policy: ExpertPolicy, blend: Blend | None) -> ExpertPolicy:
     other = copy.copy(policy)
     other.blend = blend
     return other
-
-
-def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
-    """Weighted likelihood of part-way moves to each expert's portfolio, on its own family's transitions.
-
-    A single head learns from those of all families.
-    """
-    of_family = (batch.families < len(EXPERTS)).to(weights.dtype)
-    learning = batch.families.clamp(max=decision.experts.shape[1] - 1)
-    distribution = decision.expert_distribution(learning, batch.states.weights)
-    return weighted_likelihood_loss(
-        distribution.log_density(batch.actions), weights * of_family, distribution.dimensions
-    )
-
-
-def expert_cloning_loss(experts: Tensor, named: Tensor) -> Tensor:
-    """Mean divergence ``KL(named || expert)`` of the experts' portfolios from those that their families name.
-
-    Parameters
-    ----------
-    experts, named : Tensor, (groups, 5, K)
-    """
-    divergence = torch.xlogy(named, named) - named * experts.clamp(min=SMALLEST_WEIGHT).log()
-    return divergence.sum(dim=-1).mean()
 
 
 def _listed_assets(states: States) -> Tensor | None:

@@ -19,6 +19,8 @@ from finflow.agent.networks.decision import PRETRAINED, Blend, Decision, MarketR
 from finflow.agent.networks.policy import ExpertPolicy, blended, move_toward
 from finflow.agent.precision import full_precision
 
+LEAST_SHARE = 1e-12
+
 
 class TradeHeads(NamedTuple):
     """Networks of several policies that read a portfolio in a market, with the members in front.
@@ -118,6 +120,8 @@ class PolicyEnsemble(ExpertPolicy):
     def read_market(self, states: States, noise: Generator | None = None, gate_only: bool = False) -> MarketReading:
         """Readings of the members, side by side in the second dimension: (groups, members, ...)."""
         readings = [one.read_market(states, noise, gate_only) for one in self.policies()]
+        if self.blend is not None and self.blend.reference == PRETRAINED:  # the first member
+            readings = [one.with_reference(one.aim, float(number > 0)) for number, one in enumerate(readings)]
         return MarketReading.join(readings, lambda parts: torch.stack(parts, dim=1))
 
     def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
@@ -136,8 +140,8 @@ class PolicyEnsemble(ExpertPolicy):
         share = weight * rate / traded.clamp(min=torch.finfo(rate.dtype).tiny)  # (members, batch, 1)
         shared_gate = share * gate
         mean_gate = shared_gate.sum(dim=0)
-        named = (shared_gate.unsqueeze(-1) * experts).sum(dim=0)
-        mean_experts = named / mean_gate.unsqueeze(-1).clamp(min=torch.finfo(rate.dtype).tiny)
+        naming = shared_gate.clamp(min=LEAST_SHARE).unsqueeze(-1)  # experts without a share have portfolios too
+        mean_experts = (naming * experts).sum(dim=0) / naming.sum(dim=0)
         return Decision(
             mean_experts,
             mean_gate,

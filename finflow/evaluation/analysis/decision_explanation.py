@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import DASH, Numbers, about
+from finflow.evaluation.report.report_numbers import DASH, Gate, Numbers, about
 from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
@@ -40,8 +40,8 @@ class Weights:
     """Weights of one asset, from what was held to what is held."""
 
     held: Annotated[float, about("As observed.")]
-    experts: Annotated[Numbers, about("By expert, its portfolio.")]
-    aim: Annotated[float, about("The experts mixed by the gate.")]
+    experts: Annotated[Numbers, about("By expert, its portfolio; in a blend that of the reference too.")]
+    aim: Annotated[float, about("These portfolios, mixed by the gate.")]
     target: Annotated[float, about("Part of the way there, before acting.temperature and acting.top_p.")]
     filled: Annotated[float, about("After the fill, at its prices.")]
 
@@ -77,7 +77,7 @@ class IntegratedGradients:
 class Move:
     """Way of a decision from what is held to its target."""
 
-    gate: Annotated[Numbers, about("By expert, its share in the aim.")]
+    gate: Gate
     trade_rate: Annotated[float, about("Share of the way to the aim that it goes.")]
     traded: Annotated[float, about("Half-sum of |target - held|: what it moves, as a share of wealth.")]
 
@@ -95,6 +95,7 @@ class ChangedDecision(Move):
 class Explanation(Move):
     """One decision of an agent, taken apart."""
 
+    holds: Annotated[str, about("What the agent holds: its own policy's portfolio, or a blend with a reference.")]
     known: Annotated[str, about("Newest bar that it knew.")]
     turnover: Annotated[float, about("Of the fill; prices moved between, so that it is not exactly what was traded.")]
     cost: Annotated[float, about("Of the fill, a fraction of wealth.")]
@@ -144,6 +145,7 @@ def section(dates: Sequence[Dated]) -> Section:
     for date, one in dates:
         tables += [_weights(date, one), _features(date, one)]
     words = (
+        f"The agent {dates[0][1].holds}.",
         "The days on which the agent traded most, after it had built up its portfolio. --mode explain takes any other "
         "date apart.",
         "Parts are integrated gradients: they divide the trade, less what would have been traded with every feature at "

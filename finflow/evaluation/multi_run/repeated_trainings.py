@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
@@ -115,12 +115,20 @@ class ProtocolPaths:
         return int(order[(len(order) - 1) // 2])
 
 
+def _widened(parts: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+    """Arrays (steps, sources, ...) with as many sources: an agent in no blend has no reference beside its experts."""
+    if parts[0].ndim == 1:
+        return list(parts)
+    most = max(part.shape[1] for part in parts)
+    return [np.pad(part, [(0, 0), (0, most - part.shape[1]), *[(0, 0)] * (part.ndim - 2)]) for part in parts]
+
+
 def joined(runs: Sequence[Backtest]) -> Backtest:
     """Backtests of one strategy in windows that follow one another, as one; each begins in cash."""
     explained = [run.explanation for run in runs if run.explanation is not None]
     explanation = None
     if len(explained) == len(runs):
-        explanation = {name: np.concatenate([one[name] for one in explained]) for name in explained[0]}
+        explanation = {name: np.concatenate(_widened([one[name] for one in explained])) for name in explained[0]}
     refused = [np.zeros(len(run.returns), dtype=np.bool_) if run.refused is None else run.refused for run in runs]
     names = ("dates", "returns", "cash_returns", "costs", "turnover", "weights")
     series: dict[str, Any] = {name: np.concatenate([getattr(run, name) for run in runs]) for name in names}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-EXPERT_COLOURS = (BLUE, ORANGE, GREEN, SKY, VERMILION)
+EXPERT_COLOURS = (BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE)  # the sixth is a reference's
 OTHER_GREY = "#A6A6A6"
 SHARPE_COLUMNS = ("validation_sharpe", "sharpe")  # the first of these that the record has is drawn
 PHASE_COLOURS = {"offline": PURPLE, "online": BLUE}  # any other phase is green
@@ -233,7 +233,9 @@ def learned_score(frame: pd.DataFrame) -> Rendered | None:
 
 
 def _expert_names(count: int) -> list[str]:
-    return [FAMILIES[number] if number < len(FAMILIES) else f"expert {number + 1}" for number in range(count)]
+    """Names of the experts, or of one head; in a blend the reference has a row of its own after them."""
+    own = list(FAMILIES) if count >= len(FAMILIES) else ["head"]
+    return [*own, "reference"][:count]
 
 
 def _largest_assets(agent: Backtest) -> list[int]:

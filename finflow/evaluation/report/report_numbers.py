@@ -75,7 +75,7 @@ Lead = Annotated[Number, about("Sharpe ratio less that of equal weight on the sa
 Probability = Annotated[Share, about("Estimated probability.")]
 Low = Annotated[Number, about("Lower end of its bootstrap interval; null where there is none.")]
 High = Annotated[Number, about("Upper end of its bootstrap interval; null where there is none.")]
-Gate = Annotated[Numbers, about("By expert, its share in the aim.")]
+Gate = Annotated[Numbers, about("By expert, its share in the aim; in a blend that of the reference too.")]
 
 
 def look_up(numbers: Mapping[str, object], path: Path) -> float:

@@ -98,7 +98,10 @@ class AgentStrategy:
 
     def explanation(self) -> dict[str, FloatArray]:
         """Record of all decisions so far: gate (steps, 5), experts (steps, 5, K), trade rate (steps,); and of their
-        inputs besides the market: the weights held (steps, K) and the state of the reward (steps, 3)."""
+        inputs besides the market: the weights held (steps, K) and the state of the reward (steps, 3).
+
+        In a blend the reference is a sixth expert.
+        """
         return {name: np.stack(values) for name, values in self._reasons.items()}
 
 
@@ -156,7 +159,8 @@ def _decisions(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> I
 
 def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> NDArray[np.float64]:
     """The portfolios that the experts name at decision bars, (steps, 5, K)."""
-    return np.concatenate([one.experts.double().cpu().numpy() for one in _decisions(policy, process, bars)])
+    experts = [one.experts[:, : len(policy.names)] for one in _decisions(policy, process, bars)]
+    return np.concatenate([one.double().cpu().numpy() for one in experts])
 
 
 def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, states: TwoStates) -> ByState | None:
@@ -179,7 +183,7 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
         gates.append(decision.gate.double().cpu().numpy())
         cash.append(decision.aim[:, -1].double().cpu().numpy())
     score = crisis(PanelView(process.panel), states)[np.array(bars) - process.lag]
-    return gate_by_state(score, np.concatenate(gates), np.concatenate(cash), EXPERTS)
+    return gate_by_state(score, np.concatenate(gates), np.concatenate(cash), policy.sources)
 
 
 def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> ExpertTraits | None:

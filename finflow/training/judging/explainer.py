@@ -16,7 +16,7 @@ from torch import Tensor
 
 from finflow.agent.batch import States, states_of
 from finflow.agent.feature_attribution import decide, in_double, integrated_gradients, states_in_double
-from finflow.agent.networks.decision import Decision
+from finflow.agent.networks.decision import Decision, describe_holding
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
@@ -114,7 +114,7 @@ class Explainer:
         weights = {
             name: Weights(
                 held=float(held[asset]),
-                experts={expert: experts[number][asset] for number, expert in enumerate(self.policy.names)},
+                experts={expert: experts[number][asset] for number, expert in enumerate(self.policy.sources)},
                 aim=aim[asset],
                 target=float(centre[asset]),
                 filled=float(run.weights[step, asset]),
@@ -124,6 +124,7 @@ class Explainer:
         earned = dict(zip(names, np.append(day.assets[step], day.cash[step]).tolist(), strict=True))
         return str(dates[bar]), Explanation(
             **self._move(states, decision),
+            holds=describe_holding(self.policy.blend),
             known=str(dates[bar - self.process.lag]),
             turnover=float(run.turnover[step]),
             cost=float(run.costs[step]),
@@ -218,7 +219,7 @@ class Explainer:
         """Fields of a `Move`."""
         centre = decision.distribution.centre()[0]
         return {
-            "gate": dict(zip(self.policy.names, decision.gate[0].tolist(), strict=True)),
+            "gate": dict(zip(self.policy.sources, decision.gate[0].tolist(), strict=True)),
             "trade_rate": float(decision.trade_rate),
             "traded": 0.5 * float((centre - states.weights[0]).abs().sum()),
         }

@@ -262,7 +262,7 @@ def _explanations(
     context: ComparisonContext, training_data: TrainingData, policy: ExpertPolicy | None
 ) -> list[Section]:
     """Sources of the return; and for an agent its experts, its gate and its largest trades."""
-    made = [attribution.section(context, EXPERTS if policy is None else policy.names)]
+    made = [attribution.section(context, EXPERTS if policy is None else policy.sources)]
     if policy is not None:
         traits = traits_on(policy, context.process, training_data.split.validation)
         if traits is not None:
@@ -271,7 +271,7 @@ def _explanations(
         mixed = None if fitted is None else gate_on(policy, context.process, known, fitted.crisis)
         if mixed is not None:
             where = "all decisions up to the end of the judged window"
-            made.append(expert_traits.gate_section(mixed, policy.names, where))
+            made.append(expert_traits.gate_section(mixed, policy.sources, where))
         explainer = Explainer(policy, context.process, training_data.features, context.window, context.runs[0])
         made.append(decision_explanation.section(explainer.largest(EXPLAINED)))
     return made

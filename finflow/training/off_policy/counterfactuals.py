@@ -4,23 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, Choices, States
 from finflow.agent.learners.soft_actor_critic import action_distribution
+from finflow.agent.networks.critic import ValueNetwork
 from finflow.agent.networks.logistic_normal import LogisticNormal
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState, Step
 from finflow.training.data.replay import make_batch
 from finflow.training.data.rollouts import RolloutMarket, repeated
-from finflow.training.off_policy.learners import Learner
+from finflow.training.off_policy.mirrored_bars import Mirror
 
 ACTIONS = 8  # of each state: the logged one, holding, the policy's own, and moves
+
+
+class Comparison(NamedTuple):
+    """Policy and random numbers by which further actions of states are drawn.
+
+    Attributes
+    ----------
+    policy : ExpertPolicy
+        Whose own action is among them.
+    rng : Generator
+        Of moves.
+    noise : Generator
+        Of noise on the features.
+    mirror : Mirror
+    """
+
+    policy: ExpertPolicy
+    rng: np.random.Generator
+    noise: Generator
+    mirror: Mirror
 
 
 @torch.no_grad()
@@ -53,17 +75,17 @@ def compared_actions(
 
 
 def logged_batch(
-    market: RolloutMarket, rows: Mapping[str, Tensor], learner: Learner, observation_noise: float
+    market: RolloutMarket, rows: Mapping[str, Tensor], noise: Generator, observation_noise: float
 ) -> Batch:
     """Transitions as they were stored."""
-    return make_batch(dict(rows), market.tensors, market.units, learner.noise, observation_noise)
+    return make_batch(dict(rows), market.tensors, market.units, noise, observation_noise)
 
 
 def counterfactual_batch(
     market: RolloutMarket,
     rows: Mapping[str, Tensor],
     state: PortfolioState,
-    learner: Learner,
+    compared: Comparison,
     observation_noise: float,
 ) -> tuple[Batch, LogisticNormal]:
     """Stored states, each with `ACTIONS` actions, the stored one first, and exact outcomes; the policy's own decisions.
@@ -71,28 +93,28 @@ def counterfactual_batch(
     Parameters
     ----------
     market : RolloutMarket
-        With the learner's mirrored bars: rewards are means over both.
+        With mirrored bars, where there are: rewards are means over both.
     rows : mapping of Tensor
         Stored transitions; their rewards are computed anew.
     state : PortfolioState
         Portfolios there.
-    learner : Learner
+    compared : Comparison
     observation_noise : float
         Deviation of noise on the features.
     """
-    portfolios, device = learner.portfolios, market.tensors.market.device
+    device = market.tensors.market.device
     observed = torch.as_tensor(market.process.observed_portfolio(state), dtype=torch.float32, device=device)
-    batch = logged_batch(market, {**rows, "portfolio": observed}, learner, observation_noise)
-    own = action_distribution(learner.agent.policy, batch.states)
-    others = compared_actions(own.centre(), batch.states, ACTIONS - 1, portfolios.rng)
+    batch = logged_batch(market, {**rows, "portfolio": observed}, compared.noise, observation_noise)
+    own = action_distribution(compared.policy, batch.states)
+    others = compared_actions(own.centre(), batch.states, ACTIONS - 1, compared.rng)
     actions = torch.cat([batch.actions.unsqueeze(1), others], dim=1)
     many, bars = repeated(state, ACTIONS), rows["bar"].repeat_interleave(ACTIONS)
     targets = actions.flatten(0, 1).double().cpu().numpy()
     step = market.process.step(many, targets)
     rewards = _rewards(market, step, bars)
-    if portfolios.mirrored > 0.0:
-        other = market.process.step(replace(many, bar=many.bar + portfolios.mirror), targets)
-        rewards = rewards.lerp(_rewards(market, other, bars), portfolios.mirrored)
+    if compared.mirror.weight > 0.0:
+        other = market.process.step(replace(many, bar=many.bar + compared.mirror.offset), targets)
+        rewards = rewards.lerp(_rewards(market, other, bars), compared.mirror.weight)
     after = torch.as_tensor(market.process.observed_portfolio(step.state), dtype=torch.float32, device=device)
     following = batch.next_states._replace(portfolio=after)
     ended = torch.as_tensor(step.terminated, device=device).float()
@@ -109,7 +131,7 @@ def _rewards(market: RolloutMarket, step: Step, bars: Tensor) -> Tensor:
 
 @torch.no_grad()
 def exact_bounds(
-    market: RolloutMarket, learner: Learner, rows: Mapping[str, NDArray[Any]], gamma: float
+    market: RolloutMarket, behaviour_value: ValueNetwork, rows: Mapping[str, NDArray[Any]], gamma: float
 ) -> NDArray[np.float32]:
     """Exact returns of a vector step's decisions to its end with the behaviour's value there, (H, n_envs).
 
@@ -118,7 +140,7 @@ def exact_bounds(
     device = market.tensors.market.device
     bars = torch.as_tensor(rows["bar"], device=device)
     portfolio = torch.as_tensor(rows["next_portfolio"][-1], dtype=torch.float32, device=device)
-    value = learner.agent.behaviour_value.of_behaviour(market.tensors.states(bars[-1] + 1, portfolio))
+    value = behaviour_value.of_behaviour(market.tensors.states(bars[-1] + 1, portfolio))
     rewards = torch.as_tensor(rows["reward"], device=device).float().flatten()
     earned = market.units.scaled(rewards, bars.flatten())
     going = torch.as_tensor(gamma * ~rows["terminated"], dtype=torch.float32, device=device)

@@ -76,7 +76,7 @@ class Start(NamedTuple):
         like = market.tensors.market
         size = (config.bcell.expansion + 1, len(state.bar), market.tensors.n_weights - 1)
         noise = standard_normal(size, learner.noise, like)
-        if learner.portfolios.mirror:
+        if learner.portfolios.mirror.offset:
             noise = torch.cat([noise, -noise], dim=1)
         dropout = None
         if config.bcell.dropout > 0.0 or config.train.observation_noise > 0.0:
@@ -105,7 +105,7 @@ def look_ahead(
     config : Config
     """
     horizon, device = config.bcell.expansion, market.tensors.market.device
-    tables = 2 if learners[0].portfolios.mirror else 1
+    tables = 2 if learners[0].portfolios.mirror.offset else 1
     states = [as_tensors(start.state, device) for start in starts]
     readings = [
         market.read(one.agent.policy, state, horizon + 1, start.dropout, config.train.observation_noise)
@@ -115,7 +115,7 @@ def look_ahead(
     reading = joined_readings(readings, horizon + 1, tables)
     begun = joined_states(
         [
-            replace(state, bar=state.bar + table * one.portfolios.mirror)
+            replace(state, bar=state.bar + table * one.portfolios.mirror.offset)
             for one, state in zip(learners, states, strict=True)
             for table in range(tables)
         ]
@@ -179,8 +179,8 @@ def _objective(
         density = torch.cat([rollout.log_density[:, rows], density])
     parts = ascent(rollout.rewards[:, rows], density, value, coefficients.effective_alpha, bcell.gamma)
     unit = max(bcell.expansion, 1) * agent.advantage_scale
-    own = learner.portfolios.mirrored
-    shares = parts[0].new_tensor([1.0 - own, own] if learner.portfolios.mirror else [1.0])
+    own = learner.portfolios.mirror.weight
+    shares = parts[0].new_tensor([1.0 - own, own] if learner.portfolios.mirror.offset else [1.0])
     earned, end = (shares @ part.view(len(shares), -1).mean(dim=1) / unit for part in parts)
     half = len(bars) // len(shares)
     metrics = {

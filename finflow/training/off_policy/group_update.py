@@ -93,9 +93,9 @@ def draw(material: Material, number: int, learner: Learner, point: UpdatePoint, 
     start = Start.of(market, learner, rows_of(state, slice(starts)), config) if starts else None
     rows, own = {name: column[:count] for name, column in rows.items()}, None
     if bcell.counterfactual:
-        batch, own = counterfactual_batch(market, rows, rows_of(state, slice(count)), learner, noise)
+        batch, own = counterfactual_batch(market, rows, rows_of(state, slice(count)), learner.comparison, noise)
     else:
-        batch = logged_batch(market, rows, learner, noise)
+        batch = logged_batch(market, rows, learner.noise, noise)
     coverage = material.coverage.draw(batch.states, bcell.cql_samples, learner.noise)
     draws = Draws.of(learner.agent, batch, learner.noise, is_conservative(bcell, coverage))
     return Drawn(batch, own, coverage, draws, start)

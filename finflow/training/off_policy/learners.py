@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,13 @@ from torch import Generator, Tensor
 from finflow.agent.gradient_steps import SkippingAdam
 from finflow.agent.learners.bcell import BCell
 from finflow.config import Config
-from finflow.cores import forked
-from finflow.env.process_variants import with_growths
 from finflow.guard.state_capture import capture, restore, without_prefix
-from finflow.training.data.mirrored_growth import Predictions, mirrored_growth, predicted_returns
 from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData
+from finflow.training.off_policy.counterfactuals import Comparison
 from finflow.training.off_policy.later_groups import LaterGroups
+from finflow.training.off_policy.mirrored_bars import with_mirrored_bars
 from finflow.training.off_policy.portfolios import Portfolios
 from finflow.training.out_of_fold.blocks import training_blocks, training_segments
 
@@ -55,6 +53,11 @@ class Learner:
     def optimisers(self) -> list[SkippingAdam]:
         """Optimisers of the agent."""
         return [part for part in vars(self.agent).values() if isinstance(part, SkippingAdam)]
+
+    @property
+    def comparison(self) -> Comparison:
+        """Policy and random numbers by which further actions of its states are drawn."""
+        return Comparison(self.agent.policy, self.portfolios.rng, self.noise, self.portfolios.mirror)
 
 
 class Learners:
@@ -237,29 +240,9 @@ def _slack(config: Config, capacity: int) -> int:
 
 
 def with_mirrors(market: RolloutMarket, learners: Learners, config: Config) -> RolloutMarket:
-    """Market that has, for each learner, its bars mirrored around returns predicted from the bars that it learns from.
-
-    Sets where in the tables of growth each learner's mirrored bars are, and how much they weigh.
-    """
-    keys, everyone = config.bcell.mirrored, [one.portfolios for one in learners.everyone]
-    if keys.weight == 0.0:
-        return market
-    half = (len(everyone) + 1) // 2
-    with forked(partial(_predictions, market, everyone[half:], keys.regimes)) as second:
-        first = _predictions(market, everyone[:half], keys.regimes)
-    growths = []
-    for number, (portfolios, expected) in enumerate(zip(everyone, [*first, *second()], strict=True)):
-        growths.append(mirrored_growth(market.process, expected.returns))
-        portfolios.mirror = (1 + number) * len(market.process.growth)
-        portfolios.mirrored = keys.weight * (mirror_scale(expected.slope) if keys.scaled else 1.0)
-    return market._replace(process=with_growths(market.process, growths))
-
-
-def _predictions(market: RolloutMarket, everyone: Sequence[Portfolios], regimes: bool) -> list[Predictions]:
-    """Predicted returns of some learners' bars."""
-    return [predicted_returns(market.process, one.segments, regimes) for one in everyone]
-
-
-def mirror_scale(slope: float) -> float:
-    """Share of the weight of mirrored bars, 0 to 1, where returns have a slope on predictions from other bars."""
-    return min(max(2.0 * slope - 1.0, 0.0), 1.0)
+    """Market that has each learner's mirrored bars, which its portfolios are told."""
+    everyone = [one.portfolios for one in learners.everyone]
+    market, mirrors = with_mirrored_bars(market, [one.segments for one in everyone], config.bcell.mirrored)
+    for portfolios, mirror in zip(everyone, mirrors, strict=True):
+        portfolios.mirror = mirror
+    return market

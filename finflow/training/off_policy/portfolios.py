@@ -15,6 +15,7 @@ from finflow.env.decision_process import RUIN, DecisionProcess, resumed_state
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
 from finflow.guard.state_capture import check_like
+from finflow.training.off_policy.mirrored_bars import NO_MIRROR
 
 
 class Portfolios:
@@ -38,10 +39,8 @@ class Portfolios:
         Bars at which a step may begin.
     may_start : bool array, (bars,)
         The same as a table.
-    mirror : int
-        Bars from a bar to itself in the table of growth that mirrors these segments; 0 where there is none.
-    mirrored : float
-        Weight of what is earned there.
+    mirror : Mirror
+        Bars that mirror these segments.
 
     Raises
     ------
@@ -59,7 +58,7 @@ class Portfolios:
         seed: Sequence[int],
     ) -> None:
         self.process, self.horizon, self.restart = process, horizon, restart
-        self.segments, self.mirror, self.mirrored = tuple(segments), 0, 0.0
+        self.segments, self.mirror = tuple(segments), NO_MIRROR
         starts = [np.arange(one.start, one.stop - horizon + 1) for one in segments if len(one) >= horizon]
         if not starts:
             raise MarketError(

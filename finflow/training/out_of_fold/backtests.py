@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.networks.decision import PATIENT, PRETRAINED, REFERENCES, Blend, MarketReading
+from finflow.agent.networks.decision import PATIENT, REFERENCES, Blend, MarketReading
 from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.agent.networks.policy_ensemble import BatchedPolicies
 from finflow.env.decision_process import DecisionProcess
@@ -41,6 +41,9 @@ class Evidence(NamedTuple):
     forgone : float
         Mean reward of a decision, out of fold, by which the chosen blend before shrinkage exceeds the reference, times
         the share of it that shrinkage takes away: the cost of shrinkage if the gain is real.
+    over_equal_weight : float
+        t statistic of the chosen blend before shrinkage over patient equal weight, whichever the reference is; the
+        choice is not taken into account.
     """
 
     look: int
@@ -48,6 +51,7 @@ class Evidence(NamedTuple):
     choice: BlendChoice
     unshrunk: float
     forgone: float
+    over_equal_weight: float
 
     def facts(self) -> dict[str, float]:
         """Figures for the log and the report."""
@@ -55,6 +59,7 @@ class Evidence(NamedTuple):
             "confidence": float(self.blend.confidence),
             "confidence_unshrunk": self.unshrunk,
             "out_of_fold_t": self.choice.t_statistic,
+            "out_of_fold_t_equal_weight": self.over_equal_weight,
             "out_of_fold_selection": self.choice.selection,
             "out_of_fold_gain": self.choice.gain,
             "out_of_fold_forgone": self.forgone,
@@ -64,8 +69,7 @@ class Evidence(NamedTuple):
 
     def describe(self) -> str:
         """One line on the evidence out of sample, and what the agent therefore holds."""
-        name = self.blend.reference
-        reference = "the pretrained policy" if name == PRETRAINED else name.replace("-", " ")
+        reference = self.blend.name
         evidence = f"out of fold t = {self.choice.t_statistic:.1f} over {reference}"
         if self.blend.confidence == 0.0:
             return f"{evidence}: nothing was found that holds out of sample; this agent holds {reference}"
@@ -262,4 +266,5 @@ def weigh_evidence(
     unshrunk = CONFIDENCES[1 + place]
     blend = Blend(unshrunk * choice.confidence, REFERENCES[own], volatility)
     forgone = max(choice.gain, 0.0) * (1.0 - choice.confidence)
-    return Evidence(look, blend, choice, unshrunk, forgone)
+    over_equal_weight = choose((played[look, own, 1 + place] - played[0, 0, 0])[None], number, seed).t_statistic
+    return Evidence(look, blend, choice, unshrunk, forgone, over_equal_weight)

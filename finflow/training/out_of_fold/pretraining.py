@@ -1,7 +1,7 @@
-"""Offline learning without a block of the training years, from which that block's learner starts.
+"""The offline phase without a block of the training years, from which that block's learner starts.
 
-The pretrained policy has seen all training years. Its performance out of sample is estimated by policies that were
-pretrained without a block, in that block; and the blocks' learners begin as the agent's own does.
+The agent's own offline phase has seen all training years. Its performance out of sample is estimated by policies that
+were pretrained without a block, in that block; and the blocks' learners begin as the agent's own does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,36 +23,19 @@ from finflow.config import Config
 from finflow.cores import forked
 from finflow.errors import TrainingError
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.data.replay import MarketTensors, Transitions, make_batch
+from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.critic_quality import measure_decision_scale
 from finflow.training.out_of_fold.blocks import Block, training_blocks
-from finflow.training.phases.pretrain import Epochs, fill_window, offline_market, reward_units, training_advantage_scale
+from finflow.training.phases.offline_batches import Epochs, OfflineBatches
+from finflow.training.phases.pretrain import behaviour_returns, offline_market, reward_units
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import METHODS, seeded
 
 FloatArray = NDArray[np.float32]
-Weights = dict[int | None, dict[str, FloatArray]]
-"""Networks of learners by the block that was left out; None for all data."""
+Weights = dict[int, dict[str, FloatArray]]
+"""Networks of learners by the block that was left out."""
 NETWORKS = ("policy", "critic", "target_critic", "value")
-
-
-class Pretrained(NamedTuple):
-    """Learners that were pretrained for the evidence of the blocks.
-
-    Attributes
-    ----------
-    blocks : list of dict of Tensor
-        Networks of each block's, without it; none where nothing is pretrained.
-    reference : dict of Tensor or None
-        From all data in as many epochs, which is what the blocks are evidence about. None where the agent's own
-        pretraining was no longer than theirs.
-    """
-
-    blocks: list[dict[str, Tensor]]
-    reference: dict[str, Tensor] | None
-
-
 PURPOSE = 300  # generators of the blocks' networks and noise are numbered from here
 
 
@@ -64,23 +47,21 @@ def pretraining_in_parallel(run: TrainingRun, dataset: OfflineDataset) -> Iterat
     phase ends first, both processes share what is left. The results have the same bits as without this.
     """
     blocks = training_blocks(run.config, run.training_data)
-    numbers = _numbers(run.config, blocks)
-    if run.config.online.on_policy or run.state.learner is None or not numbers:
+    if run.config.online.on_policy or run.state.learner is None or not _are_pretrained(run.config, blocks):
         yield
         return
     _announce(run, blocks)
-    begun = multiprocessing.get_context().RawArray("b", len(numbers))  # in memory that both processes see
-    in_order = _not_begun(begun, list(enumerate(numbers)))
-    with forked(partial(_learn, run, dataset, blocks, in_order), fills_core=True) as learned:
+    begun = multiprocessing.get_context().RawArray("b", len(blocks))  # in memory that both processes see
+    with forked(partial(_learn, run, dataset, blocks, _not_begun(begun, range(len(blocks)))), fills_core=True) as first:
         yield
-        own = _learn(run, dataset, blocks, _not_begun(begun, list(enumerate(numbers))[::-1]))
-    run.pretrained_blocks = lambda: _completed(run, dataset, blocks, own | learned())
+        own = _learn(run, dataset, blocks, _not_begun(begun, range(len(blocks))[::-1]))
+    run.pretrained_blocks = lambda: _completed(run, dataset, blocks, own | first())
 
 
-def pretrain_blocks(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...]) -> Pretrained:
-    """Pretrain without each block, and from all data in as many epochs, unless that was done during the offline phase.
+def pretrain_blocks(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...]) -> list[dict[str, Tensor]]:
+    """Networks of learners pretrained without each block, unless that was done during the offline phase.
 
-    In two processes where there are two cores.
+    In two processes where there are two cores. None where nothing is pretrained.
 
     Parameters
     ----------
@@ -89,24 +70,19 @@ def pretrain_blocks(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Blo
     blocks : tuple of Block
     """
     if run.pretrained_blocks is not None:
-        pretrained: Pretrained = run.pretrained_blocks()
+        pretrained: list[dict[str, Tensor]] = run.pretrained_blocks()
         return pretrained
-    numbers = _numbers(run.config, blocks)
-    if not numbers:
-        return Pretrained([], None)
+    if not _are_pretrained(run.config, blocks):
+        return []
     _announce(run, blocks)
-    half = len(numbers) // 2
-    with forked(partial(_learn, run, dataset, blocks, numbers[half:])) as second:
-        first = _learn(run, dataset, blocks, numbers[:half])
+    half = len(blocks) // 2
+    with forked(partial(_learn, run, dataset, blocks, range(half, len(blocks)))) as second:
+        first = _learn(run, dataset, blocks, range(half))
     return _completed(run, dataset, blocks, first | second())
 
 
-def _numbers(config: Config, blocks: tuple[Block, ...]) -> list[int | None]:
-    """Blocks to pretrain without; None, first, for all data, where the agent's own pretraining is longer."""
-    epochs = config.fold_epochs
-    if epochs == 0 or not blocks:
-        return []
-    return [*([None] if epochs < config.train.offline_training_epochs else []), *range(len(blocks))]
+def _are_pretrained(config: Config, blocks: tuple[Block, ...]) -> bool:
+    return config.fold_epochs > 0 and len(blocks) > 0
 
 
 def _announce(run: TrainingRun, blocks: tuple[Block, ...]) -> None:
@@ -114,37 +90,35 @@ def _announce(run: TrainingRun, blocks: tuple[Block, ...]) -> None:
     run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {epochs} epochs each")
 
 
-def _not_begun(begun: MutableSequence[int], numbers: Sequence[tuple[int, int | None]]) -> Iterator[int | None]:
-    """Blocks, each with its place, that no process has begun with, marked as begun when their turn comes.
+def _not_begun(begun: MutableSequence[int], numbers: Sequence[int]) -> Iterator[int]:
+    """Blocks that no process has begun with, marked as begun when their turn comes.
 
     Two processes that look at the same instant may both take one: that costs time, and changes nothing.
     """
-    for place, number in numbers:
-        if not begun[place]:
-            begun[place] = 1
+    for number in numbers:
+        if not begun[number]:
+            begun[number] = 1
             yield number
 
 
-def _learn(
-    run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...], numbers: Iterable[int | None]
-) -> Weights:
-    """Networks of the learners that some blocks, or none, were left out of."""
+def _learn(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...], numbers: Iterable[int]) -> Weights:
+    """Networks of the learners that some blocks were left out of."""
     found: Weights = {}
     rollout_market: RolloutMarket | None = None
     for number in numbers:
         if rollout_market is None:
-            units = reward_units(run, dataset)._replace(normalizer=None)
+            units = reward_units(run, dataset)._replace(normalizer=None, constraint=None)
             rollout_market = RolloutMarket(run.training_data.learning, offline_market(run), units)
         found[number] = _pretrain(run, dataset, rollout_market, blocks, number)
     return found
 
 
-def _completed(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...], found: Weights) -> Pretrained:
-    """The weights as tensors, the reference apart; what a process that failed has left out is learned here."""
-    numbers = _numbers(run.config, blocks)
-    found = found | _learn(run, dataset, blocks, [number for number in numbers if number not in found])
-    tensors = {number: {name: torch.from_numpy(array) for name, array in one.items()} for number, one in found.items()}
-    return Pretrained([tensors[number] for number in range(len(blocks))], tensors.get(None))
+def _completed(
+    run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...], found: Weights
+) -> list[dict[str, Tensor]]:
+    """The weights as tensors; what a process that failed has left out is learned here."""
+    found = found | _learn(run, dataset, blocks, [number for number in range(len(blocks)) if number not in found])
+    return [{name: torch.from_numpy(array) for name, array in found[number].items()} for number in range(len(blocks))]
 
 
 def transitions_outside(dataset: OfflineDataset, block: Block) -> OfflineDataset:
@@ -163,48 +137,29 @@ def transitions_outside(dataset: OfflineDataset, block: Block) -> OfflineDataset
 
 
 def _pretrain(
-    run: TrainingRun,
-    dataset: OfflineDataset,
-    rollout_market: RolloutMarket,
-    blocks: tuple[Block, ...],
-    number: int | None,
+    run: TrainingRun, dataset: OfflineDataset, market: RolloutMarket, blocks: tuple[Block, ...], number: int
 ) -> dict[str, FloatArray]:
-    """Networks that the configured offline method learns without a block, or from all data for None."""
-    config, seed, market, units = run.config, run.config.train.seed, rollout_market.tensors, rollout_market.units
-    place = run.config.out_of_fold.blocks if number is None else number
-    epochs = config.fold_epochs
-    keys = config.train.model_copy(update={"offline_training_epochs": epochs, "seed": seed + PURPOSE + place})
-    learned = dataset if number is None else transitions_outside(dataset, blocks[number])
-    batches = Epochs(config.model_copy(update={"train": keys}), learned)
-    networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, PURPOSE + 2 * place))
+    """Networks that the configured offline method learns without a block."""
+    config, seed = run.config, run.config.train.seed + PURPOSE + number
+    keys = config.train.model_copy(update={"offline_training_epochs": config.fold_epochs, "seed": seed})
+    config = config.model_copy(update={"train": keys})
+    learned = transitions_outside(dataset, blocks[number])
+    epochs = Epochs(config, learned)
+    networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, PURPOSE))
     learner = METHODS[config.offline.method](networks, config.bcell, run.device)
-    if number is not None:
-        segments = blocks[number].learned
-        learner.advantage_scale = measure_decision_scale(rollout_market, learner.policy, config, segments)
-    else:
-        learner.advantage_scale = _advantage_scale(run, dataset, market)
-    noise = seeded(seed, PURPOSE + 2 * place + 1, run.device)
+    segments = blocks[number].learned
+    learner.advantage_scale = measure_decision_scale(market, learner.policy, run.config, segments)
+    noise = seeded(seed, PURPOSE + 1, run.device)
     store = Transitions.of(learned, run.device)
-    for done in range(batches.total):
-        rows = store.rows(batches.rows(done).to(run.device))
-        batch = make_batch(rows, market, units, noise, config.train.observation_noise, batches.group_size)
-        learner.update(batch, done / batches.total, noise)
+    batches = OfflineBatches.of(market, store, epochs, learner, config, segments)
+    returns = torch.zeros(len(learned), device=run.device)
+    store.columns["behaviour_return"] = returns
+    for done in range(epochs.total):
+        if epochs.returns_due(done):
+            returns.copy_(behaviour_returns(store, learner.value, market.tensors, market.units, learned, config))
+        learner.update(batches.draw(learner, noise, done), done / epochs.total, noise)
     return {
         f"{network}/{name}": tensor.detach().cpu().numpy().copy()
         for network in NETWORKS
         for name, tensor in getattr(learner, network).state_dict().items()
     }
-
-
-def _advantage_scale(run: TrainingRun, dataset: OfflineDataset, market: MarketTensors) -> float:
-    """``sigma_A`` of the agent's offline phase, which has measured it or is about to."""
-    state = run.state
-    if state.bcell is not None:
-        return state.bcell.advantage_scale
-    if state.learner is None:
-        raise ValueError("the offline phase has neither begun nor ended")
-    if state.counters.phase_update > 0:
-        return state.learner.advantage_scale
-    units = reward_units(run, dataset)
-    fill_window(units, dataset)
-    return training_advantage_scale(run, state.learner.policy, market, units)

@@ -151,12 +151,12 @@ class _OnlinePhase:
         """Seed the blocks' learners, and measure each learner's unit of advantages on the bars that it may see."""
         pretrained = pretrain_blocks(self.run, dataset, self.evidence.blocks)
         device, self.evidence.pretrained = self.run.device, []
-        for one, networks in zip(self.learners.of_blocks, pretrained.blocks, strict=False):
+        # of initial weights, or networks from another market, the blocks' pretrained policies are no evidence
+        is_reference = self.config.offline.method != "none" and self.run.state.counters.update > 0
+        for one, networks in zip(self.learners.of_blocks, pretrained, strict=False):
             one.agent.load_networks({name: tensor.to(device) for name, tensor in networks.items()})
-            self.evidence.pretrained.append({name: t.clone() for name, t in one.agent.policy.state_dict().items()})
-        if pretrained.reference is not None:
-            policy = {n.removeprefix("policy/"): t for n, t in pretrained.reference.items() if n.startswith("policy/")}
-            self.bcell.prior.load_state_dict(policy)  # the reference that the blocks' evidence is about
+            if is_reference:
+                self.evidence.pretrained.append({name: t.clone() for name, t in one.agent.policy.state_dict().items()})
         market = self.market._replace(units=self.beginning)
         for one in self.learners.everyone:
             one.agent.advantage_scale = measure_decision_scale(
@@ -194,7 +194,7 @@ class _OnlinePhase:
         annealed = run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None
         scheduled = run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None
         point = UpdatePoint(done, self.total, annealed, scheduled)
-        run.guard.expect_large_moves(config.bcell.expansion > 0, begins=done == 0)
+        run.guard.expect_large_moves(True, begins=done == 0)
         learns, measured = done >= train.critic_only_updates, (done + 1) % LOG_EVERY == 0
         work = Work(point, ramp_share(config, done), run.guard.memory.manager.share, learns, measured)
         metrics, limited, others = self.work.update(work)
@@ -203,7 +203,7 @@ class _OnlinePhase:
         run.state.target_entropy_schedule.step()
         if not metrics:
             return {}
-        metrics["mirrored_weight"] = metrics["alpha"].new_tensor(self.learners.everyone[0].portfolios.mirrored)
+        metrics["mirrored_weight"] = metrics["alpha"].new_tensor(self.learners.everyone[0].portfolios.mirror.weight)
         if run.state.constraint is not None and limited is not None:
             run.state.constraint.update(float(limited))
         for name in WATCHED if others else ():

@@ -122,7 +122,9 @@ class LearnersAtWork:
     def _store(self, learner: Learner, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store the transitions (H, n_envs, ...) of a learner's vector step that can be learned from."""
         flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items()}
-        calibration = exact_bounds(self.market, learner, rows, self.material.config.bcell.gamma).reshape(-1)
+        calibration = exact_bounds(
+            self.market, learner.agent.behaviour_value, rows, self.material.config.bcell.gamma
+        ).reshape(-1)
         kept = flat.pop("alive").astype(np.bool_) & np.isfinite(flat["reward"])
         own, guard = learner is self.learners.everyone[0], self.run.guard
         learnable = guard.learnable(flat["reward"]) if own else guard.within_limit(flat["reward"])

@@ -33,7 +33,7 @@ def offline_store(
     store = Transitions.of(own, run.device)
     keys, value = run.config.bcell, learner.agent.behaviour_value
     if keys.calibration == "returns":
-        bounds = behaviour_returns(store, value, market.tensors, beginning, own, keys.gamma, 1.0)
+        bounds = behaviour_returns(store, value, market.tensors, beginning, own, run.config, td_lambda=1.0)
     else:
         bounds = behaviour_values(store, value, market.tensors)
     store.columns["calibration"].copy_(bounds)

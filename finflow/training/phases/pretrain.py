@@ -6,7 +6,7 @@ import copy
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.gradient_steps import freeze, gradient_step, make_optimiser, polyak_update
@@ -18,7 +18,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
-from finflow.training.data.epoch_order import epoch_order, group_size, n_groups
+from finflow.training.data.epoch_order import epoch_order, group_size
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.return_rankings import return_rankings
 from finflow.training.data.reward_normalizer import RollingNormalizer
@@ -28,66 +28,13 @@ from finflow.training.off_policy.critic_quality import measure_decision_scale
 from finflow.training.out_of_fold.blocks import training_segments
 from finflow.training.phase_names import OFFLINE
 from finflow.training.phases.guard_snapshots import LearnerProbe
+from finflow.training.phases.offline_batches import Epochs, OfflineBatches
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import seeded
 
-ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
 VALUE_ROWS = 4096  # states valued at once
 FITTED_Q_PURPOSE = 8  # of the generator that orders the data of fitted Q evaluation
 FITTED_Q_ROWS = 4096  # transitions whose states the policy's value is averaged over
-
-
-class Epochs:
-    """Batches of the offline phase: epochs over the data in random order.
-
-    Parameters
-    ----------
-    config : Config
-    dataset : OfflineDataset
-
-    Attributes
-    ----------
-    group_size : int
-        Transitions of one bar that share a row of the market.
-    groups : int
-        Of a batch.
-    updates : int
-        Of an epoch: whole batches; one where the data are fewer.
-    """
-
-    def __init__(self, config: Config, dataset: OfflineDataset) -> None:
-        self.seed = config.train.seed
-        self.bars = torch.from_numpy(dataset.bar.astype(np.int64))
-        self.group_size = group_size(self.bars, config.offline.group_size, config.train.offline_batch_size)
-        available = n_groups(self.bars, self.group_size)
-        if available == 0:  # no bar has so many
-            self.group_size, available = 1, len(self.bars)
-        self.groups = min(config.train.offline_batch_size // self.group_size, available)
-        self.updates = max(available // self.groups, 1)
-        learns = config.offline.method != "none"
-        self.total = config.train.offline_training_epochs * self.updates * learns
-        self._order: tuple[tuple[int, int], Tensor] | None = None
-
-    def rows(self, update: int, rollbacks: int = 0) -> Tensor:
-        """Rows of the batch of an update, (groups * group_size,); in another order after each rollback."""
-        epoch, place = divmod(update, self.updates)
-        key = epoch, rollbacks
-        if self._order is None or self._order[0] != key:
-            generator = order_generator(self.seed, epoch, rollbacks)
-            self._order = key, epoch_order(self.bars, self.group_size, generator)
-        return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
-
-    def returns_due(self, update: int) -> bool:
-        """Return True where the behaviour's returns are recomputed before an update: at the beginning of each epoch."""
-        return update % self.updates == 0
-
-
-def order_generator(seed: int, epoch: int, rollbacks: int) -> Generator:
-    """Draws the order of an epoch: another one for each epoch, and for the same epoch after each rollback."""
-    if rollbacks == 0:
-        return seeded(seed, ORDER_PURPOSE + epoch)
-    words = np.random.SeedSequence([seed, ORDER_PURPOSE, rollbacks, epoch])
-    return Generator().manual_seed(int(words.generate_state(1, np.uint64)[0]))
 
 
 def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
@@ -117,21 +64,25 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     if counters.phase_update == 0:
         learner.advantage_scale = training_advantage_scale(run, policy, market, units)
     epochs = Epochs(config, dataset)
+    if config.offline.method == "none" and epochs.total:
+        run.progress.note(
+            f"offline.method none: critics alone are fitted to the behaviour, in {epochs.total:,} updates"
+        )
+    whole_market = RolloutMarket(run.training_data.learning, market, units)
+    batches = OfflineBatches.of(whole_market, store, epochs, learner, config, training_segments(run.training_data))
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
     run.probe = probe_states(run, store, market)
     run.guard.begin(LearnerProbe(learner, policy, run.probe), dataset.reward_scale)
     metrics: dict[str, Tensor] = {}
     result: dict[str, float] = {}
-    while counters.phase_update < epochs.total and not run.is_out_of_patience:
+    patient = config.offline.method == "none"  # a policy that stands still has no better validation
+    while counters.phase_update < epochs.total and (patient or not run.is_out_of_patience):
         done = counters.phase_update
-        far, before = (learner.moves_far(count / epochs.total) for count in (done, done - 1))
-        run.guard.expect_large_moves(far, begins=not before)
+        run.guard.expect_large_moves(learner.moves_far, begins=done == 0)
         if epochs.returns_due(done):
-            gamma, td_lambda = config.bcell.gamma, config.offline.td_lambda
-            returns = behaviour_returns(store, learner.value, market, units, dataset, gamma, td_lambda)
-            state.behaviour_returns.copy_(returns)
-        rows = store.rows(epochs.rows(done, state.watch.manager.rollback_count).to(run.device))
-        batch = make_batch(rows, market, units, state.noise, train.observation_noise, epochs.group_size)
+            state.behaviour_returns.copy_(behaviour_returns(store, learner.value, market, units, dataset, config))
+        rollbacks = state.watch.manager.rollback_count
+        batch = batches.draw(learner, state.noise, done, rollbacks)
         latest = learner.update(batch, done / epochs.total, state.noise) if run.guard.accepts(batch) else {}
         metrics |= latest
         if run.count_update(latest, {"epoch": float(done // epochs.updates)}):
@@ -145,7 +96,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
                 facts = {"fitted_q_value": fitted_q_value(learner, store, market, units, config)}
             validated = run.validate(policy, facts)
             result = {**{name: float(value) for name, value in metrics.items()}, **facts, **validated}
-            if not last and run.is_out_of_patience:
+            if not (last or patient) and run.is_out_of_patience:
                 last = True
                 result |= _end_early(run, learner, store, market, units)
         if last or counters.phase_update % train.checkpoint_updates == 0:
@@ -245,18 +196,21 @@ def behaviour_returns(
     market: MarketTensors,
     units: RewardUnits,
     dataset: OfflineDataset,
-    gamma: float,
-    td_lambda: float,
+    config: Config,
+    td_lambda: float | None = None,
 ) -> Tensor:
-    """The behaviour's lambda-returns, in scaled rewards, bootstrapped from a value as it stands; (transitions,)."""
+    """The behaviour's lambda-returns, in scaled rewards, bootstrapped from a value as it stands; (transitions,).
+
+    By ``offline.td_lambda``, unless another one is given.
+    """
     columns = store.columns
     returns = lambda_returns(
         units.scaled(columns["reward"].double(), columns["bar"]).cpu().numpy(),
         behaviour_values(store, value, market, after=True).double().cpu().numpy(),
         dataset.terminated,
         episode_ends(dataset.episode, dataset.terminated),
-        gamma,
-        td_lambda,
+        config.bcell.gamma,
+        config.offline.td_lambda if td_lambda is None else td_lambda,
     )
     return torch.from_numpy(returns)
 

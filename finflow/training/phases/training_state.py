@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.behaviour_cloning import BehaviourCloning
+from finflow.agent.learners.behaviour_cloning import BehaviourCloning, BehaviourValues
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
@@ -29,7 +29,7 @@ from finflow.training.phase_names import OFFLINE
 from finflow.training.phases.schedules import EntropyScheduler
 
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
-METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning, "none": OfflineLearner}
+METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning, "none": BehaviourValues}
 
 
 @dataclass

@@ -39,7 +39,7 @@ def drawn(desk: Desk) -> tuple[Learner, dict[str, Tensor]]:
 
 def compared(desk: Desk, rows: dict[str, Tensor]) -> Batch:
     learner = desk.learners.everyone[0]
-    batch, own = counterfactual_batch(desk.market, rows, learner.portfolios.resumed(rows), learner, 0.0)
+    batch, own = counterfactual_batch(desk.market, rows, learner.portfolios.resumed(rows), learner.comparison, 0.0)
     with torch.no_grad():
         assert torch.equal(own.location, learner.agent.policy(batch.states).distribution.location)
     return batch
@@ -70,7 +70,7 @@ def test_each_action_earns_what_the_environment_pays_for_it_alone(plain: Desk) -
 def test_the_stored_action_comes_first_with_the_reward_that_was_stored(plain: Desk) -> None:
     """At costs that do not depend on wealth, and up to the differential Sharpe ratio's own lag: within 2 %."""
     learner, rows = drawn(plain)
-    batch, logged = compared(plain, rows), logged_batch(plain.market, rows, learner, 0.0)
+    batch, logged = compared(plain, rows), logged_batch(plain.market, rows, learner.noise, 0.0)
     assert batch.choices is not None
     assert logged.choices is None
     assert torch.equal(batch.choices.actions[:, 0], rows["action"])
@@ -95,7 +95,7 @@ def test_states_are_the_ones_that_the_actions_were_taken_in(plain: Desk) -> None
 
 def test_holding_the_policy_s_own_and_moves_are_compared(plain: Desk) -> None:
     learner, rows = drawn(plain)
-    states = logged_batch(plain.market, rows, learner, 0.0).states
+    states = logged_batch(plain.market, rows, learner.noise, 0.0).states
     with torch.no_grad():
         own = learner.agent.policy(states).distribution.centre()
     actions = compared_actions(own, states, ACTIONS - 1, np.random.default_rng(0))
@@ -112,14 +112,14 @@ def test_rewards_of_mirrored_bars_are_mixed_by_their_weight(mirrored: Desk) -> N
     """Weights of 0 and 1 give the two, and .3 lies between them: in float32, to 1e-4 of a day's deviation."""
     learner, rows = drawn(mirrored)
     portfolios, found = learner.portfolios, []
-    assert portfolios.mirror == len(mirrored.data.learning.growth)
-    assert portfolios.mirrored == 0.3
+    before = portfolios.mirror
+    assert before == (len(mirrored.data.learning.growth), 0.3)
     for weight in (0.0, 1.0, 0.3):
-        portfolios.mirrored, portfolios.rng = weight, np.random.default_rng(5)
+        portfolios.mirror, portfolios.rng = before._replace(weight=weight), np.random.default_rng(5)
         batch = compared(mirrored, rows)
         assert batch.choices is not None
         found.append(batch.choices.rewards)
-    portfolios.mirrored = 0.3
+    portfolios.mirror = before
     history, mirror, mixed = found
     torch.testing.assert_close(mixed, 0.7 * history + 0.3 * mirror, rtol=1e-4, atol=1e-4)
     assert (history - mirror).abs().mean() > 0.1

@@ -140,7 +140,7 @@ def test_without_decisions_ahead_it_is_soft_actor_critic_s_objective(desk: MakeD
     agent = learner.agent
     rows = made.material.offline[0].draw(COUNT, torch.Generator().manual_seed(3))
     start = Start.of(made.market, learner, learner.portfolios.resumed(rows), made.config)
-    batch = logged_batch(made.market, rows, learner, 0.0)
+    batch = logged_batch(made.market, rows, learner.noise, 0.0)
     coefficients = Coefficients.of(agent, batch.actions, batch.states, MIDDLE)
     encoding = agent.critic.encode(batch.states)
     losses = policy_losses(agent, batch, start.noise[0], coefficients, MIDDLE, encoding, None)
@@ -195,7 +195,7 @@ def test_mirrored_bars_are_mixed_into_both_parts_by_their_weight(desk: MakeDesk)
     assert torch.equal(start.noise[:, COUNT:], -start.noise[:, :COUNT])
     found = {}
     for weight in (0.0, 0.25, 1.0):
-        portfolios.mirrored = weight
+        portfolios.mirror = portfolios.mirror._replace(weight=weight)
         found[weight] = objective(made, start)
     for part in ("earned", "end"):
         history, mixed, mirror = (getattr(found[weight], part).item() for weight in (0.0, 0.25, 1.0))

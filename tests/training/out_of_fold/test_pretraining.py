@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from finflow import cores
+from finflow.training.make_env import make_env
 from finflow.training.out_of_fold import pretraining
 from finflow.training.out_of_fold.pretraining import transitions_outside
 from finflow.training.trainer import FinFlowTrainer
@@ -30,22 +31,60 @@ def test_blocks_policies_are_pretrained_without_their_blocks(trained: Trained) -
 def test_they_are_pretrained_no_longer_than_the_agent(tiny: Make) -> None:
     assert tiny(**WITH_BLOCKS, out_of_fold__pretraining_epochs=0).fold_epochs == 0
     assert tiny(**WITH_BLOCKS).fold_epochs == 1
-    assert tiny(**WITH_BLOCKS, offline__method="none").fold_epochs == 0
+    assert tiny(**WITH_BLOCKS | {"train__offline_training_epochs": 3}, offline__method="none").fold_epochs == 1
     assert tiny(**WITH_BLOCKS | {"out_of_fold__blocks": 1}).fold_epochs == 0
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_the_pretrained_reference_was_pretrained_for_as_long_as_those_of_the_blocks(epochs: int, tiny: Make) -> None:
-    """After two epochs of its own, the agent's policy goes on, and one of a single epoch is the reference."""
+def test_the_pretrained_reference_is_the_agents_own_offline_phase(epochs: int, tiny: Make) -> None:
+    """Also where that was longer than what the blocks' learners were pretrained for."""
     keys = {**WITH_BLOCKS, "train__offline_training_epochs": epochs, "out_of_fold__pretraining_epochs": 1}
-    trainer = FinFlowTrainer(tiny(**keys, train__online_episodes=2))
+    trainer = FinFlowTrainer(tiny(**keys | {"train__online_episodes": 2, "train__critic_only_updates": 0}))
+    before = pretrained_networks(trainer)["policy"]
+    trainer.finetune()
+    held = trainer.agent.prior.state_dict()
+    assert all(torch.equal(held[name], tensor) for name, tensor in before.items())
+    assert not all(torch.equal(trainer.agent.policy.state_dict()[name], tensor) for name, tensor in before.items())
+
+
+def pretrained_networks(trainer: FinFlowTrainer) -> dict[str, dict[str, torch.Tensor]]:
+    """Networks at the end of the logged offline phase."""
     trainer.train_iql()
     learner = trainer._begin().state.learner
     assert learner is not None
-    before = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
+    parts = {name: getattr(learner, name).state_dict() for name in ("policy", "critic", "target_critic", "value")}
+    return {part: {name: tensor.clone() for name, tensor in state.items()} for part, state in parts.items()}
+
+
+def test_without_online_updates_the_agent_is_the_end_of_the_offline_phase(tiny: Make) -> None:
+    """Every tensor, bit for bit; the policy is deployed alone, since there is no stage to weigh evidence for."""
+    trainer = FinFlowTrainer(tiny(**WITH_BLOCKS, train__online_episodes=0, train__warmup_episodes=0))
+    before = pretrained_networks(trainer)
     trainer.finetune()
-    held = trainer.agent.prior.state_dict()
-    assert all(torch.equal(held[name], tensor) for name, tensor in before.items()) == (epochs == 1)
+    agent = trainer.agent
+    for part, state in before.items():
+        own = agent.behaviour_value if part == "value" else getattr(agent, part)
+        assert all(torch.equal(own.state_dict()[name], tensor) for name, tensor in state.items()), part
+    deployed = agent.deployed.state_dict()
+    assert all(torch.equal(deployed[name], tensor) for name, tensor in before["policy"].items())
+
+
+def test_another_seed_of_the_offline_phase_makes_another_agent(tiny: Make) -> None:
+    """Fine-tuned by the same seed: what the offline phase learned reaches what the agent does."""
+    keys, chosen = {**WITH_BLOCKS, "train__online_episodes": 2}, []
+    for seed in (0, 1):
+        networks = pretrained_networks(FinFlowTrainer(tiny(**keys, train__seed=seed)))
+        trainer = FinFlowTrainer(tiny(**keys))
+        trainer.train_iql()
+        learner = trainer._begin().state.learner
+        assert learner is not None
+        for part, state in networks.items():
+            getattr(learner, part).load_state_dict(state)
+        trainer.finetune()
+        environment = make_env(trainer.config, "validation")
+        observation, _ = environment.reset(seed=0)
+        chosen.append(trainer.agent.act(observation))
+    assert np.abs(chosen[0] - chosen[1]).max() > 1e-3
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -72,19 +111,19 @@ def test_pretraining_during_the_offline_phase_changes_no_bit(
     beside.finetune()
     if fails:
         blocks = beside.config.out_of_fold.blocks
-        assert sorted(map(str, learned_here)) == sorted(map(str, [None, *range(blocks)]))
+        assert sorted(learned_here) == list(range(blocks))
     assert latest(beside).read_bytes() == latest(alone).read_bytes()
 
 
 def test_two_processes_share_the_blocks_that_neither_has_begun() -> None:
-    begun, numbers = [0, 0, 0, 0], list(enumerate([None, 0, 1, 2]))
+    begun, numbers = [0, 0, 0, 0], range(4)
     first, second = pretraining._not_begun(begun, numbers), pretraining._not_begun(begun, numbers[::-1])
-    assert [next(first), next(second), next(first), next(second)] == [None, 2, 0, 1]
+    assert [next(first), next(second), next(first), next(second)] == [0, 3, 1, 2]
     assert not [*first, *second]
 
 
 def test_nothing_is_pretrained_beside_where_the_online_phase_does_not_need_it(tiny: Make) -> None:
-    for keys in ({"out_of_fold__blocks": 1}, {"online__algorithm": "ppo"}, {"offline__method": "none"}):
+    for keys in ({"out_of_fold__blocks": 1}, {"online__algorithm": "ppo"}):
         trainer = FinFlowTrainer(tiny(**{**WITH_BLOCKS, **keys}))
         with pretraining.pretraining_in_parallel(trainer._begin(), trainer.collect_offline_data()):
             pass

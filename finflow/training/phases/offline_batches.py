@@ -1,0 +1,128 @@
+"""Batches of the offline phase: the behaviour's transitions in random order, or several actions of each state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from finflow.agent.batch import Batch
+from finflow.agent.learners.offline_learner import OfflineLearner
+from finflow.config import Config
+from finflow.env.decision_process import resumed_state
+from finflow.offline.dataset import OfflineDataset
+from finflow.training.data.epoch_order import epoch_order, group_size, n_groups
+from finflow.training.data.replay import Transitions, make_batch
+from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.off_policy.counterfactuals import ACTIONS, Comparison, counterfactual_batch
+from finflow.training.off_policy.mirrored_bars import NO_MIRROR, Mirror, with_mirrored_bars
+from finflow.training.phases.training_state import seeded
+
+ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
+COMPARED_PURPOSE = 1001  # of the generators of actions to compare, one for each update
+
+
+class Epochs:
+    """Batches of the offline phase: epochs over the data in random order.
+
+    Parameters
+    ----------
+    config : Config
+    dataset : OfflineDataset
+
+    Attributes
+    ----------
+    group_size : int
+        Transitions of one bar that share a row of the market.
+    groups : int
+        Of a batch.
+    updates : int
+        Of an epoch: whole batches; one where the data are fewer.
+    """
+
+    def __init__(self, config: Config, dataset: OfflineDataset) -> None:
+        self.seed = config.train.seed
+        self.bars = torch.from_numpy(dataset.bar.astype(np.int64))
+        self.group_size = group_size(self.bars, config.offline.group_size, config.train.offline_batch_size)
+        available = n_groups(self.bars, self.group_size)
+        if available == 0:  # no bar has so many
+            self.group_size, available = 1, len(self.bars)
+        self.groups = min(config.train.offline_batch_size // self.group_size, available)
+        self.updates = max(available // self.groups, 1)
+        self.total = config.offline_epochs * self.updates
+        self._order: tuple[tuple[int, int], Tensor] | None = None
+
+    def rows(self, update: int, rollbacks: int = 0) -> Tensor:
+        """Rows of the batch of an update, (groups * group_size,); in another order after each rollback."""
+        epoch, place = divmod(update, self.updates)
+        key = epoch, rollbacks
+        if self._order is None or self._order[0] != key:
+            generator = order_generator(self.seed, epoch, rollbacks)
+            self._order = key, epoch_order(self.bars, self.group_size, generator)
+        return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
+
+    def returns_due(self, update: int) -> bool:
+        """Return True where the behaviour's returns are recomputed before an update: at the beginning of each epoch."""
+        return update % self.updates == 0
+
+
+def order_generator(seed: int, epoch: int, rollbacks: int) -> Generator:
+    """Draws the order of an epoch: another one for each epoch, and for the same epoch after each rollback."""
+    if rollbacks == 0:
+        return seeded(seed, ORDER_PURPOSE + epoch)
+    words = np.random.SeedSequence([seed, ORDER_PURPOSE, rollbacks, epoch])
+    return Generator().manual_seed(int(words.generate_state(1, np.uint64)[0]))
+
+
+class OfflineBatches(NamedTuple):
+    """Batches for the updates of an offline learner.
+
+    Attributes
+    ----------
+    market : RolloutMarket
+        With mirrored bars, where actions are compared.
+    store : Transitions
+    epochs : Epochs
+    config : Config
+    compares : bool
+        Whether each state has several actions, with exact outcomes; batches have as many actions either way.
+    mirror : Mirror
+    """
+
+    market: RolloutMarket
+    store: Transitions
+    epochs: Epochs
+    config: Config
+    compares: bool
+    mirror: Mirror
+
+    @classmethod
+    def of(
+        cls,
+        market: RolloutMarket,
+        store: Transitions,
+        epochs: Epochs,
+        learner: OfflineLearner,
+        config: Config,
+        segments: Sequence[range],
+    ) -> OfflineBatches:
+        """Batches for a learner that may see some segments of the training years."""
+        compares, mirror = config.offline.counterfactual and learner.compares_actions and epochs.total > 0, NO_MIRROR
+        if compares:
+            market, (mirror,) = with_mirrored_bars(market, [segments], config.bcell.mirrored)
+        return cls(market, store, epochs, config, compares, mirror)
+
+    def draw(self, learner: OfflineLearner, noise: Generator, update: int, rollbacks: int = 0) -> Batch:
+        """Batch of the next update, after so many updates and rollbacks; the policy's own action is among a state's."""
+        scale, market, epochs = self.config.train.observation_noise, self.market, self.epochs
+        places = epochs.rows(update, rollbacks).to(self.store.device)
+        if not self.compares:
+            return make_batch(self.store.rows(places), market.tensors, market.units, noise, scale, epochs.group_size)
+        rows = self.store.rows(places[::ACTIONS])
+        state = resumed_state(market.process, rows["bar"].cpu().numpy(), rows["portfolio"].double().cpu().numpy())
+        rng = np.random.default_rng(np.random.SeedSequence([epochs.seed, COMPARED_PURPOSE, rollbacks, update]))
+        compared = Comparison(learner.policy, rng, noise, self.mirror)
+        return counterfactual_batch(market, rows, state, compared, scale)[0]

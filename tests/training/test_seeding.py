@@ -1,0 +1,95 @@
+"""Hand-overs: after each offline method, and from a file, the online phase begins with what the offline phase left."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.cli.exit_status import run_safely
+from finflow.config import Config
+from finflow.training.trainer import FinFlowTrainer
+from tests.short_trainings import write_market
+from tests.training.whole_trainings import WITH_BLOCKS, checkpoint_of
+
+Make = Callable[..., Config]
+PARTS = {"policy": "policy", "critic": "critic", "target_critic": "target_critic", "value": "behaviour_value"}
+
+
+@pytest.mark.parametrize(
+    ("method", "counterfactual"),
+    [("iql", True), ("iql", False), ("td3bc", True), ("td3bc", False), ("bc", True), ("none", True)],
+)
+def test_the_agent_begins_as_every_method_left_it(
+    method: str, counterfactual: bool, tiny: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With fitted critics in each case: without a method they are fitted, and one line says so."""
+    keys = {**WITH_BLOCKS, "offline__method": method, "offline__counterfactual": counterfactual}
+    trainer = FinFlowTrainer(tiny(**keys, train__online_episodes=4))
+    initial = trainer._begin().state.learner
+    assert initial is not None
+    before = {name: getattr(initial, name).state_dict() for name in PARTS}
+    before = {name: {n: t.clone() for n, t in state.items()} for name, state in before.items()}
+    trainer.train_iql()
+    learner = trainer._begin().state.learner
+    assert learner is not None
+    left = {name: {n: t.clone() for n, t in getattr(learner, name).state_dict().items()} for name in PARTS}
+    moved = {name: any(not torch.equal(left[name][n], t) for n, t in state.items()) for name, state in before.items()}
+    assert moved == dict.fromkeys(PARTS, True) | {"policy": method != "none"}
+    trainer._hand_over(trainer._begin())
+    for name, own in PARTS.items():
+        handed = getattr(trainer.agent, own).state_dict()
+        assert all(torch.equal(handed[n], tensor) for n, tensor in left[name].items()), name
+    assert np.isfinite(list(trainer.finetune().values())).all()
+    said = capsys.readouterr().out.count("critics alone are fitted to the behaviour")
+    assert said == (1 if method == "none" else 0)
+    evidence = trainer._begin().state.out_of_fold
+    assert evidence is not None
+    assert len(evidence.pretrained) == (0 if method == "none" else 2)
+
+
+def test_the_script_goes_online_from_a_file(tiny: Make, tmp_path: Path) -> None:
+    """The bits of the whole training, whose offline phase is read from its file."""
+    config = tiny(**WITH_BLOCKS, train__online_episodes=4)
+    whole = FinFlowTrainer(config)
+    whole.train_iql()
+    whole.finetune()
+    other = tmp_path / "other"
+    file = checkpoint_of(whole, "pretrained")
+    script = Path(__file__).parents[2] / "scripts" / "train.py"
+    arguments = ["--mode", "online", "--pretrained", str(file), "--set", f"output.logs_dir={other}"]
+    assert run_safely(runpy.run_path(str(script))["main"], arguments) == 0
+    (run,) = (path for path in other.iterdir() if path.is_dir())
+    ours = FinFlowTrainer(config, resume=run).agent.policy.state_dict()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in whole.agent.policy.state_dict().items())
+
+
+def test_what_imitates_reads_the_logged_actions_whatever_the_key_says(tiny: Make) -> None:
+    found = []
+    for counterfactual in (True, False):
+        trainer = FinFlowTrainer(tiny(offline__method="bc", offline__counterfactual=counterfactual))
+        trainer.train_iql()
+        learner = trainer._begin().state.learner
+        assert learner is not None
+        found.append(torch.cat([one.flatten() for one in learner.policy.parameters()]))
+    assert torch.equal(found[0], found[1])
+
+
+def test_networks_from_another_market_are_no_reference(tiny: Make, tmp_path: Path) -> None:
+    """The blocks' pretrained policies learned in this market: they are no evidence about one that came from another."""
+    first = FinFlowTrainer(tiny(**WITH_BLOCKS, train__online_episodes=2))
+    first.train_iql()
+    first.finetune()
+    prices = write_market(tmp_path / "others.csv", seed=2, assets=[f"B{n}" for n in range(6)])
+    config = tiny(**WITH_BLOCKS, train__online_episodes=2, market__path=str(prices))
+    other = FinFlowTrainer(config, pretrained=checkpoint_of(first, "pretrained"))
+    other.finetune()
+    evidence = other._begin().state.out_of_fold
+    assert evidence is not None
+    assert evidence.pretrained == []
+    assert evidence.evidence is not None
+    assert evidence.evidence["reference"] < 2.0
