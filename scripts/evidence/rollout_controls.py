@@ -18,7 +18,7 @@ from finflow.training.out_of_fold.blocks import training_blocks
 from scripts.evidence.generalisation import CLASSICAL, standard_error, walk_forward_variants
 from scripts.evidence.optimality import SHOWN
 from scripts.evidence.planted_signals import GROWTH
-from scripts.evidence.rollouts import PREFIX, SHORTER_OFFLINE, monthly, planted_variants
+from scripts.evidence.rollouts import PLANTED, PREFIX, RANDOM, SHORTER_OFFLINE, monthly, planted_variants
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import OFFLINE_ALONE, Variant
 
@@ -30,8 +30,11 @@ CONTROLS: dict[str, dict[str, object]] = {
     "no counterfactuals": {"bcell.counterfactual": False},
     "no CQL": {"bcell.cql_alpha": 0.0},
     "no entropy": {"bcell.alpha_mode": "fixed", "bcell.alpha_init": 1e-6},
+    "random weights": RANDOM,
 }
 CONTROLLED = ("regime", "mean-reverting-.97")
+#: Control -> planted markets that it is trained on.
+MARKETS = {name: CONTROLLED for name in CONTROLS} | {"random weights": tuple(PLANTED)}
 #: What is compared is the policy that was learned: evidence out of fold would take most of the time.
 ALONE: dict[str, object] = {"out_of_fold.blocks": 1}
 RULE = PREFIX + "momentum-rule"
@@ -44,6 +47,8 @@ LATER_YEARS: dict[str, dict[str, object]] = {DEFAULT: {}, OFFLINE: {**OFFLINE_AL
 def control_variants(samples: int) -> list[Variant]:
     """Two planted markets, one with fast and one with slow signals, with the keys of each control; the momentum rule.
 
+    From random weights all planted markets are learned in.
+
     Parameters
     ----------
     samples : int
@@ -53,7 +58,7 @@ def control_variants(samples: int) -> list[Variant]:
         Variant(f"{one.name}-{_file_name(name)}", one.seeds, {**one.overrides, **ALONE, **keys}, measure=one.measure)
         for name, keys in CONTROLS.items()
         for one in planted_variants(samples)
-        if one.name.removeprefix(PREFIX) in CONTROLLED
+        if one.name.removeprefix(PREFIX) in MARKETS[name]
     ]
     return [*variants, Variant(RULE, (0,), {**monthly(), **GROWTH}, measure=judge_momentum)]
 
@@ -98,7 +103,7 @@ def control_table(results: Sequence[Mapping[str, Any]], default: Sequence[Mappin
         Of the default on the same samples.
     """
     rows = []
-    for kind in CONTROLLED:
+    for kind in PLANTED:
         row = [kind, _each([one for one in default if one["variant"] == PREFIX + kind])]
         for name in CONTROLS:
             own = [one for one in results if one["variant"] == f"{PREFIX}{kind}-{_file_name(name)}"]

@@ -50,7 +50,7 @@ FIRST_NULL = 60
 #: Null market -> samples, 100 in all: those of months take less than half as long.
 NULLS = {"exchangeable": 20, "permuted": 20, "permuted-monthly": 60}
 SHIPPED = ("embedded", "monthly", "monthly-growth")
-REAL = (*SHIPPED, "nyse", "nyse-lag-1")
+REAL = (*SHIPPED, "nyse", "nyse-random", "nyse-lag-1")
 NYSE_SEEDS = 3
 PREFIX = "rollouts-"
 USED = 0.25  # confidence beyond which a null market counts as a false find
@@ -64,6 +64,7 @@ SHORT_OFFLINE: dict[str, object] = {
 }
 #: Validation's Sharpe ratio after 5 epochs was that after 50 (1.15 and 1.13).
 SHORTER_OFFLINE = {**SHORT_OFFLINE, "train.offline_episodes": 500, "train.offline_training_epochs": 5}
+RANDOM: dict[str, object] = {"offline.method": "none"}  # of the policy; critics are fitted to the behaviour
 #: What is optimal is known for log return alone.
 LOG_RETURN: dict[str, object] = {
     **GROWTH,
@@ -95,7 +96,7 @@ def planted_variants(samples: int) -> list[Variant]:
             f"{PREFIX}{kind}",
             (seed,),
             {
-                **SHORT_OFFLINE,
+                **SHORTER_OFFLINE,
                 **LOG_RETURN,
                 **OWN.get(_law(kind), {}),
                 "market.source": "synthetic",
@@ -150,7 +151,7 @@ def real_variants(seeds: int) -> list[Variant]:
 
 
 def nyse_variants(prices: Path) -> list[Variant]:
-    """NYSE(O), decided and filled at one close from random weights, as in its literature, and a day later; three each.
+    """NYSE(O), decided and filled at one close, as in its literature, from IQL's and random weights, and a day later.
 
     Parameters
     ----------
@@ -159,9 +160,8 @@ def nyse_variants(prices: Path) -> list[Variant]:
     """
     ends = {"market.train_end": "1975-12-31", "market.validation_end": "1979-12-31"}
     keys: dict[str, object] = {"market.source": "csv", "market.path": str(prices.resolve()), **ends}
-    return _trained_on(
-        {"nyse": {**keys, "env.execution_lag": 0, "offline.method": "none"}, "nyse-lag-1": keys}, NYSE_SEEDS
-    )
+    close = {**keys, "env.execution_lag": 0}
+    return _trained_on({"nyse": close, "nyse-random": {**close, **RANDOM}, "nyse-lag-1": keys}, NYSE_SEEDS)
 
 
 def _trained_on(markets: Mapping[str, Mapping[str, object]], seeds: int) -> list[Variant]:
@@ -205,7 +205,9 @@ def _kind_of(config: Config) -> str:
         return "monthly" if config.objectives.sharpe_beta else "monthly-growth"
     if config.market.source == "embedded":
         return "embedded"
-    return "nyse-lag-1" if config.env.execution_lag else "nyse"
+    if config.env.execution_lag:
+        return "nyse-lag-1"
+    return "nyse-random" if config.offline.method == "none" else "nyse"
 
 
 def learn_and_judge(
@@ -226,7 +228,7 @@ def learn_and_judge(
     judge = judge or sharpe_of
     windows = ("training", "validation")
     slopes = [f"{window}_advantage_{what}" for window in windows for what in ("slope", "slope_error")]
-    names = ("confidence", "out_of_fold_t", "reference", *slopes)
+    names = ("confidence", "out_of_fold_t", "out_of_fold_t_equal_weight", "reference", *slopes)
     return {
         "kind": kind,
         "seconds": seconds,
@@ -298,6 +300,7 @@ def _real_table(results: Sequence[Mapping[str, Any]]) -> str:
                 mean_interval([one["end"] for one in own]),
                 mean_interval([one["end"] - one["start"] for one in own], 3),
                 ", ".join(f"{one['out_of_fold_t']:.1f}" for one in own),
+                ", ".join(f"{one.get('out_of_fold_t_equal_weight', math.nan):.1f}" for one in own),
                 ", ".join(f"{one['confidence']:.2f}" for one in own),
                 ", ".join(chosen),
             ]
@@ -310,6 +313,7 @@ def _real_table(results: Sequence[Mapping[str, Any]]) -> str:
         "end",
         "end less hand-over",
         "t",
+        "t over equal weight",
         "confidence",
         "over",
     )
