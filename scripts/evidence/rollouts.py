@@ -26,6 +26,8 @@ from finflow.training.checkpoints.checkpoint_reader import policy_of, read_check
 from finflow.training.data.training_data import TrainingData, prepare, prepare_from
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.run_log import METRICS
+from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.against_buy_and_hold import against_buy_and_hold
 from scripts.evidence.belief_ceiling import ceiling_of
 from scripts.evidence.null_markets import permuted_panel
 from scripts.evidence.optimality import HIDDEN, judge_of, window_of
@@ -196,7 +198,8 @@ def learn_real(config: Config) -> dict[str, Any]:
     kind = _kind_of(config)
     equal = named_strategy("equal-weight", config.evaluation)
     (run,) = run_backtests(training_data.process, training_data.split.validation, [equal])
-    return learn_and_judge(training_data, kind) | {"equal_weight": sharpe_of(run)}
+    trainer, found = _learned(training_data, kind)
+    return found | {"equal_weight": sharpe_of(run)} | against_buy_and_hold(trainer)
 
 
 def _kind_of(config: Config) -> str:
@@ -217,6 +220,13 @@ def learn_and_judge(
 
     With ``test`` these are of the test window, and that of the policy alone that was learned is among them.
     """
+    return _learned(training_data, kind, judge, test)[1]
+
+
+def _learned(
+    training_data: TrainingData, kind: str, judge: Callable[[Backtest], float] | None = None, test: bool = False
+) -> tuple[FinFlowTrainer, dict[str, Any]]:
+    """The training and its figures: see `learn_and_judge`."""
     training = train_and_validate(training_data.config, keep_stopped=True, training_data=training_data)
     trainer, backtests, seconds, stopped = training
     if test:
@@ -229,7 +239,7 @@ def learn_and_judge(
     windows = ("training", "validation")
     slopes = [f"{window}_advantage_{what}" for window in windows for what in ("slope", "slope_error")]
     names = ("confidence", "out_of_fold_t", "out_of_fold_t_equal_weight", "reference", *slopes)
-    return {
+    return trainer, {
         "kind": kind,
         "seconds": seconds,
         "start": judge(backtests[0]),
@@ -301,6 +311,8 @@ def _real_table(results: Sequence[Mapping[str, Any]]) -> str:
                 mean_interval([one["end"] - one["start"] for one in own], 3),
                 ", ".join(f"{one['out_of_fold_t']:.1f}" for one in own),
                 ", ".join(f"{one.get('out_of_fold_t_equal_weight', math.nan):.1f}" for one in own),
+                ", ".join(f"{one.get('buy_and_hold_t', math.nan):.1f}" for one in own),
+                ", ".join(f"{one.get('out_of_fold_turnover', math.nan):.1f}" for one in own),
                 ", ".join(f"{one['confidence']:.2f}" for one in own),
                 ", ".join(chosen),
             ]
@@ -314,6 +326,8 @@ def _real_table(results: Sequence[Mapping[str, Any]]) -> str:
         "end less hand-over",
         "t",
         "t over equal weight",
+        "t over buy and hold",
+        "turnover out of fold",
         "confidence",
         "over",
     )
