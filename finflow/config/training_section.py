@@ -127,9 +127,8 @@ class OutOfFoldConfig(Section):
     )
     pretraining_epochs: Int = key(
         5,
-        "epochs of offline learning without a block, from which that block's learner begins; in its block this policy "
-        "is the pretrained reference, in the agent the end of its own offline phase; at most "
-        "train.offline_training_epochs; 0 begins from random weights",
+        "epochs of offline learning without a block, from which that block's learner begins: the first stage of the "
+        "evidence; at most train.offline_training_epochs; 0 begins from random weights",
         ge=0,
         le=10_000,
     )

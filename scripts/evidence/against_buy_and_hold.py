@@ -26,8 +26,7 @@ def against_buy_and_hold(trainer: FinFlowTrainer) -> dict[str, float]:
     gains, turnover, number = [], [], []
     for place, (block, member) in enumerate(zip(evidence.blocks, agent.members, strict=True)):
         learned = load_like(agent.policy, dict(member.state_dict()))
-        pretrained = load_like(agent.policy, evidence.pretrained[place]) if evidence.pretrained else learned
-        policy = deployed_policy(learned, (), blend, pretrained)
+        policy = deployed_policy(learned, (), blend)
         strategies = [AgentStrategy(policy, trainer.device), named_strategy("buy-and-hold", trainer.config.evaluation)]
         own, held = run_backtests(trainer.training_data.process, block.held_out, strategies)
         gains.append(np.log1p(own.returns) - np.log1p(held.returns))

@@ -238,7 +238,7 @@ def _learned(
     judge = judge or sharpe_of
     windows = ("training", "validation")
     slopes = [f"{window}_advantage_{what}" for window in windows for what in ("slope", "slope_error")]
-    names = ("confidence", "out_of_fold_t", "out_of_fold_t_equal_weight", "reference", *slopes)
+    names = ("confidence", "out_of_fold_t", "reference", "look", *slopes)
     return trainer, {
         "kind": kind,
         "seconds": seconds,
@@ -310,7 +310,6 @@ def _real_table(results: Sequence[Mapping[str, Any]]) -> str:
                 mean_interval([one["end"] for one in own]),
                 mean_interval([one["end"] - one["start"] for one in own], 3),
                 ", ".join(f"{one['out_of_fold_t']:.1f}" for one in own),
-                ", ".join(f"{one.get('out_of_fold_t_equal_weight', math.nan):.1f}" for one in own),
                 ", ".join(f"{one.get('buy_and_hold_t', math.nan):.1f}" for one in own),
                 ", ".join(f"{one.get('out_of_fold_turnover', math.nan):.1f}" for one in own),
                 ", ".join(f"{one['confidence']:.2f}" for one in own),
@@ -325,7 +324,6 @@ def _real_table(results: Sequence[Mapping[str, Any]]) -> str:
         "end",
         "end less hand-over",
         "t",
-        "t over equal weight",
         "t over buy and hold",
         "turnover out of fold",
         "confidence",

@@ -24,19 +24,18 @@ BLENDS = [
     Blend(0.0, "inverse-volatility", VOLATILITY),
     Blend(0.25, "inverse-volatility", VOLATILITY),
     Blend(1.0, "equal-weight", VOLATILITY),
-    Blend(0.0, "pretrained", VOLATILITY),
-    Blend(0.6, "pretrained", VOLATILITY),
+    Blend(0.6, "equal-weight", VOLATILITY),
 ]
 
 
 def make_deployed(blend: Blend | None) -> ExpertPolicy:
-    """What an agent decides by: its policy, two blocks' policies and the pretrained one, in a blend."""
-    policy, pretrained, *others = make_members(4)
-    for number, one in enumerate((policy, pretrained, *others)):
+    """What an agent decides by: its policy and three blocks' policies, in a blend."""
+    policy, *others = make_members(4)
+    for number, one in enumerate((policy, *others)):
         one.trade_range = (0.02, 0.4)
         with torch.no_grad():
             one.trade.bias[1] -= 0.2 * number
-    return deployed_policy(policy, others, blend, pretrained)
+    return deployed_policy(policy, others, blend)
 
 
 def tensors_of(frozen: FrozenPolicy) -> dict[str, Tensor]:
@@ -65,7 +64,7 @@ def test_it_is_read_back_from_its_tensors_bit_for_bit(blend: Blend | None) -> No
 
 
 def test_its_scale_is_the_geometric_mean_of_its_members() -> None:
-    frozen, states = FrozenPolicy.of(make_deployed(Blend(0.6, "pretrained", VOLATILITY)), VOLATILITY), make_states(7)
+    frozen, states = FrozenPolicy.of(make_deployed(Blend(0.6, "equal-weight", VOLATILITY)), VOLATILITY), make_states(7)
     scales = torch.stack([one(states).log_scale.exp() for one in frozen.policies()])
     wanted = torch.stack([scale**weight for scale, weight in zip(scales, frozen.weights, strict=True)]).prod(dim=0)
     torch.testing.assert_close(frozen(states).log_scale.exp(), wanted)

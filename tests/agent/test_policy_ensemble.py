@@ -87,23 +87,12 @@ def test_readings_are_joined_horizon_first() -> None:
 
 
 def test_without_confidence_one_policy_is_enough() -> None:
-    policy, pretrained, *others = make_members(4)
+    policy, *others = make_members(4)
     blend = Blend(0.0, "equal-weight", (0, 1.0))
-    assert deployed_policy(policy, others, blend, pretrained).blend == blend
-    assert not isinstance(deployed_policy(policy, others, blend, pretrained), PolicyEnsemble)
-    assert deployed_policy(policy, others, None, pretrained) is policy
-    held = deployed_policy(policy, others, blend._replace(confidence=0.5), pretrained)
+    assert deployed_policy(policy, others, blend).blend == blend
+    assert not isinstance(deployed_policy(policy, others, blend), PolicyEnsemble)
+    assert deployed_policy(policy, others, None) is policy
+    held = deployed_policy(policy, others, blend._replace(confidence=0.5))
     assert isinstance(held, PolicyEnsemble)
-    equal = deployed_policy(policy, others, blend, pretrained)(make_states(4)).aim[:, :-1]
+    equal = deployed_policy(policy, others, blend)(make_states(4)).aim[:, :-1]
     torch.testing.assert_close(equal, torch.full((4, ASSETS), 1.0 / ASSETS))
-
-
-def test_a_pretrained_reference_decides_with_its_own_trade_rate() -> None:
-    policy, pretrained, *others = make_members(4)
-    states, blend = make_states(7), Blend(0.0, "pretrained", (0, 1.0))
-    learned = torch.stack([one(states).centre for one in (policy, *others)]).mean(dim=0)
-    before = pretrained(states).centre
-    for confidence in (0.0, 0.25, 1.0):
-        chosen = deployed_policy(policy, others, blend._replace(confidence=confidence), pretrained)
-        torch.testing.assert_close(chosen(states).centre, before.lerp(learned, confidence), rtol=1e-5, atol=1e-7)
-        assert chosen.blend == blend._replace(confidence=confidence)

@@ -12,7 +12,7 @@ import torch
 from finflow.agent.batch import Batch, States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.decision import PRETRAINED, REFERENCES, Blend, describe_holding
+from finflow.agent.networks.decision import REFERENCES, Blend, describe_holding
 from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AveragingConfig
@@ -24,11 +24,11 @@ VOLATILITY = (0, 0.5)
 
 
 def deployed(shape: NetworkShape, blend: Blend, members: int = 0) -> BCell:
-    """An agent with some policies of blocks, in a blend; pretrained as another one."""
+    """An agent with some policies of blocks, in a blend."""
     agent = BCell(shape, make_agent(shape).config, generator(), CPU, blocks=members)
     assert agent.blend is not None
     assert agent.members is not None
-    for number, one in enumerate([agent.prior, *agent.members]):
+    for number, one in enumerate(agent.members):
         other = make_agent(shape)
         with torch.no_grad():
             for parameter in other.policy.parameters():
@@ -44,7 +44,7 @@ def deployed(shape: NetworkShape, blend: Blend, members: int = 0) -> BCell:
 def test_the_parts_of_an_aim_sum_to_it_and_the_reference_is_one_of_them(
     confidence: float, reference: str, members: int, shape: NetworkShape, make_states: MakeStates
 ) -> None:
-    """Its share is what the experts do not have; with the pretrained policy, in proportion to what each trades."""
+    """Its share is what the experts do not have."""
     agent, states = deployed(shape, Blend(confidence, reference, VOLATILITY), members), make_states(6, 4, 0)
     policy = agent.deployed
     with torch.no_grad():
@@ -57,15 +57,9 @@ def test_the_parts_of_an_aim_sum_to_it_and_the_reference_is_one_of_them(
     mixed = torch.einsum("be,bek->bk", decision.gate, decision.experts)
     torch.testing.assert_close(mixed, decision.aim, rtol=0.0, atol=1e-5)
     torch.testing.assert_close(decision.experts.sum(dim=-1), torch.ones(6, 6), rtol=0.0, atol=1e-5)
-    share = decision.gate[:, -1]
-    if reference == PRETRAINED:
-        assert ((share > 0.0) == (confidence < 1.0)).all()
-        if confidence < 1.0:
-            torch.testing.assert_close(decision.experts[:, -1], agent.prior(states).aim.detach(), rtol=0.0, atol=1e-5)
-    else:
-        torch.testing.assert_close(share, torch.full((6,), 1.0 - confidence), rtol=0.0, atol=1e-5)
-        portfolio = Blend(confidence, reference, VOLATILITY).portfolio(states)
-        torch.testing.assert_close(decision.experts[:, -1], portfolio, rtol=0.0, atol=1e-5)
+    torch.testing.assert_close(decision.gate[:, -1], torch.full((6,), 1.0 - confidence), rtol=0.0, atol=1e-5)
+    portfolio = Blend(confidence, reference, VOLATILITY).portfolio(states)
+    torch.testing.assert_close(decision.experts[:, -1], portfolio, rtol=0.0, atol=1e-5)
     frozen: ExpertPolicy = FrozenPolicy.of(policy, VOLATILITY)
     assert frozen.sources == policy.sources
     torch.testing.assert_close(frozen(states).gate, decision.gate, rtol=0.0, atol=1e-6)

@@ -63,7 +63,7 @@ def test_trainings_of_nyse_read_the_prices_that_were_named(tmp_path: Path) -> No
 
 def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_interval() -> None:
     results = [result(kind, end, 0.9) for kind in PLANTED for end in (0.8, 0.9, 1.0)]
-    results += [result("monthly", 1.0, 0.5) | {"reference": 2.0, "equal_weight": 0.77}]
+    results += [result("monthly", 1.0, 0.5) | {"reference": 1.0, "equal_weight": 0.77}]
     results += [result("nyse", 1.0, 0.5) | {"reference": 0.0, "equal_weight": 1.02, "code": "0123"}]
     results += [result(kind, 1.0, confidence) for kind in NULLS for confidence in (0.0, 0.0, 0.0, 0.6)]
     page = rollout_table(results)
@@ -72,7 +72,7 @@ def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_inter
     assert page.count("25% (1% to 81%)") == len(NULLS)  # one of four, exact binomial
     assert "| monthly | 1 | 0.77 |" in page
     assert "| nyse, code 0123 | 1 | 1.02 |" in page  # its prices are not here to make it anew
-    assert "| pretrained |" in page
+    assert "| inverse-volatility |" in page
 
 
 def test_the_belief_can_be_read_off_the_features(tmp_path: Path) -> None:

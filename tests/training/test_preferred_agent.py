@@ -97,7 +97,7 @@ def test_wrong_commands_are_one_line_and_write_nothing(
     assert not output.exists()
 
 
-@pytest.mark.parametrize("blend", ["none", "equal-weight", "pretrained"])
+@pytest.mark.parametrize("blend", ["none", "equal-weight"])
 def test_an_agent_of_several_networks_is_written_as_it_decides(trained: Trained, tmp_path: Path, blend: str) -> None:
     """Every network that decides is kept under its own name, in the blend that was decided on."""
     tensors, facts = read_tensors(trained.run)
@@ -119,7 +119,7 @@ def test_an_agent_of_several_networks_is_written_as_it_decides(trained: Trained,
     written = policy_tensors(checkpoint, policy)
     assert set(written) == set(crafted)
     changed = {name for name, tensor in written.items() if not torch.equal(tensor, crafted[name])}
-    used = {"none": places[:1], "equal-weight": places[:3], "pretrained": places}[blend]
+    used = {"none": places[:1], "equal-weight": places[:3]}[blend]
     assert {name for name in crafted if name.startswith(used)} == changed
     write_tensors(tmp_path / "after.safetensors", written, facts)
     read = policy_of(read_checkpoint(tmp_path / "after.safetensors"), CPU)

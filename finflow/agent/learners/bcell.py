@@ -93,7 +93,7 @@ class BCell(LearningAgent):
         """Policy that is validated and deployed: the average, where there is one, with the policies of the blocks, in
         the blend that was decided on."""
         policy = self.policy if self.average is None else self.average.policy
-        return deployed_policy(policy, self.members or (), Blend.from_tensor(self.blend), self.prior)
+        return deployed_policy(policy, self.members or (), Blend.from_tensor(self.blend))
 
     @property
     def holds(self) -> str:

@@ -136,9 +136,7 @@ class MarketReading(NamedTuple):
 
 
 REFERENCE = "reference"  # its name beside those of the experts
-PRETRAINED = "pretrained"
-REFERENCES = ("equal-weight", "inverse-volatility", PRETRAINED)
-PATIENT = REFERENCES[:2]  # portfolios that are approached slowly, whatever is learned
+REFERENCES = ("equal-weight", "inverse-volatility")  # approached slowly, whatever is learned
 UNDECIDED = -1.0  # in place of a confidence
 PATIENT_RATE = 0.05  # share of the way to the reference that is traded in a decision: a half-life of 13.5 decisions
 
@@ -152,7 +150,7 @@ class Blend(NamedTuple):
         In 0..1: the aim is ``(1 - confidence) * reference + confidence * aim``, the trade rate likewise between
         ``PATIENT_RATE`` and the policy's. At 0 the agent holds the reference.
     reference : str
-        One of ``REFERENCES``: a portfolio of the listed assets, without cash, or the decision of the pretrained policy.
+        One of ``REFERENCES``: a portfolio of the listed assets, without cash.
     volatility : tuple of int and float
         Column of the assets' features that is their log volatility, and the deviation that it was scaled by.
         ``confidence`` may be a tensor, (batch, 1), while several blends are compared.
@@ -186,7 +184,7 @@ class Blend(NamedTuple):
         return cls(confidence, REFERENCES[int(reference)], (int(column), deviation))
 
     def portfolio(self, states: States) -> Tensor:
-        """Patient reference portfolio of each group of states, (groups, K)."""
+        """Reference portfolio of each group of states, (groups, K)."""
         column, deviation = self.volatility
         score = -deviation * states.assets[:, :, column]
         if self.reference == "equal-weight":
@@ -199,7 +197,7 @@ class Blend(NamedTuple):
     @property
     def name(self) -> str:
         """The reference in words."""
-        return "the pretrained policy" if self.reference == PRETRAINED else self.reference.replace("-", " ")
+        return self.reference.replace("-", " ")
 
     def trade_rate(self, trade_rate: Tensor) -> Tensor:
         """Trade rate between the patient one and a policy's, (batch, 1)."""

@@ -1,8 +1,8 @@
 """A deployed policy, frozen, whose tensors alone describe it: what fine-tuning against an agent's file is held to.
 
-An agent decides by one policy, by a blend of it with a patient portfolio, or by the weighted mean of several policies.
-Which of these it is, and with which numbers, stands in tensors next to those of the networks, so that
-a checkpoint holds nothing but tensors.
+An agent decides by one policy, by a blend of it with a reference, or by the weighted mean of several policies. Which of
+these it is, and with which numbers, stands in tensors next to those of the networks, so that a checkpoint holds nothing
+but tensors.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from finflow.agent.gradient_steps import freeze
-from finflow.agent.networks.decision import PRETRAINED, Blend, no_blend
+from finflow.agent.networks.decision import Blend, no_blend
 from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 
-MOST_MEMBERS = 32  # a file with more is refused; an agent has its policy, the pretrained one, and one a block
+MOST_MEMBERS = 32  # a file with more is refused; an agent has its policy, and one a block
 MEMBERS = "members."
 
 
@@ -35,7 +35,7 @@ class FrozenPolicy(PolicyEnsemble):
     members : sequence of ExpertPolicy
         Of one shape; they are copied.
     blend : Blend, optional
-        With a patient portfolio each member is blended with it; with the pretrained policy, that is a member.
+        Each member is blended with its reference.
     weights : sequence of float, optional
         Of the members, summing to one; equal when left out.
     """
@@ -47,8 +47,7 @@ class FrozenPolicy(PolicyEnsemble):
     def __init__(
         self, members: Sequence[ExpertPolicy], blend: Blend | None = None, weights: Sequence[float] | None = None
     ) -> None:
-        of_each = None if blend is None or blend.reference == PRETRAINED else blend
-        super().__init__([blended(copy.deepcopy(one), of_each) for one in members], blend, weights)
+        super().__init__([blended(copy.deepcopy(one), blend) for one in members], blend, weights)
         device = next(members[0].parameters()).device
         numbers = no_blend(device) if blend is None else blend.to_tensor(device)
         self.register_buffer("shares", torch.tensor(self.weights, dtype=torch.float64, device=device))

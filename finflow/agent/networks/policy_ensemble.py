@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import States
-from finflow.agent.networks.decision import PRETRAINED, Blend, Decision, MarketReading
+from finflow.agent.networks.decision import Blend, Decision, MarketReading
 from finflow.agent.networks.policy import ExpertPolicy, blended, move_toward
 from finflow.agent.precision import full_precision
 
@@ -98,7 +98,7 @@ class PolicyEnsemble(ExpertPolicy):
     members : sequence of ExpertPolicy
         At least one, of one shape.
     blend : Blend, optional
-        That the members, or their weights, make.
+        That every member makes.
     weights : sequence of float, optional
         Of the members, summing to one; equal when left out.
     """
@@ -120,8 +120,6 @@ class PolicyEnsemble(ExpertPolicy):
     def read_market(self, states: States, noise: Generator | None = None, gate_only: bool = False) -> MarketReading:
         """Readings of the members, side by side in the second dimension: (groups, members, ...)."""
         readings = [one.read_market(states, noise, gate_only) for one in self.policies()]
-        if self.blend is not None and self.blend.reference == PRETRAINED:  # the first member
-            readings = [one.with_reference(one.aim, float(number > 0)) for number, one in enumerate(readings)]
         return MarketReading.join(readings, lambda parts: torch.stack(parts, dim=1))
 
     def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
@@ -153,9 +151,7 @@ class PolicyEnsemble(ExpertPolicy):
         )
 
 
-def deployed_policy(
-    policy: ExpertPolicy, members: Iterable[nn.Module], blend: Blend | None, pretrained: ExpertPolicy
-) -> ExpertPolicy:
+def deployed_policy(policy: ExpertPolicy, members: Iterable[nn.Module], blend: Blend | None) -> ExpertPolicy:
     """Policy that an agent decides by: itself until a blend is decided on, then with the members, all in that blend.
 
     Parameters
@@ -165,19 +161,11 @@ def deployed_policy(
         Policies of the blocks of the training years.
     blend : Blend or None
         Without any confidence one policy is enough.
-    pretrained : ExpertPolicy
-        Decides with them where it is the reference.
     """
     learned = [policy, *(one for one in members if isinstance(one, ExpertPolicy))]
     if blend is None:
         return policy
-    confidence = float(blend.confidence)
-    if blend.reference == PRETRAINED:
-        if confidence == 0.0:
-            return PolicyEnsemble([pretrained], blend)
-        weights = [1.0 - confidence, *([confidence / len(learned)] * len(learned))]
-        return PolicyEnsemble([pretrained, *learned], blend, weights)
-    if confidence == 0.0 or len(learned) == 1:
+    if float(blend.confidence) == 0.0 or len(learned) == 1:
         return blended(policy, blend)
     return PolicyEnsemble([blended(one, blend) for one in learned], blend)
 

@@ -30,7 +30,7 @@ PLACES = {"train": ("training", PURPLE), "validation": ("validation", BLUE)}
 FIGURES = tuple(f"{place}_{kind}" for place in PLACES for kind in ("value", "sharpe"))
 BEST = "validation_value"
 BEST_POINT = "best by validation value"
-REFERENCES = ("equal-weight", "inverse-volatility", "pretrained")
+REFERENCES = ("equal-weight", "inverse-volatility")
 WINDOWS = ("training", "validation")
 
 
@@ -226,13 +226,8 @@ def _agreement(row: pd.Series, window: str) -> CriticAgreement:
     )
 
 
-def _named(reference: str) -> str:
-    """Name of a reference in a sentence."""
-    return "the pretrained policy" if reference == "pretrained" else reference.replace("-", " ")
-
-
 def _words(row: pd.Series, reference: str) -> tuple[str, ...]:
-    held = _named(reference)
+    held = reference.replace("-", " ")
     how = (
         "The training years were cut into blocks; for each a policy was trained without it and backtested on it, net "
         "of costs. The stage of training and the blend with a reference that gained most there, less one "
@@ -254,7 +249,7 @@ def _evidence_table(reference: str) -> Table:
         ("lost to shrinkage", Cell((ROW, "forgone"), "%", 4)),
     )
     caption = "Gain and what is lost to shrinkage in percent of log return a day, the unit of the reward."
-    heading = f"over {_named(reference)}"
+    heading = f"over {reference.replace('-', ' ')}"
     return make_table("Evidence of the blocks", "gain", [((), heading)], columns, caption)
 
 

@@ -16,7 +16,7 @@ from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import deployed_policy, load_like, load_members
+from finflow.agent.networks.policy_ensemble import deployed_policy, load_members
 from finflow.config import Config, config_hash, describe_schema, flatten, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
@@ -230,8 +230,7 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     try:
         members = load_members(policy, _tensors_of(checkpoint, "bcell", "members"))
         blend = Blend.from_tensor(checkpoint.tensors.get(f"bcell{SEPARATOR}blend"))
-        pretrained = load_like(policy, _tensors_of(checkpoint, "bcell", "prior"))
-        return deployed_policy(policy, members, blend, pretrained)
+        return deployed_policy(policy, members, blend)
     except (ValueError, RuntimeError) as error:
         raise CheckpointError(f"the agent in {checkpoint.path} cannot be used: {error}") from error
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from finflow.agent.gradient_steps import freeze
-from finflow.agent.networks.decision import PATIENT, PRETRAINED
 from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
@@ -106,7 +105,7 @@ def learn_preferences(
 def _check_learns(checkpoint: Checkpoint, policy: ExpertPolicy) -> None:
     """Refuse an agent whose decisions do not depend on its networks: a CheckpointError."""
     blend = policy.blend
-    if blend is not None and blend.reference in PATIENT and float(blend.confidence) == 0.0:
+    if blend is not None and float(blend.confidence) == 0.0:
         before = CheckpointFolder(checkpoint.run_folder / MODELS).path(HANDED_OVER)
         raise CheckpointError(
             f"the agent in {checkpoint.path} holds the portfolio {blend.reference} (the confidence of its blend is 0): "
@@ -123,8 +122,6 @@ def policy_tensors(checkpoint: Checkpoint, policy: ExpertPolicy) -> dict[str, Te
         parts = {policy_place: policy}
     else:
         places = [policy_place, *(f"{members}{number}." for number in range(len(policy.members)))]
-        if policy.blend is not None and policy.blend.reference == PRETRAINED:
-            places.insert(0, prior)
         parts = dict(zip(places, policy.policies(), strict=False))
     kept = (policy_place, members, blend.removesuffix(SEPARATOR), prior)
     saved = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(kept)}

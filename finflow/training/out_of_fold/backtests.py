@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.networks.decision import PATIENT, REFERENCES, Blend, MarketReading
+from finflow.agent.networks.decision import REFERENCES, Blend, MarketReading
 from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.agent.networks.policy_ensemble import BatchedPolicies
 from finflow.env.decision_process import DecisionProcess
@@ -41,9 +41,6 @@ class Evidence(NamedTuple):
     forgone : float
         Mean reward of a decision, out of fold, by which the chosen blend before shrinkage exceeds the reference, times
         the share of it that shrinkage takes away: the cost of shrinkage if the gain is real.
-    over_equal_weight : float
-        t statistic of the chosen blend before shrinkage over patient equal weight, whichever the reference is; the
-        choice is not taken into account.
     """
 
     look: int
@@ -51,7 +48,6 @@ class Evidence(NamedTuple):
     choice: BlendChoice
     unshrunk: float
     forgone: float
-    over_equal_weight: float
 
     def facts(self) -> dict[str, float]:
         """Figures for the log and the report."""
@@ -59,7 +55,6 @@ class Evidence(NamedTuple):
             "confidence": float(self.blend.confidence),
             "confidence_unshrunk": self.unshrunk,
             "out_of_fold_t": self.choice.t_statistic,
-            "out_of_fold_t_equal_weight": self.over_equal_weight,
             "out_of_fold_selection": self.choice.selection,
             "out_of_fold_gain": self.choice.gain,
             "out_of_fold_forgone": self.forgone,
@@ -84,13 +79,10 @@ class BlockPolicy(NamedTuple):
     policy : ExpertPolicy
     bars : range
         Bars of decisions of the block.
-    pretrained : ExpertPolicy or None
-        As it was pretrained without the block: the third reference, where it was.
     """
 
     policy: ExpertPolicy
     bars: range
-    pretrained: ExpertPolicy | None
 
 
 @torch.no_grad()
@@ -108,7 +100,6 @@ def backtest_blends(
     Parameters
     ----------
     policies : sequence of BlockPolicy
-        All with a pretrained policy, or none.
     process : DecisionProcess
     tensors : MarketTensors
         Features of the process.
@@ -149,35 +140,28 @@ class _Accounts(NamedTuple):
     reading : MarketReading, (decisions, ...)
         Of the policy.
     aims : Tensor, (decisions, rows, K)
-        Between each patient reference and the policy's aim; its own aim where the pretrained policy is the reference.
-    pretrained : MarketReading or None, (decisions, ...)
+        Between each reference and the policy's aim.
     beginning : Tensor, (rows, K)
         The references' portfolios at the first decision.
     """
 
     reading: MarketReading
     aims: Tensor
-    pretrained: MarketReading | None
     beginning: Tensor
 
     @classmethod
     def of(cls, block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
-        """Read the block with the policy, the patient references and the pretrained policy."""
+        """Read the block with the policy and the references."""
         device, of_each = tensors.market.device, len(CONFIDENCES)
         reading = _read(block.policy, block.bars, tensors)
         references = []
         for states in _states(block.bars, tensors):
-            patient = [Blend(1.0, name, volatility).portfolio(states) for name in PATIENT]
-            references.append(torch.stack(patient, dim=1))
+            portfolios = [Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES]
+            references.append(torch.stack(portfolios, dim=1))
         reference = torch.cat(references).repeat_interleave(of_each, dim=1)
-        confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(PATIENT)).unsqueeze(-1)
+        confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES)).unsqueeze(-1)
         aims = reference.lerp(reading.aim.unsqueeze(1), confidence)
-        if block.pretrained is None:
-            return cls(reading, aims, None, reference[0])
-        pretrained = _read(block.pretrained, block.bars, tensors)
-        own = reading.aim.unsqueeze(1).expand(-1, of_each, -1)
-        beginning = torch.cat([reference[0], pretrained.aim[:1].expand(of_each, -1)])
-        return cls(reading, torch.cat([aims, own], dim=1), pretrained, beginning)
+        return cls(reading, aims, reference[0])
 
 
 class _BatchedBlends:
@@ -191,33 +175,15 @@ class _BatchedBlends:
     """
 
     def __init__(self, policies: Sequence[BlockPolicy], volatility: tuple[int, float], device: torch.device) -> None:
-        self.pretrained = None
-        own = torch.tensor(CONFIDENCES, device=device)
-        confidence = own.repeat(len(PATIENT))
-        pretrained = [one.pretrained for one in policies if one.pretrained is not None]
-        if pretrained:
-            self.pretrained = BatchedPolicies(pretrained)
-            confidence = torch.cat(
-                [confidence, torch.ones_like(own)]
-            )  # policies alone, mixed with the pretrained below
-        self.shares = own.repeat(len(policies)).unsqueeze(-1)
-        blend = Blend(confidence.repeat(len(policies)).unsqueeze(-1), PATIENT[0], volatility)
+        confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES) * len(policies))
+        blend = Blend(confidence.unsqueeze(-1), REFERENCES[0], volatility)
         self.policies = BatchedPolicies([blended(one.policy, blend) for one in policies])
 
     def decide(self, states: States, accounts: Sequence[_Accounts], place: int) -> Tensor:
         """Targets at one decision of all accounts, the policies' one after the other, (policies * rows, K)."""
         rows = len(accounts[0].aims[place])
         read = [_repeated(one.reading, place, rows)._replace(aim=one.aims[place]) for one in accounts]
-        centre = self.policies.trade_toward(states, _joined(read)).distribution.centre()
-        if self.pretrained is None:
-            return centre
-        mixed = centre.view(len(accounts), rows, -1)[:, -len(CONFIDENCES) :].flatten(0, 1)
-        portfolio = states.portfolio.view(len(accounts), rows, -1)[:, -len(CONFIDENCES) :].flatten(0, 1)
-        read = [_repeated(one.pretrained, place, len(CONFIDENCES)) for one in accounts if one.pretrained is not None]
-        decision = self.pretrained.trade_toward(states._replace(portfolio=portfolio), _joined(read))
-        mixed = decision.distribution.centre().lerp(mixed, self.shares)
-        kept = centre.view(len(accounts), rows, -1)[:, : -len(CONFIDENCES)]
-        return torch.cat([kept, mixed.view(len(accounts), len(CONFIDENCES), -1)], dim=1).flatten(0, 1)
+        return self.policies.trade_toward(states, _joined(read)).distribution.centre()
 
 
 def _states(bars: range, tensors: MarketTensors) -> Iterator[States]:
@@ -266,5 +232,4 @@ def weigh_evidence(
     unshrunk = CONFIDENCES[1 + place]
     blend = Blend(unshrunk * choice.confidence, REFERENCES[own], volatility)
     forgone = max(choice.gain, 0.0) * (1.0 - choice.confidence)
-    over_equal_weight = choose((played[look, own, 1 + place] - played[0, 0, 0])[None], number, seed).t_statistic
-    return Evidence(look, blend, choice, unshrunk, forgone, over_equal_weight)
+    return Evidence(look, blend, choice, unshrunk, forgone)

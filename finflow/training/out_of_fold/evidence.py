@@ -38,10 +38,9 @@ class OutOfFold:
     Attributes
     ----------
     blocks : tuple of Block
-    pretrained : list of dict of Tensor
-        Policies of the blocks before their first update, where they were pretrained.
     looks : list of list of dict of Tensor
-        The agent's policy, then those of the blocks, at each stage so far; none once a blend was decided on.
+        The agent's policy, then those of the blocks, at each stage so far, the first as they were pretrained where they
+        were; none once a blend was decided on.
     evidence : dict or None
         Figures of the backtests, once the blend was decided on.
     judged : bool
@@ -50,7 +49,6 @@ class OutOfFold:
 
     def __init__(self, config: Config, training_data: TrainingData) -> None:
         self.blocks = training_blocks(config, training_data)
-        self.pretrained: list[dict[str, Tensor]] = []
         self.looks: list[list[dict[str, Tensor]]] = []
         self.evidence: dict[str, float] | None = None
         self.judged = False
@@ -90,12 +88,9 @@ class OutOfFold:
         return evidence
 
     def _policies(self, like: ExpertPolicy, look: Sequence[Weights]) -> list[BlockPolicy]:
-        """Policies of the blocks as they were at a look, and as they were pretrained."""
-        pretrained: list[Weights | None] = [*self.pretrained] or [None] * len(self.blocks)
-        return [
-            BlockPolicy(load_like(like, own), block.held_out, None if before is None else load_like(like, before))
-            for block, own, before in zip(self.blocks, look[1:], pretrained, strict=True)
-        ]
+        """Policies of the blocks as they were at a look."""
+        pairs = zip(self.blocks, look[1:], strict=True)
+        return [BlockPolicy(load_like(like, own), block.held_out) for block, own in pairs]
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All of it."""
@@ -103,17 +98,13 @@ class OutOfFold:
         for number, look in enumerate(self.looks):
             for member, policy in enumerate(look):
                 tensors |= {f"look{number}/{member}/{name}": tensor.clone() for name, tensor in policy.items()}
-        for number, policy in enumerate(self.pretrained):
-            tensors |= {f"pretrained{number}/{name}": tensor.clone() for name, tensor in policy.items()}
-        counts = {"looks": len(self.looks), "pretrained": len(self.pretrained)}
-        return tensors, {**counts, "judged": self.judged, "evidence": self.evidence}
+        return tensors, {"looks": len(self.looks), "judged": self.judged, "evidence": self.evidence}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Restore all of it."""
-        if not all(type(state[name]) is int for name in ("looks", "pretrained")) or type(state["judged"]) is not bool:
+        if type(state["looks"]) is not int or type(state["judged"]) is not bool:
             raise ValueError("its evidence is invalid")
         self.judged, self.evidence = state["judged"], state["evidence"]
-        self.pretrained = [without_prefix(tensors, f"pretrained{number}/") for number in range(state["pretrained"])]
         self.looks = [
             [without_prefix(tensors, f"look{number}/{member}/") for member in range(1 + len(self.blocks))]
             for number in range(state["looks"])

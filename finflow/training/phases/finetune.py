@@ -134,6 +134,7 @@ class _OnlinePhase:
                 facts |= run.state.constraint.figures()
             if not run.count_update(latest, facts):
                 if counters.phase_update in self.looks:
+                    self.work.later.fetch()
                     self.evidence.keep(self._policies())
                 self._check_reference()
                 if not self._is_over():
@@ -150,13 +151,12 @@ class _OnlinePhase:
     def _begin(self, dataset: OfflineDataset) -> None:
         """Seed the blocks' learners, and measure each learner's unit of advantages on the bars that it may see."""
         pretrained = pretrain_blocks(self.run, dataset, self.evidence.blocks)
-        device, self.evidence.pretrained = self.run.device, []
-        # of initial weights, or networks from another market, the blocks' pretrained policies are no evidence
-        is_reference = self.config.offline.method != "none" and self.run.state.counters.update > 0
         for one, networks in zip(self.learners.of_blocks, pretrained, strict=False):
-            one.agent.load_networks({name: tensor.to(device) for name, tensor in networks.items()})
-            if is_reference:
-                self.evidence.pretrained.append({name: t.clone() for name, t in one.agent.policy.state_dict().items()})
+            one.agent.load_networks({name: tensor.to(self.run.device) for name, tensor in networks.items()})
+        # of initial weights, or networks from another market, the blocks' pretrained policies are no evidence
+        if pretrained and self.config.offline.method != "none" and self.run.state.counters.update > 0:
+            self.evidence.looks = []
+            self.evidence.keep(self._policies())
         market = self.market._replace(units=self.beginning)
         for one in self.learners.everyone:
             one.agent.advantage_scale = measure_decision_scale(
@@ -181,7 +181,6 @@ class _OnlinePhase:
 
     def _policies(self) -> list[ExpertPolicy]:
         """Policies of the agent and of the blocks, as they stand."""
-        self.work.later.fetch()
         own = self.bcell.policy if self.bcell.average is None else self.bcell.average.policy
         return [own, *(one.agent.policy for one in self.learners.of_blocks)]
 

@@ -11,7 +11,6 @@ import torch
 from finflow.agent.batch import states_of
 from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy import blended
-from finflow.agent.networks.policy_ensemble import load_like
 from finflow.evaluation.analysis import training_sections
 from finflow.training.data.replay import MarketTensors
 from finflow.training.out_of_fold.backtests import CONFIDENCES, BlockPolicy, backtest_blends, weigh_evidence
@@ -44,7 +43,7 @@ def test_blends_are_played_by_the_ledger(trained: Trained) -> None:
     tensors, volatility = MarketTensors.of(process, CPU), trained.trainer.training_data.log_volatility
     bars = range(process.first_bar, process.first_bar + 40)
     policy = trained.trainer.agent.policy
-    blocks = [BlockPolicy(policy, bars, None), BlockPolicy(policy, bars[:39], None)]
+    blocks = [BlockPolicy(policy, bars), BlockPolicy(policy, bars[:39])]
     whole, shorter = backtest_blends(blocks, process, tensors, volatility)
     assert np.array_equal(shorter, whole[:, :39])
     assert whole.shape == (2 * len(CONFIDENCES), 40)
@@ -54,27 +53,6 @@ def test_blends_are_played_by_the_ledger(trained: Trained) -> None:
         taken = process.step(state, state.weights + 0.05 * (equal - state.weights))
         assert whole[0, step] == pytest.approx(taken.reward[0], abs=1e-6)  # decisions are float32
         state = taken.state
-
-
-def test_the_pretrained_policy_is_played_as_it_decides_alone(trained: Trained) -> None:
-    """Without confidence it is the pretrained policy; with all of it the learned one, by its own trade rate."""
-    process = trained.trainer.training_data.process
-    tensors, volatility = MarketTensors.of(process, CPU), trained.trainer.training_data.log_volatility
-    learned = trained.learners.of_blocks[0].agent.policy
-    pretrained = load_like(learned, trained.evidence.pretrained[0])
-    bars = range(process.first_bar, process.first_bar + 30)
-    (played,) = backtest_blends([BlockPolicy(learned, bars, pretrained)], process, tensors, volatility)
-    rows = played.reshape(len(REFERENCES), len(CONFIDENCES), -1)
-    with torch.no_grad():
-        reading = pretrained(tensors.states(torch.tensor([bars.start]), torch.zeros(1, process.portfolio_size)))
-    for place, policy in ((0, pretrained), (-1, learned)):
-        account = process.start(np.array([bars.start]), reading.aim.double().numpy())
-        for step in range(30):
-            with torch.no_grad():
-                decision = policy(states_of(process.observe(account), CPU))
-            taken = process.step(account, decision.distribution.centre().double().numpy())
-            assert rows[-1, place, step].item() == pytest.approx(taken.reward[0], abs=1e-5)  # decisions are float32
-            account = taken.state
 
 
 def test_evidence_prefers_the_stage_and_the_reference_that_gain() -> None:
