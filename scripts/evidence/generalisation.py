@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from finflow.agent.learners.bcell import BCell
 from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest, run_backtests
@@ -134,7 +135,7 @@ def walk_forward_variants(
 
 
 def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
-    """Train one fold, and backtest its best checkpoint and equal weight on the fold's own window."""
+    """Train one fold; backtest its best checkpoint, what it learned alone, and equal weight on the fold's window."""
     began = time.process_time()
     plan = make_protocol_job(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut, seed = plan.folds[fold - 1], config.train.seed
@@ -144,9 +145,9 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
     seconds = round(time.process_time() - began, 1)
     device = choose_device(config.train.device)
     process = process_on(training.training_data(plan.panel), plan.panel)
-    policy = policy_of(checkpoint, device)
-    strategies = [AgentStrategy(policy, device), named_strategy(BASELINE, config.evaluation)]
-    agent, equal = run_backtests(process, cut.tests[0], strategies)
+    policies = (policy_of(checkpoint, device), BCell.load(path, str(device)).policy)
+    strategies = [*(AgentStrategy(policy, device) for policy in policies), named_strategy(BASELINE, config.evaluation)]
+    agent, own, equal = run_backtests(process, cut.tests[0], strategies)
     rows = pd.read_json(run_folder_of(path) / METRICS, lines=True)
     measured = rows[rows["update"] <= checkpoint.counters["update"]] if PREFIX + "train_sharpe" in rows else rows
     return {
@@ -157,6 +158,7 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
         "updates": int(rows["update"].max()),
         "training": _last_measured(measured),
         "judged": _figures(agent, config),
+        "own": _figures(own, config),
         "equal_weight": _figures(equal, config),
         "active": _rounded(agent.returns - equal.returns),
     }

@@ -25,8 +25,7 @@ from scripts.evidence.variants import OFFLINE_ALONE, Variant
 #: Name -> keys added to those of the planted markets.
 CONTROLS: dict[str, dict[str, object]] = {
     "state shown": SHOWN,
-    # as many updates; the guard, which stops policies that follow critics alone this far, is off
-    "H 0": {"bcell.expansion": 0, "train.online_episodes": 63, "guard.enabled": False},
+    "H 0": {"bcell.expansion": 0, "train.online_episodes": 63},  # as many updates
     "no counterfactuals": {"bcell.counterfactual": False},
     "no CQL": {"bcell.cql_alpha": 0.0},
     "no entropy": {"bcell.alpha_mode": "fixed", "bcell.alpha_init": 1e-6},
@@ -161,7 +160,9 @@ def later_years_variants(seeds: int) -> list[Variant]:
 
 
 def later_years_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table: Sharpe ratios on each fold's later years, and the default's less the best of the others.
+    """A Markdown table: Sharpe ratios on each fold's later years, and those less the best of the others.
+
+    They are those of the default, and of the policy that it learned, alone.
 
     Parameters
     ----------
@@ -170,22 +171,26 @@ def later_years_table(results: Sequence[Mapping[str, Any]]) -> str:
     """
     rules = {one["fold"]: one["strategies"] for one in results if one["configuration_name"] == CLASSICAL}
     rows: list[list[object]] = []
-    gaps, folds = [], []  # default less each of the others and less the best of them, (trainings, others + 1)
+    gaps, folds = [], []  # default less each of the others, less the best of them, own policy less it
     for fold, strategies in sorted(rules.items()):
         own = {name: _by_seed(results, name, fold) for name in LATER_YEARS}
         if not own[DEFAULT] or not own[OFFLINE]:
             continue
         others = [float(strategies[name]["sharpe"]) for name in REFERENCES]
         others.append(float(np.mean(list(own[OFFLINE].values()))))
-        gaps += [[value - one for one in (*others, max(others))] for value in own[DEFAULT].values()]
-        folds += [fold] * len(own[DEFAULT])
-        against_best = [row[-1] for row in gaps[-len(own[DEFAULT]) :]]
-        rows.append([fold, len(own[DEFAULT]), *(f"{one:.2f}" for one in others)])
-        rows[-1] += [mean_interval(list(own[DEFAULT].values())), mean_interval(against_best, 3)]
+        alone, best = _by_seed(results, DEFAULT, fold, "own"), max(others)
+        gaps += [
+            [*(value - one for one in (*others, best)), alone[seed] - best] for seed, value in own[DEFAULT].items()
+        ]
+        folds += [fold] * len(alone)
+        rows.append([fold, len(alone), *(f"{one:.2f}" for one in others)])
+        for values in (own[DEFAULT], alone):
+            found = list(values.values())
+            rows[-1] += [mean_interval(found), mean_interval([value - best for value in found], 3)]
     if len(gaps) > 1:
-        *each, best = [_with_error(gap, folds) for gap in zip(*gaps, strict=True)]
-        rows.append(["default less each", len(gaps), *each, "", best])
-    heads = ("fold", "seeds", *REFERENCES, "IQL", "default", "default less the best of each fold")
+        *each, best_of_all, alone_of_all = [_with_error(gap, folds) for gap in zip(*gaps, strict=True)]
+        rows.append(["default less each", len(gaps), *each, "", best_of_all, "", alone_of_all])
+    heads = ("fold", "seeds", *REFERENCES, "IQL", "default", "less the best", "own policy", "less the best")
     return markdown_table(heads, rows)
 
 
@@ -195,6 +200,6 @@ def _with_error(gaps: Sequence[float], folds: Sequence[int]) -> str:
     return f"{np.mean(gaps):.3f}" + (f", standard error {error:.3f}" if math.isfinite(error) else "")
 
 
-def _by_seed(results: Sequence[Mapping[str, Any]], name: str, fold: int) -> dict[int, float]:
+def _by_seed(results: Sequence[Mapping[str, Any]], name: str, fold: int, judged: str = "judged") -> dict[int, float]:
     own = [one for one in results if one["configuration_name"] == name and one["fold"] == fold]
-    return {int(one["seed"]): float(one["judged"]["sharpe"]) for one in own}
+    return {int(one["seed"]): float(one[judged]["sharpe"]) for one in own}
