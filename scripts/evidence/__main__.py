@@ -370,6 +370,7 @@ def make_rollouts(given: argparse.Namespace) -> None:
     peers = optimality.kept_peers(KEPT, rollouts.PREFIX, (rollout_peers.MAPPING,))
     tables = [
         rollouts.rollout_table([*results, *nyse]),
+        rollout_controls.seeding_table(controls),
         rollout_controls.control_table(controls, results),
         coefficients.coefficient_table(paired),
         rollout_peers.rollout_peers_table(results, peers),

@@ -18,7 +18,7 @@ from finflow.training.out_of_fold.blocks import training_blocks
 from scripts.evidence.generalisation import CLASSICAL, standard_error, walk_forward_variants
 from scripts.evidence.optimality import SHOWN
 from scripts.evidence.planted_signals import GROWTH
-from scripts.evidence.rollouts import PLANTED, PREFIX, RANDOM, SHORTER_OFFLINE, monthly, planted_variants
+from scripts.evidence.rollouts import PLANTED, PREFIX, RANDOM, SHORTER_OFFLINE, codes_of, monthly, planted_variants
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import OFFLINE_ALONE, Variant
 
@@ -29,11 +29,12 @@ CONTROLS: dict[str, dict[str, object]] = {
     "no counterfactuals": {"bcell.counterfactual": False},
     "no CQL": {"bcell.cql_alpha": 0.0},
     "no entropy": {"bcell.alpha_mode": "fixed", "bcell.alpha_init": 1e-6},
-    "random weights": RANDOM,
 }
 CONTROLLED = ("regime", "mean-reverting-.97")
+SEEDED, UNSEEDED = "without blocks", "random weights"
+SEEDING: dict[str, dict[str, object]] = {SEEDED: {}, UNSEEDED: RANDOM}
 #: Control -> planted markets that it is trained on.
-MARKETS = {name: CONTROLLED for name in CONTROLS} | {"random weights": tuple(PLANTED)}
+MARKETS = dict.fromkeys(CONTROLS, CONTROLLED) | dict.fromkeys(SEEDING, tuple(PLANTED))
 #: What is compared is the policy that was learned: evidence out of fold would take most of the time.
 ALONE: dict[str, object] = {"out_of_fold.blocks": 1}
 RULE = PREFIX + "momentum-rule"
@@ -46,7 +47,7 @@ LATER_YEARS: dict[str, dict[str, object]] = {DEFAULT: {}, OFFLINE: {**OFFLINE_AL
 def control_variants(samples: int) -> list[Variant]:
     """Two planted markets, one with fast and one with slow signals, with the keys of each control; the momentum rule.
 
-    From random weights all planted markets are learned in.
+    From IQL's and from random weights all planted markets are learned in.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ def control_variants(samples: int) -> list[Variant]:
     """
     variants = [
         Variant(f"{one.name}-{_file_name(name)}", one.seeds, {**one.overrides, **ALONE, **keys}, measure=one.measure)
-        for name, keys in CONTROLS.items()
+        for name, keys in {**CONTROLS, **SEEDING}.items()
         for one in planted_variants(samples)
         if one.name.removeprefix(PREFIX) in MARKETS[name]
     ]
@@ -102,7 +103,7 @@ def control_table(results: Sequence[Mapping[str, Any]], default: Sequence[Mappin
         Of the default on the same samples.
     """
     rows = []
-    for kind in PLANTED:
+    for kind in CONTROLLED:
         row = [kind, _each([one for one in default if one["variant"] == PREFIX + kind])]
         for name in CONTROLS:
             own = [one for one in results if one["variant"] == f"{PREFIX}{kind}-{_file_name(name)}"]
@@ -112,6 +113,36 @@ def control_table(results: Sequence[Mapping[str, Any]], default: Sequence[Mappin
     for name in CONTROLS:
         heads += [name, "seconds online"]
     return markdown_table(heads, rows)
+
+
+def seeding_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table: own policies that began from IQL's weights and from random ones, sample by sample.
+
+    Parameters
+    ----------
+    results : sequence of mapping
+        Of `control_variants`.
+    """
+    rows = []
+    for kind in PLANTED:
+        by_sample = [
+            {one["seed"]: one for one in results if one["variant"] == f"{PREFIX}{kind}-{_file_name(name)}"}
+            for name in SEEDING
+        ]
+        seeded, unseeded = by_sample
+        gaps = [seeded[seed]["own"] - unseeded[seed]["own"] for seed in sorted(seeded.keys() & unseeded.keys())]
+        rows.append(
+            [
+                kind,
+                ", ".join(f"{one['start']:.3f}" for one in seeded.values()) or "none",
+                *(_each([*own.values()]) for own in by_sample),
+                ", ".join(f"{gap:+.3f}" for gap in gaps) or "-",
+                *(_online_seconds([*own.values()]) for own in by_sample),
+                codes_of([*seeded.values(), *unseeded.values()]),
+            ]
+        )
+    heads = ("market", "hand-over", "from IQL's weights", "from random weights", "difference")
+    return markdown_table((*heads, "seconds online", "seconds online, random", "code"), rows)
 
 
 def _each(own: Sequence[Mapping[str, Any]]) -> str:

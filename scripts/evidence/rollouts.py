@@ -51,8 +51,7 @@ PLANTED: dict[str, dict[str, object]] = {
 FIRST_NULL = 60
 #: Null market -> samples, 100 in all: those of months take less than half as long.
 NULLS = {"exchangeable": 20, "permuted": 20, "permuted-monthly": 60}
-SHIPPED = ("embedded", "monthly", "monthly-growth")
-REAL = (*SHIPPED, "nyse", "nyse-random", "nyse-lag-1")
+REAL = ("embedded", "monthly", "monthly-growth", "nyse", "nyse-random", "nyse-lag-1")
 NYSE_SEEDS = 3
 PREFIX = "rollouts-"
 USED = 0.25  # confidence beyond which a null market counts as a false find
@@ -264,6 +263,7 @@ def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
         "confidence",
         "critics' slope",
         "turnover",
+        "code",
     )
     rows = []
     for kind in PLANTED:
@@ -283,9 +283,20 @@ def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
                 ", ".join(f"{one['confidence']:.2f}" for one in own),
                 slopes,
                 f"{np.mean([one['turnover'] for one in own]):.1f}",
+                codes_of(own),
             ]
         )
     return markdown_table(heads, rows) + "\n" + _null_table(results) + "\n" + _real_table(results)
+
+
+def codes_of(own: Sequence[Mapping[str, Any]]) -> str:
+    """Code that made the results of a row: a market whose prices are not shipped is not trained anew by every code."""
+    return ", ".join(sorted({str(one.get("code", "-")) for one in own})) or "-"
+
+
+def _found(own: Sequence[Mapping[str, Any]], name: str) -> str:
+    """A figure of each result that has it."""
+    return ", ".join(f"{one[name]:.1f}" for one in own if name in one) or "-"
 
 
 def _slope(own: Sequence[Mapping[str, Any]], window: str) -> str:
@@ -303,17 +314,18 @@ def _real_table(results: Sequence[Mapping[str, Any]]) -> str:
         chosen = sorted({REFERENCES[int(one["reference"])] for one in own})
         rows.append(
             [
-                kind if kind in SHIPPED else f"{kind}, code {own[0]['code']}",
+                kind,
                 len(own),
                 f"{own[0]['equal_weight']:.2f}",
                 mean_interval([one["start"] for one in own]),
                 mean_interval([one["end"] for one in own]),
                 mean_interval([one["end"] - one["start"] for one in own], 3),
                 ", ".join(f"{one['out_of_fold_t']:.1f}" for one in own),
-                ", ".join(f"{one.get('buy_and_hold_t', math.nan):.1f}" for one in own),
-                ", ".join(f"{one.get('out_of_fold_turnover', math.nan):.1f}" for one in own),
+                _found(own, "buy_and_hold_t"),
+                _found(own, "out_of_fold_turnover"),
                 ", ".join(f"{one['confidence']:.2f}" for one in own),
                 ", ".join(chosen),
+                codes_of(own),
             ]
         )
     heads = (
@@ -328,6 +340,7 @@ def _real_table(results: Sequence[Mapping[str, Any]]) -> str:
         "turnover out of fold",
         "confidence",
         "over",
+        "code",
     )
     return markdown_table(heads, rows)
 
@@ -342,6 +355,6 @@ def _null_table(results: Sequence[Mapping[str, Any]]) -> str:
         share = share_interval(count, len(own), 0)
         largest = max(one["confidence"] for one in own)
         moved = [one["end"] - one["start"] for one in own if math.isfinite(one["end"] - one["start"])]
-        rows.append([kind, len(own), share, f"{largest:.2f}", mean_interval(moved, 3)])
-    heads = ("null market", "samples", f"confidence over {USED:g}", "largest", "Sharpe, end less hand-over")
+        rows.append([kind, len(own), share, f"{largest:.2f}", mean_interval(moved, 3), codes_of(own)])
+    heads = ("null market", "samples", f"confidence over {USED:g}", "largest", "Sharpe, end less hand-over", "code")
     return markdown_table(heads, rows)

@@ -16,12 +16,14 @@ from scripts.evidence.rollout_controls import (
     MARKETS,
     OFFLINE,
     REFERENCES,
+    SEEDING,
     control_table,
     control_variants,
     judge_momentum,
     later_years_table,
     later_years_variants,
     momentum_table,
+    seeding_table,
 )
 from scripts.evidence.rollouts import PLANTED, PREFIX, planted_variants
 
@@ -29,7 +31,7 @@ from scripts.evidence.rollouts import PLANTED, PREFIX, planted_variants
 def test_controls_differ_from_the_default_by_their_own_keys_alone() -> None:
     default = {one.name: one.overrides for one in planted_variants(1)}
     variants = {one.name: one for one in control_variants(1)}
-    for control, keys in CONTROLS.items():
+    for control, keys in {**CONTROLS, **SEEDING}.items():
         for name, beside in default.items():
             one = variants.get(f"{name}-{control.replace(' ', '-').lower()}")
             assert (one is not None) == (name.removeprefix(PREFIX) in MARKETS[control])
@@ -56,7 +58,17 @@ def test_controls_stand_beside_the_default_on_the_same_samples() -> None:
     default = [{"variant": PREFIX + kind, "own": 0.9} for kind in PLANTED]
     controls = [{"variant": f"{PREFIX}{kind}-h-0", "own": 0.2, "seconds": {"online": 60.0}} for kind in PLANTED]
     lines = control_table(controls, default).splitlines()
-    assert "| regime | 0.900 | none | - | 0.200 | 60 | none | - | none | - | none | - | none | - |" in lines
+    assert "| regime | 0.900 | none | - | 0.200 | 60 | none | - | none | - | none | - |" in lines
+
+
+def test_what_seeding_gives_is_the_difference_on_the_same_sample() -> None:
+    def one(start: str, seed: int, own: float) -> dict[str, Any]:
+        return {"variant": f"{PREFIX}regime-{start}", "seed": seed, "start": 0.6, "own": own, "seconds": {"online": 60}}
+
+    results = [one("without-blocks", 101, 0.9), one("without-blocks", 102, 0.8), one("random-weights", 102, 0.85)]
+    lines = seeding_table(results).splitlines()
+    assert "| regime | 0.600, 0.600 | 0.900, 0.800 | 0.850 | -0.050 | 60 | 60 | - |" in lines
+    assert "| lognormal | none | none | none | - | - | - | - |" in lines
 
 
 def _judged(name: str, fold: int, seed: int, sharpe: float) -> dict[str, Any]:
