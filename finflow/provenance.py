@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
-import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from finflow.errors import OutputError
+from finflow.files import write_atomically
 
 PACKAGE = Path(__file__).resolve().parent
 #: Rooms that decide no result: the command line only passes options on.
 WITHOUT_EFFECT = ("cli",)
 #: Room of the configuration: a default value counts in the hash of every configuration that has it, not here.
 CONFIGURATION = "config"
-_IMPORT = re.compile(r"^[ \t]*(?:from [\w.]+ import (?:\([^)]*\)|[^\n(]*)|import [^\n]*)\n", re.MULTILINE)
-_DEFAULT = re.compile(r"(?<=\bkey\()\s*(?:[\w.+-]+|\"[^\"]*\")(?=,)")
+_SILENT = (ast.Import, ast.ImportFrom, ast.Pass)
 
 
 def short_hash(text: str) -> str:
@@ -23,11 +28,12 @@ def short_hash(text: str) -> str:
 
 @cache
 def code_hash(rooms: tuple[str, ...] = (), package: Path = PACKAGE) -> str:
-    """Hash the source files of the package, or of some of its rooms, with their subfolders.
+    """Hash the syntax trees of the package, or of some of its rooms, with their subfolders.
 
-    Import statements, file names and folders do not count, so that moving a file leaves its results valid, and neither
-    do the numbers and words that are defaults of configuration keys: a result that depends on them names its
-    configuration too (`finflow.config.config_hash`). Any other change of a line counts.
+    Each statement at the top of a file counts once, wherever it stands: moving it leaves its results valid, and so do
+    changes of formatting, comments, docstrings, imports and names of files. Neither do the numbers and words count that
+    are defaults of configuration keys: a result that depends on them names its configuration too
+    (`finflow.config.config_hash`).
 
     Parameters
     ----------
@@ -36,15 +42,60 @@ def code_hash(rooms: tuple[str, ...] = (), package: Path = PACKAGE) -> str:
     package : Path
         Folder of the package.
     """
-    paths = [path for path in package.rglob("*.py") if _counts(path.relative_to(package).parts[0], rooms)]
-    contents = sorted(hashlib.sha256(_deciding(path, package).encode()).digest() for path in paths)
-    return hashlib.sha256(b"".join(contents)).hexdigest()[:16]
+    paths = sorted(path for path in package.rglob("*.py") if _counts(path.relative_to(package).parts[0], rooms))
+    sources = [path.read_bytes() for path in paths]
+    whole = hashlib.sha256(b"\0".join([repr(rooms).encode(), *sources])).hexdigest()[:16]
+    kept = package / "__pycache__" / f"{whole}.hash"  # parsing takes a second: once for a state of the files
+    with contextlib.suppress(OSError):
+        return kept.read_text("ascii")
+    statements: list[bytes] = []
+    for path, source in zip(paths, sources, strict=True):
+        statements += _statements(source, path.relative_to(package).parts[0] == CONFIGURATION)
+    found = hashlib.sha256(b"".join(sorted(statements))).hexdigest()[:16]
+    with contextlib.suppress(OSError, OutputError):  # a package that cannot be written to is parsed again
+        kept.parent.mkdir(exist_ok=True)
+        write_atomically(kept, found)
+    return found
 
 
-def _deciding(path: Path, package: Path) -> str:
-    """The text of a file without what decides no result, or is told by its configuration."""
-    text = _IMPORT.sub("", path.read_text("utf-8"))
-    return _DEFAULT.sub("", text) if path.relative_to(package).parts[0] == CONFIGURATION else text
+def _statements(source: bytes, has_defaults: bool) -> Iterator[bytes]:
+    """Hashes of the statements of a file that decide a result."""
+    for statement in ast.parse(source).body:
+        if not _is_silent(statement):
+            yield hashlib.sha256("\0".join(_words(statement, has_defaults)).encode()).digest()
+
+
+def _words(node: ast.AST, has_defaults: bool) -> Iterator[str]:
+    """A syntax tree in the order of the text, without what decides no result."""
+    yield type(node).__name__
+    for name in node._fields:
+        value: Any = getattr(node, name, None)
+        if name == "args" and has_defaults and _is_key(node):
+            value = [one for one in value if not _is_literal(one)]
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, ast.AST):
+                if not _is_silent(part):
+                    yield name
+                    yield from _words(part, has_defaults)
+            elif part is not None or isinstance(value, list):
+                yield f"{name} {part!r}"
+    yield ""
+
+
+def _is_silent(node: ast.AST) -> bool:
+    """Test whether a statement is an import, a text that stands alone, or does nothing."""
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return is_text or isinstance(node, _SILENT)
+
+
+def _is_key(node: Any) -> bool:
+    """Test whether a call defines a configuration key: its first two arguments are a default and a description."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "key"
+
+
+def _is_literal(node: ast.AST) -> bool:
+    """Test whether an expression is a number, a word or a text."""
+    return isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
 
 
 def _counts(part: str, rooms: tuple[str, ...]) -> bool:
