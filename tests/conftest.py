@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import collections
 import functools
 import io
+import json
 import math
 import os
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any, NamedTuple
 
 # Before torch is loaded: on two cores, two threads are far slower than one whenever the other core is busy.
@@ -19,59 +22,9 @@ import hypothesis
 import jsonschema
 import pytest
 
-#: Files that take longest, longest first: begun first, so that all processes of a run end together.
-LONGEST = (
-    "test_ray_cluster",
-    "test_reference_policy",
-    "test_auditing",
-    "test_retraining",
-    "test_golden",
-    "test_jobs",
-    "test_on_policy_phase",
-    "test_trainer",
-    "test_tuning",
-    "test_planted_climbs",
-    "test_reward_constraint",
-    "test_wheel",
-    "test_broker_kills",
-    "test_guarding",
-    "test_study",
-    "test_guide_round",
-    "test_durability",
-    "test_audit_faults",
-    "test_examples",
-    "test_protocols",
-    "test_planted_signal",
-    "test_listings_evidence",
-    "test_sb3",
-    "test_learning",
-    "test_audited_foreknowledge",
-    "test_optimality",
-    "test_bad_input",
-    "test_alpaca",
-    "test_advanced_trainer",
-    "test_reward_workers",
-    "test_ragged_trainings",
-    "test_reward_hacking",
-    "test_expert_portfolios",
-    "test_held_out",
-    "test_report",
-    "test_mutation",
-    "test_reward_queue",
-    "test_torch",
-    "test_optimal",
-    "test_audited_rewards",
-    "test_box_tasks",
-    "test_box_task",
-    "test_normalization",
-    "test_audited_source",
-    "test_web_page",
-    "test_invariants",
-    "test_other_assets",
-    "test_patience",
-    "test_risk",
-    "test_architecture",
-)
+#: File of tests, from this folder -> seconds that it took. Those that take longest are begun first, so that all
+#: processes of a run end together. ``make test ARGS=--record-durations`` writes it.
+DURATIONS = Path(__file__).parent / "durations.json"
 
 #: A PNG of one white pixel.
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg==")
@@ -81,10 +34,33 @@ hypothesis.settings.register_profile("finflow", deadline=None, derandomize=True,
 hypothesis.settings.load_profile("finflow")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json after a whole run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(DurationRecorder())
+
+
+class DurationRecorder:
+    """Seconds of each file of tests, written at the end of a run."""
+
+    def __init__(self) -> None:
+        self.seconds: collections.Counter[str] = collections.Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid.partition("::")[0].removeprefix("tests/")] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        shown = {name: round(seconds, 1) for name, seconds in self.seconds.most_common() if seconds >= 1.0}
+        DURATIONS.write_text(json.dumps(shown, indent=0) + "\n")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order files for ``--dist loadfile --no-loadscope-reorder``: those that take longest come first."""
-    places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+    seconds = json.loads(DURATIONS.read_text())
+    items.sort(key=lambda item: seconds.get(str(item.path.relative_to(DURATIONS.parent)), 0.0), reverse=True)
 
 
 @pytest.fixture(autouse=True)
