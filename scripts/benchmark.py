@@ -1,5 +1,5 @@
 """Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, `features`, `offline`,
-`online`, `on-policy`, `rewards`, `guard`, `precision`, `tune`, `training` or `growth`.
+`online`, `on-policy` or `training`.
 
 Every figure is the median over rounds in which all contenders run one after the other, so that a machine whose speed
 drifts drifts for all. One thread. Where other programs take the processor, processor time is close to that of an idle
@@ -42,7 +42,7 @@ SIZES = (20, 500)  # assets whose features are computed
 #: Name -> module of its function ``benchmark_NAME``, imported when it is asked for.
 BENCHMARKS = {
     **{"env": __name__, "features": __name__, "offline": "benchmark_learners", "online": "benchmark_learners"},
-    **{name: f"benchmark_{name}" for name in ("rewards", "guard", "precision", "tune", "training", "growth")},
+    "training": "benchmark_training",
     "on-policy": "benchmark_on_policy",
 }
 

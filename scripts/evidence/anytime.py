@@ -268,7 +268,7 @@ def anytime_page(kept: Path, study: AnytimeStudy | None = None) -> str:
         panel = load_panel(load_config(None, {}, environ={}).market)
         return measure(study, panel, real_days(panel))
 
-    return anytime_table(kept_result(kept, stamp, measured))
+    return anytime_table(kept_result(kept, "anytime", stamp, measured))
 
 
 def anytime_table(result: Mapping[str, Any]) -> str:
@@ -292,10 +292,10 @@ def anytime_table(result: Mapping[str, Any]) -> str:
     worst = max(result["nulls"], key=lambda one: one["answers"]["sequential"])
     highest = share_interval(worst["answers"]["sequential"], count)
     return (
-        "## Accounts like their backtest\n\n"
+        "### Accounts like their backtest\n\n"
         + markdown_table(("returns", *heads), nulls)
         + f"\nHighest share of the sequential test: {highest}, {worst['law']}.\n"
-        + "\n## Accounts that fall short of it\n\n"
+        + "\n### Accounts that fall short of it\n\n"
         + markdown_table(("returns", "annual Sharpe ratio lost", *titles), power)
         + f"\nCode {result['code']}; {count:,} paths a row.\n"
     )

@@ -59,7 +59,7 @@ def made_once(path: Path, runs: Path, kills: int) -> dict[str, Any]:
         copy = prepared(runs, days=kills + 10)
         return compare(live(copy("undisturbed")), live(copy("killed"), kills))
 
-    return kept_result(path, stamp, measured)
+    return kept_result(path, "kills", stamp, measured)
 
 
 def kills_page(result: Mapping[str, Any]) -> str:

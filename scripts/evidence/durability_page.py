@@ -10,11 +10,8 @@ from typing import Any
 from finflow.config import config_hash
 from finflow.provenance import code_hash
 from scripts.evidence.durability import measure, small_config
-from scripts.evidence.fuzz_checkpoints import fuzz
 from scripts.evidence.results import kept_result
 from scripts.evidence.tables import markdown_table
-
-CASES = 10_500
 
 
 def made_once(path: Path, runs: Path) -> dict[str, Any]:
@@ -23,17 +20,14 @@ def made_once(path: Path, runs: Path) -> dict[str, Any]:
 
     def measured() -> dict[str, Any]:
         shutil.rmtree(runs, ignore_errors=True)
-        result = measure(runs / "durability")
-        fuzzed = fuzz(runs / "fuzzing", CASES)
-        result["seconds"]["fuzzing"] = fuzzed.pop("seconds")
-        return {**result, "fuzz": fuzzed}
+        return measure(runs / "durability")
 
-    return kept_result(path, stamp, measured)
+    return kept_result(path, "durability", stamp, measured)
 
 
 def durability_page(result: Mapping[str, Any]) -> str:
     """Tables and figures of the page, as Markdown."""
-    fuzzed, power, seconds = result["fuzz"], result["power"], result["seconds"]
+    power = result["power"]
     parts = [
         "## SIGKILL\n",
         markdown_table(
@@ -53,12 +47,7 @@ def durability_page(result: Mapping[str, Any]) -> str:
         f"The newest checkpoint was cut short at {power['cuts']:,} drawn bytes, under one of its names or under both: "
         f"{power['found'].get('right and said', 0):,} times the newest whole one was taken and the damage named. "
         f"{power['identical']} of {power['resumes']} runs resumed after such a cut ended identical.\n",
-        "## Manipulated files\n",
-        markdown_table(("change", "cases", "refused", "taken", "harmless", "anything else"), _fuzzed(fuzzed["kinds"])),
-        "Refused: one line, a CheckpointError. Taken: the hash was right, and every value is one that a training "
-        "could hold. Harmless: the file holds what the original does. Nothing was executed, started, or opened "
-        f"beside the file; the process grew by {fuzzed['memory']} MB at most.\n",
-        f"Code {result['code']}; {seconds['durability']:.0f} s of runs, {seconds['fuzzing']:.0f} s of fuzzing.\n",
+        f"Code {result['code']}; {result['seconds']['durability']:.0f} s of runs.\n",
     ]
     return "\n".join(parts)
 
@@ -87,11 +76,3 @@ def _faults(faults: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
 
 def _said(fault: Mapping[str, Any]) -> list[str]:
     return [fault[name] for name in ("announced", "ended") if fault[name] and fault["lasts"] == "to the end"]
-
-
-def _fuzzed(kinds: Mapping[str, Mapping[str, int]]) -> list[tuple[object, ...]]:
-    names = ("refused", "taken", "harmless", "wrong")
-    return [
-        (kind, f"{sum(counts.values()):,}", *(f"{counts.get(name, 0):,}" for name in names))
-        for kind, counts in kinds.items()
-    ]

@@ -2,7 +2,7 @@
 
 Everything that chooses lies within training and validation windows. Each configuration is trained for every fold and
 seed, in a reduced size that is the same for all; they are ranked by the mean of what a training earns over equal weight
-less a multiple of its standard error. What is chosen then meets other markets: `other_markets`.
+less a multiple of its standard error.
 """
 
 from __future__ import annotations

@@ -299,11 +299,11 @@ def retrain_on_null(
     }
 
 
-def retrain_missing(demo: Path, count: int, folder: Path, runs: Path) -> list[dict[str, Any]]:
+def retrain_missing(demo: Path, count: int, path: Path, runs: Path) -> list[dict[str, Any]]:
     """`retrain_on_null` for seeds 0 to ``count`` - 1 that the same code and configuration have not made yet."""
     stamp = {"code": code_hash(), "configuration": config_hash(load_config(demo, {}, environ={}))}
     return [
-        kept_result(folder / f"null-retraining-{seed}.json", stamp, partial(retrain_on_null, demo, seed, runs))
+        kept_result(path, f"retraining-{seed}", stamp, partial(retrain_on_null, demo, seed, runs))
         for seed in range(count)
     ]
 

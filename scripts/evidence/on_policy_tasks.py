@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import Config
 from finflow.errors import EvidenceError
-from finflow.files import write_atomically
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
 from finflow.training.on_policy.train_advanced import train_advanced_ppo
 from finflow.training.on_policy.vector_tasks import VectorTask
+from scripts.evidence.results import kept_results, write_result
 from scripts.evidence.tables import markdown_table
 from scripts.evidence.variants import Variant
 
@@ -94,6 +94,7 @@ TASKS = (
     OnPolicyTask("Pendulum-v1", "ppo", 4, 4096, 100_000, -200.0, PENDULUM),
     OnPolicyTask("Pendulum-v1", "trpo", 2, 2048, 100_000, -200.0, {"gamma": 0.9, "epochs": 15, "learning_rate": 1e-3}),
 )
+PEERS = "sb3-"
 PEER_TASKS = tuple(task for task in TASKS if task.name.startswith("Pendulum"))
 
 
@@ -169,8 +170,8 @@ def on_policy_variants(seeds: int) -> tuple[Variant, ...]:
     )
 
 
-def train_peers(python: Path, seeds: int, folder: Path) -> None:
-    """Train Stable-Baselines3 with the same settings where a folder has no result of it.
+def train_peers(python: Path, seeds: int, path: Path) -> None:
+    """Train Stable-Baselines3 with the same settings where the page has no result of it.
 
     Raises
     ------
@@ -179,16 +180,15 @@ def train_peers(python: Path, seeds: int, folder: Path) -> None:
     """
     for task in PEER_TASKS:
         for seed in range(seeds):
-            path = folder / f"on-policy-{task.key}-sb3-{seed}.json"
-            if not path.is_file():
+            name = f"{PEERS}{task.key}-{seed}"
+            if name not in kept_results(path):
                 found = _ask_peer(python, task, seed) | {"variant": task.key, "seed": seed, "settings": task.describe()}
-                write_atomically(path, json.dumps(found, indent=2, sort_keys=True) + "\n")
+                write_result(path, name, found)
 
 
-def kept_peers(folder: Path) -> list[dict[str, Any]]:
-    """Results of Stable-Baselines3 in a folder."""
-    paths = [path for task in PEER_TASKS for path in sorted(folder.glob(f"on-policy-{task.key}-sb3-*.json"))]
-    return [json.loads(path.read_text()) for path in paths]
+def kept_peers(path: Path) -> list[dict[str, Any]]:
+    """Results of Stable-Baselines3 that were made before."""
+    return [result for name, result in kept_results(path).items() if name.startswith(PEERS)]
 
 
 def _ask_peer(python: Path, task: OnPolicyTask, seed: int) -> dict[str, Any]:

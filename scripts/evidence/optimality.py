@@ -8,6 +8,7 @@ after a multiple of the time that ours took to the goal.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
 import os
@@ -33,7 +34,7 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.training_run import Validation
 from scripts.evidence.known_state import EXPECTED_RETURNS
 from scripts.evidence.planted_signals import LEARNING, OWN
-from scripts.evidence.results import grouped, kept_result, train_both
+from scripts.evidence.results import grouped, kept_result, kept_results, train_both
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
@@ -179,7 +180,7 @@ def peers_on(
     own: Mapping[str, Any],
     config: Config,
     program: Sequence[str],
-    folder: Path,
+    path: Path,
     limit: float,
     mappings: Sequence[str] = MAPPINGS,
 ) -> list[dict[str, Any]]:
@@ -193,8 +194,8 @@ def peers_on(
         That of our training.
     program : sequence of str
         An interpreter that has Stable-Baselines3, sb3-contrib and what finflow needs, and what it runs.
-    folder : Path
-        Of the JSON files.
+    path : Path
+        The page's JSON file.
     limit : float
         Seconds of processor time that a peer may take.
     mappings : sequence of str
@@ -208,27 +209,29 @@ def peers_on(
     results = []
     for algorithm in ALGORITHMS:
         for mapping in mappings:
-            path = folder / f"{own['variant']}-{algorithm}-{mapping}-{own['seed']}.json"
+            name = f"{own['variant']}-{algorithm}-{mapping}-{own['seed']}"
             stamp = {"configuration": own["configuration"], "limit": limit}
             labels = {"market": own["market"], "algorithm": algorithm, "mapping": mapping, "seed": own["seed"]}
             measure = partial(_ask_peer, program, config, labels, limit)
-            results.append(labels | kept_result(path, stamp, measure))
+            results.append(labels | kept_result(path, name, stamp, measure))
     return results
 
 
-def kept_peers(folder: Path, prefix: str = PREFIX, mappings: Sequence[str] = MAPPINGS) -> list[dict[str, Any]]:
-    """Results of the peers that were trained before, in a folder.
+def kept_peers(path: Path, prefix: str = PREFIX, mappings: Sequence[str] = MAPPINGS) -> list[dict[str, Any]]:
+    """Results of the peers that were trained before.
 
     Parameters
     ----------
-    folder : Path
+    path : Path
+        The page's JSON file.
     prefix : str
         Of our variants on the same markets.
     mappings : sequence of str
         From a peer's action onto the simplex.
     """
-    names = [f"{prefix}*-{algorithm}-{mapping}-*.json" for algorithm in ALGORITHMS for mapping in mappings]
-    return [json.loads(path.read_text("utf-8")) for name in names for path in sorted(folder.glob(name))]
+    kept = kept_results(path)
+    names = [f"{prefix}*-{algorithm}-{mapping}-*" for algorithm in ALGORITHMS for mapping in mappings]
+    return [kept[one] for name in names for one in fnmatch.filter(kept, name)]
 
 
 def _ask_peer(program: Sequence[str], config: Config, labels: Mapping[str, Any], limit: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Results of evidence on the disk, made once for a state of the code, and the trainings that most of them are of."""
+"""Results of evidence on the disk, one file a page, and the trainings that most of them are of."""
 
 from __future__ import annotations
 
@@ -19,27 +19,37 @@ from finflow.training.trainer import FinFlowTrainer
 Result = Mapping[str, Any]
 
 
-def kept_result(path: Path, stamp: Result, make: Callable[[], Result]) -> dict[str, Any]:
-    """The result in a JSON file where its stamp is the same; else it is made anew and written.
+def kept_result(path: Path, name: str, stamp: Result, make: Callable[[], Result]) -> dict[str, Any]:
+    """The result of a name in a page's file where its stamp is the same; else it is made anew and written.
 
     Parameters
     ----------
     path : Path
+        JSON: name -> result.
+    name : str
     stamp : mapping
         Entries of the result that say what it was made by, such as the hash of the code.
     make : callable
         Gives the other entries.
     """
-    result: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    if {name: result.get(name) for name in stamp} != stamp:
+    result = kept_results(path).get(name, {})
+    if {entry: result.get(entry) for entry in stamp} != stamp:
         result = {**stamp, **make()}
-        write_result(path, result)
+        write_result(path, name, result)
     return result
 
 
-def write_result(path: Path, result: Result) -> None:
-    """Write a result as JSON."""
-    write_atomically(path, json.dumps(result, indent=2, sort_keys=True) + "\n")
+def kept_results(path: Path) -> dict[str, dict[str, Any]]:
+    """Every result in a page's file, by name; empty where there is no file."""
+    results: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return results
+
+
+def write_result(path: Path, name: str, result: Result) -> None:
+    """Write a result into a page's file, a line each, beside the others."""
+    results = kept_results(path) | {name: dict(result)}
+    lines = [f"{json.dumps(one)}: {json.dumps(results[one], sort_keys=True)}" for one in sorted(results)]
+    write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def grouped(results: Iterable[Result], *keys: str) -> dict[Any, list[Result]]:

@@ -25,7 +25,7 @@ def limit_of(own: Mapping[str, Any]) -> float:
 
 
 def rollout_peers(
-    results: Sequence[Mapping[str, Any]], program: Sequence[str], samples: int, folder: Path, runs: Path
+    results: Sequence[Mapping[str, Any]], program: Sequence[str], samples: int, path: Path, runs: Path
 ) -> list[dict[str, Any]]:
     """Train each peer once on each sample of each planted market; results are kept as JSON, and resumed.
 
@@ -37,15 +37,15 @@ def rollout_peers(
         An interpreter that has both packages and what finflow needs, and what it runs.
     samples : int
         Of each market.
-    folder, runs : Path
-        Of the JSON files; of run folders.
+    path, runs : Path
+        The page's JSON file; where run folders go.
     """
     by_sample = {(one["variant"], one["seed"]): one for one in results}
     found = []
     for variant in sorted(planted_variants(samples), key=lambda one: one.seeds):
         own = by_sample[variant.name, variant.seeds[0]]
         config = variant.config(own["seed"], runs)
-        found += peers_on({**own, "market": own["kind"]}, config, program, folder, limit_of(own), (MAPPING,))
+        found += peers_on({**own, "market": own["kind"]}, config, program, path, limit_of(own), (MAPPING,))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Evidence that takes long: one JSON a training, resumable, and a table in the docs made from them.
+"""Evidence that takes long: the results of its trainings, resumable, and a table in the docs made from them.
 
 Only the validation window is read here: the test window is for a run's own report.
 """
@@ -67,14 +67,14 @@ class Variant:
         return {"variant": self.name, "seed": seed, **measure(config)}
 
 
-def run_missing(variants: Sequence[Variant], folder: Path, runs: Path) -> list[dict[str, Any]]:
+def run_missing(variants: Sequence[Variant], path: Path, runs: Path) -> list[dict[str, Any]]:
     """Train what is not there yet, and return every result.
 
     Parameters
     ----------
     variants : sequence of Variant
-    folder : Path
-        Of the JSON files; one that was made by the same code and configuration is kept.
+    path : Path
+        The page's JSON file; what was made by the same code and configuration is kept.
     runs : Path
         Where the run folders go.
 
@@ -88,8 +88,7 @@ def run_missing(variants: Sequence[Variant], folder: Path, runs: Path) -> list[d
         for seed in variant.seeds:
             config = variant.config(seed, runs)
             stamp = {"configuration": config_hash(config), "code": code_hash()}
-            path = folder / f"{variant.name}-{seed}.json"
-            results.append(kept_result(path, stamp, partial(variant.measured, seed, config)))
+            results.append(kept_result(path, f"{variant.name}-{seed}", stamp, partial(variant.measured, seed, config)))
     return results
 
 

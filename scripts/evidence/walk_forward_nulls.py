@@ -155,9 +155,9 @@ def joined_table(rows: Sequence[Mapping[str, Any]]) -> str:
             planted.append([f"{row['edge']:g}", *shown])
     heads = ("not shown", "no", "all three", "least Sharpe difference, median")
     return (
-        "## Markets without an edge\n\n"
+        "### Markets without an edge\n\n"
         + markdown_table(("strategy", "markets", "yes", "share of yes", *heads), nulls)
-        + f"\n## Markets with a planted edge: {TILT}\n\n"
+        + f"\n### Markets with a planted edge: {TILT}\n\n"
         + markdown_table(("edge, annual Sharpe ratio", "markets", "yes", "power", *heads), planted)
     )
 
@@ -165,6 +165,6 @@ def joined_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def walk_forward_page(kept: Path, notes: Path, study: NullStudy = STUDY) -> str:
     """Make what is missing, keep the counts, and give the tables of the page."""
     rows = summarise_study(study_joined(study, notes), FIGURES)
-    write_result(kept, {"code": code_hash(), "samples": study.samples, "rows": rows})
+    write_result(kept, "walk-forward", {"code": code_hash(), "samples": study.samples, "rows": rows})
     made = f"{rows[0]['days']:,} judged days; {study.samples} resamples a verdict, mean block 21 days."
     return f"{joined_table(rows)}\nCode {code_hash()}; {made}\n"

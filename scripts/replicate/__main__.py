@@ -17,18 +17,17 @@ Examples:
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.exit_status import run_safely
 from finflow.cli.options import Parser
-from finflow.files import write_atomically
+from scripts.evidence.results import write_result
 from scripts.replicate.comparison import Comparison, as_result, comparison_table
 
 NAMES = ("demiguel", "olmar", "pamr", "tsmom")
-KEPT = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "results"
+KEPT = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "results" / "replication.json"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -53,9 +52,8 @@ def main(arguments: Sequence[str]) -> None:
     print(f"data: {origin}")
     if given.save:
         content = as_result(given.name, {"data": origin}, rows)
-        path = KEPT / f"replication-{given.name}.json"
-        write_atomically(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
-        print(f"kept: {path.name}; python -m scripts.evidence replication makes the page")
+        write_result(KEPT, given.name, content)
+        print(f"kept in {KEPT.name}; python -m scripts.evidence replication makes the page")
 
 
 def _computed(name: str, data: Sequence[Path], download: bool) -> tuple[list[Comparison], str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from finflow.errors import FinflowError
+from scripts.evidence.results import kept_results
 from scripts.replicate.comparison import Comparison, comparison_table
 
 _HEADINGS = {
@@ -16,18 +16,18 @@ _HEADINGS = {
 }
 
 
-def replication_page(folder: Path) -> str:
-    """Every replication whose figures lie in a folder, each with its data and the code that made it.
+def replication_page(path: Path) -> str:
+    """Every replication whose figures were kept, each with its data and the code that made it.
 
     Raises
     ------
     FinflowError
         If there are none.
     """
-    found = [path for name in _HEADINGS if (path := folder / f"replication-{name}.json").is_file()]
-    if not found:
+    kept = kept_results(path)
+    if not kept:
         raise FinflowError("no figures were kept: python -m scripts.replicate NAME --save makes them")
-    return "".join(_section(json.loads(path.read_text("utf-8"))) for path in found)
+    return "".join(_section(kept[name]) for name in _HEADINGS if name in kept)
 
 
 def _section(kept: dict[str, object]) -> str:

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from finflow.config import Config
-from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
-from scripts.evidence import fuzz_checkpoints
 from scripts.evidence.durability import (
     FAULTS,
     Whole,
@@ -24,7 +22,6 @@ from scripts.evidence.durability import (
     undisturbed,
 )
 from scripts.evidence.durability_page import durability_page
-from scripts.evidence.fuzz_checkpoints import KINDS, Fuzzer
 from tests.short_trainings import MONTH_TO_VALIDATE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
@@ -88,41 +85,6 @@ def test_a_limit_that_the_system_itself_sets_leaves_the_file_before(tmp_path: Pa
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_files_made_to_mislead_end_in_one_clear_line(tmp_path: Path) -> None:
-    found = fuzz_checkpoints.fuzz(tmp_path, 126)
-    assert found["wrong"] == []
-    assert found["memory"] < 200
-    for kind in KINDS:
-        assert sum(found["kinds"][kind].values()) == 18
-        assert found["kinds"][kind]["refused"] >= 12
-
-
-class TwoLines(CheckpointError):
-    """A refusal that does not keep to one line, as no error of finflow does."""
-
-    def __str__(self) -> str:
-        return "two\nlines"
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        (lambda path: path.with_name("other").open("w"), "executed: open"),
-        (lambda path: eval("1 + 1"), "executed: "),
-        (lambda path: {}["missing"], "KeyError"),
-        (lambda path: (_ for _ in ()).throw(TwoLines), "refused in many words"),
-    ],
-)
-def test_the_watch_over_them_sees_what_it_should(
-    fault: object, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fuzzer = object.__new__(Fuzzer)
-    fuzzer.path, fuzzer.events, fuzzer.watching = tmp_path / "file", [], False
-    fuzz_checkpoints.sys.addaudithook(fuzzer._heard)
-    monkeypatch.setattr(fuzz_checkpoints, "read_checkpoint", fault)
-    assert fuzzer.opened(b"").startswith(words)
-
-
 def test_the_page_counts_what_was_found() -> None:
     kill = {"kind": "write", "phase": "online", "half-written files left": 0, "identical": True}
     fault = {"fault": "full disk", "lasts": "to the end", "number": 0, "status": 2, "at update": 30, "identical": False}
@@ -131,9 +93,8 @@ def test_the_page_counts_what_was_found() -> None:
         "kills": [kill, {**kill, "identical": False}],
         "faults": [fault],
         "power": {"cuts": 10, "found": {"right and said": 9}, "resumes": 2, "identical": 1},
-        "fuzz": {"kinds": {"bits flipped": {"refused": 1200, "harmless": 3}}, "memory": 5},
         "code": "c0de",
-        "seconds": {"durability": 1.0, "fuzzing": 2.0},
+        "seconds": {"durability": 1.0},
     }
     page = durability_page(result)
     assert "| within a write | 2 | 0, 2 | 0 | 1 of 2 |" in page
@@ -141,4 +102,3 @@ def test_the_page_counts_what_was_found() -> None:
     assert "at 10 drawn bytes" in page
     assert ": 9 times" in page
     assert "1 of 2 runs" in page
-    assert "| bits flipped | 1,203 | 1,200 | 0 | 3 | 0 |" in page

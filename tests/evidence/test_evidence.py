@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from finflow.strategies.strategy import Information
 from scripts.evidence import offline_methods
 from scripts.evidence import variants as evidence
+from scripts.evidence.results import kept_results
 from scripts.evidence.stale_pages import unmarked
 from scripts.evidence.variants import Variant, run_missing, table
 from tests.short_trainings import SHORT, write_prices
@@ -29,17 +29,17 @@ def variant(tmp_path: Path) -> Variant:
 def test_what_was_measured_is_kept_until_code_or_configuration_change(
     variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "evidence"
+    path = tmp_path / "page.json"
     one_seed = dataclasses.replace(variant, seeds=(0,))
-    first = run_missing([one_seed], folder, tmp_path / "runs")
+    first = run_missing([one_seed], path, tmp_path / "runs")
     monkeypatch.setattr(evidence, "train_and_measure", lambda config: pytest.fail("trained again"))
-    assert run_missing([one_seed], folder, tmp_path / "runs") == first
+    assert run_missing([one_seed], path, tmp_path / "runs") == first
     monkeypatch.setattr(evidence, "train_and_measure", lambda config: {"seconds": {}, "validation": {}})
-    again = run_missing([variant], folder, tmp_path / "runs")
+    again = run_missing([variant], path, tmp_path / "runs")
     assert again[0] == first[0]
-    assert json.loads((folder / "small-1.json").read_text()) == again[1]
+    assert kept_results(path) == {"small-0": first[0], "small-1": again[1]}
     monkeypatch.setattr(evidence, "code_hash", lambda: "other")
-    assert run_missing([variant], folder, tmp_path / "runs")[0]["code"] == "other"
+    assert run_missing([variant], path, tmp_path / "runs")[0]["code"] == "other"
 
 
 def test_the_table_shows_mean_and_range_over_seeds() -> None:
@@ -57,7 +57,7 @@ def test_the_table_shows_mean_and_range_over_seeds() -> None:
 def test_the_offline_phase_is_measured_alone_and_tabled_beside_its_families(variant: Variant, tmp_path: Path) -> None:
     keys = {**variant.overrides, "offline.method": "bc", "offline.evaluation_updates": 3}
     own = Variant("offline-bc", (0,), keys, offline_only=True)
-    (first,) = run_missing([own], tmp_path / "evidence", tmp_path / "runs")
+    (first,) = run_missing([own], tmp_path / "page.json", tmp_path / "runs")
     measured = first["validation"]["end"]
     assert set(measured) == set(offline_methods.SHOWN)
     results = [first, {**first, "seed": 1, "validation": {"end": {**measured, "sharpe": measured["sharpe"] + 0.1}}}]

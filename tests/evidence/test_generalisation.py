@@ -29,7 +29,6 @@ from scripts.evidence.generalisation import (
     tried,
     walk_forward_variants,
 )
-from scripts.evidence.other_markets import earlier_readings, market_table, reading_table
 from scripts.evidence.variants import run_missing
 from tests.short_trainings import SHORT, write_prices
 
@@ -150,7 +149,7 @@ def test_a_fold_is_trained_judged_on_its_own_window_and_kept(tmp_path: Path, mon
     size = {**SMALL, "market.path": str(write_prices(tmp_path / "prices.csv", 1800))}
     devices = {"bcell.averaging.kind": "ema"}
     variants = [one for one in walk_forward_variants(1, {"devices": devices}, size) if one.name.endswith("2")]
-    results = run_missing(variants, tmp_path / "kept", tmp_path / "runs")
+    results = run_missing(variants, tmp_path / "page.json", tmp_path / "runs")
     assert [one["configuration_name"] for one in results] == [CLASSICAL, "devices"]
     rules, found = results
     assert found["window"][1] <= "2015-06-30"
@@ -159,47 +158,8 @@ def test_a_fold_is_trained_judged_on_its_own_window_and_kept(tmp_path: Path, mon
     assert np.isfinite(found["training"]["train_value"])
     assert len(found["active"]) > 100
     monkeypatch.setattr(generalisation, "train_all", lambda *given: pytest.fail("trained again"))
-    assert run_missing(variants, tmp_path / "kept", tmp_path / "runs") == results
+    assert run_missing(variants, tmp_path / "page.json", tmp_path / "runs") == results
     assert "| devices | 1 |" in ranking_table(results)
     assert "| equal-weight |" in ranking_table(results)
     assert f"Configurations tried: {1 + WITHDRAWN}, {WITHDRAWN} of them " in account(results)
     assert "; trainings: 1. Judged windows: " in account(results)
-
-
-def test_the_table_of_markets_shows_the_widest_interval() -> None:
-    found = [
-        {
-            "configuration_name": "half-0",
-            "agent": {"sharpe": 1.0 + seed, "max_drawdown": -0.1, "annual_turnover": 2.0},
-            "equal_weight": {"sharpe": 0.5, "max_drawdown": -0.2},
-            "against_equal_weight": {"interval": [-0.1 - seed, 0.3 + seed]},
-        }
-        for seed in range(2)
-    ]
-    row = market_table(found).splitlines()[-1]
-    assert row == "| half-0 | 2 | 1.50 | 0.50 | 1.00 | -1.10 to +1.30 | -10.0 % | -20.0 % | 2.0 | - |"
-
-
-def test_the_reading_says_what_everyone_earned_and_whether_that_is_shown() -> None:
-    figures = {"sharpe": 1.0, "annual_return": 0.125, "max_drawdown": -0.3, "cvar": -0.02, "annual_turnover": 0.5}
-    found = {
-        "name": "the agent",
-        "strategies": {
-            "equal-weight": {**figures, "sharpe": 0.9},
-            "lucky": {**figures, "sharpe": 2.0},
-            "the agent": figures,
-        },
-        "against_equal_weight": {"sharpe_difference": 0.1, "interval": [-0.2, 0.4]},
-        "verdict": {"dsr": 0.25, "tries": {"total": 12}, "beats_equal_weight": "not shown"},
-    }
-    lines = reading_table(found).splitlines()
-    assert lines[2:5] == [
-        "| the agent | 1.00 | 12.50 | -30.00 | -2.00 | 0.50 |",
-        "| lucky | 2.00 | 12.50 | -30.00 | -2.00 | 0.50 |",
-        "| equal-weight | 0.90 | 12.50 | -30.00 | -2.00 | 0.50 |",
-    ]
-    assert "+0.10, 95 % interval -0.20 to +0.40" in lines[-1]
-    assert "12 tries: 0.25. Beats equal weight: **not shown**" in lines[-1]
-    before = earlier_readings([{**found, "configuration_name": "an older default", "agent": figures}])
-    assert before.startswith("\nRead before, when it was the default: an older default, Sharpe 1.00. Sharpe ratio less")
-    assert earlier_readings([]) == ""

@@ -1,4 +1,4 @@
-"""Evidence on on-policy learning: its small trainings, tables and drawing."""
+"""Evidence on on-policy learning: its small trainings, and its table."""
 
 from __future__ import annotations
 
@@ -12,12 +12,6 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import load_config
 from finflow.errors import EvidenceError
 from scripts.evidence import on_policy_tasks
-from scripts.evidence.on_policy_exercises import (
-    EXERCISES,
-    exercise_table,
-    exercise_variants,
-    objective_drawing,
-)
 from scripts.evidence.on_policy_tasks import (
     TASKS,
     make_task,
@@ -48,33 +42,15 @@ def test_a_training_is_measured_twice_and_its_table_names_settings(monkeypatch: 
 
 
 def test_every_setting_is_one_that_there_is() -> None:
-    for task in [*TASKS, *(task for variants in EXERCISES.values() for task in variants.values())]:
+    for task in TASKS:
         assert isinstance(task.on_policy(), OnPolicySettings)
         assert task.rollout % task.environments == 0
     assert len({variant.name for variant in on_policy_variants(2)}) == len(TASKS)
 
 
-def test_exercises_that_share_a_setting_are_trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    variants = exercise_variants(1)
-    assert len({variant.name for variant in variants}) == len(variants)
-    rows = sum(len(one) for one in EXERCISES.values())
-    assert len(variants) < rows
-    result = measured(EXERCISES["lambda"]["lambda 0.9"], monkeypatch)
-    results = [result | {"variant": variant.name, "seed": 0} for variant in variants]
-    for name, labels in EXERCISES.items():
-        table = exercise_table(name, results)
-        assert all(label in table for label in labels)
-
-
-def test_the_drawing_is_the_same_each_time() -> None:
-    drawing = objective_drawing()
-    assert drawing == objective_drawing()
-    assert b"clipped objective" in drawing
-
-
 def test_a_peer_without_a_result_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(EvidenceError, match=r"sb3_on_policy\.py ended without a result"):
-        train_peers(Path("/bin/false"), 1, tmp_path)
+        train_peers(Path("/bin/false"), 1, tmp_path / "page.json")
     assert not list(tmp_path.iterdir())
 
 

@@ -43,7 +43,7 @@ def result(market: str, end: float, seed: int = 0) -> dict[str, object]:
 
 def test_a_training_is_followed_from_its_beginning_to_its_end(tmp_path: Path) -> None:
     variants = [one for one in optimality_variants(1, SMALL) if one.name == "optimality-constant-drift"]
-    (found,) = run_missing(variants, tmp_path / "evidence", tmp_path / "runs")
+    (found,) = run_missing(variants, tmp_path / "page.json", tmp_path / "runs")
     seconds = [at for at, _ in found["curve"]]
     assert seconds == sorted(seconds)
     assert 0.0 < seconds[-1] <= found["seconds"]["processor"]
@@ -86,7 +86,7 @@ def test_peers_learn_once_for_their_time_and_a_failure_says_why(tmp_path: Path) 
         " 'largest_weight': 1.0}))\n"
     )
     own, program = result("regime", 0.9), (sys.executable, str(script))
-    found = peers_on(own, Config(), program, tmp_path, limit_of(own))
+    found = peers_on(own, Config(), program, tmp_path / "page.json", limit_of(own))
     assert [(one["algorithm"], one["mapping"]) for one in found] == [
         ("sac", "softmax"),
         ("sac", "share"),
@@ -95,10 +95,10 @@ def test_peers_learn_once_for_their_time_and_a_failure_says_why(tmp_path: Path) 
     ]
     assert {one["seconds"]["processor"] for one in found} == {100.0}
     script.write_text("raise SystemExit('nothing is installed')\n")
-    assert peers_on(own, Config(), program, tmp_path, limit_of(own)) == found  # kept
+    assert peers_on(own, Config(), program, tmp_path / "page.json", limit_of(own)) == found  # kept
     assert not list(tmp_path.glob(".*"))
     with pytest.raises(EvidenceError, match="sac on regime failed: nothing is installed"):
-        peers_on({**own, "configuration": "another"}, Config(), program, tmp_path, 1.0)
+        peers_on({**own, "configuration": "another"}, Config(), program, tmp_path / "page.json", 1.0)
 
 
 def test_a_peer_learns_on_the_same_market(tmp_path: Path) -> None:

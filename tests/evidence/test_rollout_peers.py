@@ -29,15 +29,15 @@ def test_peers_learn_for_a_multiple_of_our_time_and_stand_beside_the_default(tmp
         "print(json.dumps({'seconds': {'processor': float(sys.argv[4])}, 'curve': [[1.0, 0.3], [2.0, 0.1]],"
         " 'turnover': 40.0, 'largest_weight': 1.0}))\n"
     )
-    found = rollout_peers(RESULTS, (sys.executable, str(script)), 1, tmp_path, tmp_path)
+    found = rollout_peers(RESULTS, (sys.executable, str(script)), 1, tmp_path / "page.json", tmp_path)
     assert {(one["market"], one["algorithm"]) for one in found} == {
         (kind, a) for kind in PLANTED for a in ("sac", "tqc")
     }
     assert {one["seconds"]["processor"] for one in found} == {TIMES * 10.0}
-    kept = kept_peers(tmp_path, PREFIX, (MAPPING,))
+    kept = kept_peers(tmp_path / "page.json", PREFIX, (MAPPING,))
     assert len(kept) == len(found)
     assert all(one in kept for one in found)
-    assert kept_peers(tmp_path) == []  # peers of another page
+    assert kept_peers(tmp_path / "page.json") == []  # peers of another page
     lines = rollout_peers_table(RESULTS, kept).splitlines()
     assert lines[2] == "| constant-drift | 0.90 | 1 | 0.10 | 0.30 | 40 | 20 | 1 | 0.10 | 0.30 | 40 | 20 |"
 

@@ -56,10 +56,10 @@ def test_the_line_stays_until_the_results_are_others_and_goes_with_them() -> Non
 def test_writing_a_page_marks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "FOLDER", tmp_path)
     result = {"seconds": {"offline": 1.0}, "code": OLD}
-    evidence._write("thresholds", "| table |\n", [result])
-    assert f"> Made by code {OLD}" in (tmp_path / "thresholds.md").read_text()
-    evidence._write("thresholds", "| table |\n", [{**result, "code": Deciding.now().code}])
-    assert "> Made" not in (tmp_path / "thresholds.md").read_text()
+    evidence._write("durability", "| table |\n", [result])
+    assert f"> Made by code {OLD}" in (tmp_path / "durability.md").read_text()
+    evidence._write("durability", "| table |\n", [{**result, "code": Deciding.now().code}])
+    assert "> Made" not in (tmp_path / "durability.md").read_text()
 
 
 def test_a_folder_is_marked_and_its_stale_pages_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def test_a_small_training_moves_to_other_stocks(tmp_path: Path) -> None:
         **{"market.train_end": "2008-12-31", "market.validation_end": "2009-12-31"},
     }
     variant = transfer_variants(1, more)[1]
-    (found,) = run_missing([variant], tmp_path, tmp_path / "runs")
+    (found,) = run_missing([variant], tmp_path / "page.json", tmp_path / "runs")
     others = found["targets"]["others"]
     assert others["names"] == 10
     assert others["visitor"] != pytest.approx(others["resident"], abs=1e-9)

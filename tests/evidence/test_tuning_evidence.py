@@ -26,7 +26,7 @@ SMALL = {
 def test_a_search_and_its_retraining_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning_evidence, "FRESH", 1)
     variants = [one for one in tuning_variants(DEMO, 1, 2, SMALL) if one.name == "tune-pruned-2"]
-    (searched,) = run_missing(variants, tmp_path / "evidence", tmp_path / "runs")
+    (searched,) = run_missing(variants, tmp_path / "page.json", tmp_path / "runs")
     assert searched["finished"] == 2
     assert searched["updates"] > 0
     assert set(searched["best"]) == {"bcell.gamma"}

@@ -92,4 +92,4 @@ def test_a_study_goes_on_where_it_stopped(
     assert len(judged) == 3
     assert "| first half | 2 | 2 | 100.0% (34.2% to 100.0%) | 0 | 0 | 2 | 0.25 |" in page
     assert "| 0.5 | 1 | 1 | 100.0% (20.7% to 100.0%) | 0 | 0 | 1 | 0.25 |" in page
-    assert json.loads((tmp_path / "kept.json").read_text())["rows"][0]["yes"] == 2
+    assert json.loads((tmp_path / "kept.json").read_text())["walk-forward"]["rows"][0]["yes"] == 2

@@ -15,7 +15,7 @@ that a crisis is no evidence against a mean. For increments that are symmetric a
 (de la Pena 1999), and so a mixture of them reaches 1 / alpha with a probability of alpha at most (Ville's inequality).
 Autocorrelated returns are no such increments: the clock is multiplied by the ratio of long-run to
 plain variance in the backtest (Newey and West 1987), where that is above one. What the estimated mean and this ratio
-leave to approximation was measured: docs/evidence/anytime.md.
+leave to approximation was measured: docs/evidence/nulls.md.
 
 References
 ----------
