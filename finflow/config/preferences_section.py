@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import model_validator
 
@@ -64,35 +64,20 @@ class RewardModelConfig(Section):
     """Reward model, learned from pairs."""
 
     members: PositiveInt = key(3, "networks of the ensemble")
-    aggregate: Literal["mean", "minimum", "cautious"] = key(
-        "mean", "reward of the ensemble: mean, minimum, or cautious: the mean less deviations of the members"
-    )
-    deviations: NonNegativeNumber = key(1.0, "deviations that cautious subtracts")
-    margin: NonNegativeNumber = key(0.0, "margin of the loss: target lead of the better segment's score, in log odds")
     epochs: PositiveInt = key(40, "passes over the pairs at most; the best by the calibration pairs is kept")
-    batch_size: PositiveInt = key(64, "pairs of a gradient step")
-    learning_rate: PositiveNumber = key(1e-3, "learning rate of AdamW")
-    weight_decay: NonNegativeNumber = key(1e-2, "of AdamW")
-    calibration: Number = key(0.15, "share of the pairs for early stopping and the temperature", gt=0, lt=0.5)
-    held_out: Number = key(0.15, "share of the pairs for the report alone, drawn at random", gt=0, lt=0.5)
-    later: Number = key(0.15, "share of the pairs for the report alone, those of the latest segments", gt=0, lt=0.5)
     learning_curve: PositiveInt = key(
         3, "trainings that the learning curve shows, each on twice the pairs of the one before"
     )
 
 
 class PolicyLearningConfig(Section):
-    """Learning of a policy from pairs without a reward model, by DPO or SimPO; `model` divides the pairs."""
+    """Learning of a policy from pairs without a reward model, by DPO or SimPO."""
 
     dpo_beta: PositiveNumber = key(
         0.1, "weight of the divergence from the reference in DPO, per free dimension; a larger weight stays closer"
     )
-    simpo_beta: PositiveNumber = key(2.0, "scale of SimPO's mean log density, per free dimension of a decision")
-    simpo_margin: NonNegativeNumber = key(0.5, "margin of SimPO: target lead of the better segment, in log odds")
     epochs: PositiveInt = key(40, "passes over the pairs at most; the best by the calibration pairs is kept")
-    batch_size: PositiveInt = key(32, "pairs of a gradient step")
     learning_rate: PositiveNumber = key(1e-3, "learning rate of Adam")
-    gradient_norm: PositiveNumber = key(1.0, "longer gradients are shortened to it")
 
 
 class PreferencesConfig(Section):

@@ -198,7 +198,7 @@ def learn_model(
     FinflowError
         If there are too few pairs.
     """
-    split = split_pairs(pairs, config, seed)
+    split = split_pairs(pairs, seed)
     curve = learning_curve(pairs, split, shape, config, seed)
     model = fit_model(pairs, split.fitted, split.calibration, shape, config, seed)
     held_out = judge_model(pairs, model, split.held_out)

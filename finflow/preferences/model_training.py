@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from finflow.agent.networks.critic import NetworkShape
-from finflow.config.preferences_section import PolicyLearningConfig, RewardModelConfig
+from finflow.config.preferences_section import RewardModelConfig
 from finflow.errors import FinflowError
 from finflow.preferences.pair_tensors import SMALLEST_UNIT, PairTensors, Rows
 from finflow.preferences.preference_losses import preference_loss
@@ -21,6 +21,11 @@ from finflow.preferences.reward_model import RewardModel
 PURPOSE = 93  # of the generators that draw parameters and batches
 FEWEST = 20
 """Pairs that a training needs: with fewer no part of them could be kept for calibration and for the report."""
+KEPT_BACK = 0.15
+"""Share of the pairs for early stopping and the temperature, and of those for the report alone: drawn at random, and
+those of the latest segments."""
+BATCH = 64  # pairs of a gradient step
+LEARNING_RATE, WEIGHT_DECAY = 1e-3, 1e-2  # of AdamW
 PATIENCE = 8
 """Passes over the pairs without a better calibration loss after which learning stops."""
 LINEAR_STEPS = 200  # of L-BFGS at most
@@ -50,7 +55,7 @@ class PairSplit(NamedTuple):
         return {**uses, "ties": int((pairs.targets == 0.5).sum()), "contradictory": contradictions}
 
 
-def split_pairs(pairs: PairTensors, config: RewardModelConfig, seed: int) -> PairSplit:
+def split_pairs(pairs: PairTensors, seed: int) -> PairSplit:
     """Divide pairs: the latest first, those that overlap with them left out, the rest at random.
 
     Raises
@@ -60,14 +65,14 @@ def split_pairs(pairs: PairTensors, config: RewardModelConfig, seed: int) -> Pai
     """
     count = len(pairs)
     order = np.argsort(pairs.days[0], kind="stable")
-    later = order[count - round(config.later * count) :]
+    later = order[count - round(KEPT_BACK * count) :]
     first_day = pairs.days[0][later].min() if len(later) else None
     rest = np.setdiff1d(order, later)
     if first_day is not None:
         rest = rest[pairs.days[1][rest] < first_day]
     rest = np.random.default_rng(np.random.SeedSequence([PURPOSE, seed])).permutation(rest)
-    sizes = [round(config.calibration * len(rest)), round(config.held_out * len(rest))]
-    calibration, held_out, fitted = np.split(rest, np.cumsum(sizes))
+    size = round(KEPT_BACK * len(rest))
+    calibration, held_out, fitted = np.split(rest, [size, 2 * size])
     split = PairSplit(fitted, calibration, held_out, later)
     if count < FEWEST or min(len(rows) for rows in split) < 1:
         raise FinflowError(
@@ -101,14 +106,14 @@ def fit_model(
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
     model = RewardModel(shape, config.members, pairs.units(fitted), generator)
     for _ in range(2):
-        _fit_linear(pairs, model, fitted, config.margin)
+        _fit_linear(pairs, model, fitted)
         calibrate(pairs, model, calibration)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
 
     def step(batch: Rows) -> None:
         first, second = pairs.scores(model, batch) / model.temperature
         targets = pairs.targets[torch.from_numpy(batch)]
-        loss = preference_loss(first, second, targets, config.margin, float(model.mistakes))
+        loss = preference_loss(first, second, targets, float(model.mistakes))
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss.mean(dim=1).sum())
         optimiser.step()
@@ -116,7 +121,7 @@ def fit_model(
     def calibration_loss() -> float:
         return negative_log_likelihood(pairs, model, calibration)
 
-    train_with_early_stopping(model, step, calibration_loss, fitted, config, generator)
+    train_with_early_stopping(model, step, calibration_loss, fitted, config.epochs, BATCH, generator)
     calibrate(pairs, model, calibration)
     return model.eval()
 
@@ -126,7 +131,8 @@ def train_with_early_stopping(
     step: Callable[[Rows], None],
     calibration_loss: Callable[[], float],
     fitted: Rows,
-    config: RewardModelConfig | PolicyLearningConfig,
+    epochs: int,
+    size: int,
     generator: torch.Generator,
 ) -> int:
     """Pass over shuffled pairs in batches until the calibration loss stops falling, and restore the best parameters.
@@ -140,8 +146,10 @@ def train_with_early_stopping(
         Loss on the pairs that are kept for early stopping.
     fitted : int64 (n,)
         Pairs to learn from.
-    config : RewardModelConfig or PolicyLearningConfig
-        Number of passes, and size of a batch.
+    epochs : int
+        Passes at most.
+    size : int
+        Pairs of a batch.
     generator : Generator
         Shuffles the pairs.
 
@@ -151,10 +159,10 @@ def train_with_early_stopping(
         Passes until the parameters that are kept; 0 for the initial ones.
     """
     best, best_epoch, kept = calibration_loss(), 0, copy.deepcopy(module.state_dict())
-    for epoch in range(1, config.epochs + 1):
+    for epoch in range(1, epochs + 1):
         order = torch.randperm(len(fitted), generator=generator).numpy()
-        for start in range(0, len(fitted), config.batch_size):
-            step(fitted[order[start : start + config.batch_size]])
+        for start in range(0, len(fitted), size):
+            step(fitted[order[start : start + size]])
         reached = calibration_loss()
         if reached < best:
             best, best_epoch, kept = reached, epoch, copy.deepcopy(module.state_dict())
@@ -164,7 +172,7 @@ def train_with_early_stopping(
     return best_epoch
 
 
-def _fit_linear(pairs: PairTensors, model: RewardModel, rows: Rows, margin: float) -> None:
+def _fit_linear(pairs: PairTensors, model: RewardModel, rows: Rows) -> None:
     """Fit what is linear in the outcomes, with the model's share of mistakes, by L-BFGS on all pairs together."""
     first, second = pairs.outcomes(model, rows)
     lead = first - second
@@ -176,7 +184,7 @@ def _fit_linear(pairs: PairTensors, model: RewardModel, rows: Rows, margin: floa
 
     def loss() -> Tensor:
         optimiser.zero_grad()
-        losses = preference_loss(lead @ weights, zero, targets, margin, float(model.mistakes))
+        losses = preference_loss(lead @ weights, zero, targets, float(model.mistakes))
         total = losses.mean() + LEAST_PENALTY * weights.square().sum()
         torch.autograd.backward(total)
         return total

@@ -27,6 +27,10 @@ from finflow.preferences.segment_density import all_densities, segment_density
 
 PURPOSE = 95  # of the generator that orders pairs
 Method = Literal["dpo", "simpo"]
+SIMPO_BETA = 2.0  # scale of SimPO's mean log density, per free dimension of a decision
+SIMPO_MARGIN = 0.5  # target lead of the better segment, in log odds
+BATCH = 32  # pairs of a gradient step
+GRADIENT_NORM = 1.0  # longer gradients are shortened to it
 
 
 class DirectObjective(NamedTuple):
@@ -73,7 +77,7 @@ class DirectObjective(NamedTuple):
         if self.method == "dpo":
             ratios = total - self.reference[:, rows]
             return self.config.dpo_beta * (ratios[0] - ratios[1])
-        return self.config.simpo_beta * (total[0] - total[1]) / self.lengths[rows]
+        return SIMPO_BETA * (total[0] - total[1]) / self.lengths[rows]
 
     def _loss(self, total: Tensor, rows: Tensor, turned: bool = False) -> Tensor:
         """Loss of each pair if the segment of the first row is better."""
@@ -82,7 +86,7 @@ class DirectObjective(NamedTuple):
             ratios = total - (reference.flip(0) if turned else reference)
             return dpo_loss(ratios[0], ratios[1], self.config.dpo_beta)
         lengths = self.lengths[rows]
-        return simpo_loss(total[0], total[1], (lengths, lengths), self.config.simpo_beta, self.config.simpo_margin)
+        return simpo_loss(total[0], total[1], (lengths, lengths), SIMPO_BETA, SIMPO_MARGIN)
 
 
 def fit_policy(
@@ -115,12 +119,12 @@ def fit_policy(
 
     def step(batch: Rows) -> None:
         loss = objective.losses(segment_density(policy, pairs, batch).total, batch).mean()
-        gradient_step(loss, optimiser, config.gradient_norm)
+        gradient_step(loss, optimiser, GRADIENT_NORM)
 
     def calibration_loss() -> float:
         return _mean_loss(policy, objective, pairs, calibration)
 
-    passes = train_with_early_stopping(policy, step, calibration_loss, fitted, config, generator)
+    passes = train_with_early_stopping(policy, step, calibration_loss, fitted, config.epochs, BATCH, generator)
     if passes == 0:
         raise FinflowError(
             f"no pass over {len(fitted):,} pairs predicts others better than the agent as it is: give more pairs, "
@@ -214,7 +218,7 @@ def learn_policy(
     FinflowError
         If there are too few pairs, or a density is no finite number.
     """
-    split = split_pairs(pairs, config.model, seed)
+    split = split_pairs(pairs, seed)
     objective = DirectObjective.of(method, config.policy, pairs, reference)
     before = _figures(objective.reference[:, split.held_out], objective, pairs, split.held_out)
     passes = fit_policy(policy, objective, pairs, split.fitted, split.calibration, seed)

@@ -16,10 +16,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 
-def preference_loss(
-    firsts: Tensor, seconds: Tensor, targets: Tensor, margin: float = 0.0, mistakes: float = 0.0
-) -> Tensor:
-    """Loss of each pair, ``-log sigmoid(r_w - r_l - margin)``; of a tie half that of each of the two answers.
+def preference_loss(firsts: Tensor, seconds: Tensor, targets: Tensor, mistakes: float = 0.0) -> Tensor:
+    """Loss of each pair, ``-log sigmoid(r_w - r_l)``; of a tie half that of each of the two answers.
 
     Without ties and mistakes it is the loss of TRL's RewardTrainer before its mean over the batch. Where a share of the
     answers is turned round, the probability is ``mistakes + (1 - 2 mistakes) sigmoid(...)``: no pair weighs more than
@@ -31,7 +29,6 @@ def preference_loss(
         Scores of the two segments, in log odds.
     targets : Tensor, (pairs,)
         1 where the first is better, 0 where the second is, 0.5 for a tie.
-    margin : float
     mistakes : float
         In 0..0.5.
 
@@ -40,7 +37,7 @@ def preference_loss(
     Tensor, (..., pairs)
     """
     lead = firsts - seconds
-    first, second = (_log_probability(one - margin, mistakes) for one in (lead, -lead))
+    first, second = (_log_probability(one, mistakes) for one in (lead, -lead))
     return -targets * first - (1.0 - targets) * second
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from finflow.env.rewards.reward_context import RewardContext
 from finflow.errors import ConfigError
 from finflow.preferences.model_files import load_model
-from finflow.preferences.reward_model import ScoredDecisions, aggregate
+from finflow.preferences.reward_model import ScoredDecisions
 
 PREFERENCE = "preference"
 """Its name in the configuration."""
@@ -43,7 +43,7 @@ class PreferenceReward:
         self._saved = load_model(self.path)
 
     def __call__(self, context: RewardContext) -> Any:
-        """Score of each decision, (batch,): mean, minimum or cautious, as the model was configured.
+        """Score of each decision, (batch,): the mean of the ensemble.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class PreferenceReward:
             )
         seen = (context.weights, context.filled, context.log_return, context.turnover, context.cost)
         scores = model.to(assets.device)(assets, market, ScoredDecisions(*(_tensor(one) for one in seen)))
-        score = aggregate(scores, self._saved.config.aggregate, self._saved.config.deviations)
+        score = scores.mean(dim=0)
         return score.double().numpy() if isinstance(context.weights, np.ndarray) else score
 
 

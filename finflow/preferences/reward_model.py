@@ -113,25 +113,6 @@ class RewardModel(nn.Module):
         return torch.stack([gain, gain.square(), (-gain).relu(), *traded], dim=-1)
 
 
-def aggregate(scores: Tensor, how: str, deviations: float) -> Tensor:
-    """One score of an ensemble: (members, ...) to (...).
-
-    Parameters
-    ----------
-    scores : Tensor, (members, ...)
-    how : {"mean", "minimum", "cautious"}
-        Cautious is the mean less ``deviations`` times the members' deviation (1 / members).
-    deviations : float
-    """
-    if how == "minimum":
-        return scores.min(dim=0).values
-    mean = scores.mean(dim=0)
-    if how == "mean":
-        return mean
-    variance = (scores - mean).square().mean(dim=0)
-    return mean - deviations * (variance + 1e-12).sqrt()
-
-
 def states_holding(assets: Tensor, market: Tensor, held: Tensor) -> States:
     """States that hold some weights, (batch, K); the state of the built-in reward is left out."""
     portfolio = torch.cat([held, held.new_zeros(len(held), REWARD_STATE)], dim=-1)

@@ -24,7 +24,6 @@ from finflow.preferences.model_training import (
 )
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
 from finflow.preferences.pairs import Pair, PairFile
-from finflow.preferences.reward_model import aggregate
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.data.training_data import TrainingData
@@ -100,8 +99,8 @@ def test_the_same_seed_learns_the_same_model_and_makes_the_same_file(
             load_model(tmp_path / "three")
 
 
-def test_later_segments_are_kept_apart(pairs: PairTensors, small_config: Config) -> None:
-    split = split_pairs(pairs, small_config.preferences.model, seed=1)
+def test_later_segments_are_kept_apart(pairs: PairTensors) -> None:
+    split = split_pairs(pairs, seed=1)
     others = np.concatenate(split[:3])
     assert len(np.unique(np.concatenate(split))) == sum(len(rows) for rows in split)
     assert pairs.days[1][others].max() < pairs.days[0][split.later].min()
@@ -136,7 +135,7 @@ def test_the_final_calibration_is_by_every_pair_that_was_not_learned_from(
 ) -> None:
     """No temperature near it makes those answers more likely; the reported figures are of the calibration before."""
     config = small_data.config.preferences.model.model_copy(update={"epochs": 5})
-    split = split_pairs(pairs, config, 0)
+    split = split_pairs(pairs, 0)
     rows = np.concatenate([split.calibration, split.held_out, split.later])
     reached = negative_log_likelihood(pairs, learned.model, rows)
     for factor in (0.9, 1.1):
@@ -146,13 +145,6 @@ def test_the_final_calibration_is_by_every_pair_that_was_not_learned_from(
     reported = fit_model(pairs, split.fitted, split.calibration, small_data.shape, config, 0)
     assert float(reported.temperature) != float(learned.model.temperature)
     assert judge_model(pairs, reported, split.held_out) == learned.held_out
-
-
-def test_ensembles_by_hand() -> None:
-    scores = torch.tensor([[1.0, 2.0], [3.0, 2.0]])
-    assert aggregate(scores, "mean", 1.0).tolist() == [2.0, 2.0]
-    assert aggregate(scores, "minimum", 1.0).tolist() == [1.0, 2.0]
-    assert aggregate(scores, "cautious", 0.5).tolist() == pytest.approx([1.5, 2.0], abs=1e-6)
 
 
 def test_segments_of_different_lengths_and_few_pairs_are_refused(

@@ -64,11 +64,11 @@ def test_a_repeated_asset_adds_no_evidence() -> None:
 def test_figures_are_printed_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "KEPT", tmp_path)
+    monkeypatch.setattr(command, "KEPT", tmp_path / "replication.json")
     made_prices(0.02).to_csv(tmp_path / "monthly.csv")
     assert run_safely(command.main, ["tsmom", "--data", str(tmp_path / "monthly.csv"), "--save"]) == 0
     printed = capsys.readouterr().out
-    kept = json.loads((tmp_path / "replication-tsmom.json").read_text("utf-8"))
+    kept = json.loads((tmp_path / "replication.json").read_text("utf-8"))["tsmom"]
     assert "positive, as in the paper" in printed
     values = {row["what"]: row["value"] for row in kept["rows"]}
     assert list(values) == ["mean a year", "t of the mean", "mean a year, always long", "t of the pooled regression"]
