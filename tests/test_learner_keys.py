@@ -79,18 +79,6 @@ def test_an_impossible_value_is_named(key: str, value: object, words: str) -> No
     assert words in said
 
 
-LIMIT: dict[str, object] = {"objectives.constraint.reward": "turnover", "objectives.constraint.at_least": -0.1}
-
-
-@pytest.mark.parametrize("keys", [{"bcell.expansion": 0}, {"bcell.counterfactual": False}], ids=str)
-def test_a_limit_on_a_reward_needs_the_present_policy_to_be_simulated(keys: dict[str, object]) -> None:
-    assert load_config(None, LIMIT, {}).objectives.constraint.reward == "turnover"
-    assert load_config(None, keys, {}) != Config()
-    said = complaint({**LIMIT, **keys})
-    for word in ("objectives.constraint.reward = turnover", "bcell.expansion above 0", "bcell.counterfactual = true"):
-        assert word in said
-
-
 def test_risk_measures_and_references_are_for_the_learner_that_has_them() -> None:
     assert load_config(None, {"bcell.risk_measure": "cvar"}, {}).bcell.risk_measure == "cvar"
     assert "bcell.risk_measure = cvar" in complaint({"bcell.risk_measure": "cvar", "online.algorithm": "ppo"})

@@ -2,7 +2,6 @@
 
 from finflow.config.agent_section import ActingConfig, AnchorConfig, AveragingConfig, BCellConfig, MirroredConfig
 from finflow.config.environment_section import (
-    ConstraintConfig,
     CostsConfig,
     EnvConfig,
     ObjectivesConfig,
@@ -59,7 +58,6 @@ __all__ = [
     "AveragingConfig",
     "BCellConfig",
     "Config",
-    "ConstraintConfig",
     "CostsConfig",
     "EntropyScheduleConfig",
     "EnvConfig",

@@ -107,33 +107,6 @@ class RewardTermConfig(Section):
     weight: Number = key(1.0, "its weight, in units of what decisions change of it")
 
 
-class ConstraintConfig(Section):
-    """Limit on the mean of one reward, which is held first; the others are maximised within it."""
-
-    reward: str | None = key(
-        None, "reward with a limit: builtin, ranking, turnover, variance, or package.module:Name; null: no limit"
-    )
-    at_least: Number | None = key(
-        None,
-        "least mean of it per decision; turnover and variance count below zero: -0.02 is a turnover of 2 % at most",
-    )
-    rate: PositiveNumber = key(
-        0.05, "ascent of the multiplier in an update, per deviation of the reward with a limit between decisions"
-    )
-    proportional: NonNegativeNumber = key(
-        1.0, "share of the multiplier that follows the present violation, in the same unit; 0 is dual ascent alone"
-    )
-    multiplier: Number = key(0.0, "multiplier at the start", ge=0, le=1000)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if (self.reward is None) != (self.at_least is None):
-            raise ValueError("objectives.constraint needs both reward, the one with a limit, and at_least, the limit")
-        if self.reward is not None:
-            _check_reward_name(self.reward, "objectives.constraint.reward")
-        return self
-
-
 class ObjectivesConfig(Section):
     """The reward: its name or those of a weighted sum, and the settings of each."""
 
@@ -145,7 +118,6 @@ class ObjectivesConfig(Section):
     rewards: tuple[RewardTermConfig, ...] = key(
         (), "weighted sum of rewards, [{name, weight}, ...], in place of objectives.reward; empty: that one alone"
     )
-    constraint: ConstraintConfig = key(ConstraintConfig(), "limit on the mean of a reward, held by a multiplier")
     ranking: RankingConfig = key(RankingConfig(), "the reward ranking")
     preference: PreferenceConfig = key(PreferenceConfig(), "the reward preference")
     workers: Int = key(
@@ -179,7 +151,7 @@ class ObjectivesConfig(Section):
         repeated = first_repeated(names)
         if repeated is not None:
             raise ValueError(f"objectives.rewards names {repeated} twice: one weight for each")
-        if "preference" in (*names, self.constraint.reward) and self.preference.model is None:
+        if "preference" in names and self.preference.model is None:
             raise ValueError(
                 "the reward preference needs objectives.preference.model: the file that --mode prefer --learn wrote"
             )

@@ -54,11 +54,6 @@ class OnlineConfig(Section):
         "lambda of group-relative advantages: later differences from the group are weighted by its powers; 1 is "
         "unbiased, less has less variance and neglects what a decision earns later",
     )
-    group_noise: NonNegativeInt = key(
-        0,
-        "decisions over which the effect of every later decision's own noise is followed, at the same prices, and "
-        "subtracted from group-relative returns: less variance without bias, for one policy evaluation each; 0 is off",
-    )
     discount: PositiveShare | None = key(
         None,
         "on-policy: discount of rollouts, up to 1, at which nothing counts beyond the end of an episode; left out: "

@@ -91,7 +91,6 @@ class Config(Section):
                 f"bcell.risk_measure = {self.bcell.risk_measure} needs online.algorithm = sac: "
                 f"{self.online.algorithm} maximises the mean"
             )
-        self._check_constraint()
         self._check_segments()
         return self
 
@@ -102,27 +101,10 @@ class Config(Section):
         needed = {
             "objectives.reward = preference": self.objectives.reward == "preference",
             f"online.algorithm = {', '.join(ON_POLICY)}": self.online.on_policy,
-            "online.group_noise = 0": self.online.group_noise == 0,
         }
         for name, is_so in needed.items():
             if not is_so:
                 raise ValueError(f"objectives.preference.paid = segment needs {name}")
-
-    def _check_constraint(self) -> None:
-        """Refuse a limit on a reward where the online phase cannot hold it."""
-        name = self.objectives.constraint.reward
-        if name is None:
-            return
-        if self.online.algorithm == "sac" and not (self.bcell.expansion and self.bcell.counterfactual):
-            raise ValueError(
-                f"objectives.constraint.reward = {name} is held by simulating the present policy: online.algorithm = "
-                "sac needs bcell.expansion above 0 and bcell.counterfactual = true"
-            )
-        if self.train.reward_normalization.enabled:
-            raise ValueError(
-                f"objectives.constraint.reward = {name} needs rewards in units that stay: "
-                "train.reward_normalization.enabled must be false"
-            )
 
 
 def changed_keys(config: Config, keys: Iterable[str]) -> list[str]:

@@ -56,8 +56,6 @@ class DecisionProcess:
         Share of an asset's value at the end of a bar that is paid in cash; part of its growth.
     reward : ChosenReward or None
         In place of the built-in reward; None for that one. See `with_reward`.
-    constraint : ChosenReward or None
-        The reward with a limit, if one has. See `with_constraint`.
     reward_horizon : int
         Bars after a fill by which its reward is known.
     reward_names : tuple of str
@@ -74,7 +72,6 @@ class DecisionProcess:
     ) -> None:
         self.panel = panel
         self.reward: ChosenReward | None = None
-        self.constraint: ChosenReward | None = None
         self.reward_horizon = 1
         self.reward_names: tuple[str, ...] = COMPONENTS
         self._first_features = features.first_bar
@@ -193,10 +190,12 @@ class DecisionProcess:
         simple_return = fill.wealth_factor * xp.sum(fill.weights * ahead, axis=-1) - 1.0
         log_return = xp.log(xp.clip(1.0 + simple_return, 1e-12))
         components, objective = self.objective.step(state.objective, log_return, fill.turnover, xp.log(ahead[..., -1]))
-        components, constrained = _chosen_rewards(self, state, action, fill, simple_return, components)
+        if self.reward is not None:
+            context = _reward_context(self, state, action, fill, simple_return, components)
+            components = self.reward.components(context)
         wealth = state.wealth * (1.0 + simple_return)
         after, ruined = next_state(state, fill.weights, wealth, objective), wealth <= RUIN * self.env.initial_capital
-        total, traded = xp.sum(components, axis=-1), (fill.cost, fill.turnover, fill.refused, constrained)
+        total, traded = xp.sum(components, axis=-1), (fill.cost, fill.turnover, fill.refused)
         return Step(after, total, components, ruined, fill.weights, simple_return, *traded)
 
 
@@ -218,19 +217,6 @@ def resumed_state(process: DecisionProcess, bar: NDArray[np.int64], observed: ND
 def _dividend_rows(process: DecisionProcess, state: PortfolioState) -> Any:
     """Shares of the states' bars that are paid in cash, (batch, assets); None where none are."""
     return None if process.dividends is None else _rows(process.dividends, state)
-
-
-def _chosen_rewards(
-    process: DecisionProcess, state: PortfolioState, action: Any, fill: Settlement, simple_return: Any, builtin: Any
-) -> tuple[Any, Any]:
-    """Components of the reward, (batch, components), and the reward with a limit, (batch,), or None."""
-    if process.reward is None and process.constraint is None:
-        return builtin, None
-    context = _reward_context(process, state, action, fill, simple_return, builtin)
-    components = builtin if process.reward is None else process.reward.components(context)
-    if process.constraint is None:
-        return components, None
-    return components, array_namespace(builtin).sum(process.constraint.components(context), axis=-1)
 
 
 def _reward_context(

@@ -55,8 +55,6 @@ class Step(NamedTuple):
     cost, turnover : array, (batch,)
     refused : bool array, (batch,), or None
         Trades that the account could not pay for; None where there are none.
-    constrained : array, (batch,), or None
-        The reward with a limit (``objectives.constraint``); None where there is none.
     """
 
     state: PortfolioState
@@ -68,7 +66,6 @@ class Step(NamedTuple):
     cost: Any
     turnover: Any
     refused: Any = None
-    constrained: Any = None
 
 
 def next_state(state: PortfolioState, weights: Any, wealth: Any, objective: Any) -> PortfolioState:

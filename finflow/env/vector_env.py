@@ -160,8 +160,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         -------
         observations, rewards (N,), terminated (N,), truncated (N,), info
             ``info`` has ``sharpe``, ``cost``, ``turnover``, ``wealth``, ``refused`` (whether the account could not pay
-            for the trade, and kept what it held) and the reward's components, all of the step itself, ``constraint``
-            where one reward has a limit, and where
+            for the trade, and kept what it held) and the reward's components, all of the step itself, and where
             episodes ended ``final_obs`` (N,), the last observation of each that did, with its mask ``_final_obs``, as
             gymnasium's own vector environments give it. ``final_state`` has all N states.
         """
@@ -258,5 +257,4 @@ def step_info(outcome: Step, sharpe: NDArray[np.float64], names: Sequence[str]) 
         "turnover": outcome.turnover,
         "refused": np.zeros(len(sharpe), dtype=np.bool_) if outcome.refused is None else outcome.refused,
         **parts,
-        **({} if outcome.constrained is None else {"constraint": outcome.constrained}),
     }

@@ -47,15 +47,8 @@ EXCLUDED_KEYS = frozenset(
 #: a ``/`` or ``.`` (which may end the entry); after ``*/`` for such a piece anywhere in a name. Names are those in the
 #: test's messages, without the file: ``bcell/policy/gate.weight`` of a checkpoint, ``verdict/reasons/0`` of a JSON.
 RENAMED: dict[str, str] = {}
-#: Keys that came after these results were kept: a value under one of them is no difference.
-ADDED = (
-    *("rollouts", "on_policy", "reference", "episodes", "trading", "extend_cache", "dividends"),
-    *("workers", "constraint"),
-    *("preferences", "preference"),
-    *("expert_ranking", "expert_ranking_weight", "regimes"),
-    *("least_sharpe_difference", "walk_forward"),
-    *("concentration", "policy_entropy", "entropy_band_low", "entropy_band_high"),
-)
+#: Keys that were deleted after these results were kept: that a value under one of them is missing is no difference.
+DELETED = frozenset({"constraint"})
 
 #: How far floats may lie apart on another processor or with other versions of the libraries. Between AVX-512, AVX2 and
 #: neither of both, what is learned differed by 2e-7 of a value, beyond ABSOLUTE, and files that compare with portfolios
@@ -624,10 +617,10 @@ def differences(
         now = dict(leaves(found[file]))
         for name in sorted(before.keys() | now.keys()):
             if name not in now:
-                lines.append(f"{file}: {name} is missing; it was {before[name]!r}")
+                if not DELETED.intersection(re.split("[/.]", name)):
+                    lines.append(f"{file}: {name} is missing; it was {before[name]!r}")
             elif name not in before:
-                if not set(ADDED).intersection(re.split("[/.]", name)):
-                    lines.append(f"{file}: {name} was not there before; it is {now[name]!r}")
+                lines.append(f"{file}: {name} was not there before; it is {now[name]!r}")
             elif not same(before[name], now[name], exact, RELATIVE_SOLVED if Path(file).name in SOLVED else RELATIVE):
                 lines.append(f"{file}: {name} was {before[name]!r}, is {now[name]!r}")
     return lines

@@ -15,16 +15,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from finflow.agent.networks.logistic_normal import log_portfolio
 from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.config import Config, changed_keys, load_config
 from finflow.env.portfolio_state import PortfolioState
-from finflow.env.portfolio_state import rows_of as portfolios_of
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
 from finflow.training.on_policy.market_rollouts import RolloutCollector
-from finflow.training.on_policy.noise_effects import NoiseEffects, remaining_decisions
 from finflow.training.on_policy.on_policy_state import UNREAD, rollouts_of, steps_per_rollout
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import reward_units
@@ -136,70 +133,6 @@ def test_group_relative_advantages_weight_later_differences(lam: float, tiny: Ma
     torch.testing.assert_close(rollout.advantages, expected.flatten(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_effect_of_the_noise_of_later_decisions_is_subtracted_from_returns(tiny: Make) -> None:
-    """Each drawn action and its mirror image, simulated one by one with the policy's modes at the same prices."""
-    horizon = 3
-    collector = grouped_collector(tiny, online__group_noise=horizon)
-    rollout, played = collector.collect()
-    process, gamma = collector.env.process, collector.config.bcell.gamma
-    steps, portfolios = played.rewards.shape
-
-    def brings(state: PortfolioState, place: int, action: torch.Tensor, count: int) -> float:
-        one, total = portfolios_of(state, np.arange(portfolios) == place), 0.0
-        for ahead in range(count):
-            observations = observe(collector, one)
-            action = action if ahead == 0 else collector.agent.distribution(observations).mode()
-            outcome = process.step(one, log_portfolio(action).exp().double().numpy())
-            reward = torch.as_tensor(outcome.reward, dtype=torch.float32)
-            total += gamma**ahead * float(collector.units.scaled(reward, observations[0]))
-            one = outcome.state
-        return total
-
-    with torch.no_grad():
-        effects = torch.zeros(steps, portfolios)
-        for step, state in enumerate(played.decisions.states):
-            mode = collector.agent.distribution(observe(collector, state)).mode()
-            for place in range(portfolios):
-                drawn, centre = played.decisions.actions[step, place : place + 1], mode[place : place + 1]
-                count = min(horizon, steps - step)
-                pair = [brings(state, place, action, count) for action in (drawn, 2.0 * centre - drawn)]
-                effects[step, place] = 0.5 * (pair[0] - pair[1])
-    assert float(effects.abs().max()) > 0.01
-    expected, ahead = torch.empty_like(played.rewards), torch.zeros(portfolios)
-    for step in reversed(range(steps)):
-        expected[step] = played.rewards[step] + gamma * ahead
-        ahead = expected[step] - effects[step]
-    grouped = expected.view(steps, -1, 2)
-    torch.testing.assert_close(rollout.advantages, (grouped - grouped.flip(-1)).flatten(), rtol=1e-3, atol=1e-4)
-
-
-def test_effects_of_noise_have_mean_zero_and_less_variance_is_left(tiny: Make) -> None:
-    """Over other draws from the same states, whatever the mean effect of the action; so the gradient is not biased."""
-    collector = grouped_collector(tiny, online__group_noise=4)
-    _, played = collector.collect()
-    with torch.no_grad():
-        distribution = collector.agent.distribution(observe(collector, played.decisions.states[0]))
-        followed = NoiseEffects(collector.env.process, collector.agent, collector.units, 4, 0.99)
-        noise = torch.Generator().manual_seed(3)
-        drawn = torch.stack([distribution.sample(noise) for _ in range(2000)])
-        remaining = torch.full(drawn.shape[:2], 8)
-        effects = followed.of([played.decisions.states[0]] * len(drawn), drawn, remaining)
-        mirrored = followed.of([played.decisions.states[0]] * len(drawn), 2.0 * distribution.mode() - drawn, remaining)
-    torch.testing.assert_close(effects, -mirrored, rtol=1e-3, atol=1e-5)
-    error = effects.std(dim=0) / math.sqrt(len(effects))
-    assert bool((effects.mean(dim=0).abs() < 4.0 * error).all())
-    squares = []
-    for horizon in (0, 20):  # on the same draws from the same states
-        collector = grouped_collector(tiny, online__group_noise=horizon, online__rollout=80)
-        squares.append(sum(float(collector.collect()[0].advantages.square().mean()) for _ in range(12)))
-    assert squares[1] < 0.6 * squares[0]
-
-
-def test_nothing_is_followed_beyond_the_end_of_an_episode() -> None:
-    ended = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
-    assert remaining_decisions(ended).tolist() == [[2, 4], [1, 3], [2, 2], [1, 1]]
-
-
 def test_keys_that_are_not_read_online_are_named(tiny: Make) -> None:
     before = changed_keys(tiny(**SMALL), UNREAD)
     assert changed_keys(tiny(**SMALL, bcell__cql_alpha=10.0), UNREAD) == ["bcell.cql_alpha", *before]
@@ -224,7 +157,7 @@ def test_every_episode_has_a_row(tiny: Make) -> None:
     [
         {},
         {"online__algorithm": "trpo"},
-        {"online__advantages": "group", "online__group_size": 2, "online__group_noise": 2},
+        {"online__advantages": "group", "online__group_size": 2},
     ],
 )
 def test_a_resumed_run_equals_one_that_never_stopped(changes: dict[str, Any], tiny: Make, stop_training: Stop) -> None:

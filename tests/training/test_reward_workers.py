@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
     "train__online_episodes": 6,
     "env__episode_length": 20,
 }
-GROUPS = {"online__advantages": "group", "online__group_size": 2, "online__group_noise": 2}
+GROUPS = {"online__advantages": "group", "online__group_size": 2}
 
 
 def learned(trainer: FinFlowTrainer) -> dict[str, torch.Tensor]:

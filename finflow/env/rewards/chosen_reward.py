@@ -168,21 +168,8 @@ def with_reward(process: DecisionProcess, reward: ChosenReward) -> DecisionProce
     """The same market with another reward; bars of a window whose reward reaches beyond it decide nothing."""
     other = copy.copy(process)
     other.reward, other.reward_names = reward, reward.names
-    other.reward_horizon = max(reward.horizon, 1 if process.constraint is None else process.constraint.horizon)
+    other.reward_horizon = reward.horizon
     return other
-
-
-def with_constraint(process: DecisionProcess, constraint: ChosenReward) -> DecisionProcess:
-    """The same market, which also computes the reward with a limit."""
-    other = copy.copy(process)
-    other.constraint, other.reward_horizon = constraint, max(process.reward_horizon, constraint.horizon)
-    return other
-
-
-def named_constraint(objectives: ObjectivesConfig, n_assets: int, made: Made | None = None) -> RewardSum | None:
-    """The reward with a limit, without its table; None where there is none. Parameters as of `named_rewards`."""
-    name = objectives.constraint.reward
-    return None if name is None else RewardSum([RewardTerm(name, _reward_of(name, objectives, n_assets, made or {}))])
 
 
 def named_rewards(objectives: ObjectivesConfig, n_assets: int, made: Made | None = None) -> RewardSum | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from finflow.config import FeaturesConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_constraint, named_rewards, with_reward
+from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, with_reward
 from finflow.evaluation.audit.look_ahead import Answer, Component, Rows, by_bar
 from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, UNPRIMED
 from finflow.evaluation.backtest import index_backtest
@@ -261,16 +261,15 @@ class AuditSubjects(AuditedMarket):
 
 
 def _rewards(market: AuditedMarket) -> Iterator[Component]:
-    """Every chosen reward on its own, one with a limit too; not the built-in one, which the environment's audit covers.
+    """Every chosen reward on its own; not the built-in one, which the environment's audit covers.
 
     Raises
     ------
     ConfigError
         If a reward cannot be used at all.
     """
-    chosen = [of(market.config.objectives, market.panel.n_assets) for of in (named_rewards, named_constraint)]
-    terms = {term.name: term for rewards in chosen if rewards is not None for term in rewards.terms}
-    for term in terms.values():
+    rewards = named_rewards(market.config.objectives, market.panel.n_assets)
+    for term in {} if rewards is None else {term.name: term for term in rewards.terms}.values():
         if term.reward is not None:
             yield Component(f"reward {term.name}", _reward_answers(market, term))
 

@@ -17,9 +17,7 @@ from finflow.env.rewards.chosen_reward import (
     RANKING,
     Made,
     RewardSum,
-    named_constraint,
     named_rewards,
-    with_constraint,
     with_reward,
 )
 from finflow.errors import ConfigError, MarketError
@@ -53,21 +51,12 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
             "computed where they are needed; set it to 0, or name a reward of your own as package.module:Name"
         )
     if rewards is None:
-        return constrained(config, process)
+        return process
     _check_gradient(config, rewards)
     rewards = rewards.with_tables(process.panel)
     if len(rewards.terms) > 1:
         rewards = rewards.with_units(reward_units_of(process, rewards, windows))
-    return constrained(config, with_reward(process, rewards))
-
-
-def constrained(config: Config, process: DecisionProcess) -> DecisionProcess:
-    """The market with the reward that has a limit in addition; the process itself where there is none."""
-    constraint = named_constraint(config.objectives, process.n_weights - 1, _learned(config))
-    if constraint is None:
-        return process
-    _check_gradient(config, constraint)
-    return with_constraint(process, constraint.with_tables(process.panel))
+    return with_reward(process, rewards)
 
 
 def _check_gradient(config: Config, rewards: RewardSum) -> None:
@@ -102,12 +91,6 @@ def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Seque
         units.append(_unit_of(term.name, components[:, first : first + len(term.names)].sum(axis=1)))
         first += len(term.names)
     return units
-
-
-def constraint_units_of(process: DecisionProcess, name: str, windows: Sequence[range]) -> tuple[float, float]:
-    """Units of the reward and of the one with a limit, ``name``, as those of a sum. Errors as of `reward_units_of`."""
-    step = _compared_decisions(process, windows)
-    return _unit_of("that is maximised", step.reward), _unit_of(name, step.constrained)
 
 
 def _compared_decisions(market: DecisionProcess, windows: Sequence[range]) -> Step:

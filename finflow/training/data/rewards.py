@@ -22,7 +22,6 @@ from torch import Tensor
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_log_returns
 from finflow.training.data.reward_choice import equal_weight_rewards
-from finflow.training.data.reward_constraint import RewardConstraint
 from finflow.training.data.reward_normalizer import RollingNormalizer
 
 
@@ -39,15 +38,12 @@ class RewardUnits(NamedTuple):
         With ``train.reward_normalization``.
     whole_spread : bool
         Whether the spread that critics learn is of the whole reward, reference included, as risk measures need it.
-    constraint : RewardConstraint or None
-        Where one reward has a limit, once the online phase has begun.
     """
 
     scale: float
     reference: Tensor
     normalizer: RollingNormalizer | None = None
     whole_spread: bool = False
-    constraint: RewardConstraint | None = None
 
     @classmethod
     def of(cls, process: DecisionProcess, scale: float, reference: str, device: torch.device) -> RewardUnits:
@@ -64,12 +60,9 @@ class RewardUnits(NamedTuple):
                 earned = process.reward.log_return_weight * earned + equal_weight_rewards(process)
         return cls(scale, torch.from_numpy(earned).float().to(device))
 
-    def scaled(self, rewards: Tensor, bars: Tensor, constrained: Tensor | None = None) -> Tensor:
-        """Raw rewards of decisions at ``bars``, each (batch,), in these units, with the reward that has a limit."""
-        excess = rewards - self.reference[bars]
-        if self.constraint is not None and constrained is not None:
-            excess = self.constraint.combined(excess, constrained)
-        scaled = excess / self.scale
+    def scaled(self, rewards: Tensor, bars: Tensor) -> Tensor:
+        """Raw rewards of decisions at ``bars``, each (batch,), in these units."""
+        scaled = (rewards - self.reference[bars]) / self.scale
         return scaled if self.normalizer is None else self.normalizer.normalize(scaled)
 
     def unscaled(self, reward: float) -> float:

@@ -44,8 +44,6 @@ class PathwiseRollout(NamedTuple):
         Mean of a decision.
     log_density : Tensor or None, (horizon, batch)
         Of drawn decisions per free dimension; None where the centre was followed.
-    constrained : Tensor or None, (horizon, batch)
-        Reward that has a limit, without gradients; None where none has.
     state : PortfolioState
         After the last decision, in tensors.
     """
@@ -53,7 +51,6 @@ class PathwiseRollout(NamedTuple):
     rewards: Tensor
     turnover: Tensor
     log_density: Tensor | None
-    constrained: Tensor | None
     state: PortfolioState
 
 
@@ -146,23 +143,21 @@ class RolloutMarket(NamedTuple):
             step = self.process.step(state, action.double())
             steps.append(step)
             state = step.state
-        rewards, turnover, limited = self._earned(steps, bars, state)
-        return PathwiseRollout(rewards, turnover, _densities(drawn, noise), limited, state)
+        rewards, turnover = self._earned(steps, bars, state)
+        return PathwiseRollout(rewards, turnover, _densities(drawn, noise), state)
 
     def _earned(
         self, steps: Sequence[Step], bars: Sequence[NDArray[np.int64]], state: PortfolioState
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Scaled rewards (horizon, batch) of steps at bars, mean turnover, and the reward that has a limit."""
+    ) -> tuple[Tensor, Tensor]:
+        """Scaled rewards (horizon, batch) of steps at bars, and mean turnover."""
         shape = (len(steps), len(state.bar))
         if not steps:
-            return state.weights.new_zeros(shape, dtype=torch.float32), state.weights.new_zeros(shape[1]), None
+            return state.weights.new_zeros(shape, dtype=torch.float32), state.weights.new_zeros(shape[1])
         # in further tables of growth bars are counted on
         known = torch.as_tensor(np.concatenate(bars), device=state.weights.device) % len(self.units.reference)
-        constrained = [step.constrained for step in steps if step.constrained is not None]
-        limited = torch.cat(constrained).float() if constrained else None
-        scaled = self.units.scaled(torch.cat([step.reward for step in steps]).float(), known, limited)
+        scaled = self.units.scaled(torch.cat([step.reward for step in steps]).float(), known)
         turnover = torch.stack([step.turnover.detach() for step in steps]).mean(dim=0)
-        return scaled.view(shape), turnover, None if limited is None else limited.detach().view(shape)
+        return scaled.view(shape), turnover
 
 
 def _densities(drawn: Sequence[tuple[LogisticNormal, Tensor]], noise: Tensor | None) -> Tensor | None:

@@ -13,16 +13,11 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses.risk import discounted_means, needs_quantiles, sample_risk
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState
 from finflow.env.rewards.chosen_reward import with_reward
-from finflow.evaluation.backtest import Backtest, FloatArray, History, run_backtests, simulate, targets_of
+from finflow.evaluation.backtest import Backtest, FloatArray, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.guard.reward_hacking import RewardHackingMonitor, ScoredValidation
 from finflow.preferences.preference_reward import PREFERENCE
-from finflow.strategies.strategy import Strategy
-from finflow.training.data.reward_choice import constrained
-from finflow.training.data.reward_constraint import constrained_score
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy
 
@@ -36,8 +31,7 @@ class ValidationBacktest(NamedTuple):
     metrics : dict
         Of the validation window, net of costs. ``value`` is the mean built-in reward of a decision. Where the policy
         maximises a risk measure, ``risk_value`` is that of the returns from each day on, in units of a day's reward.
-        Where a reward has a limit, ``constraint`` is its mean; where a reward model pays, ``score`` is the mean of its
-        score.
+        Where a reward model pays, ``score`` is the mean of its score.
     """
 
     backtest: Backtest
@@ -56,9 +50,6 @@ def backtest_validation(training_data: TrainingData, policy: ExpertPolicy, devic
     metrics = {"value": float(rewards.mean())}
     if needs_quantiles(config.bcell):
         metrics["risk_value"] = sample_risk(discounted_means(rewards, config.bcell.gamma), config.bcell)
-    limited = constrained(config, process)
-    if limited.constraint is not None:
-        metrics["constraint"] = _mean_constrained(limited, window, agent())
     model = training_data.learning.reward
     if config.objectives.reward == PREFERENCE and model is not None:  # decisions do not depend on their rewards
         (scored,) = run_backtests(with_reward(process, model), window, [agent()])
@@ -67,12 +58,9 @@ def backtest_validation(training_data: TrainingData, policy: ExpertPolicy, devic
 
 
 def score_of(metrics: Mapping[str, float], config: Config) -> float:
-    """Score of a validation, by ``train.best_by``; a policy within the limit scores above any that is not."""
+    """Score of a validation, by ``train.best_by``."""
     by = config.train.best_by
-    score = metrics["risk_value" if by == "value" and "risk_value" in metrics else by]
-    if "constraint" not in metrics:
-        return score
-    return constrained_score(score, metrics["constraint"], config.objectives.constraint)
+    return metrics["risk_value" if by == "value" and "risk_value" in metrics else by]
 
 
 def check_reward_model(
@@ -106,28 +94,6 @@ def _figures(validation: ValidationBacktest) -> ScoredValidation:
         turnover=float(metrics["annual_turnover"]),
         concentration=float(np.square(validation.backtest.weights).sum(axis=1).mean()),
     )
-
-
-def _mean_constrained(process: DecisionProcess, window: range, strategy: Strategy) -> float:
-    """Mean per decision of the reward with a limit, in a backtest of its own.
-
-    Parameters
-    ----------
-    process : DecisionProcess
-        With a constraint.
-    window : range
-        Decisions whose reward reaches beyond it are left out.
-    strategy : Strategy
-        Fresh; begins in cash.
-    """
-    bars, history = process.decision_bars(window), History(process.panel.close)
-
-    def decide(step: int, state: PortfolioState) -> FloatArray:
-        return targets_of(process, state, [strategy], step, bars[step], history)
-
-    start = process.start(np.array([bars.start], dtype=np.int64))
-    played = simulate(process, start, np.array([len(bars)]), decide)
-    return float(np.mean([outcome.constrained[0] for _, outcome in played]))
 
 
 def _rewards(backtest: Backtest) -> FloatArray:

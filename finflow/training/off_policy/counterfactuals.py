@@ -125,8 +125,7 @@ def counterfactual_batch(
 def _rewards(market: RolloutMarket, step: Step, bars: Tensor) -> Tensor:
     """Scaled rewards of a step, (batch * ACTIONS,)."""
     device = bars.device
-    limited = None if step.constrained is None else torch.as_tensor(step.constrained, device=device).float()
-    return market.units.scaled(torch.as_tensor(step.reward, device=device).float(), bars, limited)
+    return market.units.scaled(torch.as_tensor(step.reward, device=device).float(), bars)
 
 
 @torch.no_grad()

@@ -41,8 +41,6 @@ class Ahead(NamedTuple):
     temperature : Tensor, ()
         Loss of the temperature.
     metrics : dict of Tensor, ()
-    constrained : Tensor, (), or None
-        Mean of the reward that has a limit.
     expansion : Expansion or None
         For the critics, where there are decisions.
     """
@@ -51,7 +49,6 @@ class Ahead(NamedTuple):
     end: Tensor
     temperature: Tensor
     metrics: dict[str, Tensor]
-    constrained: Tensor | None
     expansion: Expansion | None
 
 
@@ -189,9 +186,6 @@ def _objective(
         "end_value": value.detach().mean(),
         "turnover": rollout.turnover[rows][:half].float().mean(),
     }
-    constrained = None
-    if rollout.constrained is not None:
-        constrained = rollout.constrained[:, rows][:, :half].mean()
     of_temperature = temperature(agent, ended.entropy_density[rows], coefficients)
     expansion = None
     if bcell.expansion > 0 and bcell.counterfactual:
@@ -201,7 +195,7 @@ def _objective(
         references = _references(market, bars[:half], bcell)
         mixed = shares @ value.view(len(shares), half)
         expansion = Expansion(mixed, discount * spread[:, :half], references, bcell.expansion**-2)
-    return Ahead(earned, end, of_temperature, metrics, constrained, expansion)
+    return Ahead(earned, end, of_temperature, metrics, expansion)
 
 
 def _references(market: RolloutMarket, ends: Tensor, config: BCellConfig) -> Tensor | None:

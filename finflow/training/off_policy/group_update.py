@@ -120,7 +120,7 @@ def update_group(
     actor: bool,
     measured: bool,
     accepts: Callable[[Batch], bool] = lambda _: True,
-) -> list[tuple[Metrics, Tensor | None]]:
+) -> list[Metrics]:
     """Take one step of critics, policies and temperatures of the learners of a group.
 
     Parameters
@@ -138,30 +138,28 @@ def update_group(
 
     Returns
     -------
-    list of tuple
-        Figures of each, none where no step was taken, and the mean of the reward that has a limit.
+    list of dict of Tensor
+        Figures of each; none where no step was taken.
     """
     config, everyone = material.config, list(learners.values())
     device = material.market.tensors.market.device
     drawn = [draw(material, number, one, point, actor) for number, one in learners.items()]
     if not all(accepts(its.batch) for its in drawn):
-        return [({}, None) for _ in everyone]
+        return [{} for _ in everyone]
     with torch.autocast(device.type, torch.bfloat16, enabled=config.bcell.mixed_precision, cache_enabled=False):
         ahead = _actors(material, everyone, drawn, point, measured) if actor else None
         expansions = [None] * len(drawn) if ahead is None else [own.expansion for own, _ in ahead]
         losses = [_critics(*each, point) for each in zip(everyone, drawn, expansions, strict=True)]
-    found: list[tuple[Metrics, Tensor | None]] = []
+    found: list[Metrics] = []
     for place, one in enumerate(everyone):
         of_critics, coefficients = losses[place]
         if of_critics.level_error is not None:
             one.agent.move_level(of_critics.level_error, point)
         metrics = of_critics.metrics | one.agent.step_critics(of_critics.cql_weight) | one.agent.logged(coefficients)
-        limited = None
         if ahead is not None:
             own, penalties = ahead[place]
             metrics |= own.metrics | penalties | one.agent.step_policy(own.temperature, point)
-            limited = own.constrained
-        found.append((metrics, limited))
+        found.append(metrics)
     return found
 
 

@@ -17,7 +17,6 @@ from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
-from finflow.training.on_policy.noise_effects import NoiseEffects, remaining_decisions
 from finflow.training.on_policy.on_policy_state import discount_of
 from finflow.training.rollouts.rollout_steps import Reference, RolloutDecisions, decide, start_groups
 from finflow.training.rollouts.segment_rewards import SegmentRewards
@@ -34,20 +33,13 @@ class RewardedDecisions(NamedTuple):
     decisions : RolloutDecisions
     rewards : Tensor
         In scaled units, less what the reference takes.
-    constrained : Tensor
-        Rewards with a limit, as they are; zeros where none has one.
     kept : bool Tensor
         Decisions to learn from.
     """
 
     decisions: RolloutDecisions
     rewards: Tensor
-    constrained: Tensor
     kept: Tensor
-
-    def mean_constrained(self) -> float:
-        """Mean of the reward with a limit, per decision to learn from."""
-        return float(self.constrained[self.kept].double().mean())
 
     def learnable(self, advantages: Tensor, values: Tensor) -> Rollout:
         """The decisions to learn from in one dimension, with targets ``advantages + values``."""
@@ -149,7 +141,6 @@ class RolloutCollector:
         return RewardedDecisions(
             decisions,
             rewards if decisions.charge is None else rewards - decisions.charge,
-            torch.from_numpy(decisions.constrained).to(decisions.log_prob),
             torch.stack(kept),
         )
 
@@ -161,8 +152,7 @@ class RolloutCollector:
         self.units.remember(reward[accepted], state.bar[accepted])
         known = torch.as_tensor(accepted, device=bars.device)
         raw = torch.as_tensor(np.where(accepted, reward, 0.0), dtype=torch.float32, device=bars.device)
-        limited = torch.as_tensor(decisions.constrained[step], dtype=torch.float32, device=bars.device)
-        scaled = self.units.scaled(raw, bars, limited)
+        scaled = self.units.scaled(raw, bars)
         return torch.where(known, scaled, torch.zeros_like(raw)), known
 
     @torch.no_grad()
@@ -175,29 +165,17 @@ class RolloutCollector:
         """Returns to the end of the window less the mean of the group's others, zero after the end of an episode.
 
         Later rewards are weighted by powers of gamma and ``online.group_lambda``. Differences from the others are
-        linear in the returns, so that differences of weighted returns are weighted differences. The effects of the
-        noise of later decisions are subtracted with ``online.group_noise``.
+        linear in the returns, so that differences of weighted returns are weighted differences.
         """
         decay = self.gamma * self.config.online.group_lambda
         ended = rewarded.decisions.ended
         alive = torch.ones_like(ended)
         alive[1:] = (1.0 - ended[:-1]).cumprod(dim=0)
         returns = torch.empty_like(rewarded.rewards)
-        effects = self._noise_effects(rewarded, decay)
         following = torch.zeros_like(rewarded.rewards[0])
         for step in range(len(returns) - 1, -1, -1):
             returns[step] = alive[step] * rewarded.rewards[step] + decay * following
-            following = returns[step] if effects is None else returns[step] - alive[step] * effects[step]
+            following = returns[step]
         grouped = returns.view(len(returns), -1, self.config.online.group_size)
         advantages = leave_one_out_advantages(grouped).view_as(returns)
         return rewarded._replace(kept=rewarded.kept & (alive > 0.0)).learnable(advantages, torch.zeros_like(returns))
-
-    def _noise_effects(self, rewarded: RewardedDecisions, decay: float) -> Tensor | None:
-        """Effect of each decision's noise on rewards from there on, (steps, portfolios); None if not configured."""
-        horizon = self.config.online.group_noise
-        if horizon == 0:
-            return None
-        followed = NoiseEffects(self.env.process, self.agent, self.units, horizon, decay, self.queue)
-        decisions = rewarded.decisions
-        remaining = remaining_decisions(decisions.ended.cpu())
-        return followed.of(decisions.states, decisions.actions, remaining).to(rewarded.rewards)

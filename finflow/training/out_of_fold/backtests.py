@@ -18,7 +18,6 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import rows_of
 from finflow.evaluation.statistics.out_of_fold import BlendChoice, choose, least_gain
 from finflow.training.data.replay import MarketTensors
-from finflow.training.data.reward_constraint import RewardConstraint
 from finflow.training.out_of_fold.blocks import Block
 
 CONFIDENCES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the blends that are compared; at 0 the reference itself
@@ -91,7 +90,6 @@ def backtest_blends(
     process: DecisionProcess,
     tensors: MarketTensors,
     volatility: tuple[int, float],
-    constraint: RewardConstraint | None = None,
 ) -> list[NDArray[np.float64]]:
     """Rewards of every policy's blends with each reference, (references * confidences, decisions) of each policy.
 
@@ -105,8 +103,6 @@ def backtest_blends(
         Features of the process.
     volatility : tuple of int and float
         As a `Blend` has it.
-    constraint : RewardConstraint, optional
-        Prices the reward that has a limit, as learning does.
     """
     accounts = [_Accounts.of(one, tensors, volatility) for one in policies]
     count = len(accounts[0].aims[0])
@@ -125,8 +121,7 @@ def backtest_blends(
         states = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete)
         targets = batched.decide(states, [accounts[number] for number in active], place)
         step = process.step(state, targets.double().cpu().numpy())
-        reward = step.reward if constraint is None else constraint.combined(step.reward, step.constrained)
-        for number, own in zip(active, reward.reshape(len(active), count, 1), strict=True):
+        for number, own in zip(active, step.reward.reshape(len(active), count, 1), strict=True):
             rewards[number].append(own)
         state = step.state
     return [np.concatenate(one, axis=1) for one in rewards]

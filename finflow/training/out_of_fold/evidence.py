@@ -71,7 +71,7 @@ class OutOfFold:
         policy = bcell.policy if bcell.average is None else bcell.average.policy
         volatility, count = training_data.log_volatility, len(self.blocks)
         policies = [one for look in self.looks for one in self._policies(policy, look)]
-        facts = (market.process, market.tensors, volatility, market.units.constraint)
+        facts = (market.process, market.tensors, volatility)
         half = len(self.looks) // 2 * count  # two parts on one core, too
         with forked(partial(backtest_blends, policies[half:], *facts)) as later:
             rewards = backtest_blends(policies[:half], *facts) if half else []

@@ -107,7 +107,7 @@ def _learn(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...],
     rollout_market: RolloutMarket | None = None
     for number in numbers:
         if rollout_market is None:
-            units = reward_units(run, dataset)._replace(normalizer=None, constraint=None)
+            units = reward_units(run, dataset)._replace(normalizer=None)
             rollout_market = RolloutMarket(run.training_data.learning, offline_market(run), units)
         found[number] = _pretrain(run, dataset, rollout_market, blocks, number)
     return found

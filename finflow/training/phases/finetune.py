@@ -129,10 +129,7 @@ class _OnlinePhase:
             latest = self._update()
             metrics = latest or metrics
             episode = self._episodes(counters.phase_update + 1)
-            facts = {"episode": episode}
-            if run.state.constraint is not None:
-                facts |= run.state.constraint.figures()
-            if not run.count_update(latest, facts):
+            if not run.count_update(latest, {"episode": episode}):
                 if counters.phase_update in self.looks:
                     self.work.later.fetch()
                     self.evidence.keep(self._policies())
@@ -196,15 +193,13 @@ class _OnlinePhase:
         run.guard.expect_large_moves(True, begins=done == 0)
         learns, measured = done >= train.critic_only_updates, (done + 1) % LOG_EVERY == 0
         work = Work(point, ramp_share(config, done), run.guard.memory.manager.share, learns, measured)
-        metrics, limited, others = self.work.update(work)
+        metrics, others = self.work.update(work)
         self.bcell.update_average((done + 1) / self.total)
         run.state.entropy_schedule.step()
         run.state.target_entropy_schedule.step()
         if not metrics:
             return {}
         metrics["mirrored_weight"] = metrics["alpha"].new_tensor(self.learners.everyone[0].portfolios.mirror.weight)
-        if run.state.constraint is not None and limited is not None:
-            run.state.constraint.update(float(limited))
         for name in WATCHED if others else ():
             if name in metrics:
                 metrics[f"block_{name}"] = metrics[name].new_tensor([other[name] for other in others]).max()

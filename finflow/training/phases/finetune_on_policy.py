@@ -103,8 +103,6 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
         if not rolled_back:
             on_policy.episodes = run.log_episodes(rewarded.decisions.episodes, on_policy.episodes)
             if done >= config.online.critic_only_rollouts:
-                if state.constraint is not None:
-                    state.constraint.update(rewarded.mean_constrained())
                 run.check_reference(rewarded.decisions.divergence, rewarded.rewards.numel())
             last = counters.phase_update >= rollouts * steps or ended_early(state)
             new = config.online.rollout / config.env.episode_length
@@ -172,7 +170,7 @@ def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
 
 
 def _facts(rewarded: RewardedDecisions, state: TrainingState, episode: float) -> dict[str, float]:
-    """Entries of a row beside the update's own: rewards, ended episodes, the reference, the constraint."""
+    """Entries of a row beside the update's own: rewards, ended episodes, the reference."""
     facts = {"episode": episode, "reward": float(rewarded.rewards.mean())}
     if rewarded.decisions.episodes:
         facts["episode_return"] = fmean(one.net_return for one in rewarded.decisions.episodes)
@@ -180,6 +178,4 @@ def _facts(rewarded: RewardedDecisions, state: TrainingState, episode: float) ->
     if state.reference is not None:
         facts["reference_kl"] = state.reference.of_episode(rewarded.decisions.divergence)
         facts["reference_beta"] = state.reference.beta
-    if state.constraint is not None:
-        facts |= state.constraint.figures() | {"constraint_mean": rewarded.mean_constrained()}
     return facts

@@ -27,7 +27,7 @@ from finflow.training.off_policy.learners import (
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure
 
 WATCHED = ("actor_loss", "policy_gradient", "critic_gradient", "q_largest")
-Updates = list[tuple[dict[str, Tensor], Tensor | None]]
+Updates = list[dict[str, Tensor]]
 
 
 class LearnersAtWork:
@@ -54,7 +54,7 @@ class LearnersAtWork:
             partial(capture_learners, later, True),
             partial(restore_learners, later),
             partial(rewinder, later.values()),
-            may_leave=bool(later) and market.units.normalizer is None and market.units.constraint is None,
+            may_leave=bool(later) and market.units.normalizer is None,
         )
 
     def step(self) -> None:
@@ -72,22 +72,20 @@ class LearnersAtWork:
         self._store_all(self.learners.first, moved)
         self.run.state.counters.vector_step += 1
 
-    def update(self, work: Work) -> tuple[dict[str, Tensor], Tensor | None, Figures]:
+    def update(self, work: Work) -> tuple[dict[str, Tensor], Figures]:
         """Take an update of all learners.
 
         Returns
         -------
         metrics : dict of Tensor, ()
             Of the first learner; none where it took no step.
-        limited : Tensor, (), or None
-            Mean of its reward that has a limit.
         others : list of dict of float
             The largest figures of the others that took a step.
         """
         self.later.begin(work)
-        (metrics, limited), *beside = self._learn(self.learners.first, work)
+        metrics, *beside = self._learn(self.learners.first, work)
         others = [*_largest(beside), *self.later.result(work)]
-        return metrics, limited, [one for one in others if one]
+        return metrics, [one for one in others if one]
 
     def _perform_later(self, work: Work) -> Figures:
         """Do a piece of work of the learners after the first group."""
@@ -138,4 +136,4 @@ class LearnersAtWork:
 
 def _largest(found: Updates) -> Figures:
     """The figures of updates of which the largest is watched."""
-    return [{name: float(metrics[name]) for name in WATCHED if name in metrics} for metrics, _ in found]
+    return [{name: float(metrics[name]) for name in WATCHED if name in metrics} for metrics in found]

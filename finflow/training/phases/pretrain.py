@@ -136,7 +136,6 @@ def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
     return units._replace(
         normalizer=run.state.reward_normalizer,
         whole_spread=needs_quantiles(run.config.bcell),
-        constraint=run.state.constraint,
     )
 
 

@@ -19,7 +19,6 @@ from finflow.guard.rollback import GuardState
 from finflow.guard.state_capture import capture, restore
 from finflow.training.checkpoints.feature_names import feature_names
 from finflow.training.checkpoints.reference_policy import ReferenceControl
-from finflow.training.data.reward_constraint import RewardConstraint, make_constraint
 from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.training_data import TrainingData
 from finflow.training.off_policy.learners import Learners, LearnersPosition, online_updates
@@ -101,8 +100,6 @@ class TrainingState:
         From the hand-over on, where it learns on-policy.
     reference : ReferenceControl or None
         From the hand-over on, where the policy is held to a reference.
-    constraint : RewardConstraint or None
-        The same, where a reward has a limit.
     """
 
     counters: Counters
@@ -119,7 +116,6 @@ class TrainingState:
     out_of_fold: OutOfFold | None = field(default=None)
     on_policy: OnPolicyState | None = field(default=None)
     reference: ReferenceControl | None = field(default=None)
-    constraint: RewardConstraint | None = field(default=None)
 
 
 def seeded(seed: int, purpose: int, device: torch.device | str = "cpu") -> Generator:
@@ -162,7 +158,6 @@ def start_online(state: TrainingState, config: Config, training_data: TrainingDa
     bcell.feature_names = feature_names(training_data.features)
     if config.online.reference != "none":
         state.reference = ReferenceControl(config.online, config.env.episode_length)
-    state.constraint = make_constraint(config, training_data)
     state.out_of_fold = evidence
     if evidence is None:
         state.on_policy = OnPolicyState(config, training_data, bcell, state.noise)

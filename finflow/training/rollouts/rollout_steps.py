@@ -72,8 +72,8 @@ class RolloutDecisions(NamedTuple):
     charge : Tensor or None
         Scaled reward that the reference takes; None without one.
     terminated, ended : Tensor
-    rewards, constrained, turnover : array
-        Raw; of the reward with a limit zeros where there is none.
+    rewards, turnover : array
+        Raw.
     divergence : float
         Mean KL to the reference in nats per free dimension; 0 without one.
     episodes : list of EndedEpisode
@@ -89,7 +89,6 @@ class RolloutDecisions(NamedTuple):
     terminated: Tensor
     ended: Tensor
     rewards: NDArray[np.float64]
-    constrained: NDArray[np.float64]
     turnover: NDArray[np.float64]
     divergence: float
     episodes: list[EndedEpisode]
@@ -141,7 +140,6 @@ def decide(
         torch.stack([step.terminated for step in taken]),
         torch.stack([step.ended for step in taken]),
         np.stack([step.rewards for step in taken]),
-        np.stack([step.constrained for step in taken]),
         np.stack([step.turnover for step in taken]),
         sum(step.divergence / steps for step in taken),
         [episode for step in taken for episode in step.episodes],
@@ -180,7 +178,6 @@ def _step(
         torch.as_tensor(terminated, device=actions.device).float(),
         torch.as_tensor(ended, device=actions.device).float(),
         reward,
-        info.get("constraint", np.zeros_like(reward)),
         info["turnover"],
         divergence,
         ended_episodes(info, ended, env.process.env.initial_capital),

@@ -18,7 +18,6 @@ from finflow.env.rewards.chosen_reward import (
     RewardTerm,
     named_rewards,
     user_reward,
-    with_constraint,
     with_reward,
 )
 from finflow.env.rewards.ranking_reward import HELD, create_reward_function
@@ -78,20 +77,6 @@ def test_a_reward_is_given_what_was_known_done_and_brought(process: DecisionProc
     assert context.observation["assets"][0, 0, 0] == 29.0  # the features of the bar before the fill
     np.testing.assert_allclose(context.cash_return, np.log1p(1e-4), rtol=1e-11)  # 1e-4 is kept to 1e-16
     assert market.step(state, targets).state.wealth == pytest.approx(plain.state.wealth, abs=0.0)
-
-
-def test_a_reward_with_a_limit_is_computed_for_each_decision(process: DecisionProcess) -> None:
-    class Growth:
-        horizon = 1
-
-        def __call__(self, context: RewardContext) -> Any:
-            return context.log_return
-
-    limited = with_constraint(process, RewardSum([RewardTerm("growth", Growth())]))
-    state, targets = decisions(process, range(30, 34))
-    step, plain = limited.step(state, targets), process.step(state, targets)
-    np.testing.assert_array_equal(step.constrained, plain.components[:, 0])
-    np.testing.assert_array_equal(step.reward, plain.reward)
 
 
 def test_an_asset_that_is_not_listed_is_not_ranked(process: DecisionProcess) -> None:

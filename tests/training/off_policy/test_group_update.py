@@ -44,7 +44,7 @@ def gradients(learner: Learner) -> dict[str, Tensor]:
 
 def update(desk: Desk, *numbers: int, actor: bool = True) -> list[dict[str, Tensor]]:
     group = {number: desk.learners.everyone[number] for number in numbers}
-    return [metrics for metrics, _ in update_group(desk.material, group, MIDDLE, actor, measured=True)]
+    return update_group(desk.material, group, MIDDLE, actor, measured=True)
 
 
 @pytest.mark.parametrize("keys", [PLAIN, MIRRORED, {**PLAIN, "bcell__counterfactual": False}, OPTIONS])
