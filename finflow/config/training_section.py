@@ -16,7 +16,6 @@ from finflow.config.section_types import (
     Number,
     PositiveInt,
     PositiveNumber,
-    PositiveShare,
     Section,
     Share,
     key,
@@ -169,21 +168,13 @@ class StabilityConfig(Section):
     actor_loss_limit: PositiveNumber = key(50.0, "largest healthy actor loss")
     critic_loss_limit: PositiveNumber = key(20.0, "largest healthy critic loss")
     sharpe_limit: Number = key(-0.5, "smallest healthy validation Sharpe ratio")
-    gate_limit: PositiveShare = key(0.99, "mean weight of one expert above which the gate has collapsed")
-    turnover_ratio: Number = key(5.0, "largest healthy turnover, as a multiple of the last healthy policy's", gt=1)
-    growth_limit: Number = key(
-        3.0, "growth of a network's parameters since the last healthy snapshot, as a multiple", gt=1
-    )
     reward_outlier: PositiveNumber = key(50.0, "robust deviations from the median at which a reward is an outlier")
-    reward_limit: PositiveNumber = key(1000.0, "magnitude of a reward above which it is not learned from")
     deviations: PositiveNumber = key(10.0, "robust deviations from its recent values at which a signal is unusual")
     window: Int = key(100, "updates that a signal is compared with", ge=20)
     warmup: Int = key(30, "updates of a phase before a signal is compared with itself", ge=5)
     hits: PositiveInt = key(5, "updates in a row beyond a limit before there is an alarm")
     quiet: NonNegativeInt = key(30, "updates without alarms after a phase begins or is restored")
     check_interval: PositiveInt = key(10, "updates between checks of the policy and the parameters")
-    probe_states: Int = key(64, "recorded states on which the policy is checked", ge=2)
-    skip_limit: PositiveInt = key(5, "updates skipped in a row before there is an alarm")
 
 
 #: save_interval, max_checkpoints, kl_threshold, loss_spike, reward_drop of the presets
@@ -208,10 +199,8 @@ class RollbackConfig(Section):
     reward_drop: Fraction = key(0.5, "share of the usual mean reward below which a rollback is triggered")
     metric_window_size: Int = key(10, "recent checks that losses and rewards are compared with", ge=3)
     probation: NonNegativeInt = key(100, "updates without an alarm after which a snapshot is healthy")
-    lr_factor: Fraction = key(0.5, "factor on the learning rates at each rollback")
     recovery: PositiveInt = key(200, "updates without an alarm after which learning rates rise again by one step")
     max_retries: NonNegativeInt = key(3, "rollbacks in a row, without a recovery, before a stop")
-    max_rollbacks: NonNegativeInt = key(10, "rollbacks of a phase before a stop")
 
     @model_validator(mode="before")
     @classmethod

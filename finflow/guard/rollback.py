@@ -28,6 +28,8 @@ RENAMED = {
     "gradient_norm": "policy_gradient",
 }
 """Figures of some algorithms, by the names that the monitor watches."""
+LOWERED = 0.5  # share of the learning rates that a rollback leaves
+MOST_ROLLBACKS = 10  # of a phase, before a stop
 SMALLEST_WEIGHT = 1e-30  # mean weight of a likelihood that its loss is divided by
 
 LOWER, ROLLBACK, STOP = "lower", "rollback", "stop"
@@ -133,7 +135,7 @@ class RollbackManager:
                 self.best = max((two for two in (self.best, one) if two is not None), key=_score)
         if step - self.last_alarm >= self.config.recovery:
             self.last_alarm, self.retries, self.lowered = step, 0, False
-            lowered, self.share = self.share < 1.0, min(1.0, self.share / self.config.lr_factor)
+            lowered, self.share = self.share < 1.0, min(1.0, self.share / LOWERED)
             return lowered
         return False
 
@@ -184,10 +186,10 @@ class RollbackManager:
         """
         if gently and not self.lowered:
             self.lowered = True
-            self.share *= self.config.lr_factor
+            self.share *= LOWERED
             return LOWER
         config = self.config
-        if self.retries >= config.max_retries or self.phase_rollbacks >= config.max_rollbacks:
+        if self.retries >= config.max_retries or self.phase_rollbacks >= MOST_ROLLBACKS:
             return STOP
         return ROLLBACK if self.last_healthy is not None else STOP
 
@@ -209,7 +211,7 @@ class RollbackManager:
         self.phase_rollbacks += 1
         self.retries += 1
         self.last_rollback_step = self.last_alarm = step
-        self.share *= self.config.lr_factor
+        self.share *= LOWERED
         self.triggers.hits = {}
         return healthy[-1]
 

@@ -216,7 +216,7 @@ ADVICE = {
     "policy_gradient": "lower bcell.actor_lr or bcell.gradient_norm",
     "kl": "lower bcell.actor_lr, or raise guard.rollback.kl_threshold",
     "concentration": "raise bcell.target_entropy, or set env.max_weight",
-    "gate": "lower bcell.actor_lr, or raise guard.stability.gate_limit",
+    "gate": "lower bcell.actor_lr, or raise bcell.target_entropy",
     "turnover": "raise objectives.lambda_turn, or set env.max_turnover",
     "reward": "raise train.offline_share_end or bcell.cql_alpha",
     "sharpe": "raise train.offline_share_end or bcell.cql_alpha",

@@ -27,9 +27,13 @@ WATCHED = ("q", "critic_loss", "actor_loss", "critic_gradient", "policy_gradient
 REWARDS = 500  # single rewards that outliers are compared with
 HEALTHY_SHARE = 10.0  # a collapse is sudden where the last healthy policy was this many times over the limit
 GRADIENT_RISE = 30.0  # times the usual norm: gradients are clipped, so a smaller rise is harmless
+TURNOVER_RISE = 5.0  # times that of the last healthy policy
 LEAST_TURNOVER = 0.4  # of the portfolio a day: no alarm below it; healthy policies reached half of it
 LEAST_SHARPES = 3
+PARAMETER_GROWTH = 3.0  # times the norms at the last healthy snapshot
 LEAST_NORM = 1.0  # of parameters: smaller ones may grow without harm
+GATE_LIMIT = 0.99  # mean weight of one expert, above which the gate has collapsed
+SKIP_LIMIT = 5  # updates skipped in a row before there is an alarm
 FROZEN = 1e-3  # of its healthy turnover: such a policy has no gradient left
 PROBE_HITS = 2  # beyond the limit for an alarm, of signals measured on fixed states
 
@@ -186,7 +190,7 @@ class StabilityMonitor:
     def check_skip(self, what: str) -> list[Event]:
         """Count an update that was skipped because of non-finite numbers; an alarm after several in a row."""
         self.skipped += 1
-        if self.skipped == self.config.skip_limit:
+        if self.skipped == SKIP_LIMIT:
             return [self._event(ALARM, "non_finite", f"{self.skipped} updates in a row were skipped: {what}")]
         if self.skipped == 1:
             return [self._event(WARNING, "non_finite", f"an update was skipped: {what} not finite or impossibly large")]
@@ -202,7 +206,7 @@ class StabilityMonitor:
             return [self._event(ALARM, "parameters", f"parameters are not finite: {', '.join(broken)}")]
         events: list[Event] = []
         for name, norm in norms.items():
-            limit = self.config.growth_limit * max(reference.get(name, math.inf), LEAST_NORM)
+            limit = PARAMETER_GROWTH * max(reference.get(name, math.inf), LEAST_NORM)
             events += self._judge(f"{name}_parameters", norm > limit, True, norm, limit, hits=1)
         return events
 
@@ -260,17 +264,16 @@ class StabilityMonitor:
         figures, reference : mapping
             Of ``signals.measure``: now, and at the last healthy snapshot.
         """
-        config = self.config
         if not all(math.isfinite(value) for value in figures.values()):
             return [self._event(ALARM, "policy", "the policy's decisions are not finite")]
         events = self.check_entropy(
             figures["concentration"], figures["policy_entropy"], reference.get("concentration", 0.0)
         )
         gate, before = figures["gate"], reference.get("gate", 1.0)
-        sudden = 1.0 - before > HEALTHY_SHARE * (1.0 - config.gate_limit)
-        events += self._judge("gate", gate > config.gate_limit, sudden, gate, config.gate_limit, hits=PROBE_HITS)
+        sudden = 1.0 - before > HEALTHY_SHARE * (1.0 - GATE_LIMIT)
+        events += self._judge("gate", gate > GATE_LIMIT, sudden, gate, GATE_LIMIT, hits=PROBE_HITS)
         usual, turnover = reference.get("turnover", math.nan), figures["turnover"]
-        limit = max(config.turnover_ratio * usual, LEAST_TURNOVER)
+        limit = max(TURNOVER_RISE * usual, LEAST_TURNOVER)
         events += self._judge("turnover", turnover > limit, True, turnover, limit, hits=PROBE_HITS)
         events += self._judge("frozen", turnover < FROZEN * usual, True, turnover, FROZEN * usual, hits=PROBE_HITS)
         return events

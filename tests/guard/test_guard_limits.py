@@ -11,7 +11,7 @@ import torch
 from finflow.config import RollbackConfig
 from finflow.guard.rollback_triggers import RollbackTriggers
 from finflow.guard.signals import ADVICE, ALARM, WARNING, Event, PolicyProbe, RobustWindow, measure, stop_report
-from finflow.guard.stability import HEALTHY_SHARE, StabilityMonitor
+from finflow.guard.stability import GATE_LIMIT, HEALTHY_SHARE, StabilityMonitor
 
 FIGURES = {"concentration": 0.8, "policy_entropy": 0.2, "gate": 0.3, "turnover": 0.05, "kl": 0.0}
 HEALTHY = {"q": 0.5, "q_loss": 2.0, "critic_gradient": 12.0}
@@ -180,6 +180,6 @@ def test_outliers_among_rewards_are_never_an_alarm() -> None:
 
 def test_a_gate_at_its_limit_is_within_it() -> None:
     monitor = settled()
-    limit = monitor.config.gate_limit
+    limit = GATE_LIMIT
     assert [monitor.check_policy(FIGURES | {"gate": limit}, FIGURES) for _ in range(9)] == [[]] * 9
     assert any(monitor.check_policy(FIGURES | {"gate": limit + 1e-6}, FIGURES) for _ in range(9))

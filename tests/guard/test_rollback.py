@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from finflow.config import RollbackConfig, load_config
-from finflow.guard.rollback import LOWER, ROLLBACK, STOP, RollbackManager
+from finflow.guard.rollback import LOWER, MOST_ROLLBACKS, ROLLBACK, STOP, RollbackManager
 
 
 def filled(config: RollbackConfig | None = None, upto: int = 500) -> RollbackManager:
@@ -88,14 +88,14 @@ def test_learning_rates_grow_back_after_a_clean_stretch() -> None:
 
 
 def test_rollbacks_of_a_phase_are_bounded_even_where_each_seems_to_help() -> None:
-    manager, step, count = filled(RollbackConfig(max_rollbacks=4)), 500, 0
+    manager, step, count = filled(), 500, 0
     while manager.respond(step, gently=False) == ROLLBACK:
         manager.take(step)
         count += 1
         for _ in range(250):
             step += 1
             manager.advance(step, alarmed=False)
-    assert count == 4
+    assert count == MOST_ROLLBACKS
 
 
 def looks(manager: RollbackManager, **values: list[float]) -> list[bool]:

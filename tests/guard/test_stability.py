@@ -19,7 +19,7 @@ from finflow.guard.signals import (
     measure,
     parameter_norms,
 )
-from finflow.guard.stability import StabilityMonitor
+from finflow.guard.stability import SKIP_LIMIT, StabilityMonitor
 
 HEALTHY = {"q": 0.5, "q_largest": 2.0, "q_loss": 2.0, "actor_loss": 1.5, "critic_gradient": 12.0}
 
@@ -89,7 +89,7 @@ def test_there_is_no_alarm_while_a_restored_state_settles() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_updates_that_are_no_numbers_are_counted_and_then_an_alarm(value: float) -> None:
     monitor = settled()
-    assert alarmed(monitor, HEALTHY | {"quantile_loss": value}) == monitor.config.skip_limit
+    assert alarmed(monitor, HEALTHY | {"quantile_loss": value}) == SKIP_LIMIT
     monitor.observe(120, HEALTHY)
     assert monitor.skipped == 0
 

@@ -32,6 +32,7 @@ from finflow.training.phases.offline_batches import Epochs, OfflineBatches
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import seeded
 
+PROBE_STATES = 64  # recorded states that the guard checks the policy on
 VALUE_ROWS = 4096  # states valued at once
 FITTED_Q_PURPOSE = 8  # of the generator that orders the data of fitted Q evaluation
 FITTED_Q_ROWS = 4096  # transitions whose states the policy's value is averaged over
@@ -172,7 +173,7 @@ def training_advantage_scale(
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:
     """Recorded states, evenly spaced in the data, on which the guard measures the policy."""
-    count = min(run.config.guard.stability.probe_states, len(store))
+    count = min(PROBE_STATES, len(store))
     places = torch.linspace(0, len(store) - 1, count).round().long().to(run.device)
     rows = store.rows(places)
     return market.states(rows["bar"], rows["portfolio"])

@@ -27,6 +27,7 @@ from finflow.training.phases.training_state import TrainingState
 REDUCIBLE = frozenset({"critic_loss", "actor_loss", "critic_gradient", "policy_gradient", "reward", "sharpe"})
 """Signals for which lower learning rates may be enough."""
 
+REWARD_LIMIT = 1000.0  # magnitude of a scaled reward above which it is not learned from
 TRIGGERS = {"critic": "critic_loss", "actor": "actor_loss", "reward": "reward", "kl": "kl"}
 
 
@@ -110,7 +111,7 @@ class RunGuard:
 
     def accepts(self, batch: Batch) -> bool:
         """Return True for a batch to learn from."""
-        return not self.enabled or is_learnable(batch, self.config.guard.stability.reward_limit)
+        return not self.enabled or is_learnable(batch)
 
     def learnable(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_] | None:
         """Return True for the environments' rewards that the replay may keep; None for all."""
@@ -128,7 +129,7 @@ class RunGuard:
         if not self.enabled:
             return np.ones(rewards.shape, dtype=np.bool_)
         scaled = rewards / self._reward_scale
-        return np.isfinite(scaled) & (np.abs(scaled) <= self.config.guard.stability.reward_limit)
+        return np.isfinite(scaled) & (np.abs(scaled) <= REWARD_LIMIT)
 
     def after_update(self, metrics: Mapping[str, Tensor], steps: int = 1) -> bool:
         """Check an update's figures, and at every check interval the policy and the parameters.
@@ -232,11 +233,11 @@ class RunGuard:
             self._announce(event)
 
 
-def is_learnable(batch: Batch, reward_limit: float) -> bool:
+def is_learnable(batch: Batch) -> bool:
     """Return True for a batch with finite rewards, actions and portfolios, and rewards within their limit.
 
     Features are the same tensors at every update: where they were not finite, neither would the gradient be.
     """
     rewards = batch.outcomes.rewards.abs().max()
     parts = torch.stack([rewards, batch.actions.sum(), batch.both.portfolio.sum()]).tolist()
-    return parts[0] <= reward_limit and math.isfinite(sum(parts))
+    return parts[0] <= REWARD_LIMIT and math.isfinite(sum(parts))
