@@ -100,9 +100,14 @@ def stopping_between_updates(request_stop: Callable[[], None]) -> Iterator[None]
 
 @contextmanager
 def _recording_ctrl_c() -> Iterator[list[int]]:
-    """Note that Ctrl-C was pressed, and raise KeyboardInterrupt as usual; in the main thread only."""
+    """Note that Ctrl-C was pressed, and raise KeyboardInterrupt as usual; in the main thread only.
+
+    A program that a shell starts in the background ignores interrupts unless it handles them: so that it can be stopped
+    there too, it does.
+    """
     pressed: list[int] = []
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = signal.getsignal(signal.SIGINT)
+    usual = before in (signal.default_int_handler, signal.SIG_IGN)
     if not usual or threading.current_thread() is not threading.main_thread():
         yield pressed
         return
@@ -115,7 +120,7 @@ def _recording_ctrl_c() -> Iterator[list[int]]:
     try:
         yield pressed
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
 
 
 def _missing_resource(error: Exception) -> str | None:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from finflow.cli.exit_status import stopping_between_updates
+from finflow.cli.exit_status import run_safely, stopping_between_updates
 from finflow.errors import FinflowError
 
 
@@ -55,3 +55,12 @@ def test_another_thread_trains_without_touching_the_handlers() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_an_interrupt_stops_a_command_that_a_shell_started_in_the_background() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run_safely(lambda _: signal.raise_signal(signal.SIGINT), []) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -322,8 +322,9 @@ def test_wrong_commands_are_answered_in_a_line(
 
 def test_the_command_serves_until_ctrl_c_and_keeps_others_off_the_file(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "main.py"), "--mode", "prefer", "--pairs", "3", *small_options()]
+    background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]  # interrupts are ignored there unless handled
     with subprocess.Popen(
-        command,
+        background,
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
