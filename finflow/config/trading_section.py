@@ -57,8 +57,8 @@ class TradingConfig(Section):
     cash_reserve: Number = key(0.0, "share of the account that orders leave in cash", ge=0, lt=1)
     calendar: str | None = key(
         None,
-        "exchange whose sessions exchange_calendars knows, such as XNYS (the package must be installed); left out: "
-        "weekdays, less the holidays that the dates of the prices show",
+        "exchange whose sessions exchange_calendars knows, such as XNYS; left out: the one that the dates of the "
+        "prices fit, else their weekdays less the days without a bar in the latest five years",
     )
     max_age: NonNegativeInt = key(1, "sessions that the newest bar may be older than the day of the decision")
     drift_limit: PositiveNumber = key(

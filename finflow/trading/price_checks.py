@@ -48,7 +48,8 @@ def check_age(panel: MarketPanel, today: dt.date, calendar: TradingCalendar, con
             f"the newest prices are of {newest}, and {len(missed)} {sessions} passed until {today} (trading.max_age = "
             f"{limit}): {remedy}, or decide as of then with --date {newest}"
         )
-    return Check("age", True, f"the newest bar is of {newest}" + (", one session old" if missed else ""))
+    age = {0: "", 1: ", one session old"}.get(len(missed), f", {len(missed)} sessions old")
+    return Check("age", True, f"the newest bar is of {newest}{age}; sessions are those of {calendar.name}")
 
 
 def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named: bool) -> Check:

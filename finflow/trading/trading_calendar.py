@@ -1,12 +1,9 @@
-"""Sessions of an exchange: from exchange_calendars where it is named, else from the dates of past prices."""
+"""Sessions of an exchange: of the one that is named, else of the one that past prices fit."""
 
 from __future__ import annotations
 
 import datetime as dt
-import importlib
-import itertools
-from collections.abc import Iterator
-from functools import cache
+import warnings
 from typing import Protocol
 
 import numpy as np
@@ -16,28 +13,31 @@ from numpy.typing import NDArray
 from finflow.errors import ConfigError
 from finflow.market.bar_frequency import BARS_PER_YEAR, WEEKLY, bars_per_year
 
-_FEWEST, _ASKED = 3, 5
-"""Past occurrences that a holiday needs, and how many of the latest must all be without a bar."""
+_EXCHANGES = ("XNYS", "XLON", "XPAR", "XETR", "XSWX", "XTSE", "XTKS", "XHKG", "XASX")
+"""Exchanges whose sessions prices are compared with, in this order."""
+_MATCH = 0.995
+"""Share of all days that are a session or have a bar, on which prices must agree with an exchange."""
+_CLOSED = (0.01, 0.09)
+"""Share of the weekdays on which an exchange is closed, within which prices are compared with exchanges at all."""
+_YEARS = 5
+"""Latest years in each of which a day without a bar is a holiday."""
 _COMMON = 0.5
 """Share of the usual number of bars that a weekday must have, to count as a day of trading."""
 _DAY = dt.timedelta(days=1)
 
 
 class TradingCalendar(Protocol):
-    """Sessions of an exchange."""
+    """Sessions of an exchange, and the name that users read."""
+
+    name: str
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
         """Sessions after one day, up to and including another."""
         ...
 
 
-class DerivedCalendar:
-    """Sessions by the dates of past prices.
-
-    A day is a session if prices have bars on its weekday, unless it is a holiday: a fixed day of the year (or the day
-    nearest to one that falls on a weekend), a weekday counted from the beginning or the end of a month, or a distance
-    from Easter on which the prices had no bar in the latest five years that could have one, three at least. A closure
-    that follows no such rule is not known beforehand.
+class WeekdayCalendar:
+    """Weekdays of past prices, less the days of the year that had no bar in any of the latest five years.
 
     Parameters
     ----------
@@ -47,60 +47,25 @@ class DerivedCalendar:
 
     def __init__(self, dates: NDArray[np.datetime64]) -> None:
         days = [day.astype(dt.date) for day in dates]
-        self._first, self._last = days[0], days[-1]
-        self._known = frozenset(days)
+        self._first, self._last, self._known = days[0], days[-1], frozenset(days)
         counts = np.bincount([day.weekday() for day in days], minlength=7)
         self._weekdays = frozenset(int(day) for day in np.flatnonzero(counts > _COMMON * np.sort(counts)[-3]))
+        self.name = "every day" if len(self._weekdays) == 7 else "the weekdays of the prices, less their holidays"
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
         """Sessions after one day, up to and including another."""
         days = (after + number * _DAY for number in range(1, (until - after).days + 1))
-        return [day for day in days if self.is_session(day)]
+        return [day for day in days if day.weekday() in self._weekdays and not self._is_holiday(day)]
 
-    def is_session(self, day: dt.date) -> bool:
-        """True on a day of trading."""
-        return day.weekday() in self._weekdays and not self.is_holiday(day)
-
-    def is_holiday(self, day: dt.date) -> bool:
-        """True on a day on which the prices never had a bar in the latest years."""
-        nominal = {4: day + _DAY, 0: day - _DAY}.get(day.weekday())  # a holiday on Saturday or Sunday is moved
-        moved = nominal is not None and nominal.weekday() not in self._weekdays and self._recurs(self._fixed(nominal))
-        return moved or any(self._recurs(rule) for rule in self._rules(day))
-
-    def _recurs(self, occurrences: Iterator[dt.date]) -> bool:
-        """True where the latest occurrences of a rule, as far as they could have a bar, had none."""
-        covered = (day for day in occurrences if self._first <= day <= self._last and day.weekday() in self._weekdays)
-        closed = [day not in self._known for day in itertools.islice(covered, _ASKED)]
-        return len(closed) >= _FEWEST and all(closed)
-
-    def _rules(self, day: dt.date) -> Iterator[Iterator[dt.date]]:
-        yield self._fixed(day)
-        yield self._counted(day, (day.day - 1) // 7)
-        if (day + 7 * _DAY).month != day.month:
-            yield self._counted(day, -1)
-        yield self._from_easter(day)
-
-    def _years(self, day: dt.date) -> Iterator[int]:
-        """Years before a day's that prices cover, the latest first."""
-        yield from range(min(day.year - 1, self._last.year), self._first.year - 1, -1)
-
-    def _fixed(self, day: dt.date) -> Iterator[dt.date]:
-        for year in self._years(day):
-            if (day.month, day.day) != (2, 29):
-                yield dt.date(year, day.month, day.day)
-
-    def _counted(self, day: dt.date, number: int) -> Iterator[dt.date]:
-        """The same weekday of the month in earlier years, counted from its beginning, or the last for -1."""
-        for year in self._years(day):
-            first = dt.date(year, day.month, 1)
-            same = [first + n * _DAY for n in range(31) if (first + n * _DAY).weekday() == day.weekday()]
-            inside = [one for one in same if one.month == day.month]
-            if number < len(inside):
-                yield inside[number]
-
-    def _from_easter(self, day: dt.date) -> Iterator[dt.date]:
-        distance = day - _easter(day.year)
-        return (_easter(year) + distance for year in self._years(day))
+    def _is_holiday(self, day: dt.date) -> bool:
+        """True where the same day had no bar in the latest five years before that prices cover."""
+        if (day.month, day.day) == (2, 29):
+            return False
+        latest = min(day.year - 1, self._last.year)
+        if day.replace(year=latest) > self._last:
+            latest -= 1
+        same = [day.replace(year=latest - number) for number in range(_YEARS)]
+        return same[-1] >= self._first and self._known.isdisjoint(same)
 
 
 class ExchangeCalendar:
@@ -110,31 +75,33 @@ class ExchangeCalendar:
     ----------
     name : str
         Of the exchange, such as XNYS.
+    first : date
+        From which sessions are known, if the exchange is as old; a year from today is the last.
 
     Raises
     ------
     ConfigError
-        If the package is not installed, or does not know the exchange.
+        If the package does not know the exchange.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, first: dt.date) -> None:
+        from exchange_calendars import get_calendar  # an import of 1.5 s
+        from exchange_calendars.errors import CalendarError
+
+        self.name = name
         try:
-            package = importlib.import_module("exchange_calendars")
-        except ImportError:
-            raise ConfigError(
-                f"trading.calendar is {name}, and exchange_calendars is not installed: pip install exchange_calendars, "
-                "or leave the key out"
-            ) from None
-        try:
-            self._calendar = package.get_calendar(name)
-        except Exception as error:  # its own class of errors, whose module may not be imported above
+            with warnings.catch_warnings(action="ignore"):  # of its own use of pandas
+                try:
+                    self._calendar = get_calendar(name, start=pd.Timestamp(first))
+                except ValueError:  # it has no sessions so far back
+                    self._calendar = get_calendar(name)
+        except CalendarError as error:
             raise ConfigError(f"trading.calendar {name!r} is not an exchange that exchange_calendars knows") from error
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
         """Sessions after one day, up to and including another."""
-        if until <= after:
-            return []
-        return [session.date() for session in self._calendar.sessions_in_range(str(after + _DAY), str(until))]
+        known = self._calendar.sessions
+        return [session.date() for session in known[(known > pd.Timestamp(after)) & (known <= pd.Timestamp(until))]]
 
 
 class PeriodCalendar:
@@ -152,6 +119,9 @@ class PeriodCalendar:
 
     def __init__(self, per_year: int, exchange: ExchangeCalendar | None = None) -> None:
         self._frequency = "W-SUN" if per_year == WEEKLY else "M"
+        self.name = "the weeks" if per_year == WEEKLY else "the months"
+        if exchange is not None:
+            self.name += f" of {exchange.name}"
         self._exchange = exchange
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
@@ -173,18 +143,27 @@ class PeriodCalendar:
 
 
 def calendar_of(name: str | None, dates: NDArray[np.datetime64]) -> TradingCalendar:
-    """The calendar of a configuration (`trading.calendar`); without a name, that of the dates of the prices.
+    """The calendar of a configuration (`trading.calendar`); without a name, of the exchange that the dates fit.
 
     Weekly and monthly bars have that of their periods: a bar is not old because the exchange has opened again.
     """
-    exchange = None if name is None else ExchangeCalendar(name)
+    first: dt.date = dates[0].astype(dt.date)
     per_year = bars_per_year(dates)
     if per_year != BARS_PER_YEAR:
-        return PeriodCalendar(per_year, exchange)
-    return DerivedCalendar(dates) if exchange is None else exchange
+        return PeriodCalendar(per_year, None if name is None else ExchangeCalendar(name, first))
+    return _fitting_exchange(dates) or WeekdayCalendar(dates) if name is None else ExchangeCalendar(name, first)
 
 
-@cache
-def _easter(year: int) -> dt.date:
-    easter: dt.date = (pd.Timestamp(year, 1, 1) + pd.offsets.Easter()).date()
-    return easter
+def _fitting_exchange(dates: NDArray[np.datetime64]) -> ExchangeCalendar | None:
+    """The first exchange whose sessions are the dates of the prices, but for one day in 200."""
+    days = {day.astype(dt.date) for day in dates}
+    first, last = min(days), max(days)
+    weekdays = np.busday_count(first, last + _DAY)  # half a second an exchange is saved for prices that fit none
+    if not _CLOSED[0] <= 1.0 - len(days) / max(int(weekdays), 1) <= _CLOSED[1]:
+        return None
+    for name in _EXCHANGES:
+        exchange = ExchangeCalendar(name, first)
+        sessions = exchange.sessions(first - _DAY, last)
+        if len(days.intersection(sessions)) >= _MATCH * len(days.union(sessions)):
+            return exchange
+    return None

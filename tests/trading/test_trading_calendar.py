@@ -1,4 +1,4 @@
-"""Sessions from the dates of prices: the holidays of the New York exchange, found in the embedded data."""
+"""Sessions of the exchange that the dates of prices fit, and of prices that fit none."""
 
 from __future__ import annotations
 
@@ -12,45 +12,59 @@ from numpy.typing import NDArray
 from finflow.config import MarketConfig
 from finflow.errors import ConfigError
 from finflow.market.sources.panel_loader import load_panel
-from finflow.trading.trading_calendar import DerivedCalendar, calendar_of
-
-
-@pytest.fixture(scope="module")
-def calendar() -> DerivedCalendar:
-    """By the embedded prices, which end on 2022-12-28."""
-    return DerivedCalendar(load_panel(MarketConfig()).dates)
+from finflow.trading.trading_calendar import WeekdayCalendar, calendar_of
 
 
 def bars(first: str, last: str, freq: str) -> NDArray[np.datetime64]:
     return pd.date_range(first, last, freq=freq).to_numpy(dtype="datetime64[D]")
 
 
-@pytest.mark.parametrize(
-    "holiday",
-    [
-        *("2023-01-02", "2023-01-16", "2023-02-20", "2023-04-07", "2023-05-29", "2023-07-04", "2023-09-04"),
-        *("2023-11-23", "2023-12-25", "2024-03-29", "2026-07-03"),
-    ],
-)
-def test_holidays_to_come_are_known(calendar: DerivedCalendar, holiday: str) -> None:
-    assert not calendar.is_session(dt.date.fromisoformat(holiday))
+def embedded() -> NDArray[np.datetime64]:
+    """Dates of the New York exchange; they end on 2022-12-28."""
+    return load_panel(MarketConfig()).dates
 
 
-def test_a_year_to_come_has_its_sessions(calendar: DerivedCalendar) -> None:
-    """In 2023 the exchange had 250; Juneteenth is too young a holiday to be seen in these prices."""
-    assert len(calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 12, 31))) == 251
+def test_prices_of_new_york_have_its_sessions_to_come() -> None:
+    """In 2023 the exchange had 250, and it was closed on Juneteenth, which these prices saw once."""
+    calendar = calendar_of(None, embedded())
+    assert calendar.name == "XNYS"
+    sessions = calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 12, 31))
+    assert len(sessions) == 250
+    assert not {dt.date(2023, 4, 7), dt.date(2023, 6, 19), dt.date(2023, 11, 23)}.intersection(sessions)
+    dates = embedded()
+    inside = dates[(dates >= np.datetime64("2001-01-01")) & (dates < np.datetime64("2018-01-01"))]
+    found = calendar.sessions(dt.date(2000, 12, 31), dt.date(2017, 12, 31))  # closures after an attack or a storm, too
+    assert found == [day.astype(dt.date) for day in inside]
 
 
-def test_sessions_of_the_past_were_sessions(calendar: DerivedCalendar) -> None:
-    dates = load_panel(MarketConfig()).dates
-    inside = dates[(dates >= np.datetime64("2015-01-01")) & (dates < np.datetime64("2018-01-01"))]
-    found = calendar.sessions(dt.date(2014, 12, 31), dt.date(2017, 12, 31))
-    assert set(found) >= {day.astype(dt.date) for day in inside}
-    assert len(found) - len(inside) <= 1
+def test_an_exchange_that_agrees_on_fewer_days_is_not_taken() -> None:
+    dates = embedded()[-2500:]
+    kept = np.delete(dates, np.arange(0, len(dates), 150))  # 17 days are missing, of 2,500
+    assert isinstance(calendar_of(None, kept), WeekdayCalendar)
+    assert calendar_of(None, np.delete(dates, np.arange(0, len(dates), 300))).name == "XNYS"
+
+
+def test_without_an_exchange_days_without_a_bar_in_five_years_are_holidays() -> None:
+    days = bars("2015-01-01", "2022-12-30", "B")
+    closed = [
+        day for day in days if str(day)[5:] == "08-11" or (str(day)[5:] == "03-15" and day < np.datetime64("2019"))
+    ]
+    calendar = calendar_of(None, np.setdiff1d(days, closed))
+    assert calendar.name == "the weekdays of the prices, less their holidays"
+    sessions = calendar.sessions(dt.date(2022, 12, 31), dt.date(2024, 12, 31))
+    assert len(sessions) == len(pd.bdate_range("2023-01-01", "2024-12-31")) - 1  # the other is on a Sunday in 2024
+    assert dt.date(2023, 8, 11) not in sessions
+    assert {dt.date(2023, 3, 15), dt.date(2024, 2, 29)} <= set(sessions)
+
+
+def test_a_young_market_has_no_holidays_yet() -> None:
+    calendar = calendar_of(None, np.setdiff1d(bars("2020-01-01", "2022-12-30", "B"), np.array(["2021-08-11"], "M8[D]")))
+    assert dt.date(2023, 8, 11) in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 12, 31))
 
 
 def test_a_market_that_never_closes_has_a_session_every_day() -> None:
-    calendar = DerivedCalendar(pd.date_range("2020-01-01", "2022-12-31").to_numpy(dtype="datetime64[D]"))
+    calendar = calendar_of(None, bars("2020-01-01", "2022-12-31", "D"))
+    assert calendar.name == "every day"
     assert len(calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 31))) == 31
 
 
@@ -79,25 +93,21 @@ def test_the_next_bar_is_due_at_the_end_of_its_week_or_month(freq: str, newest: 
     assert calendar.sessions(last, end) == [end]
 
 
-class WeekdaysOnly:
-    """Stands in for exchange_calendars: an exchange that is closed on weekends and on Good Friday of 2023."""
-
-    def get_calendar(self, name: str) -> WeekdaysOnly:
-        return self
-
-    def sessions_in_range(self, first: str, last: str) -> list[pd.Timestamp]:
-        return [day for day in pd.bdate_range(first, last) if str(day.date()) != "2023-04-07"]
-
-
-def test_weekly_bars_end_with_the_last_session_of_a_named_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its daily sessions between two bars do not make the newest one old."""
-    monkeypatch.setattr("importlib.import_module", lambda name: WeekdaysOnly())
+def test_weekly_bars_end_with_the_last_session_of_a_named_exchange() -> None:
+    """Its daily sessions between two bars do not make the newest one old; Good Friday of 2023 was on April 7."""
     calendar = calendar_of("XNYS", bars("2022-01-07", "2023-03-31", "W-FRI"))
+    assert calendar.name == "the weeks of XNYS"
     friday = dt.date(2023, 3, 31)
     assert calendar.sessions(friday, dt.date(2023, 4, 5)) == []
     assert calendar.sessions(friday, dt.date(2023, 4, 14)) == [dt.date(2023, 4, 6), dt.date(2023, 4, 14)]
 
 
-def test_a_named_exchange_needs_its_package() -> None:
-    with pytest.raises(ConfigError, match="exchange_calendars"):
-        calendar_of("XNIX", np.array(["2020-01-01"], dtype="datetime64[D]"))
+def test_an_exchange_younger_than_the_prices_has_its_latest_sessions() -> None:
+    calendar = calendar_of("XTKS", bars("1990-01-01", "2022-12-30", "B"))
+    assert dt.date(2023, 1, 4) in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 6))
+    assert dt.date(2023, 1, 3) not in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 6))
+
+
+def test_an_unknown_exchange_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"trading\.calendar 'XNIX' is not an exchange that exchange_calendars knows"):
+        calendar_of("XNIX", bars("2020-01-01", "2022-12-30", "B"))

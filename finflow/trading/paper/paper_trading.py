@@ -181,12 +181,12 @@ class _Trading:
 
     def next_prices(self, clock: Clock) -> MarketPanel:
         """Wait until the prices have a bar after the last evening."""
-        last = dt.date.fromisoformat(self.newest)
+        last, calendar = dt.date.fromisoformat(self.newest), None
         while True:
             panel = self.prices(fresh=True)
             if panel.dates[-1].astype(dt.date) > last:
                 return panel
-            calendar = calendar_of(self.agents.config.trading.calendar, panel.dates)
+            calendar = calendar or calendar_of(self.agents.config.trading.calendar, panel.dates)
             due = bool(calendar.sessions(last, clock.today()))
             clock.wait(self.agents.config.trading.poll * (1.0 if due else IDLE))
 
