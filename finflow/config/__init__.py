@@ -15,9 +15,7 @@ from finflow.config.evaluation_section import (
     EvaluationConfig,
     ProtocolConfig,
     SearchedConfig,
-    TaxConfig,
     TuneConfig,
-    period_of,
 )
 from finflow.config.loading import (
     ENVIRONMENT_PREFIX,
@@ -81,7 +79,6 @@ __all__ = [
     "StabilityConfig",
     "SyntheticConfig",
     "TargetEntropyScheduleConfig",
-    "TaxConfig",
     "TrainConfig",
     "TuneConfig",
     "changed_config",
@@ -95,7 +92,6 @@ __all__ = [
     "hyperparameters",
     "leaves",
     "load_config",
-    "period_of",
     "replace_values",
     "values_by_key",
 ]
