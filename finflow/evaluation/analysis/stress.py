@@ -30,7 +30,7 @@ PERIODS = (
     ("February-March 2020", dt.date(2020, 2, 1), dt.date(2020, 3, 31)),
     ("2022", dt.date(2022, 1, 1), dt.date(2022, 12, 31)),
 )
-RUN_IN = 63  # daily bars
+RUN_IN = 63  # daily bars: a quarter of a year; of longer bars twelve at least
 SHORTEST = 10  # days that count
 
 
@@ -139,11 +139,6 @@ def _sample(days: range, split: Split) -> str:
     return " and ".join(touched)
 
 
-def _run_in(bars_per_year: int) -> int:
-    """Bars of the run-in: a quarter of a year, and twelve at least."""
-    return max(RUN_IN * bars_per_year // BARS_PER_YEAR, 12)
-
-
 def _runs(context: ComparisonContext, period: Period) -> list[Backtest]:
     """Backtests of the period, the index last."""
     process = context.process
@@ -152,9 +147,8 @@ def _runs(context: ComparisonContext, period: Period) -> list[Backtest]:
     if inside:
         runs, window = list(context.runs), context.window
     else:
-        window = range(
-            max(process.first_bar, period.days.start - 1 - _run_in(process.panel.bars_per_year)), period.days.stop
-        )
+        run_in = max(RUN_IN * process.panel.bars_per_year // BARS_PER_YEAR, 12)
+        window = range(max(process.first_bar, period.days.start - 1 - run_in), period.days.stop)
         runs = list(context.backtest(process, window).values())
     index = index_backtest(process, window)
     if index is not None and index.name not in context.names:

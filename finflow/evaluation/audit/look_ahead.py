@@ -51,9 +51,9 @@ class Rows(NamedTuple):
         return self._replace(values=self.values[kept], bars=self.bars[kept])
 
 
-def by_bar(values: NDArray[Any], lag: int = 0) -> Rows:
+def by_bar(values: NDArray[Any]) -> Rows:
     """One row a bar, from the first bar on."""
-    return Rows(values, np.arange(len(values), dtype=np.int64), lag)
+    return Rows(values, np.arange(len(values), dtype=np.int64))
 
 
 Answer = Mapping[str, Rows]
