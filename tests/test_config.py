@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from finflow.config import Config, changed_config, config_hash, describe_schema, dump_config, load_config, period_of
+from finflow.config import Config, changed_config, config_hash, describe_schema, dump_config, load_config
 from finflow.errors import ConfigError, FinflowError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -351,8 +351,7 @@ OTHER: dict[str, object] = {
     **{"market.path": "prices.csv", "market.tickers": ["AAPL"], "market.tickers_file": "tickers.txt"},
     **{"market.benchmark": "SPX", "market.start": "1995-01-01", "market.test_end": "2020-01-01"},
     **{"features.extra": ["mine:value@growth"], "offline.decisions": ["mine.csv"]},
-    **{"evaluation.periods": ["crash:1987-10-01:1987-12-31"], "evaluation.protocol.purge": 10},
-    **{"trading.retrain.window": 500, "trading.retrain.purge": 10},
+    **{"evaluation.protocol.purge": 10, "trading.retrain.window": 500, "trading.retrain.purge": 10},
     **{"objectives.reward": "ranking", "objectives.rewards": [{"name": "ranking", "weight": 2.0}]},
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
     **{"train.entropy_schedule.steps": 500, "train.target_entropy_schedule.steps": 500},
@@ -543,27 +542,3 @@ def test_the_schema_is_described_for_help_and_documentation() -> None:
     assert rows["objectives.sharpe_eta"][1] == pytest.approx(1 / 252)
     assert "bcell" not in rows
     assert all(allowed and description for allowed, _, description in rows.values())
-
-
-# --- periods of the user's own
-
-
-@pytest.mark.parametrize(
-    "text", ["crash", "crash:1987-10-01", ":1987-10-01:1987-12-31", "crash:1987-10-01:then", "a:1987-12-31:1987-10-01"]
-)
-def test_a_period_that_cannot_be_read_is_named(text: str) -> None:
-    said = complaint({"evaluation.periods": [text]})
-    assert text in said
-    assert "command line" in said
-
-
-def test_periods_are_read_from_a_list_or_a_line() -> None:
-    text = "crash:1987-10-01:1987-12-31 a:b:2001-01-01:2001-02-01"
-    config = load_config(None, {"evaluation.periods": text}, {}).evaluation
-    assert [period_of(one) for one in config.periods] == [
-        ("crash", dt.date(1987, 10, 1), dt.date(1987, 12, 31)),
-        ("a:b", dt.date(2001, 1, 1), dt.date(2001, 2, 1)),
-    ]
-    assert "twice more than once" in complaint(
-        {"evaluation.periods": ["twice:2001-01-01:2001-02-01", "twice:2002-01-01:2002-02-01"]}
-    )

@@ -14,9 +14,7 @@ from finflow.config.evaluation_section import (
     EvaluationConfig,
     ProtocolConfig,
     SearchedConfig,
-    TaxConfig,
     TuneConfig,
-    period_of,
 )
 from finflow.config.loading import (
     ENVIRONMENT_PREFIX,
@@ -79,7 +77,6 @@ __all__ = [
     "StabilityConfig",
     "SyntheticConfig",
     "TargetEntropyScheduleConfig",
-    "TaxConfig",
     "TrainConfig",
     "TuneConfig",
     "changed_config",
@@ -93,7 +90,6 @@ __all__ = [
     "hyperparameters",
     "leaves",
     "load_config",
-    "period_of",
     "replace_values",
     "values_by_key",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import difflib
 from typing import Literal, Self
 
@@ -19,41 +18,8 @@ from finflow.config.section_types import (
     PositiveInt,
     PositiveNumber,
     Section,
-    first_repeated,
     key,
 )
-
-
-def period_of(text: str) -> tuple[str, dt.date, dt.date]:
-    """Return name, first and last day of a period written NAME:FIRST-DAY:LAST-DAY.
-
-    Raises
-    ------
-    ValueError
-        With the period and the mistake in it.
-    """
-    parts = text.rsplit(":", 2)
-    try:
-        name, first, last = parts[0].strip(), dt.date.fromisoformat(parts[1]), dt.date.fromisoformat(parts[2])
-    except (IndexError, ValueError):
-        name = ""
-    if not name:
-        raise ValueError(
-            f"evaluation.periods names {text!r}: NAME:FIRST-DAY:LAST-DAY is needed, as in crash:1987-10-01:1987-12-31"
-        )
-    if first >= last:
-        raise ValueError(f"evaluation.periods names {text!r}, whose first day is not before its last")
-    return name, first, last
-
-
-class TaxConfig(Section):
-    """Tax on capital gains and interest, computed beside every backtest; no strategy takes it into account."""
-
-    enabled: Flag = key(False, "compute results after tax")
-    short_rate: Number = key(0.37, "rate on gains of lots held for tax.days or less, and on interest", ge=0, lt=1)
-    long_rate: Number = key(0.20, "rate on gains of lots held for longer", ge=0, lt=1)
-    days: NonNegativeInt = key(365, "calendar days a lot must be held for more than, to be long-term")
-    method: Literal["fifo", "hifo"] = key("fifo", "lots that a sale takes: the oldest first, or those that cost most")
 
 
 class ProtocolConfig(Section):
@@ -91,20 +57,11 @@ class EvaluationConfig(Section):
     sweeps: Flag = key(
         True, "run again at other costs, lags and capital, and over the stress periods; a backtest always does"
     )
-    periods: Names = key((), "stress periods of your own in addition to the four, each NAME:FIRST-DAY:LAST-DAY")
     top: PositiveInt = key(5, "K of the ranking view, in assets")
-    tax: TaxConfig = key(TaxConfig(), "tax on capital gains and interest")
     protocol: ProtocolConfig = key(ProtocolConfig(), "evaluations that train for every fold")
     configurations_tried: PositiveInt = key(
         1, "configurations tried on this panel, from which the evaluated one was chosen, itself included"
     )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        twice = first_repeated([period_of(text)[0] for text in self.periods])
-        if twice is not None:
-            raise ValueError(f"evaluation.periods names {twice} more than once")
-        return self
 
 
 RANKING_OBJECTIVES = ("ndcg", "hit", "mrr", "rank_ic")

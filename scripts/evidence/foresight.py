@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.evaluation.audit.findings import Finding
-from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge, ScoredOutcome, views_of_portfolios
-from finflow.evaluation.audit.honest_signals import best_honest
+from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge, ScoredOutcome, best_honest, views_of_portfolios
 from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal.optimal_policy import optimum_of

@@ -55,7 +55,7 @@ def returns(panel: MarketPanel) -> FloatArray:
 
 
 def component(make: Callable[[MarketPanel], FloatArray], name: str = "planted", lag: int = 0) -> Component:
-    return Component(name, lambda panel, last: {"value": by_bar(make(panel), lag)})
+    return Component(name, lambda panel, last: {"value": by_bar(make(panel))._replace(lag=lag)})
 
 
 # --- leaks: each is a fault that was published, sold or traded on

@@ -1,4 +1,4 @@
-"""A backtest is what the strategy would have had in money, recomputed here in shares and cash."""
+"""A backtest is what the strategy would have had in money, recomputed here in shares and cash, on one core or two."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from finflow import cores
 from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
+from finflow.evaluation.comparison_context import run_shared_backtests
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight, SixtyForty
-from finflow.strategies.rolling_rules import MinimumVariance
-from finflow.strategies.strategy import Information
+from finflow.strategies.rolling_rules import InverseVolatility, MinimumVariance
+from finflow.strategies.strategy import Information, Strategy
 
 FloatArray = NDArray[np.float64]
 
@@ -28,6 +30,7 @@ LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 WINDOW = range(30, 90)
 CASH = 2e-4
 RATE = 0.0015
+FIELDS = ("returns", "costs", "turnover", "weights", "rewards")
 
 
 class Rule:
@@ -280,3 +283,35 @@ def test_a_fitted_strategy_runs_on_the_ledger() -> None:
     (backtest,) = run_backtests(made_process(), WINDOW, [strategy])
     assert np.flatnonzero(backtest.turnover).tolist() == [0, 20, 40]
     assert EvaluationConfig().rebalance_every == 21
+
+
+def strategies() -> list[Any]:
+    """Two that solve for their portfolios, between others; each remembers its fits."""
+    solving = MinimumVariance(5, lookback=20), InverseVolatility(5, lookback=20)
+    made: list[Any] = [EqualWeight(), solving[0], SixtyForty(), solving[1]]
+    made[1].memo, made[3].memo = {}, {}
+    return made
+
+
+@pytest.mark.parametrize("second_core", [True, False])
+def test_sharing_changes_neither_results_nor_memos(second_core: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "_has_second_core", lambda: second_core)
+    process, alone, shared = made_process(), strategies(), strategies()
+    expected, found = run_backtests(process, WINDOW, alone), run_shared_backtests(process, WINDOW, shared)
+    assert [one.name for one in found] == [one.name for one in expected]
+    for one, other in zip(expected, found, strict=True):
+        assert all(np.array_equal(getattr(one, name), getattr(other, name)) for name in FIELDS)
+    for one, other in zip(alone, shared, strict=True):
+        memo = getattr(one, "memo", None)
+        assert memo is None or len(memo) > 5
+        assert memo is None or all(np.array_equal(other.memo[key], value) for key, value in memo.items())
+
+
+def test_a_single_kind_of_strategy_needs_no_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a process was forked")
+
+    monkeypatch.setattr(cores, "_has_second_core", lambda: True)
+    monkeypatch.setattr(cores, "_fork", refuse)
+    chosen: list[Strategy] = [EqualWeight(), SixtyForty()]
+    assert [one.name for one in run_shared_backtests(made_process(), WINDOW, chosen)] == [one.name for one in chosen]

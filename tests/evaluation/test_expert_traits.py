@@ -1,4 +1,4 @@
-"""Traits of experts' portfolios: they are their formulas, know no future, and are judged by what names claim."""
+"""Traits of experts' portfolios are their formulas and know no future; the gate's weights are by the crisis score."""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.evaluation.analysis.expert_traits import CLAIMS, TRAITS, ExpertTraits, expert_traits, section
+from finflow.evaluation.analysis.expert_traits import (
+    CLAIMS,
+    TRAITS,
+    ExpertTraits,
+    expert_traits,
+    gate_by_state,
+    gate_section,
+    section,
+)
 from finflow.evaluation.report.section import section_html
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, family_tables
 
 BARS, ASSETS = 1100, 6
+GATED = ("defensive", "growth")
 
 
 def make_panel(bars: int = BARS, seed: int = 0, after: int | None = None) -> MarketPanel:
@@ -120,3 +129,23 @@ def test_the_section_shows_every_number_it_has(
 def test_too_short_a_past_is_refused() -> None:
     with pytest.raises(ValueError, match="756 bars"):
         expert_traits(make_panel(), [700], np.full((1, 1, 7), 1 / 7), ["one"])
+
+
+def test_each_decision_counts_where_the_market_was() -> None:
+    crisis = np.array([0.0, 0.199, 0.2, 0.79, 0.8, 1.0])
+    gate = np.array([[0.1, 0.9], [0.3, 0.7], [0.5, 0.5], [0.5, 0.5], [0.8, 0.2], [1.0, 0.0]])
+    cash = np.array([0.0, 0.0, 0.1, 0.3, 0.4, 0.6])
+    found = gate_by_state(crisis, gate, cash, GATED)
+    assert [one["decisions"] for one in found.values()] == [2, 2, 2]
+    assert found["calm"]["gate"] == pytest.approx({"defensive": 0.2, "growth": 0.8})
+    assert found["crisis"]["gate"] == pytest.approx({"defensive": 0.9, "growth": 0.1})
+    assert [one["cash"] for one in found.values()] == pytest.approx([0.0, 0.2, 0.5])
+
+
+def test_a_state_that_never_was_is_left_out(
+    read_page: Callable[[str], Any], numbers_hold: Callable[[Any, Any], int]
+) -> None:
+    found = gate_by_state(np.array([0.1, 0.9]), np.array([[0.2, 0.8], [0.6, 0.4]]), np.array([0.0, 0.3]), GATED)
+    assert list(found) == ["calm", "crisis"]
+    told = gate_section(found, GATED, "all decisions")
+    assert numbers_hold(read_page(section_html(told)), {"gate_states": told.numbers}) == 2 * 4

@@ -7,50 +7,81 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis.account import as_parquet, holdings, trades
 from finflow.evaluation.backtest import run_backtests
+from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold
 from tests.evaluation.plain_processes import Wandering, process_on
 
-WINDOW = range(5, 40)
+FloatArray = NDArray[np.float64]
+WINDOW = range(4, 48)
 
 
-def made(lag: int = 1, ends: bool = False, **costs: float) -> DecisionProcess:
+def market(ends: bool = False) -> tuple[FloatArray, FloatArray]:
+    """Closes of three assets, and dividends in money a share."""
     rng = np.random.default_rng(0)
     close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.02, size=(50, 3)), axis=0))
     if ends:
         close[20:, 1] = np.nan
+    paid = np.zeros(close.shape)
+    paid[9::11, 0], paid[25, 2] = 0.7, 6.0
+    return close, paid
+
+
+def made(lag: int = 1, ends: bool = False, dividends: bool = False, **costs: float) -> DecisionProcess:
+    close, paid = market(ends)
+    dates, names = np.datetime64("2020-01-01") + np.arange(50), ("A", "B", "C")
+    fields = reinvest({"close": close}, paid, dates, names) if dividends else {"close": close}
     panel = MarketPanel(
-        dates=np.datetime64("2020-01-01") + np.arange(50),
-        assets=("A", "B", "C"),
-        close=close,
+        dates=dates,
+        assets=names,
         cash_returns=np.append(0.0, np.full(49, 1e-4)),
         volume=np.where(np.isfinite(close), 1e5, np.nan),
+        **fields,
     )
     return process_on(panel, execution_lag=lag, costs=CostsConfig(window=2, **costs))
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
+@pytest.mark.parametrize("dividends", [False, True])
 @pytest.mark.parametrize("costs", [{}, {"impact": 0.5, "minimum": 20.0, "slippage_sqrt_bps": 50.0}])
-def test_a_bank_account_kept_from_the_trades_alone_ends_with_the_same_wealth(lag: int, costs: dict[str, float]) -> None:
-    process = made(lag, **costs)
+def test_a_bank_account_kept_from_the_trades_alone_ends_with_the_same_wealth(
+    lag: int, dividends: bool, costs: dict[str, float]
+) -> None:
+    """Dividends are paid in cash to the shares held, at the prices of the time."""
+    process, (close, paid) = made(lag, dividends=dividends, **costs), market()
+    paid = paid if dividends else 0.0 * paid
     (run,) = run_backtests(process, WINDOW, [Wandering()])
     table = trades(process, WINDOW, run)
-    cash, units = 1e6, dict.fromkeys("ABC", 0.0)
-    for bar in process.decision_bars(WINDOW):
+    cash, units, bars = 1e6, np.zeros(3), process.decision_bars(WINDOW)
+    for bar in bars:
+        cash += float(units @ paid[bar])
         for row in table[table["date"] == process.panel.dates[bar]].itertuples():
             sign = 1.0 if row.side == "buy" else -1.0
+            assert row.price == close[bar, "ABC".index(row.asset)]
             cash -= sign * row.value + row.cost
-            units[row.asset] += sign * row.units
+            units["ABC".index(row.asset)] += sign * row.units
         cash *= 1.0 + 1e-4
-    last = process.panel.close[process.decision_bars(WINDOW).stop]
-    wealth = cash + sum(held * price for held, price in zip(units.values(), last, strict=True))
+    wealth = cash + units @ (close + paid)[bars.stop]
     assert wealth == pytest.approx(1e6 * np.prod(1.0 + run.returns), rel=1e-9)
     assert table["cost"].sum() > 0.0
+
+
+def test_who_holds_keeps_the_number_of_shares_and_the_dividends_in_cash() -> None:
+    process = made(dividends=True)
+    (run,) = run_backtests(process, WINDOW, [BuyAndHold()])
+    table = holdings(process, WINDOW, run)
+    for asset in "ABC":
+        units = table[table["asset"] == asset]["units"].to_numpy()
+        np.testing.assert_allclose(units, units[0], rtol=1e-12)
+    cash = table[table["asset"] == "cash"]["value"].to_numpy()
+    assert cash[-1] > 0.04e6
+    assert set(trades(process, WINDOW, run)["date"]) == {process.panel.dates[process.decision_bars(WINDOW)[0]]}
 
 
 def test_holdings_are_all_of_wealth_after_every_fill() -> None:

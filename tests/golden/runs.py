@@ -187,9 +187,6 @@ TRADED: dict[str, Any] = {
     "env.costs.minimum": 1.0,
     "env.costs.slippage_sqrt_bps": 10.0,
     "env.costs.impact": 0.5,
-    "evaluation.tax.enabled": True,
-    "evaluation.tax.method": "hifo",
-    "evaluation.periods": ["autumn:2011-11-10:2011-12-20"],
 }
 
 
@@ -507,7 +504,7 @@ def walk_forward(folder: Path) -> Artefacts:
 
 
 def backtest(folder: Path) -> Artefacts:
-    """A backtest of a named strategy, with sweeps, trades, taxes and capacity."""
+    """A backtest of a named strategy, with sweeps, trades and capacity."""
     keys = configured(folder, TRADED, fields=True)
     command(folder, keys, "backtest", "--strategy", "risk-parity")
     found = read_run(only(folder / "logs", "backtest_*"))

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.config import Config, MarketConfig
+from finflow.config import MarketConfig
 from finflow.evaluation.audit.findings import Finding
 from finflow.evaluation.audit.look_ahead import Component, Probe, audit
 from finflow.market import cash
@@ -19,9 +19,7 @@ from finflow.market.panel import MarketPanel
 from finflow.market.sources import panel_loader as sources
 from finflow.market.sources import yahoo as download
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
-from finflow.market.splits import Split
-from finflow.training.audit.audit_subjects import AuditSubjects
-from finflow.training.audit.audited_source import through_the_source
+from finflow.training.audit.audited_source import loaded, through_the_source
 
 BARS = 120
 LAYOUTS = (TWO_LEVELS, LONG, FILE_A_FIELD, FILE_AN_ASSET)
@@ -56,15 +54,9 @@ def configured(source: str, **settings: Any) -> MarketConfig:
 
 def asked(market: MarketPanel, config: MarketConfig, *lasts: int) -> tuple[Finding, ...]:
     """What the audit finds in the source."""
-    subjects = AuditSubjects(market, Config(market=config), _split())
+    source = Component("source", lambda panel, _: loaded(panel, config))
     kinds = ("repeat", "cut", "replaced", "relisted")
-    return audit(
-        market, [Component("source", subjects._source)], [Probe(last, kind) for last in lasts for kind in kinds]
-    )
-
-
-def _split() -> Split:
-    return Split(train_end=60, validation_end=90, test_end=BARS)
+    return audit(market, [source], [Probe(last, kind) for last in lasts for kind in kinds])
 
 
 @pytest.mark.parametrize(
@@ -72,20 +64,20 @@ def _split() -> Split:
 )
 def test_everything_goes_through_the_door(source: str, layout: str | None) -> None:
     market = panel(layout)
-    loaded = through_the_source(market, configured(source))
-    assert loaded.assets == market.assets
-    assert loaded.dates.tolist() == market.dates.tolist()
+    there = through_the_source(market, configured(source))
+    assert there.assets == market.assets
+    assert there.dates.tolist() == market.dates.tolist()
     for field in (*FIELDS, "benchmark", "cash_returns"):
-        np.testing.assert_allclose(getattr(loaded, field), getattr(market, field), rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(getattr(there, field), getattr(market, field), rtol=1e-12, atol=1e-15)
     if source != "yfinance":
-        assert loaded.provenance["layout"] == layout
+        assert there.provenance["layout"] == layout
 
 
 def test_closes_alone_go_through_as_one_column_an_asset() -> None:
     market = panel(WIDE, open=None, high=None, low=None, volume=None)
-    loaded = through_the_source(market, configured("csv"))
-    assert loaded.provenance["layout"] == WIDE
-    np.testing.assert_allclose(loaded.close, market.close, rtol=1e-12)
+    there = through_the_source(market, configured("csv"))
+    assert there.provenance["layout"] == WIDE
+    np.testing.assert_allclose(there.close, market.close, rtol=1e-12)
 
 
 def paying(layout: str | None) -> MarketPanel:
@@ -99,9 +91,9 @@ def paying(layout: str | None) -> MarketPanel:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_dividends_go_through_the_door_and_cannot_be_known_before(layout: str) -> None:
     market, config = paying(layout), configured("csv", dividends="cash")
-    loaded = through_the_source(market, config)
+    there = through_the_source(market, config)
     for field in (*FIELDS, "dividends", "quoted"):
-        np.testing.assert_allclose(getattr(loaded, field), getattr(market, field), rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(getattr(there, field), getattr(market, field), rtol=1e-12, atol=1e-15)
     findings = asked(market, config, 20, 70, 92)
     assert [finding.where for finding in findings if finding.verdict != "clean"] == []
 

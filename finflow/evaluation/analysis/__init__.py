@@ -1,1 +1,1 @@
-"""Analyses of a backtest: attribution, stress, costs, taxes, factors."""
+"""Analyses of a backtest: attribution, stress, costs, factors."""

@@ -19,7 +19,7 @@ as they are. What an asset contributes is then divided by the shares in it; cash
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -139,7 +139,9 @@ def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
             "An asset's part goes to the experts by their shares in what is held: a holding is built from the aims of "
             "many days."
         )
-        tables.append(_by_expert(context.judged, judged["experts"]))
+        named = {expert: "held without an expert" if expert == "none" else expert for expert in judged["experts"]}
+        rows = [(("experts", key), heading) for key, heading in named.items()]
+        tables.append(_by_source("By expert", rows, [context.judged]))
     return Section("attribution", "Where the return came from", numbers, tuple(tables), (), tuple(words))
 
 
@@ -165,11 +167,6 @@ def _by_asset(names: Sequence[str], assets: Mapping[str, float]) -> Table:
         order = [*order[:SHOWN], *order[-SHOWN:]]
         caption = f"The {SHOWN} assets that brought most and the {SHOWN} that brought least; metrics.json has all."
     return _by_source("By asset", [(("assets", asset), asset) for asset in order], names, caption)
-
-
-def _by_expert(name: str, experts: Iterable[str]) -> Table:
-    named = {expert: "held without an expert" if expert == "none" else expert for expert in experts}
-    return _by_source("By expert", [(("experts", key), heading) for key, heading in named.items()], [name])
 
 
 def _by_source(title: str, sources: Sequence[tuple[Path, str]], names: Sequence[str], caption: str = "") -> Table:

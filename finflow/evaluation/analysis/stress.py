@@ -9,14 +9,12 @@ such a period is marked in-sample.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
 from typing_extensions import TypedDict
 
-from finflow.config import period_of
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest, index_backtest
 from finflow.evaluation.comparison_context import ComparisonContext
@@ -32,7 +30,7 @@ PERIODS = (
     ("February-March 2020", dt.date(2020, 2, 1), dt.date(2020, 3, 31)),
     ("2022", dt.date(2022, 1, 1), dt.date(2022, 12, 31)),
 )
-RUN_IN = 63  # daily bars
+RUN_IN = 63  # daily bars: a quarter of a year; of longer bars twelve at least
 SHORTEST = 10  # days that count
 
 
@@ -80,11 +78,11 @@ class StressPeriod(TypedDict):
     strategies: Annotated[dict[str, Stressed], about("By strategy.")]
 
 
-def periods_of(process: DecisionProcess, split: Split, own: Sequence[str] = ()) -> tuple[Period, ...]:
-    """The periods that the panel has at least `SHORTEST` days of, the user's own after the usual ones."""
+def periods_of(process: DecisionProcess, split: Split) -> tuple[Period, ...]:
+    """The periods that the panel has at least `SHORTEST` days of."""
     dates = process.panel.dates
     found = []
-    for name, first, last in (*PERIODS, *map(period_of, own)):
+    for name, first, last in PERIODS:
         start = int(np.searchsorted(dates, np.datetime64(first, "D"), side="left"))
         stop = int(np.searchsorted(dates, np.datetime64(last, "D"), side="right"))
         start = max(start, process.first_bar + 1)
@@ -93,9 +91,9 @@ def periods_of(process: DecisionProcess, split: Split, own: Sequence[str] = ()) 
     return tuple(found)
 
 
-def section(context: ComparisonContext, split: Split, own: Sequence[str] = ()) -> Section | None:
+def section(context: ComparisonContext, split: Split) -> Section | None:
     """Judge every strategy in every period; None where the panel has none of them."""
-    periods = periods_of(context.process, split, own)
+    periods = periods_of(context.process, split)
     if not periods:
         return None
     numbers: dict[str, object] = {}
@@ -110,12 +108,10 @@ def section(context: ComparisonContext, split: Split, own: Sequence[str] = ()) -
             "strategies": {run.name: _figures(run) for run in runs},
         }
         names = [run.name for run in runs]
-    missing = [name for name, *_ in map(period_of, own) if name not in numbers]
-    words = [
+    words = (
         "In-sample means that the judged agent learned from these days, and validation that its checkpoint was chosen "
         "by them: neither is evidence. The classical strategies are fitted on earlier days alone in every period.",
-        *(f"The data has too few days of {name}." for name in missing),
-    ]
+    )
     columns = (
         ("First day", {period.name: str(dates[period.days.start]) for period in periods}),
         ("Last day", {period.name: str(dates[period.days.stop - 1]) for period in periods}),
@@ -133,7 +129,7 @@ def section(context: ComparisonContext, split: Split, own: Sequence[str] = ()) -
         )
         for key, title in (("return", "Return over each period"), ("max_drawdown", "Maximum drawdown in each period"))
     ]
-    return Section("stress", "Stress periods", numbers, (head, *tables), words=tuple(words))
+    return Section("stress", "Stress periods", numbers, (head, *tables), words=words)
 
 
 def _sample(days: range, split: Split) -> str:
@@ -141,11 +137,6 @@ def _sample(days: range, split: Split) -> str:
     windows = (("in-sample", split.train), ("validation", split.validation), ("out-of-sample", split.test))
     touched = [word for word, bars in windows if days.start < bars.stop and bars.start < days.stop]
     return " and ".join(touched)
-
-
-def _run_in(bars_per_year: int) -> int:
-    """Bars of the run-in: a quarter of a year, and twelve at least."""
-    return max(RUN_IN * bars_per_year // BARS_PER_YEAR, 12)
 
 
 def _runs(context: ComparisonContext, period: Period) -> list[Backtest]:
@@ -156,9 +147,8 @@ def _runs(context: ComparisonContext, period: Period) -> list[Backtest]:
     if inside:
         runs, window = list(context.runs), context.window
     else:
-        window = range(
-            max(process.first_bar, period.days.start - 1 - _run_in(process.panel.bars_per_year)), period.days.stop
-        )
+        run_in = max(RUN_IN * process.panel.bars_per_year // BARS_PER_YEAR, 12)
+        window = range(max(process.first_bar, period.days.start - 1 - run_in), period.days.stop)
         runs = list(context.backtest(process, window).values())
     index = index_backtest(process, window)
     if index is not None and index.name not in context.names:

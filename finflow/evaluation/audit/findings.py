@@ -61,6 +61,11 @@ class Difference(NamedTuple):
     place: str
 
 
+def raised(error: Exception) -> str:
+    """The error of a component, in one line: whatever a user's own code may raise is a finding."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
 def joined(passes: Iterable[Sequence[Finding]]) -> tuple[Finding, ...]:
     """Findings of several audits as one, components in the order of the first audit that has them."""
     by_name: dict[str, dict[str, list[Finding]]] = {}

@@ -109,6 +109,13 @@ def ranks_of(values: FloatArray, axis: Literal[0, 1] = 1) -> FloatArray:
     return found
 
 
+def market_return(returns: FloatArray) -> FloatArray:
+    """Mean return of the assets that have one, (rows, 1); NaN where none has."""
+    known = np.isfinite(returns)
+    total, count = (np.where(known, each, 0.0).sum(axis=1, keepdims=True) for each in (returns, 1.0))
+    return np.where(count > 0, total / np.maximum(count, 1.0), np.nan)
+
+
 def scores_of(view: View, outcome: UnknownReturns, seed: int, above: float = 0.0) -> list[RankScore]:
     """List the scores over all decisions and in blocks; none where the view says nothing.
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.audit.findings import CLEAN, FAILED, KINDS, LEAK, UNSTEADY, Difference, Finding, summed
+from finflow.evaluation.audit.findings import CLEAN, FAILED, KINDS, LEAK, UNSTEADY, Difference, Finding, raised, summed
 from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, UNPRIMED, shocked
 from finflow.market.panel import MarketPanel
 
@@ -45,10 +45,15 @@ class Rows(NamedTuple):
     lag: int = 0
     tolerance: float = 0.0
 
+    def until(self, end: int) -> Rows:
+        """The rows of the bars up to one."""
+        kept = self.bars <= end
+        return self._replace(values=self.values[kept], bars=self.bars[kept])
 
-def by_bar(values: NDArray[Any], lag: int = 0) -> Rows:
+
+def by_bar(values: NDArray[Any]) -> Rows:
     """One row a bar, from the first bar on."""
-    return Rows(values, np.arange(len(values), dtype=np.int64), lag)
+    return Rows(values, np.arange(len(values), dtype=np.int64))
 
 
 Answer = Mapping[str, Rows]
@@ -135,14 +140,9 @@ def _answer_first(
                 asked.add(index)
                 answer = _ask(component, other, last)
                 if not isinstance(answer, str):
-                    answer = {name: _until(rows, last + rows.lag) for name, rows in answer.items()}
+                    answer = {name: rows.until(last + rows.lag) for name, rows in answer.items()}
                 sender.send(((index, last), answer))
     sender.close()
-
-
-def _until(rows: Rows, end: int) -> Rows:
-    kept = rows.bars <= end
-    return rows._replace(values=rows.values[kept], bars=rows.bars[kept])
 
 
 def audit(
@@ -201,11 +201,11 @@ def audit(
 
 
 def _ask(component: Component, panel: MarketPanel, last: int) -> Answer | str:
-    """Its answer, or what it raised: whatever a user's own code may raise is a finding."""
+    """Its answer, or what it raised."""
     try:
         return component.answer(panel, last)
     except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return raised(error)
 
 
 def _judge(before: Answer | str, after: Answer | str, last: int, kind: str) -> tuple[int, str, Difference | None]:
@@ -215,7 +215,7 @@ def _judge(before: Answer | str, after: Answer | str, last: int, kind: str) -> t
     if isinstance(after, str):  # it worked with the one future and not with the other
         return 0, FAILED, Difference(np.inf, last, after, "")
     if kind == CUT:  # a run that began with the end of the panel has no rows left
-        after = {**{name: Rows(rows.values[:0], rows.bars[:0], rows.lag) for name, rows in before.items()}, **after}
+        after = {**{name: rows.until(-1) for name, rows in before.items()}, **after}
     if set(before) != set(after):
         part = sorted(set(before) ^ set(after))[0]
         return 0, UNSTEADY if kind == REPEAT else LEAK, Difference(np.inf, last, part, "is there or not")
@@ -238,15 +238,12 @@ def _compared(name: str, before: Rows, after: Rows, last: int, kind: str) -> tup
         end = int(max(before.bars.max(initial=-1), after.bars.max(initial=-1)))
     elif kind == CUT:  # rows of a decision need a bar after them, which may be gone
         end = min(end, max(int(after.bars.max(initial=-1)), last - 1))
-    kept, others = before.bars <= end, after.bars <= end
-    bars = before.bars[kept]
-    if not np.array_equal(bars, after.bars[others]):
-        common = min(len(bars), int(others.sum()))
-        apart = np.flatnonzero(bars[:common] != after.bars[others][:common])
+    (left, bars, *_), (right, others, *_) = before.until(end), after.until(end)
+    if not np.array_equal(bars, others):
+        common = min(len(bars), len(others))
+        apart = np.flatnonzero(bars[:common] != others[:common])
         at = int(apart[0]) if apart.size else common
-        bar = int((bars if at < len(bars) else after.bars[others])[at])
-        return len(bars), Difference(np.inf, bar, name, "has other rows")
-    left, right = before.values[kept], after.values[others]
+        return len(bars), Difference(np.inf, int((bars if at < len(bars) else others)[at]), name, "has other rows")
     if left.shape != right.shape or left.dtype != right.dtype:
         return len(bars), Difference(np.inf, end, name, f"has the shape {right.shape} and not {left.shape}")
     if len(bars) == 0:

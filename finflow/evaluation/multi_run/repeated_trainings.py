@@ -203,9 +203,10 @@ def protocol_section(found: ProtocolPaths, confidence: float, seed: int) -> Sect
         f"fold {one.fold}, seed {one.seed}, window {one.window + 1}": _window(one, found.others[one.window][0])
         for one in found.judged
     }
+    cscv = [cscv_of((run, *found.compared)) for run in found.agents]
     paths = {
-        str(number): figures_of(run, baseline) | {"pbo": _pbo((run, *found.compared))}
-        for number, run in enumerate(found.agents, start=1)
+        str(number): figures_of(run, baseline) | {"pbo": None if choice is None else choice.pbo}
+        for number, (run, choice) in enumerate(zip(found.agents, cscv, strict=True), start=1)
     }
     words = [
         f"{found.name}: {len({(one.fold, one.seed) for one in found.judged})} trainings, judged on days that none of "
@@ -288,12 +289,6 @@ def _improvement(found: ProtocolPaths, seed: int, confidence: float, words: list
         )
     numbers: dict[str, object] = {"windows": len(windows), "trainings_of_a_window": runs}
     return numbers | _improvement_numbers(agents, equal, seed, confidence, words)
-
-
-def _pbo(runs: Sequence[Backtest]) -> float | None:
-    """Probability that choosing among the agent's path and the strategies by Sharpe ratio is overfitted."""
-    found = cscv_of(runs)
-    return None if found is None else found.pbo
 
 
 def _improvement_numbers(

@@ -10,7 +10,7 @@ import pandas as pd
 
 from finflow.config import Config
 from finflow.cores import forked
-from finflow.evaluation.analysis import account, factors, ranking, stress, sweeps
+from finflow.evaluation.analysis import factors, ranking, stress, sweeps
 from finflow.evaluation.analysis.account import as_parquet, holdings, trades
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report import agent_figures, figures, page, tearsheet
@@ -120,11 +120,10 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
     ends = range(bars.start + 1, bars.stop + 1)
     swept, stressed = None, None
     if with_sweeps:
-        with forked(partial(stress.section, context, split, settings.periods)) as found:
+        with forked(partial(stress.section, context, split)) as found:
             swept = sweeps.section(context)
         stressed = found()
     made = [
-        account.tax_section(process, context.window, context.runs, settings.tax) if settings.tax.enabled else None,
         swept,
         stressed,
         factors.section(process.panel, ends, context.runs, etfs) if config.env.fill == "close" else None,

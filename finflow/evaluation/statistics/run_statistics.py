@@ -98,9 +98,7 @@ def probability_of_improvement(first: ArrayLike, second: ArrayLike) -> float:
     return float(_improvement(one[None], two[None])[0])
 
 
-def interquartile_estimate(
-    scores: ArrayLike, seed: int, confidence: float = 0.95, samples: int = SAMPLES, name: str = "the runs"
-) -> Estimate:
+def interquartile_estimate(scores: ArrayLike, seed: int, confidence: float = 0.95, name: str = "the runs") -> Estimate:
     """Interquartile mean with the interval of a bootstrap over runs, stratified by task.
 
     Raises
@@ -109,14 +107,12 @@ def interquartile_estimate(
         If there is only one run, or a score is missing.
     """
     table = _table(scores, name, FEWEST)
-    drawn = _resample(table, samples, np.random.default_rng(seed))
-    values = scipy.stats.trim_mean(drawn.reshape(samples, -1), 0.25, axis=1)
+    drawn = _resample(table, np.random.default_rng(seed))
+    values = scipy.stats.trim_mean(drawn.reshape(SAMPLES, -1), 0.25, axis=1)
     return Estimate(interquartile_mean(table), interval(np.asarray(values), confidence))
 
 
-def improvement_estimate(
-    first: ArrayLike, second: ArrayLike, seed: int, confidence: float = 0.95, samples: int = SAMPLES
-) -> Estimate:
+def improvement_estimate(first: ArrayLike, second: ArrayLike, seed: int, confidence: float = 0.95) -> Estimate:
     """Probability of improvement with the interval of a bootstrap over the runs of both, stratified by task.
 
     Raises
@@ -126,7 +122,7 @@ def improvement_estimate(
     """
     one, two = _pair(first, second, FEWEST)
     generator = np.random.default_rng(seed)
-    values = _improvement(_resample(one, samples, generator), _resample(two, samples, generator))
+    values = _improvement(_resample(one, generator), _resample(two, generator))
     return Estimate(probability_of_improvement(one, two), interval(values, confidence))
 
 
@@ -161,10 +157,10 @@ def _improvement(one: Array, two: Array) -> Array:
     return np.asarray((ahead + 0.5 * level).mean(axis=(1, 2, 3)))
 
 
-def _resample(table: Array, samples: int, generator: np.random.Generator) -> Array:
+def _resample(table: Array, generator: np.random.Generator) -> Array:
     """Runs drawn with replacement, independently for each task: (samples, runs, tasks)."""
     runs, tasks = table.shape
-    drawn = generator.integers(runs, size=(samples, runs, tasks))
+    drawn = generator.integers(runs, size=(SAMPLES, runs, tasks))
     return np.asarray(table[drawn, np.arange(tasks)])
 
 

@@ -50,7 +50,7 @@ _NOT_COMPARED = (
         "train.device",
         "train.threads",
     ),
-    *("evaluation.sweeps", "evaluation.tax.", "evaluation.periods", "evaluation.top"),
+    *("evaluation.sweeps", "evaluation.top"),
 )
 
 

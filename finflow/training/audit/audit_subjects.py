@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,18 +64,24 @@ class AuditSubjects(AuditedMarket):
 
     def of_market(self) -> Iterator[Component]:
         """Source, features, behaviour tables, and what a training is given."""
+        market = self.config.market
         yield Component("panel", self._fields)
-        yield Component("source", self._source, lambda last, kind: kind in _FEW)
+        yield Component("source", lambda panel, _: loaded(panel, market), lambda last, kind: kind in _FEW)
         if self.panel.n_assets > 2:
-            yield Component("source, listings", self._source_of_newcomers, lambda last, kind: kind in _LISTINGS)
-            yield Component("source, gaps", self._source_with_gap, lambda last, kind: kind in ("replaced", REPEAT))
+            listings, gaps = partial(loaded_with_newcomers, market=market), partial(loaded_with_gap, market=market)
+            yield Component("source, listings", listings, lambda last, kind: kind in _LISTINGS)
+            yield Component("source, gaps", gaps, lambda last, kind: kind in ("replaced", REPEAT))
         yield from self.of_features()
         for family in FAMILIES:
             yield Component(f"family {family}", self._family(family), self._suits_family)
         yield Component("growth", self._growth)
         ends = (self.split.train_end - 1, self.split.validation_end - 1)
         yield Component("training", self._training, lambda last, kind: last in ends and kind != CUT)
-        yield Component("evaluation", self._evaluation, self._in_test)
+        yield Component(
+            "evaluation",
+            lambda panel, _: self._prepared(prepare_from(panel, self.config).held_out_process()),
+            lambda last, kind: last > self.split.validation_end and kind in _FEW,
+        )
 
     def of_features(self) -> Iterator[Component]:
         """Tables computed from the panel for every bar."""
@@ -101,7 +108,8 @@ class AuditSubjects(AuditedMarket):
                 yield Component(f"environment, lag {lag}", self._environment(lag))
                 yield Component(f"fill, lag {lag}", self._fill(lag), lambda last, kind: kind in _LEVELS)
         yield from _rewards(self)
-        yield Component("replay", self._replay)
+        replayed = partial(replay_states, before=self.before)
+        yield Component("replay", lambda panel, last: replayed(self.configured(panel, last), last))
 
     def of_decisions(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:
         """Environments, what the backtest hands out, the index, strategies, behaviour data."""
@@ -141,15 +149,6 @@ class AuditSubjects(AuditedMarket):
         tables = {"growth": process.growth, "listed": process.listed, "dividends": process.dividends}
         return {name: by_bar(table) for name, table in tables.items() if table is not None}
 
-    def _source(self, panel: MarketPanel, last: int) -> Answer:
-        return loaded(panel, self.config.market)
-
-    def _source_of_newcomers(self, panel: MarketPanel, last: int) -> Answer:
-        return loaded_with_newcomers(panel, last, self.config.market)
-
-    def _source_with_gap(self, panel: MarketPanel, last: int) -> Answer:
-        return loaded_with_gap(panel, last, self.config.market)
-
     def _own_feature(self, path: str) -> Callable[[MarketPanel, int], Answer]:
         feature = user_feature(path)
         return lambda panel, last: {feature.name: by_bar(feature.compute(panel))}
@@ -159,11 +158,10 @@ class AuditSubjects(AuditedMarket):
         assets = {name: by_bar(features.assets[:, :, i]) for i, name in enumerate(features.asset_names)}
         market = {name: by_bar(features.market[:, i]) for i, name in enumerate(features.market_names)}
         first = Rows(np.array([features.first_bar]), np.array([last]))
-        return {**assets, **market, "first bar": first, **(self._unrounded(panel) if self.before == 1 else {})}
-
-    def _unrounded(self, panel: MarketPanel) -> Answer:
-        """The features before they are scaled and rounded, where a leak too small to survive that would hide."""
-        return {f"raw {name}": by_bar(value) for name, value in _unscaled(panel, self.config.features)}
+        # Near a probe before they are scaled and rounded, too: a leak too small to survive that would hide.
+        unscaled = _unscaled(panel, self.config.features) if self.before == 1 else ()
+        raw = {f"raw {name}": by_bar(value) for name, value in unscaled}
+        return {**assets, **market, "first bar": first, **raw}
 
     def _liquidity(self, panel: MarketPanel, last: int) -> Answer:
         """Inputs of the costs, row t of them from bars up to t."""
@@ -192,10 +190,6 @@ class AuditSubjects(AuditedMarket):
         whole = {name: Rows(rows.values[None], np.array([end])) for name, rows in answer.items()}
         return {**whole, "fitted": answer["fitted"]}
 
-    def _evaluation(self, panel: MarketPanel, last: int) -> Answer:
-        """Observations of an agent in the held-out evaluation, over all bars."""
-        return self._prepared(prepare_from(panel, self.config).held_out_process())
-
     def _prepared(self, process: DecisionProcess) -> Answer:
         """Moments of a process, and all tables that it looks its answers up in, a row a bar."""
         moments = process.objective.moments
@@ -210,18 +204,12 @@ class AuditSubjects(AuditedMarket):
         end_of_training = np.array([self.split.train_end - 1])
         return {"fitted": Rows(fitted, end_of_training), **{name: by_bar(table) for name, table in tables.items()}}
 
-    def _in_test(self, last: int, kind: str) -> bool:
-        return last > self.split.validation_end and kind in _FEW
-
     def _environment(self, lag: int) -> Callable[[MarketPanel, int], Answer]:
         seed, before = self.config.train.seed, self.before
         return lambda panel, last: episode(self.process(panel, self.fit(last), lag), last, seed, before)
 
     def _fill(self, lag: int) -> Callable[[MarketPanel, int], Answer]:
         return lambda panel, last: fills(self.process(panel, self.fit(last), lag), last, self.config.train.seed)
-
-    def _replay(self, panel: MarketPanel, last: int) -> Answer:
-        return replay_states(self.configured(panel, last), last, self.before)
 
     def _index(self, panel: MarketPanel, last: int) -> Answer:
         process = self.configured(panel, last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
 
 FloatArray = NDArray[np.float64]
+Watched = Callable[..., FloatArray]
+"""``(function, *arguments) -> target``: calls a strategy."""
 
 BEFORE = 20
 """Decisions asked for before a probe."""
@@ -126,7 +128,9 @@ class RecordedStrategies:
             if window.start < process.first_bar or len(bars) < 2:  # features begin later, or the cut leaves no decision
                 continue
             accounts = [None if is_base or lag < 2 else self.accounts[name, last, length] for name in names]
-            recorders = [_Recorder(self.makers[name](), account) for name, account in zip(names, accounts, strict=True)]
+            recorders = [
+                AnswerRecorder(self.makers[name](), account) for name, account in zip(names, accounts, strict=True)
+            ]
             run_backtests(process, window, recorders)
             rows = np.asarray(bars, dtype=np.int64)
             for name, one in zip(names, recorders, strict=True):
@@ -137,24 +141,31 @@ class RecordedStrategies:
         return parts
 
 
-class _Recorder:
-    """A strategy that asks another, and records its answers."""
+class AnswerRecorder:
+    """A strategy that asks another, and records its answers and the accounts that it saw.
 
-    def __init__(self, inner: Strategy, account: list[FloatArray] | None) -> None:
+    It hands in ``account``, observed portfolios by decision, in place of its own, and has ``watched`` call the other.
+    """
+
+    def __init__(
+        self, inner: Strategy, account: list[FloatArray] | None = None, watched: Watched | None = None
+    ) -> None:
         self.inner = inner
         self.name = inner.name
         self.account = account
+        self.ask = inner.decide if watched is None else partial(watched, inner.decide)
         self.accounts: list[FloatArray] = []
         self.answers: dict[str, list[NDArray[Any]]] = {"weights": []}
 
     def decide(self, information: Information) -> FloatArray:
+        """Decide as the other does."""
         observation = dict(information.observation or {})
         if self.account is not None:
             observation["portfolio"] = self.account[information.step]
             own = self.account[information.step][: len(information.portfolio)]
             information = replace(information, portfolio=own, observation=observation)
         self.accounts.append(np.array(observation["portfolio"]))
-        target = np.asarray(self.inner.decide(information), dtype=np.float64)
+        target = np.array(self.ask(information), dtype=np.float64)
         self.answers["weights"].append(target)
         for name, value in getattr(self.inner, "notes", {}).items():
             self.answers.setdefault(name, []).append(value)

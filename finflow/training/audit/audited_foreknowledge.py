@@ -7,21 +7,21 @@ file, a network, its own code) does not react to the panel, and is found here by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.audit.findings import BEYOND_LIMIT, CLEAN, FAILED, FOREKNOWLEDGE, NOTED, OPENED, Finding
-from finflow.evaluation.audit.foreknowledge import FEWEST, View, ranks_of
+from finflow.evaluation.audit.findings import BEYOND_LIMIT, CLEAN, FAILED, FOREKNOWLEDGE, NOTED, OPENED, Finding, raised
+from finflow.evaluation.audit.foreknowledge import FEWEST, View, market_return, ranks_of
 from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge, ScoredOutcome, views_of_portfolios
-from finflow.evaluation.audit.honest_signals import market_return
 from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.features.user_features import user_feature
-from finflow.strategies.strategy import Information, Strategy
-from finflow.training.audit.audited_decisions import AuditedMarket
+from finflow.strategies.strategy import Strategy
+from finflow.training.audit.audited_decisions import AnswerRecorder, AuditedMarket, Watched
 
 FloatArray = NDArray[np.float64]
 
@@ -52,8 +52,8 @@ class AuditedForeknowledge:
             feature = user_feature(path)
             try:
                 values = self.opened.watch(name, feature.compute, panel)
-            except Exception as error:  # whatever a user's own code may raise is a finding
-                yield self._finding(name, np.arange(panel.n_bars), FAILED, _raised(error))
+            except Exception as error:
+                yield self._finding(name, np.arange(panel.n_bars), FAILED, raised(error))
                 continue
             yield self._judged(name, list(_views_of_feature(feature.name, values)), np.arange(panel.n_bars))
         features = self.market.features(panel, self.market.split.train_end)
@@ -81,11 +81,9 @@ class AuditedForeknowledge:
                 yield self._finding(name, np.array([split.train_end - 1, panel.n_bars - 1]), NOTED, few, rows=count)
                 continue
             try:
-                decided = decided_views(
-                    process, window, make(), lambda *given, name=name: self.opened.watch(name, *given)
-                )
-            except Exception as error:  # whatever a user's own code may raise is a finding
-                yield self._finding(name, np.array(window), FAILED, _raised(error))
+                decided = decided_views(process, window, make(), partial(self.opened.watch, name))
+            except Exception as error:
+                yield self._finding(name, np.array(window), FAILED, raised(error))
                 continue
             yield self._judged(name, *decided)
 
@@ -133,7 +131,7 @@ class DecisionViews(NamedTuple):
 
 
 def decided_views(
-    process: DecisionProcess, window: range, strategy: Strategy, watched: Callable[..., FloatArray] | None = None
+    process: DecisionProcess, window: range, strategy: Strategy, watched: Watched | None = None
 ) -> DecisionViews:
     """Backtest a strategy, and make views of what it decides.
 
@@ -144,35 +142,15 @@ def decided_views(
         Bars at which decisions may fill.
     strategy : Strategy
     watched : callable, optional
-        ``(function, *arguments) -> target``: calls the strategy.
+        As in `AnswerRecorder`.
     """
-    recorder = _DecisionRecorder(strategy, watched or (lambda function, *given: function(*given)))
+    recorder = AnswerRecorder(strategy, watched=watched)
     run_backtests(process, window, [recorder])
+    held = np.stack(recorder.accounts)[:, : process.n_weights]
     # The account is its owner's and known a bar before the fill, also where prices are older.
     paid = min(process.lag, 1)
     known = np.asarray(process.decision_bars(window), dtype=np.int64) - paid
-    return DecisionViews(views_of_portfolios(np.stack(recorder.targets), np.stack(recorder.held)), known, paid)
-
-
-def _raised(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-class _DecisionRecorder:
-    """A strategy that asks another in a watched call, and records its targets and what was held before."""
-
-    def __init__(self, inner: Strategy, watched: Callable[..., FloatArray]) -> None:
-        self.inner = inner
-        self.name = inner.name
-        self.watched = watched
-        self.targets: list[FloatArray] = []
-        self.held: list[FloatArray] = []
-
-    def decide(self, information: Information) -> FloatArray:
-        self.held.append(np.array(information.portfolio))
-        target = np.array(self.watched(self.inner.decide, information), dtype=np.float64)
-        self.targets.append(target)
-        return target
+    return DecisionViews(views_of_portfolios(np.stack(recorder.answers["weights"]), held), known, paid)
 
 
 def _views_of_feature(name: str, values: FloatArray) -> Iterator[View]:

@@ -131,14 +131,13 @@ class EnsembleStrategy:
     Parameters
     ----------
     members : sequence of Strategy
-    name : str, optional
     """
 
-    def __init__(self, members: Sequence[Strategy], name: str | None = None) -> None:
+    def __init__(self, members: Sequence[Strategy]) -> None:
         if not members:
             raise ValueError("an ensemble needs a member")
         self.members = tuple(members)
-        self.name = name or f"ensemble of {len(self.members)}"
+        self.name = f"ensemble of {len(self.members)}"
 
     def decide(self, information: Information) -> NDArray[np.float64]:
         """The members' mean portfolio, (K,)."""
