@@ -30,6 +30,7 @@ from finflow.training.off_policy.exact_decisions import Ahead, Start, look_ahead
 from finflow.training.off_policy.learners import Learner
 
 Metrics = dict[str, Tensor]
+FIRST_SHARE, LAST_SHARE = 0.75, 0.25  # of the behaviour's data in the first and the last batch
 
 
 class Material(NamedTuple):
@@ -105,8 +106,7 @@ def _mixed(
     material: Material, number: int, learner: Learner, count: int, point: UpdatePoint, allowed: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Stored transitions of the behaviour and of the learner."""
-    train = material.config.train
-    share = train.offline_share_start + (train.offline_share_end - train.offline_share_start) * point.progress
+    share = FIRST_SHARE + (LAST_SHARE - FIRST_SHARE) * point.progress
     behaviour = round(share * count) if len(learner.replay) else count
     parts = ((material.offline[number], behaviour), (learner.replay, count - behaviour))
     return join_rows([store.draw(size, learner.noise, allowed) for store, size in parts if size > 0])

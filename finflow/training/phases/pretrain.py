@@ -33,6 +33,7 @@ from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import seeded
 
 VALUE_ROWS = 4096  # states valued at once
+TD_LAMBDA = 0.95  # of the returns that the value of the behaviour is fitted to
 FITTED_Q_PURPOSE = 8  # of the generator that orders the data of fitted Q evaluation
 FITTED_Q_ROWS = 4096  # transitions whose states the policy's value is averaged over
 
@@ -197,12 +198,9 @@ def behaviour_returns(
     units: RewardUnits,
     dataset: OfflineDataset,
     config: Config,
-    td_lambda: float | None = None,
+    td_lambda: float = TD_LAMBDA,
 ) -> Tensor:
-    """The behaviour's lambda-returns, in scaled rewards, bootstrapped from a value as it stands; (transitions,).
-
-    By ``offline.td_lambda``, unless another one is given.
-    """
+    """The behaviour's lambda-returns, in scaled rewards, bootstrapped from a value as it stands; (transitions,)."""
     columns = store.columns
     returns = lambda_returns(
         units.scaled(columns["reward"].double(), columns["bar"]).cpu().numpy(),
@@ -210,7 +208,7 @@ def behaviour_returns(
         dataset.terminated,
         episode_ends(dataset.episode, dataset.terminated),
         config.bcell.gamma,
-        config.offline.td_lambda if td_lambda is None else td_lambda,
+        td_lambda,
     )
     return torch.from_numpy(returns)
 
