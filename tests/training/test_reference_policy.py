@@ -317,7 +317,7 @@ def test_a_penalty_holds_the_policy_to_a_blended_agent(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"bcell/reference/shares": torch.ones(1, dtype=torch.float64)}, "out of place"),
+        ({"bcell/reference/members.0.gate.other": torch.ones(1)}, "out of place"),
         ({"bcell/reference/trade_limits": torch.tensor([0.0, 7.0], dtype=torch.float64)}, "range of trade rates"),
         ({"bcell/reference/members.0.gate.bias": torch.zeros(0)}, "members.0.gate.bias"),
     ],
