@@ -32,10 +32,10 @@ class AnchorConfig(Section):
     updates: PositiveInt | None = key(
         None, "online updates from anchor.weight to anchor.final; left out: those of the phase"
     )
-    to: Literal["pretrained", "behaviour", "equal-weight", "equal-sleeve"] = key(
+    to: Literal["pretrained", "equal-weight", "equal-sleeve"] = key(
         "equal-weight",
-        "KL to the policy as pretrained, likelihood of the behaviour families' decisions, KL of the aim to equal "
-        "weight, or that of what the aim holds in assets, cash left free",
+        "KL to the policy as pretrained, KL of the aim to equal weight, or that of what the aim holds in assets, cash "
+        "left free",
     )
 
 

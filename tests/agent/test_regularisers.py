@@ -154,17 +154,6 @@ def test_a_gate_that_is_held_open_stays_so_beside_an_anchor(shape: NetworkShape,
     assert least[1e2] > max(0.15, 1.5 * least[0.0])
 
 
-def test_an_anchor_to_the_behaviour_makes_its_decisions_likelier(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch = make_batch(32)
-    own = batch.families < 5
-    likelihood = []
-    for weight in (0.0, 100.0):
-        agent = trained(shape, make_batch, 40, anchor=AnchorConfig(weight=weight, to="behaviour"))
-        with torch.no_grad():
-            likelihood.append(float(agent.policy(batch.states).distribution.log_density(batch.actions)[own].mean()))
-    assert likelihood[1] > likelihood[0] + 1.0
-
-
 def test_equal_weight_is_no_distance_from_itself_whatever_is_listed() -> None:
     listed = torch.tensor([[True, True, True], [True, False, True]])
     equal = torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0.0], [0.5, 0.0, 0.5, 0.0]])

@@ -1,10 +1,10 @@
 """Regularisers: the conservative penalty of the critics, and the penalties that bound the policy's changes.
 
 A policy that only maximises its critics overfits the years of its training. An anchor penalises distance from the
-pretrained policy, from the decisions of the behaviour families, or from equal weight, over all assets or over the part
-held in assets. The first two are in nats per free dimension of the action, so that a weight means the same for any
-number of assets; the others are divergences between portfolios, which are means over the assets already. The anchor to
-equal weight is least for a gate that uses one expert alone; the gate's own penalty keeps the others in use.
+pretrained policy, or from equal weight, over all assets or over the part held in assets. The first is in nats per free
+dimension of the action, so that a weight means the same for any number of assets; the others are divergences between
+portfolios, which are means over the assets already. The anchor to equal weight is least for a gate that uses one expert
+alone; the gate's own penalty keeps the others in use.
 
 References
 ----------
@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import Batch, repeat_groups
-from finflow.agent.losses.losses import mean_per_dimension, weighted_likelihood_loss
+from finflow.agent.losses.losses import mean_per_dimension
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.logistic_normal import SMALLEST_WEIGHT, kl_per_dimension
-from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, BCellConfig
 
 LARGEST_WEIGHT = 1e6  # of a tuned penalty, as in the code of the paper
@@ -272,11 +272,6 @@ def anchor_loss(
         return FROM_EQUAL[config.to](
             decision.traded_aim(least_pull), repeat_groups(batch.states.listed, batch.states)
         ).mean()
-    if config.to == "behaviour":
-        of_family = (batch.families < len(EXPERTS)).to(batch.actions.dtype)
-        distribution = decision.distribution
-        density = distribution.log_density(batch.actions)
-        return weighted_likelihood_loss(density, of_family, distribution.dimensions) / of_family.mean().clamp(min=1e-6)
     with torch.no_grad():
         reference = prior(batch.states).distribution
     return kl_per_dimension(decision.distribution, reference).mean()
