@@ -403,6 +403,9 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     if key == "market.dividends":  # which files alone have
         base = load_config(None, {"market.source": "csv", "market.path": "prices.csv"}, {})
         overrides |= {"market.source": "csv", "market.path": "prices.csv"}
+    if key == "online.reference":  # which on-policy algorithms alone are held to
+        base = load_config(None, {"online.algorithm": "ppo"}, {})
+        overrides["online.algorithm"] = "ppo"
     if key in ("objectives.preference.paid", "objectives.preference.scaling"):  # which a learned reward alone has
         learned = {"objectives.reward": "preference", "objectives.preference.model": "model.safetensors"}
         learned |= {"online.algorithm": "ppo"}

@@ -87,9 +87,8 @@ class OnlineConfig(Section):
     critic_only_rollouts: NonNegativeInt = key(2, "first rollouts, which train the value function only")
     reference: Literal["none", "pretrained"] | FilePath = key(
         "none",
-        "frozen policy that sac and the on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per "
-        "free dimension on the reward: none, the policy at the hand-over, or any agent's checkpoint, as it is "
-        "deployed",
+        "frozen policy that on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per free "
+        "dimension on the reward: none, the policy at the hand-over, or any agent's checkpoint, as it is deployed",
     )
     reference_control: Literal["fixed", "adaptive", "doubling"] = key(
         "adaptive",
@@ -124,6 +123,11 @@ class OnlineConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.reference != "none" and not self.on_policy:
+            raise ValueError(
+                f"online.reference = {self.reference} needs an on-policy online.algorithm: "
+                f"{', '.join(ON_POLICY)}; {self.algorithm} is held to no reference"
+            )
         if self.on_policy:
             if self.rollout < self.portfolios or self.rollout % self.portfolios:
                 raise ValueError(

@@ -103,9 +103,7 @@ class ActingAgent:
     prior : ExpertPolicy
         The policy as it was handed over.
     reference : FrozenPolicy or None
-        Policy from an agent's file that updates hold the policy to; without one it is the prior.
-    reference_beta : float
-        Coefficient of the penalty in updates for leaving it, in scaled rewards per nat and free dimension.
+        Policy from an agent's file that on-policy learning holds the policy to; without one it is the prior.
     feature_names : dict of list of str, or None
         Names of the features of the ``assets`` and of the ``market`` that it reads, where they are known.
     advantage_scale : float
@@ -113,7 +111,6 @@ class ActingAgent:
         measured.
     """
 
-    reference_beta: float = 0.0
     advantage_scale: float
 
     policy: ExpertPolicy

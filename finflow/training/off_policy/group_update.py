@@ -191,8 +191,8 @@ def _actors(
     loss = -torch.stack([one.earned + one.end for one in ahead]).sum()
     figures: list[Metrics] = [{} for _ in learners]
     for place, (one, its) in enumerate(zip(learners, drawn, strict=True)):
-        if not is_held_back(config, one):
-            continue
+        if not is_held_back(config):
+            break
         decision = one.agent.policy(its.batch.states, starts[place].dropout, least_pull=config.bcell.least_pull)
         penalty, figures[place] = held_back(one.agent, decision, its.batch, point)
         loss = loss + penalty / one.agent.advantage_scale
@@ -202,10 +202,10 @@ def _actors(
     return list(zip(ahead, figures, strict=True))
 
 
-def is_held_back(config: Config, learner: Learner) -> bool:
+def is_held_back(config: Config) -> bool:
     """Return True where a penalty holds the policy back."""
     weights = (config.bcell.gate_balance, config.bcell.anchor.weight, config.bcell.anchor.final or 0.0)
-    return bool(max(*weights, learner.agent.reference_beta) > 0.0)
+    return max(weights) > 0.0
 
 
 def _end_share(ahead: Ahead, learner: Learner) -> Tensor:
