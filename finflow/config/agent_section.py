@@ -170,12 +170,6 @@ class BCellConfig(Section):
     expert_cloning: NonNegativeNumber = key(
         0.1, "offline weight of each expert's divergence from the mean portfolio of its family's rules"
     )
-    expert_ranking: Literal["none", "softmax", "ndcg"] = key(
-        "none",
-        "offline loss of each expert's ranking of the assets by their returns over objectives.ranking.horizon bars: "
-        "none, ListNet's softmax, or NDCG@K of smooth ranks",
-    )
-    expert_ranking_weight: NonNegativeNumber = key(1.0, "its weight")
     gate_balance: NonNegativeNumber = key(
         0.0,
         "online weight, in sigma_A, of the divergence of equal use of the experts from the gate's mean over a batch; 0 "

@@ -52,7 +52,7 @@ ADDED = (
     *("rollouts", "on_policy", "reference", "episodes", "trading", "extend_cache", "dividends"),
     *("workers", "constraint"),
     *("preferences", "preference"),
-    *("expert_ranking", "expert_ranking_weight", "regimes"),
+    "regimes",
     *("least_sharpe_difference", "walk_forward"),
     *("concentration", "policy_entropy", "entropy_band_low", "entropy_band_high"),
 )

@@ -38,13 +38,8 @@ def expert_cloning_loss(experts: Tensor, named: Tensor) -> Tensor:
 
 
 def expert_penalties(decision: Decision, batch: Batch, cloning: float) -> tuple[Tensor | float, dict[str, Tensor]]:
-    """Penalties that hold the experts' portfolios to rules, with a weight, and to rankings; their sizes for the log."""
-    experts, metrics = decision.experts[:: batch.states.group_size], {}
-    penalty: Tensor | float = 0.0
-    if cloning > 0.0 and batch.named is not None:
-        loss = expert_cloning_loss(experts, batch.named)
-        penalty, metrics["naming_loss"] = cloning * loss, loss.detach()
-    if batch.rankings is not None:
-        ranking = batch.rankings.penalty(experts)
-        penalty, metrics["ranking_loss"] = penalty + ranking, ranking.detach()
-    return penalty, metrics
+    """Penalty that holds the experts' portfolios to rules, by a weight; its size for the log."""
+    if not cloning or batch.named is None:
+        return 0.0, {}
+    loss = expert_cloning_loss(decision.experts[:: batch.states.group_size], batch.named)
+    return cloning * loss, {"naming_loss": loss.detach()}

@@ -20,7 +20,6 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.epoch_order import epoch_order, group_size
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
-from finflow.training.data.return_rankings import return_rankings
 from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
@@ -125,9 +124,7 @@ def _end_early(
 
 def offline_market(run: TrainingRun) -> MarketTensors:
     """The market that is learned in offline, with what experts learn from beside decisions."""
-    config, training_data = run.config, run.training_data
-    market = MarketTensors.of(training_data.learning, run.device, config.bcell.expert_cloning > 0.0)
-    return market._replace(rankings=return_rankings(config, training_data, run.device))
+    return MarketTensors.of(run.training_data.learning, run.device, run.config.bcell.expert_cloning > 0.0)
 
 
 def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
