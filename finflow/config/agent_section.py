@@ -175,9 +175,6 @@ class BCellConfig(Section):
         "online weight, in sigma_A, of the divergence of equal use of the experts from the gate's mean over a batch; 0 "
         "is off",
     )
-    one_head: Flag = key(
-        False, "one portfolio head over all features in place of five experts and their gate, for comparison"
-    )
     least_pull: Share = key(
         0.0, "smallest share of the way to its aim that the policy is trained with online; 0 is off"
     )

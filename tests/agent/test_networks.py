@@ -115,19 +115,6 @@ def test_nothing_is_put_into_an_asset_that_is_not_listed(shape: NetworkShape, ma
     torch.testing.assert_close(decision.experts.sum(-1), torch.ones(4, len(EXPERTS)))
 
 
-def test_one_head_in_place_of_the_experts_sees_every_feature(shape: NetworkShape, make_states: MakeStates) -> None:
-    features = range(shape.n_asset_features - 1)
-    policy, states = ExpertPolicy(shape._replace(lenses=(tuple(features),)), generator()), make_states(4, 5, 0)
-    with torch.no_grad():
-        before = policy(states)
-        assert torch.equal(before.gate, torch.ones(4, 1))
-        torch.testing.assert_close(before.aim, before.experts[:, 0])
-        for column in features:
-            changed = states.assets.clone()
-            changed[..., column] += 3.0
-            assert not torch.equal(policy(states._replace(assets=changed)).aim, before.aim)
-
-
 def test_the_centre_lies_between_the_current_weights_and_the_aim(shape: NetworkShape, make_states: MakeStates) -> None:
     states = make_states(8, 5, 0)
     with torch.no_grad():

@@ -141,7 +141,6 @@ def test_the_imbalance_of_a_gate_is_a_divergence_of_its_mean() -> None:
     )
     torch.testing.assert_close(gate_imbalance(one), expected.squeeze())
     assert gate_imbalance(torch.eye(5)).abs() < 1e-6  # each state has an expert of its own
-    assert gate_imbalance(torch.ones(3, 1)).abs() < 1e-6  # one head
 
 
 def test_a_gate_that_is_held_open_stays_so_beside_an_anchor(shape: NetworkShape, make_batch: MakeBatch) -> None:

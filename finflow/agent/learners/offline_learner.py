@@ -50,9 +50,8 @@ class TargetValues(NamedTuple):
 
 def make_policy(shape: NetworkShape, config: BCellConfig, generator: Generator) -> ExpertPolicy:
     """The configured policy; ``generator`` draws its weights, on the CPU."""
-    cloning = 0.0 if config.one_head else config.expert_cloning
     trade_range = config.trade_rate_floor, config.trade_rate_ceiling
-    return ExpertPolicy(shape, generator, config.dropout, trade_range, cloning)
+    return ExpertPolicy(shape, generator, config.dropout, trade_range, config.expert_cloning)
 
 
 def portfolio_networks(shape: NetworkShape, config: BCellConfig, generator: Generator) -> Networks:

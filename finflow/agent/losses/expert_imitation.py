@@ -10,16 +10,12 @@ from finflow.agent.losses.losses import weighted_likelihood_loss
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.logistic_normal import SMALLEST_WEIGHT
 
-FAMILIES = 5  # of behaviour that have an expert
-
 
 def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
-    """Weighted likelihood of part-way moves to each expert's portfolio, on its own family's transitions.
-
-    A single head learns from those of all families.
-    """
-    of_family = (batch.families < FAMILIES).to(weights.dtype)
-    learning = batch.families.clamp(max=decision.experts.shape[1] - 1)
+    """Weighted likelihood of part-way moves to each expert's portfolio, on its own family's transitions."""
+    count = decision.experts.shape[1]
+    of_family = (batch.families < count).to(weights.dtype)
+    learning = batch.families.clamp(max=count - 1)
     distribution = decision.expert_distribution(learning, batch.states.weights)
     return weighted_likelihood_loss(
         distribution.log_density(batch.actions), weights * of_family, distribution.dimensions

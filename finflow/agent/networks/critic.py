@@ -35,7 +35,7 @@ class NetworkShape(NamedTuple):
     n_market_features : int
     hidden : int
     lenses : tuple of tuples of int
-        Columns of the asset features that each of the five experts reads, or the one head in their place.
+        Columns of the asset features that each of the five experts reads.
     """
 
     n_asset_features: int

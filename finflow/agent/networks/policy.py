@@ -38,7 +38,6 @@ from finflow.agent.networks.logistic_normal import (
 from finflow.agent.precision import at_least_single, full_precision
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
-ONE_HEAD = ("head",)  # with ``bcell.one_head``: one network in place of the five, for comparison
 INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way to the aim, each day
 INITIAL_LOG_SCALE = -1.5
 # Decisions without a trade have a density without bound: with a free scale, one that never trades is the likeliest;
@@ -81,8 +80,7 @@ class ExpertPolicy(nn.Module):
         super().__init__()
         self.trade_range = trade_range
         self.expert_cloning = expert_cloning
-        self.names = EXPERTS if len(shape.lenses) == len(EXPERTS) else ONE_HEAD
-        experts, width = len(self.names), max(shape.hidden // 16, 8)
+        experts, width = len(EXPERTS), max(shape.hidden // 16, 8)
         self.dropout_rate = dropout_rate
         lens = torch.zeros(experts, shape.n_asset_features, 1)
         for expert, columns in enumerate(shape.lenses):
@@ -141,7 +139,7 @@ class ExpertPolicy(nn.Module):
     @property
     def sources(self) -> tuple[str, ...]:
         """Names of the portfolios that the aim is mixed from: the experts', and in a blend the reference's."""
-        return self.names if self.blend is None else (*self.names, REFERENCE)
+        return EXPERTS if self.blend is None else (*EXPERTS, REFERENCE)
 
     def imitation_loss(
         self, batch: Batch, weights: Tensor, noise: Generator | None = None
@@ -307,7 +305,7 @@ def _expert_portfolios(policy: ExpertPolicy, states: States) -> tuple[Tensor, Te
     second = (second + policy.from_mean(mean).unsqueeze(2)).relu_()
     scores = policy.score(second)
     scores = scores.masked_fill(~states.listed, float("-inf"))
-    market = states.market.expand(len(policy.names), -1, -1)
+    market = states.market.expand(len(EXPERTS), -1, -1)
     seen = at_least_single(pooled(second, states))
     with full_precision(seen):
         cash = policy.cash_score(torch.cat([seen, market], dim=-1))
