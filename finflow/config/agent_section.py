@@ -147,19 +147,13 @@ class BCellConfig(Section):
         "mean of its worst share, or its mean under Wang's transform",
     )
     risk_level: PositiveShare = key(0.25, "worst share of outcomes that cvar averages; 1 is neutral")
-    risk_strength: Number = key(
-        0.75, "risk aversion of wang: above zero risk-averse, below zero risk-seeking", ge=-3, le=3
-    )
     cql_alpha: NonNegativeNumber = key(
         5.0, "weight of the conservative penalty on the critics, in hundredths of the weight of their squared errors"
     )
     cql_mode: Literal["fixed", "lagrange"] = key(
-        "fixed", "lagrange tunes the weight, from cql_alpha on, so that the penalty equals cql_gap"
-    )
-    cql_gap: Number = key(
-        0.0,
-        "largest excess of a critic's soft maximum over portfolios above its value of the data's before the tuned "
-        "weight grows, in sigma_A; 0 for a critic that values all proposed portfolios alike",
+        "fixed",
+        "lagrange tunes the weight, from cql_alpha on, so that a critic's soft maximum over portfolios exceeds its "
+        "value of the data's no more than that of a critic that values all proposed portfolios alike",
     )
     cql_samples: PositiveInt = key(4, "proposals of each kind in the conservative penalty")
     calibration: Literal["fitted", "returns", "none"] = key(
@@ -188,7 +182,6 @@ class BCellConfig(Section):
     )
     gamma: Fraction = key(0.99, "discount per decision")
     tau: PositiveShare = key(0.01, "share of the critic that moves into its target per update")
-    n_critics: Int = key(2, "critics in the ensemble", ge=1, le=20)
     n_quantiles: PositiveInt = key(32, "quantiles of each critic's return distribution; 1 is a scalar critic")
     dropped_quantiles: NonNegativeInt = key(0, "top quantiles of each critic left out of online targets; 0 is off")
     hidden_dim: Int = key(256, "width of the hidden layers", ge=8, le=8192)

@@ -137,7 +137,7 @@ def box_agent(
     anchor = AnchorConfig(weight=0.0) if config.anchor.to in FROM_EQUAL else config.anchor
     config = config.model_copy(update={"anchor": anchor, "gate_balance": 0.0})
     actor = BoxActor(observation_size, action_size, hidden, generator)
-    critic = BoxCritic(observation_size, action_size, hidden, config.n_critics, config.n_quantiles, generator)
+    critic = BoxCritic(observation_size, action_size, hidden, config.n_quantiles, generator)
     value = BoxValue(observation_size, hidden, generator)
     # they answer the calls that an update makes
     networks = Networks(cast(ExpertPolicy, actor), cast(CriticEnsemble, critic), cast(ValueNetwork, value))

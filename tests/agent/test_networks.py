@@ -70,7 +70,7 @@ def test_permuting_the_assets_permutes_the_policy(shape: NetworkShape, make_stat
 
 
 def test_permuting_the_assets_changes_no_value(shape: NetworkShape, make_states: MakeStates) -> None:
-    critic, value = CriticEnsemble(shape, 2, 8, generator()), ValueNetwork(shape, generator())
+    critic, value = CriticEnsemble(shape, 8, generator()), ValueNetwork(shape, generator())
     states = make_states(6, 5, 0)
     order = torch.tensor([3, 0, 4, 1, 2])
     actions = torch.softmax(torch.randn(6, 3, 6, generator=generator()), dim=-1)
@@ -84,7 +84,7 @@ def test_permuting_the_assets_changes_no_value(shape: NetworkShape, make_states:
 
 
 def test_one_agent_runs_on_any_number_of_assets(shape: NetworkShape, make_states: MakeStates) -> None:
-    policy, critic = ExpertPolicy(shape, generator()), CriticEnsemble(shape, 2, 8, generator())
+    policy, critic = ExpertPolicy(shape, generator()), CriticEnsemble(shape, 8, generator())
     for n_assets in (2, 20, 60):
         states = make_states(3, n_assets, 0)
         decision = policy(states)
@@ -142,14 +142,14 @@ def test_money_that_was_never_invested_goes_to_the_aim_as_far_as_it_may(
 
 
 def test_the_spread_of_a_valuation_does_not_move_its_mean(shape: NetworkShape, make_states: MakeStates) -> None:
-    critic, states = CriticEnsemble(shape, 2, 8, generator()), make_states(4, 5, 0)
+    critic, states = CriticEnsemble(shape, 8, generator()), make_states(4, 5, 0)
     with torch.no_grad():
         valuation = critic.value(critic.encode(states), states, states.weights.unsqueeze(1))
     torch.testing.assert_close(valuation.spread.mean(-1), torch.zeros(2, 4, 1), atol=1e-6, rtol=0.0)
 
 
 def test_quantiles_of_more_portfolios_than_there_are_are_refused(shape: NetworkShape, make_states: MakeStates) -> None:
-    critic, states = CriticEnsemble(shape, 2, 8, generator()), make_states(6, 5, 0)
+    critic, states = CriticEnsemble(shape, 8, generator()), make_states(6, 5, 0)
     portfolios = states.weights.unsqueeze(1)
     assert critic.value(critic.encode(states), states, portfolios, with_quantiles=1).quantiles.shape == (2, 6, 1, 8)
     with pytest.raises(ValueError, match="quantiles of 2 portfolios"):

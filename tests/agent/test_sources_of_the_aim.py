@@ -14,7 +14,7 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import REFERENCES, Blend, describe_holding
 from finflow.agent.networks.frozen_policy import FrozenPolicy
-from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import AveragingConfig
 from tests.agent.helpers import CPU, coverage, generator, make_agent
 

@@ -47,6 +47,11 @@ EXCLUDED_KEYS = frozenset(
 #: a ``/`` or ``.`` (which may end the entry); after ``*/`` for such a piece anywhere in a name. Names are those in the
 #: test's messages, without the file: ``bcell/policy/gate.weight`` of a checkpoint, ``verdict/reasons/0`` of a JSON.
 RENAMED: dict[str, str] = {}
+#: Settings of an agent that went after these results were kept: a checkpoint without them is no difference.
+GONE = frozenset(
+    f"bcell/{key}"
+    for key in ("expert_ranking", "expert_ranking_weight", "one_head", "n_critics", "risk_strength", "cql_gap")
+)
 #: Keys that came after these results were kept: a value under one of them is no difference.
 ADDED = (
     *("rollouts", "on_policy", "reference", "episodes", "trading", "extend_cache", "dividends"),
@@ -624,6 +629,8 @@ def differences(
         now = dict(leaves(found[file]))
         for name in sorted(before.keys() | now.keys()):
             if name not in now:
+                if name in GONE:
+                    continue
                 lines.append(f"{file}: {name} is missing; it was {before[name]!r}")
             elif name not in before:
                 if not set(ADDED).intersection(re.split("[/.]", name)):

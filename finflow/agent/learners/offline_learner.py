@@ -57,9 +57,7 @@ def make_policy(shape: NetworkShape, config: BCellConfig, generator: Generator) 
 def portfolio_networks(shape: NetworkShape, config: BCellConfig, generator: Generator) -> Networks:
     """Networks that decide on portfolios; ``generator`` draws their weights, on the CPU."""
     policy = make_policy(shape, config, generator)
-    critic = CriticEnsemble(
-        shape, config.n_critics, config.n_quantiles, generator, config.dropout, config.gradient_checkpointing
-    )
+    critic = CriticEnsemble(shape, config.n_quantiles, generator, config.dropout, config.gradient_checkpointing)
     return Networks(policy, critic, ValueNetwork(shape, generator))
 
 

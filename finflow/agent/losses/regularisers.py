@@ -23,6 +23,7 @@ from torch import Tensor
 
 from finflow.agent.batch import Batch, repeat_groups
 from finflow.agent.losses.losses import mean_per_dimension
+from finflow.agent.networks.critic import CRITICS
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.logistic_normal import SMALLEST_WEIGHT, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
@@ -122,23 +123,22 @@ def indifferent_penalty(log_density: Tensor, n_dimensions: int | Tensor) -> Tens
     return mean_per_dimension(torch.logsumexp(-log_density, dim=-1) - math.log(proposals), n_dimensions)
 
 
-def overestimation(penalty: Tensor, n_critics: int, indifferent: Tensor) -> Tensor:
+def overestimation(penalty: Tensor, indifferent: Tensor) -> Tensor:
     """Soft maximum of a critic less its value of the data, (): the penalty without the part of the actions' volume.
 
     Parameters
     ----------
     penalty : Tensor, ()
         Summed over the critics.
-    n_critics : int
     indifferent : Tensor, ()
         ``indifferent_penalty`` of the same proposals, which is no overestimation.
     """
-    return penalty.detach() / n_critics - indifferent
+    return penalty.detach() / CRITICS - indifferent
 
 
-def lagrange_loss(log_weight: Tensor, excess: Tensor, gap: float) -> Tensor:
-    """``- alpha' * (excess - gap)``: its descent raises the weight while the excess is over the gap."""
-    return -tuned_weight(log_weight) * (excess - gap)
+def lagrange_loss(log_weight: Tensor, excess: Tensor) -> Tensor:
+    """``- alpha' * excess``: its descent raises the weight while there is an excess."""
+    return -tuned_weight(log_weight) * excess
 
 
 class ConservativePenalty(NamedTuple):
@@ -197,9 +197,9 @@ def conservative_penalty(
         metrics["effective_cql_alpha"] = penalty.new_tensor(effective)
         return ConservativePenalty(effective * penalty, None, metrics)
     weight = tuned_weight(log_weight).detach().clone()
-    excess = overestimation(penalty, config.n_critics, indifferent_penalty(proposals.log_density, n_dimensions))
+    excess = overestimation(penalty, indifferent_penalty(proposals.log_density, n_dimensions))
     metrics |= {"cql_alpha": weight, "cql_excess": excess, "effective_cql_alpha": unit * weight}
-    return ConservativePenalty(unit * weight * penalty, lagrange_loss(log_weight, excess, config.cql_gap), metrics)
+    return ConservativePenalty(unit * weight * penalty, lagrange_loss(log_weight, excess), metrics)
 
 
 def kl_from_equal_weight(aim: Tensor, listed: Tensor) -> Tensor:

@@ -111,8 +111,7 @@ def read_reference(config: Config, training_data: TrainingData, device: torch.de
     check_feature_names(path, names, training_data.features)
     if shape != training_data.shape:
         raise CheckpointError(
-            f"the reference {path} has networks of other sizes than configured; give one of the same "
-            "bcell.hidden_dim"
+            f"the reference {path} has networks of other sizes than configured; give one of the same bcell.hidden_dim"
         )
     try:
         deployed = policy_of(checkpoint, device) if agent is None else agent.deployed
