@@ -188,10 +188,6 @@ class BCellConfig(Section):
     memory_capacity: PositiveInt = key(50_000, "online transitions kept for replay")
     dropout: Number = key(0.0, "dropout in the hidden layers of policy and critics", ge=0, lt=1)
     gradient_norm: PositiveNumber = key(10.0, "largest norm of a gradient; larger ones are clipped")
-    actor_weight_decay: Number = key(
-        0.0, "decoupled weight decay of the policy, per update and unit of learning rate", ge=0, le=100
-    )
-    critic_weight_decay: Number = key(0.0, "the same for the critics and the value networks", ge=0, le=100)
     trade_rate_floor: Share = key(0.0, "smallest share of the way to its aim that the policy trades in a decision")
     trade_rate_ceiling: PositiveShare = key(1.0, "largest such share")
     anchor: AnchorConfig = key(AnchorConfig(), "regularisation of the online policy")

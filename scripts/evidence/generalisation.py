@@ -61,11 +61,7 @@ REDUCED: dict[str, object] = {
 #: What a training without any device has, whatever the defaults are.
 BARE: dict[str, object] = {"bcell.anchor.weight": 0.0, "bcell.anchor.to": "pretrained", "bcell.gate_balance": 0.0}
 ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0, "bcell.anchor.to": "pretrained"}
-DECAY: dict[str, object] = {
-    "bcell.actor_weight_decay": 1.0,
-    "bcell.critic_weight_decay": 1.0,
-    "bcell.dropout": 0.1,
-}
+DROPOUT: dict[str, object] = {"bcell.dropout": 0.1}
 AVERAGE: dict[str, object] = {"bcell.averaging.kind": "swa"}
 NOISE: dict[str, object] = {"train.observation_noise": 0.1}
 FLOOR: dict[str, object] = {"bcell.trade_rate_floor": 0.05}
@@ -77,7 +73,7 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
     for name, devices in {
         "no-device": {},
         "anchor": ANCHOR,
-        "decay-and-dropout": DECAY,
+        "dropout": DROPOUT,
         "averaging": AVERAGE,
         "noise": NOISE,
         "rate-floor": FLOOR,
@@ -88,13 +84,13 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
 }
 """What is compared, by the keys that decide it. Every one that was ever tried is counted: here, or in `WITHDRAWN`."""
 #: Configurations that were tried, of options that no longer exist: in sub-universes, in resampled histories, at random
-#: costs, all of that with an anchor, and everything together.
-WITHDRAWN = 5
+#: costs, all of that with an anchor, everything together, and decay of weights with dropout.
+WITHDRAWN = 6
 #: Name -> seeds after which it was given up, among the last by the rule after three seeds.
 GIVEN_UP = {"noise": 3, "rate-floor": 3, "averaging": 3}
 CLASSICAL = "classical"
 #: What is off unless somebody turns it on, as users were promised: a default may not have it.
-PROMISED_OFF = (*DECAY, *NOISE)
+PROMISED_OFF = (*DROPOUT, *NOISE)
 
 
 def walk_forward_variants(

@@ -61,7 +61,6 @@ LEARNING: dict[str, object] = {
     "bcell.actor_lr": 3e-3,
     "bcell.critic_lr": 1e-3,
     "bcell.critic_schedule": "cosine",
-    "bcell.critic_weight_decay": 1.0,
     "bcell.iql_cloning": 0.3,
 }
 #: What a market has of its own: a spread that reverts faster and assets that differ, so that the signal can

@@ -1,8 +1,7 @@
-"""What holds a policy back: anchors, decay of weights, a range of trade rates, averages."""
+"""What holds a policy back: anchors, a range of trade rates, averages."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.gradient_steps import make_optimiser
 from finflow.agent.learners.acting import PolicyAverage
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
@@ -168,40 +166,6 @@ def test_the_anchor_is_held_or_annealed() -> None:
     assert [anchor_weight(held, update, 500) for update in (0, 50, 500)] == [2.0, 2.0, 2.0]
     assert [anchor_weight(annealed, update, 500) for update in (0, 50, 100, 500)] == [2.0, 1.25, 0.5, 0.5]
     assert [anchor_weight(of_phase, update, 200) for update in (0, 100, 200, 500)] == [2.0, 1.25, 0.5, 0.5]
-
-
-def test_weights_decay_apart_from_the_gradient_and_biases_do_not(shape: NetworkShape) -> None:
-    policy = ExpertPolicy(shape, generator())
-    before = copy.deepcopy(policy)
-    optimiser = make_optimiser(policy, 0.01, 0.5)
-    for parameter in policy.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimiser.step()
-    for name, parameter in policy.named_parameters():
-        share = 1.0 - 0.01 * 0.5 if name.endswith("weight") else 1.0
-        torch.testing.assert_close(parameter, share * dict(before.named_parameters())[name])
-    assert policy.trade.bias[0] == -2.0
-
-
-def test_policy_and_critics_decay_by_their_own_weights(shape: NetworkShape) -> None:
-    config = CONFIG.model_copy(update={"actor_weight_decay": 0.1, "critic_weight_decay": 0.2})
-    learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
-    agent = BCell(shape, config, generator(), CPU)
-    decays = {
-        name: getattr(owner, name).param_groups[0]["weight_decay"]
-        for owner in (agent, learner)
-        for name in vars(owner)
-        if name.endswith("_optimiser") and getattr(owner, name) is not None
-    }
-    assert decays == {
-        "policy_optimiser": 0.1,
-        "critic_optimiser": 0.2,
-        "value_optimiser": 0.2,
-        "behaviour_optimiser": 0.2,
-        "alpha_optimiser": 0.0,
-    }
-    assert learner.policy_optimiser.param_groups[0]["weight_decay"] == 0.1
-    assert agent.policy_optimiser.param_groups[0]["weight_decay"] == 0.1
 
 
 @pytest.mark.parametrize("span", [(0.0, 1.0), (0.2, 1.0), (0.0, 0.05), (0.3, 0.4)])

@@ -124,7 +124,7 @@ def test_an_ensemble_holds_what_its_seeds_hold_side_by_side() -> None:
 
 
 def test_what_is_promised_to_be_off_is_no_default() -> None:
-    """Dropout, noise on observations and weight decay stay off unless somebody turns them on."""
+    """Dropout and noise on observations stay off unless somebody turns them on."""
     best, second = made("best", [[0.5], [0.5]]), made("second", [[0.1], [0.1]])
     configurations = {"best": {"bcell.dropout": 0.1, "bcell.gate_balance": 0.3}, "second": {"bcell.gate_balance": 0.3}}
     assert chosen([*best, *second], configurations) == "second"

@@ -50,7 +50,10 @@ RENAMED: dict[str, str] = {}
 #: Settings of an agent that went after these results were kept: a checkpoint without them is no difference.
 GONE = frozenset(
     f"bcell/{key}"
-    for key in ("expert_ranking", "expert_ranking_weight", "one_head", "n_critics", "risk_strength", "cql_gap")
+    for key in (
+        *("expert_ranking", "expert_ranking_weight", "one_head", "n_critics", "risk_strength", "cql_gap"),
+        *("actor_weight_decay", "critic_weight_decay"),
+    )
 )
 #: Keys that came after these results were kept: a value under one of them is no difference.
 ADDED = (
@@ -146,8 +149,6 @@ REGULARISED: dict[str, Any] = {
     "out_of_fold.looks": 2,
     "train.observation_noise": 0.05,
     "bcell.dropout": 0.1,
-    "bcell.actor_weight_decay": 0.1,
-    "bcell.critic_weight_decay": 0.2,
     "bcell.trade_rate_floor": 0.01,
     "bcell.trade_rate_ceiling": 0.5,
     "bcell.anchor.weight": 0.5,

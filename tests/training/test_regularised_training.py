@@ -22,8 +22,6 @@ CPU = torch.device("cpu")
 ALL: dict[str, object] = {
     "train__observation_noise": 0.05,
     "bcell__dropout": 0.1,
-    "bcell__actor_weight_decay": 0.1,
-    "bcell__critic_weight_decay": 0.2,
     "bcell__trade_rate_floor": 0.01,
     "bcell__trade_rate_ceiling": 0.5,
     "bcell__anchor__weight": 0.5,

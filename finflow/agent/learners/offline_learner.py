@@ -89,11 +89,10 @@ class OfflineLearner:
         self.value = networks.value.to(device)
         self.target_critic = copy.deepcopy(self.critic)
         freeze([self.target_critic])
-        decay = config.critic_weight_decay
-        self.value_optimiser = make_optimiser([self.value.encoder, self.value.own], config.critic_lr, decay)
-        self.behaviour_optimiser = make_optimiser(self.value.behaviour, config.critic_lr, decay)
-        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr, config.actor_weight_decay)
-        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr, decay)
+        self.value_optimiser = make_optimiser([self.value.encoder, self.value.own], config.critic_lr)
+        self.behaviour_optimiser = make_optimiser(self.value.behaviour, config.critic_lr)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
+        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
 
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of every network.
