@@ -188,8 +188,6 @@ class BCellConfig(Section):
     memory_capacity: PositiveInt = key(50_000, "online transitions kept for replay")
     dropout: Number = key(0.0, "dropout in the hidden layers of policy and critics", ge=0, lt=1)
     gradient_norm: PositiveNumber = key(10.0, "largest norm of a gradient; larger ones are clipped")
-    trade_rate_floor: Share = key(0.0, "smallest share of the way to its aim that the policy trades in a decision")
-    trade_rate_ceiling: PositiveShare = key(1.0, "largest such share")
     anchor: AnchorConfig = key(AnchorConfig(), "regularisation of the online policy")
     averaging: AveragingConfig = key(AveragingConfig(), "average of the online policy")
     mixed_precision: Flag = key(False, "matrix products of an update in bfloat16; decisions and losses stay in float32")
@@ -199,7 +197,6 @@ class BCellConfig(Section):
     def _consistent(self) -> Self:
         if self.n_quantiles > 1:
             self.require_below("bcell", "dropped_quantiles", "n_quantiles")
-        self.require_below("bcell", "trade_rate_floor", "trade_rate_ceiling")
         if self.risk_measure != "neutral" and self.n_quantiles == 1:
             raise ValueError(
                 f"bcell.risk_measure = {self.risk_measure} needs a distribution: bcell.n_quantiles = 1 is a mean alone"

@@ -64,7 +64,6 @@ ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0, "bcell.anchor.to": "pre
 DROPOUT: dict[str, object] = {"bcell.dropout": 0.1}
 AVERAGE: dict[str, object] = {"bcell.averaging.kind": "swa"}
 NOISE: dict[str, object] = {"train.observation_noise": 0.1}
-FLOOR: dict[str, object] = {"bcell.trade_rate_floor": 0.05}
 SPREAD: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-weight"}
 OPEN: dict[str, object] = {"bcell.gate_balance": 0.3}
 SLEEVE: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-sleeve"}
@@ -76,7 +75,6 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
         "dropout": DROPOUT,
         "averaging": AVERAGE,
         "noise": NOISE,
-        "rate-floor": FLOOR,
         "anchor-to-equal-weight": SPREAD,
         "anchor-to-equal-weight-and-open-gate": {**SPREAD, **OPEN},
         "anchor-to-equal-sleeve-and-open-gate": {**SLEEVE, **OPEN},
@@ -84,10 +82,11 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
 }
 """What is compared, by the keys that decide it. Every one that was ever tried is counted: here, or in `WITHDRAWN`."""
 #: Configurations that were tried, of options that no longer exist: in sub-universes, in resampled histories, at random
-#: costs, all of that with an anchor, everything together, and decay of weights with dropout.
-WITHDRAWN = 6
+#: costs, all of that with an anchor, everything together, decay of weights with dropout,
+#: and a least trade rate.
+WITHDRAWN = 7
 #: Name -> seeds after which it was given up, among the last by the rule after three seeds.
-GIVEN_UP = {"noise": 3, "rate-floor": 3, "averaging": 3}
+GIVEN_UP = {"noise": 3, "averaging": 3}
 CLASSICAL = "classical"
 #: What is off unless somebody turns it on, as users were promised: a default may not have it.
 PROMISED_OFF = (*DROPOUT, *NOISE)

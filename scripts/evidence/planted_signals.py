@@ -36,7 +36,6 @@ PLAIN: dict[str, object] = {
     "bcell.anchor.to": "pretrained",
     "bcell.gate_balance": 0.0,
     "bcell.averaging.kind": "none",
-    "bcell.trade_rate_floor": 0.0,
 }
 #: The objective is log return alone, of which the optimum is known.
 GROWTH: dict[str, object] = {

@@ -52,7 +52,7 @@ GONE = frozenset(
     f"bcell/{key}"
     for key in (
         *("expert_ranking", "expert_ranking_weight", "one_head", "n_critics", "risk_strength", "cql_gap"),
-        *("actor_weight_decay", "critic_weight_decay"),
+        *("actor_weight_decay", "critic_weight_decay", "trade_rate_floor", "trade_rate_ceiling"),
     )
 )
 #: Keys that came after these results were kept: a value under one of them is no difference.
@@ -149,8 +149,6 @@ REGULARISED: dict[str, Any] = {
     "out_of_fold.looks": 2,
     "train.observation_noise": 0.05,
     "bcell.dropout": 0.1,
-    "bcell.trade_rate_floor": 0.01,
-    "bcell.trade_rate_ceiling": 0.5,
     "bcell.anchor.weight": 0.5,
     "bcell.anchor.final": 0.1,
     "bcell.anchor.updates": 30,

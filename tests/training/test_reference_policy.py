@@ -292,7 +292,6 @@ def test_a_penalty_holds_the_policy_to_a_blended_agent(default_agents: dict[str,
     ("change", "words"),
     [
         ({"bcell/reference/members.0.gate.other": torch.ones(1)}, "out of place"),
-        ({"bcell/reference/trade_limits": torch.tensor([0.0, 7.0], dtype=torch.float64)}, "range of trade rates"),
         ({"bcell/reference/members.0.gate.bias": torch.zeros(0)}, "members.0.gate.bias"),
     ],
 )

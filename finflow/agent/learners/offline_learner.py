@@ -50,8 +50,7 @@ class TargetValues(NamedTuple):
 
 def make_policy(shape: NetworkShape, config: BCellConfig, generator: Generator) -> ExpertPolicy:
     """The configured policy; ``generator`` draws its weights, on the CPU."""
-    trade_range = config.trade_rate_floor, config.trade_rate_ceiling
-    return ExpertPolicy(shape, generator, config.dropout, trade_range, config.expert_cloning)
+    return ExpertPolicy(shape, generator, config.dropout, config.expert_cloning)
 
 
 def portfolio_networks(shape: NetworkShape, config: BCellConfig, generator: Generator) -> Networks:

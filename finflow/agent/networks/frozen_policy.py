@@ -36,14 +36,12 @@ class FrozenPolicy(PolicyEnsemble):
         Each member is blended with its reference.
     """
 
-    trade_limits: Tensor
     blend_numbers: Tensor
 
     def __init__(self, members: Sequence[ExpertPolicy], blend: Blend | None = None) -> None:
         super().__init__([blended(copy.deepcopy(one), blend) for one in members], blend)
         device = next(members[0].parameters()).device
         numbers = no_blend(device) if blend is None else blend.to_tensor(device)
-        self.register_buffer("trade_limits", torch.tensor(self.trade_range, dtype=torch.float64, device=device))
         self.register_buffer("blend_numbers", numbers)
         freeze([self])
 
@@ -77,12 +75,10 @@ class FrozenPolicy(PolicyEnsemble):
         ValueError
             If a tensor is missing, has no place, or has another shape or type; or if the numbers describe no policy.
         """
-        limits, numbers = (_numbers(tensors, name) for name in ("trade_limits", "blend_numbers"))
+        numbers = _numbers(tensors, "blend_numbers")
         count = len({name.split(".")[1] for name in tensors if name.startswith(MEMBERS)})
         if not 0 < count <= MOST_MEMBERS:
             raise ValueError(f"it has {count} policies")
-        if len(limits) != 2 or not 0.0 <= limits[0] <= limits[1] <= 1.0:
-            raise ValueError("its range of trade rates is invalid")
         if len(numbers) != 4:
             raise ValueError("its blend with a reference is invalid")
         blend = Blend.from_tensor(tensors["blend_numbers"])
@@ -91,7 +87,7 @@ class FrozenPolicy(PolicyEnsemble):
         _check_members(like, tensors, count)
         members = [copy.deepcopy(like) for _ in range(count)]
         for number, member in enumerate(members):
-            member.trade_range, member.blend = (limits[0], limits[1]), None
+            member.blend = None
             prefix = f"{MEMBERS}{number}."
             member.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
         return cls(members, blend)

@@ -58,8 +58,6 @@ class ExpertPolicy(nn.Module):
         Draws the initial weights.
     dropout_rate : float
         Of the gate's hidden layer.
-    trade_range : tuple of float
-        Least and greatest trade rate.
     expert_cloning : float
         Weight of the divergence of each expert's portfolio from what its family names.
     """
@@ -74,11 +72,9 @@ class ExpertPolicy(nn.Module):
         shape: NetworkShape,
         generator: Generator,
         dropout_rate: float = 0.0,
-        trade_range: tuple[float, float] = (0.0, 1.0),
         expert_cloning: float = 0.0,
     ) -> None:
         super().__init__()
-        self.trade_range = trade_range
         self.expert_cloning = expert_cloning
         experts, width = len(EXPERTS), max(shape.hidden // 16, 8)
         self.dropout_rate = dropout_rate
@@ -255,7 +251,7 @@ def move_toward(
     Parameters
     ----------
     policy : ExpertPolicy
-        Of which its range of trade rates and its blend are used.
+        Of which its blend is used.
     weights : Tensor, (batch, K)
     reward_state : Tensor, (batch, 3)
     reading : MarketReading, (batch, ...)
@@ -268,13 +264,10 @@ def move_toward(
     distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
     facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], reward_state], dim=-1)
     rate_and_scale = head(torch.cat([hidden, facts], dim=-1))
-    floor, ceiling = policy.trade_range
     trade_rate = open_rate(rate_and_scale[:, :1], policy.keeps_slope)
-    if policy.trade_range != (0.0, 1.0):
-        trade_rate = floor + (ceiling - floor) * trade_rate
     if policy.blend is not None:
         trade_rate = policy.blend.trade_rate(trade_rate)
-    trade_rate = torch.where(weights[:, -1:] > 1.0 - SMALLEST_WEIGHT, ceiling, trade_rate)
+    trade_rate = torch.where(weights[:, -1:] > 1.0 - SMALLEST_WEIGHT, 1.0, trade_rate)
     log_scale = inward_clamp(rate_and_scale[:, 1:], *LOG_SCALE_RANGE)
     target = aim
     if least_pull > 0.0:  # the same numbers, with a larger gradient

@@ -105,7 +105,7 @@ class PolicyEnsemble(ExpertPolicy):
         nn.Module.__init__(self)
         self.members = nn.ModuleList(members)
         first = members[0]
-        self.trade_range, self.blend = first.trade_range, blend
+        self.blend = blend
         self.expert_cloning, self.dropout_rate = first.expert_cloning, first.dropout_rate
 
     def policies(self) -> list[ExpertPolicy]:
