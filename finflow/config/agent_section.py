@@ -174,9 +174,6 @@ class BCellConfig(Section):
     )
     actor_lr: PositiveShare = key(3e-3, "learning rate of the policy")
     critic_lr: PositiveShare = key(1e-3, "learning rate of critics and value function")
-    critic_schedule: Literal["constant", "cosine"] = key(
-        "constant", "schedule of that rate offline: constant, as published, or a cosine like the actor's"
-    )
     online_schedule: Literal["constant", "cosine"] = key(
         "cosine", "online schedule of the learning rates: a cosine to the end of the phase, or constant, as published"
     )

@@ -59,7 +59,6 @@ LEARNING: dict[str, object] = {
     "bcell.gamma": 0.9,  # a signal is gone within days: what lies further ahead is noise
     "bcell.actor_lr": 3e-3,
     "bcell.critic_lr": 1e-3,
-    "bcell.critic_schedule": "cosine",
     "bcell.iql_cloning": 0.3,
 }
 #: What a market has of its own: a spread that reverts faster and assets that differ, so that the signal can

@@ -53,6 +53,7 @@ GONE = frozenset(
     for key in (
         *("expert_ranking", "expert_ranking_weight", "one_head", "n_critics", "risk_strength", "cql_gap"),
         *("actor_weight_decay", "critic_weight_decay", "trade_rate_floor", "trade_rate_ceiling"),
+        "critic_schedule",
     )
 )
 #: Keys that came after these results were kept: a value under one of them is no difference.

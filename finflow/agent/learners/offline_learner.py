@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
-from finflow.agent.gradient_steps import cosine, freeze, gradient_step, make_optimiser, set_learning_rate
+from finflow.agent.gradient_steps import freeze, gradient_step, make_optimiser
 from finflow.agent.losses.counterfactual import choice_loss
 from finflow.agent.losses.losses import critic_target
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
@@ -115,15 +115,6 @@ class OfflineLearner:
     def moves_far(self) -> bool:
         """True where the policy is meant to move far: its divergence is no alarm then."""
         return False
-
-    def schedule_critics(self, progress: float) -> None:
-        """Set the critics' and values' learning rates: a cosine to zero with ``bcell.critic_schedule``.
-
-        Daily returns are mostly noise, and a critic with a constant learning rate keeps fitting the latest of it.
-        """
-        if self.config.critic_schedule == "cosine":
-            for optimiser in (self.value_optimiser, self.behaviour_optimiser, self.critic_optimiser):
-                set_learning_rate(optimiser, cosine(self.config.critic_lr, progress))
 
     def dropout_noise(self, noise: Generator) -> Generator | None:
         """The generator where dropout is on, and none where it is off."""
