@@ -17,7 +17,6 @@ from finflow.config.section_types import (
     PositiveNumber,
     PositiveShare,
     Section,
-    Share,
     key,
 )
 
@@ -168,9 +167,6 @@ class BCellConfig(Section):
         0.0,
         "online weight, in sigma_A, of the divergence of equal use of the experts from the gate's mean over a batch; 0 "
         "is off",
-    )
-    least_pull: Share = key(
-        0.0, "smallest share of the way to its aim that the policy is trained with online; 0 is off"
     )
     actor_lr: PositiveShare = key(3e-3, "learning rate of the policy")
     critic_lr: PositiveShare = key(1e-3, "learning rate of critics and value function")

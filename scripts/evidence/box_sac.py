@@ -105,8 +105,8 @@ class BoxActor(nn.Module):
         super().__init__()
         self.layers = BoxLayers(1, observation_size, hidden, 2 * action_size, generator)
 
-    def forward(self, states: States, noise: Generator | None = None, least_pull: float = 0.0) -> BoxDecision:
-        """Decide for a batch of observations; there is no dropout here, and no aim to pull at."""
+    def forward(self, states: States, noise: Generator | None = None) -> BoxDecision:
+        """Decide for a batch of observations; there is no dropout here."""
         location, log_scale = self.layers(states.market)[0].chunk(2, dim=-1)
         return BoxDecision(SquashedNormal(location, log_scale.clamp(*LOG_SCALE_RANGE)))
 

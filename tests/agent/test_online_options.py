@@ -246,23 +246,6 @@ def test_what_families_name_is_learned_offline(shape: NetworkShape, make_batch: 
     assert moved == [False, True]
 
 
-# --- the pull
-
-
-def test_a_pull_reaches_the_aim_of_an_agent_that_hardly_trades(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    """Of a policy that trades a quarter of a percent a day, the experts' gradient is many times what it was."""
-    lengths = {}
-    for pull in (0.0, 0.2):
-        agent = make_agent(shape, least_pull=pull, alpha_init=1e-6, alpha_mode="fixed", expert_cloning=0.0)
-        with torch.no_grad():
-            agent.policy.trade.bias[0] = -6.0
-        before = agent.policy(make_batch().states).centre.detach()
-        agent.update_sac(make_batch(), coverage(), generator(3), 0)
-        lengths[pull] = agent.policy.score.weight.grad.norm().item()
-        assert torch.isfinite(before).all()
-    assert lengths[0.2] > 10.0 * lengths[0.0]
-
-
 # --- noise against overfitting
 
 

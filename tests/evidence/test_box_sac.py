@@ -65,7 +65,6 @@ def test_the_options_of_the_update_work_on_a_box_too() -> None:
         "risk_measure": "cvar",
         "entropy_backup": "relative",
         "mixed_precision": True,
-        "least_pull": 0.2,
     }
     agent, noise = box_agent(3, 2, CONFIG.model_copy(update=options), generator(), CPU), generator(3)
     for update in range(3):

@@ -33,7 +33,6 @@ ALL: dict[str, object] = {
     "bcell__cql_mode": "lagrange",
     "bcell__calibration": "returns",
     "bcell__entropy_backup": "relative",
-    "bcell__least_pull": 0.2,
     "bcell__gradient_checkpointing": True,
 }
 

@@ -165,7 +165,7 @@ def policy_losses(
         Switches dropout on.
     """
     config, states = agent.config, batch.states
-    decision = agent.policy(states, noise, least_pull=config.least_pull)
+    decision = agent.policy(states, noise)
     actions, log_density = decision.distribution.sample(drawn.unsqueeze(1))
     end = minimum_value(agent.critic, encoding.detach(), states, actions[:, 0], config)
     density = log_density[:, 0] / coefficients.dimensions

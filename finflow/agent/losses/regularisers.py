@@ -252,9 +252,7 @@ def anchor_weight(config: AnchorConfig, update: int, total: int) -> float:
     return config.weight + (final - config.weight) * min(update / (config.updates or total), 1.0)
 
 
-def anchor_loss(
-    config: AnchorConfig, decision: Decision, batch: Batch, prior: ExpertPolicy, least_pull: float = 0.0
-) -> Tensor:
+def anchor_loss(config: AnchorConfig, decision: Decision, batch: Batch, prior: ExpertPolicy) -> Tensor:
     """Penalty of the policy's distance from its anchor, ().
 
     Parameters
@@ -265,13 +263,9 @@ def anchor_loss(
     batch : Batch
     prior : ExpertPolicy
         The pretrained policy.
-    least_pull : float
-        As in the critics' gradient: that of the aim is scaled as if the trade rate were at least this.
     """
     if config.to in FROM_EQUAL:
-        return FROM_EQUAL[config.to](
-            decision.traded_aim(least_pull), repeat_groups(batch.states.listed, batch.states)
-        ).mean()
+        return FROM_EQUAL[config.to](decision.traded_aim, repeat_groups(batch.states.listed, batch.states)).mean()
     with torch.no_grad():
         reference = prior(batch.states).distribution
     return kl_per_dimension(decision.distribution, reference).mean()
@@ -296,7 +290,7 @@ def policy_regulariser(
         metrics |= {"gate_imbalance": imbalance.detach(), "effective_gate_balance": imbalance.new_tensor(effective)}
         penalty = penalty + effective * imbalance
     if weight > 0.0:
-        distance = anchor_loss(config.anchor, decision, batch, prior, config.least_pull)
+        distance = anchor_loss(config.anchor, decision, batch, prior)
         metrics |= {"anchor_loss": distance.detach(), "effective_anchor": distance.new_tensor(unit * weight)}
         penalty = penalty + unit * weight * distance
     return penalty, metrics

@@ -64,17 +64,15 @@ class BatchedPolicies:
     ----------
     members : sequence of ExpertPolicy
         Alike in everything but their weights.
-    least_pull : float
-        The gradient of an aim is scaled as if the trade rate were at least this.
     """
 
-    def __init__(self, members: Sequence[ExpertPolicy], least_pull: float = 0.0) -> None:
-        self.first, self.least_pull = members[0], least_pull
+    def __init__(self, members: Sequence[ExpertPolicy]) -> None:
+        self.first = members[0]
         self.heads = TradeHeads.of(members)
 
     def trade_toward(self, states: States, reading: MarketReading) -> Decision:
         """Decide; portfolios and rows of the reading are the members' one after the other, (members * batch, ...)."""
-        return move_toward(self.first, states.weights, states.reward_state, reading, self.heads.read, self.least_pull)
+        return move_toward(self.first, states.weights, states.reward_state, reading, self.heads.read)
 
 
 def joined_readings(readings: Sequence[MarketReading], horizon: int, copies: int = 1) -> MarketReading:

@@ -193,7 +193,7 @@ def _actors(
     for place, (one, its) in enumerate(zip(learners, drawn, strict=True)):
         if not is_held_back(config):
             break
-        decision = one.agent.policy(its.batch.states, starts[place].dropout, least_pull=config.bcell.least_pull)
+        decision = one.agent.policy(its.batch.states, starts[place].dropout)
         penalty, figures[place] = held_back(one.agent, decision, its.batch, point)
         loss = loss + penalty / one.agent.advantage_scale
     if measured:
