@@ -163,11 +163,6 @@ class BCellConfig(Section):
     expert_cloning: NonNegativeNumber = key(
         0.1, "offline weight of each expert's divergence from the mean portfolio of its family's rules"
     )
-    gate_balance: NonNegativeNumber = key(
-        0.0,
-        "online weight, in sigma_A, of the divergence of equal use of the experts from the gate's mean over a batch; 0 "
-        "is off",
-    )
     actor_lr: PositiveShare = key(3e-3, "learning rate of the policy")
     critic_lr: PositiveShare = key(1e-3, "learning rate of critics and value function")
     online_schedule: Literal["constant", "cosine"] = key(

@@ -131,11 +131,11 @@ def box_agent(
 ) -> BCell:
     """A B-Cell whose networks are plain layers and whose actions lie in -1..1; ``generator`` draws its weights.
 
-    An anchor to equal weight and the hold on a gate are left out: a Box has neither.
+    An anchor to equal weight is left out: a Box has none.
     """
     hidden = config.hidden_dim
     anchor = AnchorConfig(weight=0.0) if config.anchor.to in FROM_EQUAL else config.anchor
-    config = config.model_copy(update={"anchor": anchor, "gate_balance": 0.0})
+    config = config.model_copy(update={"anchor": anchor})
     actor = BoxActor(observation_size, action_size, hidden, generator)
     critic = BoxCritic(observation_size, action_size, hidden, config.n_quantiles, generator)
     value = BoxValue(observation_size, hidden, generator)

@@ -34,7 +34,6 @@ PLAIN: dict[str, object] = {
     "features.regimes": False,
     "bcell.anchor.weight": 0.0,
     "bcell.anchor.to": "pretrained",
-    "bcell.gate_balance": 0.0,
     "bcell.averaging.kind": "none",
 }
 #: The objective is log return alone, of which the optimum is known.

@@ -239,7 +239,6 @@ def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) ->
         "alpha_init": 0.01,
         "alpha_mode": "fixed",
         "anchor": AnchorConfig(weight=0.0),
-        "gate_balance": 0.0,
     }
     config = BCellConfig(**sizes, **rates, **free, iql_temperature=30.0)
     iql = make_iql(shape, config)

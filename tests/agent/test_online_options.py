@@ -30,7 +30,7 @@ from tests.agent import helpers
 from tests.agent.helpers import CPU, SMALL, coverage, generator, parameters
 
 MakeBatch = Callable[..., Batch]
-PLAIN = {"gate_balance": 0.0, "anchor": AnchorConfig(weight=0.0)}
+PLAIN = {"anchor": AnchorConfig(weight=0.0)}
 
 
 def make_agent(shape: NetworkShape, **changes: object) -> BCell:

@@ -18,7 +18,6 @@ from finflow.agent.losses.regularisers import (
     FROM_EQUAL,
     CoverageProposals,
     anchor_weight,
-    gate_imbalance,
     kl_from_equal_weight,
     kl_per_dimension,
     policy_regulariser,
@@ -36,7 +35,6 @@ CONFIG = BCellConfig(
     n_quantiles=8,
     cql_samples=2,
     actor_lr=3e-3,
-    gate_balance=0.0,
     anchor=AnchorConfig(weight=0.0, to="pretrained"),
 )
 
@@ -98,25 +96,22 @@ def test_an_anchor_to_equal_weight_spreads_the_aim(shape: NetworkShape, make_bat
         assert divergence(held, states.listed).mean() < 0.3 * divergence(free, states.listed).mean(), to
 
 
-def test_the_penalties_on_a_policy_add_up(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    """An open gate and an anchor at once, both in units of sigma_A; what families name is learned offline alone."""
+def test_the_anchor_is_weighed_in_sigma_a(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """What families name is learned offline alone."""
     batch = make_batch()
     batch = batch._replace(named=torch.softmax(torch.randn(16, 5, 5, generator=generator(4)), dim=-1))
     anchor = AnchorConfig(weight=2.0, to="equal-weight")
-    config = CONFIG.model_copy(update={"expert_cloning": 3.0, "gate_balance": 5.0, "anchor": anchor})
-    policy = BCell(shape, config, generator(1), CPU).policy
-    decision = policy(batch.states)
-    penalty, metrics = policy_regulariser(decision, batch, policy, 2.0, config, unit=0.5)
-    expected = 0.5 * (5.0 * metrics["gate_imbalance"] + 2.0 * metrics["anchor_loss"])
+    policy = BCell(shape, CONFIG.model_copy(update={"expert_cloning": 3.0}), generator(1), CPU).policy
+    penalty, metrics = policy_regulariser(policy(batch.states), batch, policy, 2.0, anchor, unit=0.5)
     assert min(value.item() for value in metrics.values()) > 0.0
     assert "naming_loss" not in metrics
-    torch.testing.assert_close(penalty, expected)
+    torch.testing.assert_close(penalty, 0.5 * 2.0 * metrics["anchor_loss"])
 
 
 def test_by_default_nothing_holds_the_policy_back(shape: NetworkShape, make_batch: MakeBatch) -> None:
     agent, batch = BCell(shape, BCellConfig(hidden_dim=32, n_quantiles=8), generator(1), CPU), make_batch()
     weight = anchor_weight(agent.config.anchor, 3, 10)
-    assert policy_regulariser(agent.policy(batch.states), batch, agent.prior, weight, agent.config) == (0.0, {})
+    assert policy_regulariser(agent.policy(batch.states), batch, agent.prior, weight, agent.config.anchor) == (0.0, {})
 
 
 def test_the_sleeve_is_judged_without_cash() -> None:
@@ -130,25 +125,6 @@ def test_the_sleeve_is_judged_without_cash() -> None:
         assert (FROM_EQUAL["equal-weight"](aim, listed) - found).mean() == pytest.approx(
             -math.log(1.0 - cash), abs=1e-6
         )
-
-
-def test_the_imbalance_of_a_gate_is_a_divergence_of_its_mean() -> None:
-    one = torch.tensor([[0.7, 0.1, 0.1, 0.05, 0.05]])
-    expected = torch.distributions.kl_divergence(
-        torch.distributions.Categorical(torch.full((1, 5), 0.2)), torch.distributions.Categorical(one)
-    )
-    torch.testing.assert_close(gate_imbalance(one), expected.squeeze())
-    assert gate_imbalance(torch.eye(5)).abs() < 1e-6  # each state has an expert of its own
-
-
-def test_a_gate_that_is_held_open_stays_so_beside_an_anchor(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    """Under a heavy anchor alone the gate leaves experts out; it follows any of them, where it is held open."""
-    states, anchor = make_batch(32).states, AnchorConfig(weight=1e2, to="equal-weight")
-    least = {}
-    for balance in (0.0, 1e2):
-        agent = trained(shape, make_batch, 40, anchor=anchor, gate_balance=balance, expert_cloning=0.0)
-        least[balance] = float(agent.decide(states).gate.mean(dim=0).min())
-    assert least[1e2] > max(0.15, 1.5 * least[0.0])
 
 
 def test_equal_weight_is_no_distance_from_itself_whatever_is_listed() -> None:

@@ -87,7 +87,6 @@ def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bo
         risk_measure=measure,
         risk_level=0.25,
         anchor=AnchorConfig(weight=0.0),
-        gate_balance=0.0,
     )
     agent = BCell(shape, config, generator(1), CPU)
     density = torch.full((64, 1), math.lgamma(3.0))

@@ -53,7 +53,7 @@ GONE = frozenset(
     for key in (
         *("expert_ranking", "expert_ranking_weight", "one_head", "n_critics", "risk_strength", "cql_gap"),
         *("actor_weight_decay", "critic_weight_decay", "trade_rate_floor", "trade_rate_ceiling"),
-        *("critic_schedule", "least_pull"),
+        *("critic_schedule", "least_pull", "gate_balance"),
     )
 )
 #: Keys that came after these results were kept: a value under one of them is no difference.
@@ -162,7 +162,6 @@ REGULARISED: dict[str, Any] = {
     "bcell.calibration": "returns",
     "bcell.entropy_backup": "relative",
     "bcell.dropped_quantiles": 1,
-    "bcell.gate_balance": 0.3,
     "bcell.gradient_checkpointing": True,
 }
 

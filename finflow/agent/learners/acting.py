@@ -107,7 +107,7 @@ class ActingAgent:
     feature_names : dict of list of str, or None
         Names of the features of the ``assets`` and of the ``market`` that it reads, where they are known.
     advantage_scale : float
-        ``sigma_A``, the unit of the weights of anchor, gate balance, entropy and CQL, in scaled rewards; 1 until it is
+        ``sigma_A``, the unit of the weights of anchor, entropy and CQL, in scaled rewards; 1 until it is
         measured.
     """
 

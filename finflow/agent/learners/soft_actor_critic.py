@@ -181,10 +181,10 @@ def policy_losses(
 def held_back(
     agent: SacNetworks, decision: Decision, batch: Batch, point: UpdatePoint
 ) -> tuple[Tensor | float, Metrics]:
-    """Penalties of decisions in the states of a batch: gate balance and anchor."""
-    config, unit = agent.config, agent.advantage_scale
-    weight = anchor_weight(config.anchor, point.update, point.total)
-    return policy_regulariser(decision, batch, agent.prior, weight, config, unit)
+    """Penalty of decisions in the states of a batch: the anchor's."""
+    anchor = agent.config.anchor
+    weight = anchor_weight(anchor, point.update, point.total)
+    return policy_regulariser(decision, batch, agent.prior, weight, anchor, agent.advantage_scale)
 
 
 def temperature(agent: SacNetworks, log_density: Tensor, coefficients: Coefficients) -> Tensor:

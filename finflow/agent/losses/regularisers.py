@@ -4,7 +4,7 @@ A policy that only maximises its critics overfits the years of its training. An 
 pretrained policy, or from equal weight, over all assets or over the part held in assets. The first is in nats per free
 dimension of the action, so that a weight means the same for any number of assets; the others are divergences between
 portfolios, which are means over the assets already. The anchor to equal weight is least for a gate that uses one expert
-alone; the gate's own penalty keeps the others in use.
+alone.
 
 References
 ----------
@@ -228,20 +228,6 @@ def kl_from_equal_sleeve(aim: Tensor, listed: Tensor) -> Tensor:
     return kl_from_equal_weight(aim, listed) + aim[:, :-1].sum(dim=-1).clamp(min=SMALLEST_WEIGHT).log()
 
 
-def gate_imbalance(gate: Tensor) -> Tensor:
-    """``KL(u || mean gate)``, (): u is equal use of the experts, the mean is over the batch.
-
-    Using one expert in some states and another in others costs nothing; leaving one out in all states costs much: a
-    load-balancing loss (Shazeer et al. 2017, section 4).
-
-    Parameters
-    ----------
-    gate : Tensor, (batch, experts)
-    """
-    used = gate.mean(dim=0).clamp(min=SMALLEST_WEIGHT)
-    return -(used.log().mean() + math.log(len(used)))
-
-
 FROM_EQUAL = {"equal-weight": kl_from_equal_weight, "equal-sleeve": kl_from_equal_sleeve}
 """Anchors on the aim of a decision; actions of other kinds have no aim."""
 
@@ -276,21 +262,12 @@ def policy_regulariser(
     batch: Batch,
     prior: ExpertPolicy,
     weight: float,
-    config: BCellConfig,
+    config: AnchorConfig,
     unit: float = 1.0,
 ) -> tuple[Tensor | float, dict[str, Tensor]]:
-    """Sum of the weighted penalties on the policy: gate balance and anchor; with figures for the log.
-
-    Both are weighed against the critics, in ``unit``, ``sigma_A``; ``weight`` is that of the anchor.
-    """
-    penalty: Tensor | float = 0.0
-    metrics: dict[str, Tensor] = {}
-    if config.gate_balance > 0.0:
-        imbalance, effective = gate_imbalance(decision.gate), unit * config.gate_balance
-        metrics |= {"gate_imbalance": imbalance.detach(), "effective_gate_balance": imbalance.new_tensor(effective)}
-        penalty = penalty + effective * imbalance
-    if weight > 0.0:
-        distance = anchor_loss(config.anchor, decision, batch, prior)
-        metrics |= {"anchor_loss": distance.detach(), "effective_anchor": distance.new_tensor(unit * weight)}
-        penalty = penalty + unit * weight * distance
-    return penalty, metrics
+    """Penalty on the policy, the anchor's by its ``weight`` in ``unit``, ``sigma_A``; with figures for the log."""
+    if weight <= 0.0:
+        return 0.0, {}
+    distance = anchor_loss(config, decision, batch, prior)
+    metrics = {"anchor_loss": distance.detach(), "effective_anchor": distance.new_tensor(unit * weight)}
+    return unit * weight * distance, metrics

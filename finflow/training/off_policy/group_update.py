@@ -203,9 +203,8 @@ def _actors(
 
 
 def is_held_back(config: Config) -> bool:
-    """Return True where a penalty holds the policy back."""
-    weights = (config.bcell.gate_balance, config.bcell.anchor.weight, config.bcell.anchor.final or 0.0)
-    return max(weights) > 0.0
+    """Return True where an anchor holds the policy back."""
+    return max(config.bcell.anchor.weight, config.bcell.anchor.final or 0.0) > 0.0
 
 
 def _end_share(ahead: Ahead, learner: Learner) -> Tensor:

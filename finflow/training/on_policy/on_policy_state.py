@@ -22,7 +22,7 @@ from finflow.training.rollouts.segment_rewards import SegmentRewards
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
 UNREAD = (
     *("bcell.alpha_init", "bcell.target_entropy", "bcell.entropy_backup", "bcell.cql_alpha", "bcell.cql_mode"),
-    *("bcell.calibration", "bcell.gate_balance", "bcell.dropped_quantiles"),
+    *("bcell.calibration", "bcell.dropped_quantiles"),
     *("bcell.memory_capacity", "bcell.anchor", "train.n_envs", "train.updates_per_vector_step"),
     *("train.online_batch_size", "train.warmup_episodes", "train.critic_only_updates"),
 )
