@@ -361,7 +361,6 @@ OTHER: dict[str, object] = {
         "online.discount": 0.5,
         "online.epochs": 4,
         "online.minibatch": 32,
-        "online.value_clip": 0.2,
         "online.target_kl": 0.02,
     },
     **{"tune.objective": ["calmar", "dsr"], "tune.name": "mine", "tune.storage": "journal:trials.log"},

@@ -28,7 +28,7 @@ from tests.training.test_guarding import events_of
 from tests.training.test_on_policy_phase import SMALL, grouped_collector
 from tests.training.whole_trainings import WITH_BLOCKS, Make, Stop, checkpoint_of, latest, train_through
 
-FAST = {"online__learning_rate": 3e-2, "online__entropy_coefficient": 0.0, "online__critic_only_rollouts": 0}
+FAST = {"online__learning_rate": 3e-2, "online__entropy_coefficient": 0.0}
 
 
 def apart(trainer: FinFlowTrainer) -> float:

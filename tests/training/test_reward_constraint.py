@@ -43,7 +43,6 @@ SMALL: dict[str, Any] = {
     "online__portfolios": 4,
     "online__minibatch": 16,
     "online__epochs": 2,
-    "online__critic_only_rollouts": 1,
 }
 LIMIT = {"objectives__constraint__reward": "turnover", "objectives__constraint__at_least": -0.001}
 LIMITED = {**SMALL, **LIMIT}

@@ -174,30 +174,27 @@ class RolloutCollector:
     def _group_relative(self, rewarded: RewardedDecisions) -> Rollout:
         """Returns to the end of the window less the mean of the group's others, zero after the end of an episode.
 
-        Later rewards are weighted by powers of gamma and ``online.group_lambda``. Differences from the others are
-        linear in the returns, so that differences of weighted returns are weighted differences. The effects of the
-        noise of later decisions are subtracted with ``online.group_noise``.
+        The effects of the noise of later decisions are subtracted with ``online.group_noise``.
         """
-        decay = self.gamma * self.config.online.group_lambda
         ended = rewarded.decisions.ended
         alive = torch.ones_like(ended)
         alive[1:] = (1.0 - ended[:-1]).cumprod(dim=0)
         returns = torch.empty_like(rewarded.rewards)
-        effects = self._noise_effects(rewarded, decay)
+        effects = self._noise_effects(rewarded)
         following = torch.zeros_like(rewarded.rewards[0])
         for step in range(len(returns) - 1, -1, -1):
-            returns[step] = alive[step] * rewarded.rewards[step] + decay * following
+            returns[step] = alive[step] * rewarded.rewards[step] + self.gamma * following
             following = returns[step] if effects is None else returns[step] - alive[step] * effects[step]
         grouped = returns.view(len(returns), -1, self.config.online.group_size)
         advantages = leave_one_out_advantages(grouped).view_as(returns)
         return rewarded._replace(kept=rewarded.kept & (alive > 0.0)).learnable(advantages, torch.zeros_like(returns))
 
-    def _noise_effects(self, rewarded: RewardedDecisions, decay: float) -> Tensor | None:
+    def _noise_effects(self, rewarded: RewardedDecisions) -> Tensor | None:
         """Effect of each decision's noise on rewards from there on, (steps, portfolios); None if not configured."""
         horizon = self.config.online.group_noise
         if horizon == 0:
             return None
-        followed = NoiseEffects(self.env.process, self.agent, self.units, horizon, decay, self.queue)
+        followed = NoiseEffects(self.env.process, self.agent, self.units, horizon, self.gamma, self.queue)
         decisions = rewarded.decisions
         remaining = remaining_decisions(decisions.ended.cpu())
         return followed.of(decisions.states, decisions.actions, remaining).to(rewarded.rewards)
