@@ -360,7 +360,6 @@ OTHER: dict[str, object] = {
         "online.discount": 0.5,
         "online.epochs": 4,
         "online.minibatch": 32,
-        "online.value_clip": 0.2,
         "online.target_kl": 0.02,
     },
     **{"tune.objective": ["calmar", "dsr"], "tune.name": "mine", "tune.storage": "journal:trials.log"},
@@ -402,6 +401,9 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     if key == "market.dividends":  # which files alone have
         base = load_config(None, {"market.source": "csv", "market.path": "prices.csv"}, {})
         overrides |= {"market.source": "csv", "market.path": "prices.csv"}
+    if key == "online.reference":  # which on-policy algorithms alone are held to
+        base = load_config(None, {"online.algorithm": "ppo"}, {})
+        overrides["online.algorithm"] = "ppo"
     if key in ("objectives.preference.paid", "objectives.preference.scaling"):  # which a learned reward alone has
         learned = {"objectives.reward": "preference", "objectives.preference.model": "model.safetensors"}
         learned |= {"online.algorithm": "ppo"}

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finflow.agent.losses.listwise import ListwiseTargets
-
 
 class States(NamedTuple):
     """The environment's observations at a batch of decisions.
@@ -104,8 +102,6 @@ class Batch(NamedTuple):
         measures are of the whole return.
     named : Tensor, (groups, 5, K), optional
         Portfolios that the families' rules name in the states, on average over each family's variants.
-    rankings : ListwiseTargets, optional
-        Of the assets by their returns after the states, for the experts to learn from (offline data only).
     choices : Choices, optional
         Further actions of each state (``bcell.counterfactual``); the transitions alone when left out.
     """
@@ -120,7 +116,6 @@ class Batch(NamedTuple):
     behaviour_returns: Tensor
     references: Tensor | None = None
     named: Tensor | None = None
-    rankings: ListwiseTargets | None = None
     choices: Choices | None = None
 
     def with_reference(self, targets: Tensor) -> Tensor:

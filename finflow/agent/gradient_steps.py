@@ -43,28 +43,10 @@ class SkippingAdam(torch.optim.Adam):
         self.found_inf = (norm - norm).ne(0.0).float() if self.skip_nonfinite else None  # 1 where it is not finite
 
 
-def make_optimiser(
-    modules: nn.Module | Iterable[nn.Module], learning_rate: float, weight_decay: float = 0.0
-) -> SkippingAdam:
-    """Adam over the parameters of a module, or of several, fused into one pass.
-
-    Parameters
-    ----------
-    modules : Module or several
-    learning_rate : float
-    weight_decay : float
-        Decoupled from the gradient (Loshchilov and Hutter 2019): a step takes ``learning_rate * weight_decay`` of every
-        weight away. Biases, the initial trade rate among them, are not decayed.
-    """
-    parts = [modules] if isinstance(modules, nn.Module) else list(modules)
-    if weight_decay == 0.0:
-        return SkippingAdam([p for part in parts for p in part.parameters()], lr=learning_rate, fused=True)
-    named = [(name.rpartition(".")[2], p) for part in parts for name, p in part.named_parameters()]
-    groups = [
-        {"params": [p for name, p in named if name == "weight"], "weight_decay": weight_decay},
-        {"params": [p for name, p in named if name != "weight"], "weight_decay": 0.0},
-    ]
-    return SkippingAdam(groups, lr=learning_rate, fused=True, decoupled_weight_decay=True)
+def make_optimiser(modules: nn.Module | Iterable[nn.Module], learning_rate: float) -> SkippingAdam:
+    """Adam over the parameters of a module, or of several, fused into one pass."""
+    parts = [modules] if isinstance(modules, nn.Module) else modules
+    return SkippingAdam([p for part in parts for p in part.parameters()], lr=learning_rate, fused=True)
 
 
 def parameters_of(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:

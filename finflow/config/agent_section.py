@@ -17,7 +17,6 @@ from finflow.config.section_types import (
     PositiveNumber,
     PositiveShare,
     Section,
-    Share,
     key,
 )
 
@@ -32,10 +31,10 @@ class AnchorConfig(Section):
     updates: PositiveInt | None = key(
         None, "online updates from anchor.weight to anchor.final; left out: those of the phase"
     )
-    to: Literal["pretrained", "behaviour", "equal-weight", "equal-sleeve"] = key(
+    to: Literal["pretrained", "equal-weight", "equal-sleeve"] = key(
         "equal-weight",
-        "KL to the policy as pretrained, likelihood of the behaviour families' decisions, KL of the aim to equal "
-        "weight, or that of what the aim holds in assets, cash left free",
+        "KL to the policy as pretrained, KL of the aim to equal weight, or that of what the aim holds in assets, cash "
+        "left free",
     )
 
 
@@ -147,19 +146,13 @@ class BCellConfig(Section):
         "mean of its worst share, or its mean under Wang's transform",
     )
     risk_level: PositiveShare = key(0.25, "worst share of outcomes that cvar averages; 1 is neutral")
-    risk_strength: Number = key(
-        0.75, "risk aversion of wang: above zero risk-averse, below zero risk-seeking", ge=-3, le=3
-    )
     cql_alpha: NonNegativeNumber = key(
         5.0, "weight of the conservative penalty on the critics, in hundredths of the weight of their squared errors"
     )
     cql_mode: Literal["fixed", "lagrange"] = key(
-        "fixed", "lagrange tunes the weight, from cql_alpha on, so that the penalty equals cql_gap"
-    )
-    cql_gap: Number = key(
-        0.0,
-        "largest excess of a critic's soft maximum over portfolios above its value of the data's before the tuned "
-        "weight grows, in sigma_A; 0 for a critic that values all proposed portfolios alike",
+        "fixed",
+        "lagrange tunes the weight, from cql_alpha on, so that a critic's soft maximum over portfolios exceeds its "
+        "value of the data's no more than that of a critic that values all proposed portfolios alike",
     )
     cql_samples: PositiveInt = key(4, "proposals of each kind in the conservative penalty")
     calibration: Literal["fitted", "returns", "none"] = key(
@@ -170,46 +163,19 @@ class BCellConfig(Section):
     expert_cloning: NonNegativeNumber = key(
         0.1, "offline weight of each expert's divergence from the mean portfolio of its family's rules"
     )
-    expert_ranking: Literal["none", "softmax", "ndcg"] = key(
-        "none",
-        "offline loss of each expert's ranking of the assets by their returns over objectives.ranking.horizon bars: "
-        "none, ListNet's softmax, or NDCG@K of smooth ranks",
-    )
-    expert_ranking_weight: NonNegativeNumber = key(1.0, "its weight")
-    gate_balance: NonNegativeNumber = key(
-        0.0,
-        "online weight, in sigma_A, of the divergence of equal use of the experts from the gate's mean over a batch; 0 "
-        "is off",
-    )
-    one_head: Flag = key(
-        False, "one portfolio head over all features in place of five experts and their gate, for comparison"
-    )
-    least_pull: Share = key(
-        0.0, "smallest share of the way to its aim that the policy is trained with online; 0 is off"
-    )
     actor_lr: PositiveShare = key(3e-3, "learning rate of the policy")
     critic_lr: PositiveShare = key(1e-3, "learning rate of critics and value function")
-    critic_schedule: Literal["constant", "cosine"] = key(
-        "constant", "schedule of that rate offline: constant, as published, or a cosine like the actor's"
-    )
     online_schedule: Literal["constant", "cosine"] = key(
         "cosine", "online schedule of the learning rates: a cosine to the end of the phase, or constant, as published"
     )
     gamma: Fraction = key(0.99, "discount per decision")
     tau: PositiveShare = key(0.01, "share of the critic that moves into its target per update")
-    n_critics: Int = key(2, "critics in the ensemble", ge=1, le=20)
     n_quantiles: PositiveInt = key(32, "quantiles of each critic's return distribution; 1 is a scalar critic")
     dropped_quantiles: NonNegativeInt = key(0, "top quantiles of each critic left out of online targets; 0 is off")
     hidden_dim: Int = key(256, "width of the hidden layers", ge=8, le=8192)
     memory_capacity: PositiveInt = key(50_000, "online transitions kept for replay")
     dropout: Number = key(0.0, "dropout in the hidden layers of policy and critics", ge=0, lt=1)
     gradient_norm: PositiveNumber = key(10.0, "largest norm of a gradient; larger ones are clipped")
-    actor_weight_decay: Number = key(
-        0.0, "decoupled weight decay of the policy, per update and unit of learning rate", ge=0, le=100
-    )
-    critic_weight_decay: Number = key(0.0, "the same for the critics and the value networks", ge=0, le=100)
-    trade_rate_floor: Share = key(0.0, "smallest share of the way to its aim that the policy trades in a decision")
-    trade_rate_ceiling: PositiveShare = key(1.0, "largest such share")
     anchor: AnchorConfig = key(AnchorConfig(), "regularisation of the online policy")
     averaging: AveragingConfig = key(AveragingConfig(), "average of the online policy")
     mixed_precision: Flag = key(False, "matrix products of an update in bfloat16; decisions and losses stay in float32")
@@ -219,7 +185,6 @@ class BCellConfig(Section):
     def _consistent(self) -> Self:
         if self.n_quantiles > 1:
             self.require_below("bcell", "dropped_quantiles", "n_quantiles")
-        self.require_below("bcell", "trade_rate_floor", "trade_rate_ceiling")
         if self.risk_measure != "neutral" and self.n_quantiles == 1:
             raise ValueError(
                 f"bcell.risk_measure = {self.risk_measure} needs a distribution: bcell.n_quantiles = 1 is a mean alone"

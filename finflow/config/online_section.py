@@ -9,9 +9,7 @@ from pydantic import model_validator
 from finflow.config.section_types import (
     FilePath,
     Int,
-    NonNegativeInt,
     NonNegativeNumber,
-    Number,
     PositiveInt,
     PositiveNumber,
     PositiveShare,
@@ -49,11 +47,6 @@ class OnlineConfig(Section):
         "on the same bar, without a critic",
     )
     group_size: Int = key(8, "portfolios that start on one bar, with online.advantages = group", ge=2)
-    group_lambda: Share = key(
-        1.0,
-        "lambda of group-relative advantages: later differences from the group are weighted by its powers; 1 is "
-        "unbiased, less has less variance and neglects what a decision earns later",
-    )
     discount: PositiveShare | None = key(
         None,
         "on-policy: discount of rollouts, up to 1, at which nothing counts beyond the end of an episode; left out: "
@@ -61,30 +54,19 @@ class OnlineConfig(Section):
     )
     gae_lambda: Share = key(0.95, "lambda of generalised advantage estimation: 0 is one-step, 1 Monte Carlo")
     clip: PositiveNumber = key(0.2, "epsilon of PPO's clipped objective")
-    value_clip: PositiveNumber | None = key(None, "epsilon of the clipped value loss, in scaled rewards; null is off")
-    value_coefficient: NonNegativeNumber = key(0.5, "weight of the value loss")
     entropy_coefficient: NonNegativeNumber = key(
         0.01,
         "weight of the policy's entropy per free dimension; bcell.alpha_mode = annealed follows "
         "train.entropy_schedule instead",
     )
-    gradient_norm: PositiveNumber = key(0.5, "largest norm of an on-policy gradient; larger ones are clipped")
-    normalise: Literal["rollout", "minibatch", "none"] | None = key(
-        None, "advantages normalised over what; left out: rollout, and none with a2c and reinforce"
-    )
     target_kl: PositiveNumber | None = key(
         None, "approximate KL, in nats, at 1.5 times which the epochs over a rollout end; null is off"
     )
-    kl_beta: NonNegativeNumber = key(0.01, "first coefficient of ppo-kl's penalty")
-    kl_target: PositiveNumber = key(0.01, "target of the KL of an update, in nats, with ppo-kl")
     trust_region: PositiveNumber = key(0.01, "largest KL of an update, in nats, with trpo")
-    critic_rate: Number = key(3.0, "rate of the value function, in multiples of online.learning_rate", ge=1, le=10)
-    critic_only_rollouts: NonNegativeInt = key(2, "first rollouts, which train the value function only")
     reference: Literal["none", "pretrained"] | FilePath = key(
         "none",
-        "frozen policy that sac and the on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per "
-        "free dimension on the reward: none, the policy at the hand-over, or any agent's checkpoint, as it is "
-        "deployed",
+        "frozen policy that on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per free "
+        "dimension on the reward: none, the policy at the hand-over, or any agent's checkpoint, as it is deployed",
     )
     reference_control: Literal["fixed", "adaptive", "doubling"] = key(
         "adaptive",
@@ -94,9 +76,6 @@ class OnlineConfig(Section):
     reference_beta: PositiveNumber = key(0.1, "beta at the start, in scaled rewards per nat and free dimension")
     reference_target: PositiveNumber = key(
         6.0, "target of the KL to the reference, in nats per free dimension, summed over an episode's decisions"
-    )
-    reference_horizon: PositiveInt = key(
-        10_000, "decisions over which the adaptive beta may change by a factor of about exp(0.2)"
     )
     reference_looks: PositiveInt = key(
         3, "checks in a row with over twice the target after which the online phase ends early"
@@ -119,6 +98,11 @@ class OnlineConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.reference != "none" and not self.on_policy:
+            raise ValueError(
+                f"online.reference = {self.reference} needs an on-policy online.algorithm: "
+                f"{', '.join(ON_POLICY)}; {self.algorithm} is held to no reference"
+            )
         if self.on_policy:
             if self.rollout < self.portfolios or self.rollout % self.portfolios:
                 raise ValueError(

@@ -81,8 +81,6 @@ class TrainConfig(Section):
     online_episodes: NonNegativeInt = key(1000, "episodes of online fine-tuning")
     offline_batch_size: Int = key(512, "transitions in a batch of the offline phase", ge=2)
     online_batch_size: Int = key(256, "transitions in a batch of the online phase", ge=2)
-    offline_share_start: Share = key(0.75, "share of offline data in the first online batch")
-    offline_share_end: Share = key(0.25, "share of offline data in the last online batch")
     warmup_episodes: NonNegativeInt = key(16, "episodes of the pretrained policy before the first update")
     critic_only_updates: NonNegativeInt = key(0, "online updates of the critics before the policy is trained")
     actor_ramp_updates: NonNegativeInt = key(
@@ -156,7 +154,6 @@ class OfflineConfig(Section):
     patience: NonNegativeInt = key(
         500, "updates without a better validation after which the phase ends early; 0 runs every epoch"
     )
-    td_lambda: Share = key(0.95, "lambda of the returns that the behaviour's value is fitted to")
     decisions: FilePaths = key((), "CSV files of your own decisions, dates and weights, to learn from as well")
 
 

@@ -172,7 +172,7 @@ def make_preferences(given: argparse.Namespace) -> None:
 
 @registered
 def make_ranking(given: argparse.Namespace) -> None:
-    """Agents that learn from a ranking where one is planted, and experts that learn to rank."""
+    """Agents that learn from a ranking where one is planted."""
     facts = {"goal": f"{rankings.GOAL:g}", "size": _listed(rankings.TRAINED)}
     _page("ranking", rankings.ranking_variants(given.seeds), rankings.rankings_table, **facts)
 

@@ -46,7 +46,6 @@ PARTS: dict[str, tuple[str, dict[str, object]]] = {
     "switch": ("without the evidence of held-out years", {"out_of_fold.blocks": 1}),
     "filters": ("without filters of returns", {"features.filters": "none"}),
     "regime": ("without the probability of regimes", {"features.regimes": False}),
-    "experts": ("without experts (one head)", {"bcell.one_head": True}),
     "families": ("without holding experts to their families", {"bcell.expert_cloning": 0.0}),
     "seeding": ("blocks' learners from random weights, without IQL's", {"out_of_fold.pretraining_epochs": 0}),
     "actions": ("critics taught by stored transitions, without other actions", {"bcell.counterfactual": False}),

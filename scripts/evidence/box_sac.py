@@ -105,8 +105,8 @@ class BoxActor(nn.Module):
         super().__init__()
         self.layers = BoxLayers(1, observation_size, hidden, 2 * action_size, generator)
 
-    def forward(self, states: States, noise: Generator | None = None, least_pull: float = 0.0) -> BoxDecision:
-        """Decide for a batch of observations; there is no dropout here, and no aim to pull at."""
+    def forward(self, states: States, noise: Generator | None = None) -> BoxDecision:
+        """Decide for a batch of observations; there is no dropout here."""
         location, log_scale = self.layers(states.market)[0].chunk(2, dim=-1)
         return BoxDecision(SquashedNormal(location, log_scale.clamp(*LOG_SCALE_RANGE)))
 
@@ -131,13 +131,13 @@ def box_agent(
 ) -> BCell:
     """A B-Cell whose networks are plain layers and whose actions lie in -1..1; ``generator`` draws its weights.
 
-    An anchor to equal weight and the hold on a gate are left out: a Box has neither.
+    An anchor to equal weight is left out: a Box has none.
     """
     hidden = config.hidden_dim
     anchor = AnchorConfig(weight=0.0) if config.anchor.to in FROM_EQUAL else config.anchor
-    config = config.model_copy(update={"anchor": anchor, "gate_balance": 0.0})
+    config = config.model_copy(update={"anchor": anchor})
     actor = BoxActor(observation_size, action_size, hidden, generator)
-    critic = BoxCritic(observation_size, action_size, hidden, config.n_critics, config.n_quantiles, generator)
+    critic = BoxCritic(observation_size, action_size, hidden, config.n_quantiles, generator)
     value = BoxValue(observation_size, hidden, generator)
     # they answer the calls that an update makes
     networks = Networks(cast(ExpertPolicy, actor), cast(CriticEnsemble, critic), cast(ValueNetwork, value))

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.losses.losses import PathwiseGradient, weighted_likelihood_loss
-from finflow.agent.networks.critic import Valuation
+from finflow.agent.networks.critic import CRITICS, Valuation
 from finflow.agent.networks.layers import Encoding, EnsembleLinear, normalised
 from finflow.agent.precision import at_least_single
 
@@ -125,11 +125,11 @@ class BoxPolicy(nn.Module):
 
 
 class BoxCritic(nn.Module):
-    """E distributional critics of plain layers.
+    """Two distributional critics of plain layers.
 
     Parameters
     ----------
-    observation_size, action_size, hidden, n_critics, n_quantiles : int
+    observation_size, action_size, hidden, n_quantiles : int
     generator : Generator
     """
 
@@ -138,14 +138,13 @@ class BoxCritic(nn.Module):
         observation_size: int,
         action_size: int,
         hidden: int,
-        n_critics: int,
         n_quantiles: int,
         generator: Generator,
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
         inputs = observation_size + action_size
-        self.layers = BoxLayers(n_critics, inputs, hidden, 1 + n_quantiles, generator, layer_norm)
+        self.layers = BoxLayers(CRITICS, inputs, hidden, 1 + n_quantiles, generator, layer_norm)
 
     def encode(self, states: States) -> Encoding:
         """Nothing is shared between actions here: the observations as they are."""

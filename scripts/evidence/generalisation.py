@@ -59,42 +59,35 @@ REDUCED: dict[str, object] = {
     "evaluation.protocol.folds": FOLDS,
 }
 #: What a training without any device has, whatever the defaults are.
-BARE: dict[str, object] = {"bcell.anchor.weight": 0.0, "bcell.anchor.to": "pretrained", "bcell.gate_balance": 0.0}
+BARE: dict[str, object] = {"bcell.anchor.weight": 0.0, "bcell.anchor.to": "pretrained"}
 ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0, "bcell.anchor.to": "pretrained"}
-DECAY: dict[str, object] = {
-    "bcell.actor_weight_decay": 1.0,
-    "bcell.critic_weight_decay": 1.0,
-    "bcell.dropout": 0.1,
-}
+DROPOUT: dict[str, object] = {"bcell.dropout": 0.1}
 AVERAGE: dict[str, object] = {"bcell.averaging.kind": "swa"}
 NOISE: dict[str, object] = {"train.observation_noise": 0.1}
-FLOOR: dict[str, object] = {"bcell.trade_rate_floor": 0.05}
 SPREAD: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-weight"}
-OPEN: dict[str, object] = {"bcell.gate_balance": 0.3}
 SLEEVE: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-sleeve"}
 CONFIGURATIONS: dict[str, dict[str, object]] = {
     name: {**BARE, **devices}
     for name, devices in {
         "no-device": {},
         "anchor": ANCHOR,
-        "decay-and-dropout": DECAY,
+        "dropout": DROPOUT,
         "averaging": AVERAGE,
         "noise": NOISE,
-        "rate-floor": FLOOR,
         "anchor-to-equal-weight": SPREAD,
-        "anchor-to-equal-weight-and-open-gate": {**SPREAD, **OPEN},
-        "anchor-to-equal-sleeve-and-open-gate": {**SLEEVE, **OPEN},
+        "anchor-to-equal-sleeve": SLEEVE,
     }.items()
 }
 """What is compared, by the keys that decide it. Every one that was ever tried is counted: here, or in `WITHDRAWN`."""
 #: Configurations that were tried, of options that no longer exist: in sub-universes, in resampled histories, at random
-#: costs, all of that with an anchor, and everything together.
-WITHDRAWN = 5
+#: costs, all of that with an anchor, everything together, decay of weights with dropout,
+#: a least trade rate, and a gate held open beside each anchor of the aim.
+WITHDRAWN = 9
 #: Name -> seeds after which it was given up, among the last by the rule after three seeds.
-GIVEN_UP = {"noise": 3, "rate-floor": 3, "averaging": 3}
+GIVEN_UP = {"noise": 3, "averaging": 3}
 CLASSICAL = "classical"
 #: What is off unless somebody turns it on, as users were promised: a default may not have it.
-PROMISED_OFF = (*DECAY, *NOISE)
+PROMISED_OFF = (*DROPOUT, *NOISE)
 
 
 def walk_forward_variants(

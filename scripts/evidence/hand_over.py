@@ -1,10 +1,10 @@
 """Evidence about the hand-over from the offline to the online phase: does the policy dip, and where does it end?
 
 Each seed is pretrained once. From that checkpoint it is fine-tuned in full, and again for the first fifth alone with
-one device of the hand-over left out: Cal-QL's calibration, the warm-up (collected transitions, then critics alone), the
-offline transitions in every batch, or the anchor to the pretrained policy with the slow rise of the policy's rate. On
-synthetic markets a policy is judged by its score (docs/reference/synthetic.md), each seed on a sample of its own; on
-the embedded one by its Sharpe ratio. All on the validation window.
+one device of the hand-over left out: Cal-QL's calibration, the warm-up (collected transitions, then critics alone),
+or the anchor to the pretrained policy with the slow rise of the policy's rate. On synthetic markets a policy is
+judged by its score (docs/reference/synthetic.md), each seed on a sample of its own; on the embedded one by its Sharpe
+ratio. All on the validation window.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ DEVICES: dict[str, dict[str, object]] = {
     "all devices": {},
     "without calibration": {"bcell.calibration": "none"},
     "without warm-up": {"train.warmup_episodes": 0, "train.critic_only_updates": 0},
-    "without mixing": {"train.offline_share_start": 0.0, "train.offline_share_end": 0.0},
     "without anchor": {"bcell.anchor.weight": 0.0, "bcell.anchor.final": None, "train.actor_ramp_updates": 0},
 }
 EMBEDDED: dict[str, object] = {**REDUCED, "train.online_episodes": 100, "train.validation_updates": 1}
@@ -141,6 +140,8 @@ def hand_over_table(results: Sequence[Mapping[str, Any]]) -> str:
     for market, own in grouped(results, "market").items():
         whole = own[0]["curves"]["all devices"][-1][0]
         for name in own[0]["curves"]:
+            if name not in DEVICES:
+                continue
             curves = [found["curves"][name] for found in own]
             begun = np.array([curve[0][1] for curve in curves])
             falls = np.array([deepest_fall(curve, FIRST * whole) for curve in curves])

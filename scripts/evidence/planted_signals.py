@@ -34,9 +34,7 @@ PLAIN: dict[str, object] = {
     "features.regimes": False,
     "bcell.anchor.weight": 0.0,
     "bcell.anchor.to": "pretrained",
-    "bcell.gate_balance": 0.0,
     "bcell.averaging.kind": "none",
-    "bcell.trade_rate_floor": 0.0,
 }
 #: The objective is log return alone, of which the optimum is known.
 GROWTH: dict[str, object] = {
@@ -60,8 +58,6 @@ LEARNING: dict[str, object] = {
     "bcell.gamma": 0.9,  # a signal is gone within days: what lies further ahead is noise
     "bcell.actor_lr": 3e-3,
     "bcell.critic_lr": 1e-3,
-    "bcell.critic_schedule": "cosine",
-    "bcell.critic_weight_decay": 1.0,
     "bcell.iql_cloning": 0.3,
 }
 #: What a market has of its own: a spread that reverts faster and assets that differ, so that the signal can

@@ -1,4 +1,4 @@
-"""Evidence about rankings: agents that learn from NDCG@K where a ranking is planted, and experts that learn to rank.
+"""Evidence about rankings: agents that learn from NDCG@K where a ranking is planted.
 
 The planted market has two hidden regimes that each favour the other end of four assets; the best ranking that prices
 allow is by the assets' expected returns given the law's belief. Validation is read once a training, the test window
@@ -7,33 +7,29 @@ never.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from finflow.config import Config
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.ranking_reward import RankingReward
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.training.data.replay import MarketTensors
-from finflow.training.data.return_rankings import horizon_returns
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.known_state import expected_returns
 from scripts.evidence.results import train_and_validate
-from scripts.evidence.rollouts import REDUCED, SHORT_OFFLINE, SHORTER_OFFLINE
+from scripts.evidence.rollouts import REDUCED, SHORT_OFFLINE
 from scripts.evidence.tables import markdown_table, mean_interval
-from scripts.evidence.variants import OFFLINE_ALONE, Variant
+from scripts.evidence.variants import Variant
 
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 PREFIX = "ranking-"
 GOAL = 0.9
-EXPERT_SEEDS = 5
 #: Four assets, of which the order changes with a hidden regime; chance has two thirds of the NDCG@2 of the law.
 PLANTED: dict[str, object] = {
     "market.source": "synthetic",
@@ -52,40 +48,20 @@ LEARNERS: dict[str, dict[str, object]] = {
     "ranking": {"objectives.reward": "ranking"},
     "builtin": {},
 }
-EXPERTS: dict[str, object] = {**SHORTER_OFFLINE, **OFFLINE_ALONE, "bcell.hidden_dim": 32}
-LOSSES = ("none", "softmax", "ndcg")
-EXPERT_MARKETS: dict[str, dict[str, object]] = {"planted": PLANTED, "embedded": {"objectives.ranking.k": 5}}
 
 
 def ranking_variants(seeds: int) -> list[Variant]:
-    """Agents on the planted ranking, three samples of it; experts on it and on the embedded prices.
-
-    Parameters
-    ----------
-    seeds : int
-        Of the planted market's samples for the agents, 3 at most; the experts have `EXPERT_SEEDS`.
-    """
-
-    def keys_of(market: str, seed: int) -> dict[str, object]:
-        return EXPERT_MARKETS[market] | ({"market.synthetic.seed": seed} if market == "planted" else {})
-
-    agents = [
-        Variant(f"{PREFIX}planted-{name}", (seed,), {**TRAINED, **keys_of("planted", seed), **keys}, measure=train)
+    """Agents on the planted ranking, three samples of it at most."""
+    return [
+        Variant(
+            f"{PREFIX}planted-{name}",
+            (seed,),
+            {**TRAINED, **PLANTED, "market.synthetic.seed": seed, **keys},
+            measure=train,
+        )
         for name, keys in LEARNERS.items()
         for seed in range(min(seeds, 3))
     ]
-    experts = [
-        Variant(
-            f"{PREFIX}experts-{market}-{loss}",
-            (seed,),
-            {**EXPERTS, **keys_of(market, seed), "bcell.expert_ranking": loss},
-            measure=pretrain,
-        )
-        for market in EXPERT_MARKETS
-        for loss in LOSSES
-        for seed in range(EXPERT_SEEDS)
-    ]
-    return agents + experts
 
 
 def train(config: Config) -> dict[str, Any]:
@@ -102,25 +78,6 @@ def train(config: Config) -> dict[str, Any]:
     }
 
 
-def pretrain(config: Config) -> dict[str, Any]:
-    """Train the offline phase alone: rankings by the gate's mixture of the experts, and by each expert on average."""
-    began = time.process_time()
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    data, policy = trainer.training_data, trainer.policy
-    seconds = {"processor": round(time.process_time() - began, 1)}
-    bars = data.process.decision_bars(data.split.validation)
-    market = MarketTensors.of(data.process, torch.device("cpu"))
-    with torch.no_grad():
-        states = market.states(torch.arange(bars.start, bars.stop), torch.zeros(len(bars), data.process.portfolio_size))
-        reading = policy.read_market(states)
-    tables = {"mixture": reading.aim, **{f"expert {place}": one for place, one in enumerate(reading.experts.unbind(1))}}
-    scores = {name: rows_of(data, weights.double().numpy()) for name, weights in tables.items()}
-    found = measure_rankings(data, scores)
-    own = [found.pop(name) for name in list(found) if name.startswith("expert")]
-    return {"seconds": seconds, "ndcg": {**found, "experts": float(np.mean(own))}}
-
-
 def measure_rankings(data: TrainingData, scores: Mapping[str, FloatArray]) -> dict[str, float]:
     """Mean NDCG@K over the decisions of the validation window of each table of scores (bars, assets), and of chance."""
     window = data.split.validation
@@ -131,6 +88,36 @@ def measure_rankings(data: TrainingData, scores: Mapping[str, FloatArray]) -> di
     return {
         name: float(reward.score(one[rows], returns[rows], candidates[rows]).mean()) for name, one in tables.items()
     }
+
+
+def horizon_returns(process: DecisionProcess, windows: tuple[range, ...], horizon: int) -> tuple[FloatArray, BoolArray]:
+    """Returns of the assets over the bars after a decision's fill, and which of them can be known.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    windows : tuple of range
+        Bars that may be learned from: a return that reaches beyond its window is not known.
+    horizon : int
+        Bars.
+
+    Returns
+    -------
+    returns : array, (bars, assets)
+        Zero where not known.
+    candidates : bool array, (bars, assets)
+    """
+    returns = np.zeros(process.listed.shape)
+    candidates = np.zeros(process.listed.shape, dtype=np.bool_)
+    for window in windows:
+        bars = np.arange(max(window.start, process.first_bar), min(window.stop, len(process.growth)) - horizon)
+        if not len(bars):
+            continue
+        ahead = bars[:, None] + np.arange(horizon + 1)
+        candidates[bars] = process.listed[ahead].all(axis=1)
+        growth = process.growth[ahead[:, 1:], :-1].prod(axis=1)
+        returns[bars] = np.where(candidates[bars], growth - 1.0, 0.0)
+    return returns, candidates
 
 
 def rows_of(data: TrainingData, weights: FloatArray) -> FloatArray:
@@ -148,11 +135,7 @@ def law_of(data: TrainingData) -> FloatArray:
 
 
 def rankings_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown tables: the agents on the planted ranking, then the experts on both markets."""
-    return _agent_table(results) + "\n" + _expert_table(results)
-
-
-def _agent_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table of the agents on the planted ranking."""
     rows = []
     for name in LEARNERS:
         own = [one for one in results if one["variant"] == f"{PREFIX}planted-{name}"]
@@ -175,25 +158,3 @@ def _agent_table(results: Sequence[Mapping[str, Any]]) -> str:
         )
     heads = ("reward", "samples", "NDCG@2", "law", "chance", "of the law", "above chance")
     return markdown_table((*heads, "return a year, %", "Sharpe", "turnover a year"), rows)
-
-
-def _expert_table(results: Sequence[Mapping[str, Any]]) -> str:
-    rows = []
-    for market in EXPERT_MARKETS:
-        found = {loss: _by_seed(results, f"{PREFIX}experts-{market}-{loss}") for loss in LOSSES}
-        for loss, own in found.items():
-            if not own:
-                continue
-            row = [market, loss, len(own), f"{np.mean([one['chance'] for one in own.values()]):.3f}"]
-            for part in ("mixture", "experts"):
-                less = [own[seed][part] - found["none"].get(seed, {}).get(part, math.nan) for seed in own]
-                row += [mean_interval([one[part] for one in own.values()], 3)]
-                row += ["" if loss == "none" else mean_interval(less, 3)]
-            rows.append(row)
-    heads = ("market", "loss", "seeds", "chance", "mixture", "less none", "an expert on average", "less none")
-    return markdown_table(heads, rows)
-
-
-def _by_seed(results: Sequence[Mapping[str, Any]], variant: str) -> dict[int, dict[str, float]]:
-    """NDCG of each seed of a variant."""
-    return {int(one["seed"]): dict(one["ndcg"]) for one in results if one["variant"] == variant}

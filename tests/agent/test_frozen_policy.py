@@ -32,7 +32,6 @@ def make_deployed(blend: Blend | None) -> ExpertPolicy:
     """What an agent decides by: its policy and three blocks' policies, in a blend."""
     policy, *others = make_members(4)
     for number, one in enumerate((policy, *others)):
-        one.trade_range = (0.02, 0.4)
         with torch.no_grad():
             one.trade.bias[1] -= 0.2 * number
     return deployed_policy(policy, others, blend)
@@ -54,10 +53,10 @@ def test_it_decides_and_draws_as_the_agent_was_deployed(blend: Blend | None) -> 
 
 @pytest.mark.parametrize("blend", BLENDS)
 def test_it_is_read_back_from_its_tensors_bit_for_bit(blend: Blend | None) -> None:
-    """By a policy of the same shape with other weights and another range of trade rates."""
+    """By a policy of the same shape with other weights."""
     frozen, states = FrozenPolicy.of(make_deployed(blend), VOLATILITY), make_states(9)
     read = FrozenPolicy.from_tensors(make_members(9)[-1], tensors_of(frozen))
-    assert (read.blend, read.weights, read.trade_range) == (blend, frozen.weights, (0.02, 0.4))
+    assert read.blend == blend
     for one, other in zip(frozen(states)[:6], read(states)[:6], strict=True):
         assert torch.equal(one, other)
     assert all(torch.equal(tensor, read.state_dict()[name]) for name, tensor in frozen.state_dict().items())
@@ -66,7 +65,7 @@ def test_it_is_read_back_from_its_tensors_bit_for_bit(blend: Blend | None) -> No
 def test_its_scale_is_the_geometric_mean_of_its_members() -> None:
     frozen, states = FrozenPolicy.of(make_deployed(Blend(0.6, "equal-weight", VOLATILITY)), VOLATILITY), make_states(7)
     scales = torch.stack([one(states).log_scale.exp() for one in frozen.policies()])
-    wanted = torch.stack([scale**weight for scale, weight in zip(scales, frozen.weights, strict=True)]).prod(dim=0)
+    wanted = scales.log().mean(dim=0).exp()
     torch.testing.assert_close(frozen(states).log_scale.exp(), wanted)
 
 
@@ -95,7 +94,7 @@ def test_the_divergence_in_closed_form_is_the_mean_of_sampled_log_ratios(blend: 
     states = make_states(3)
     own = make_members(5)[-1](states).distribution
     other = FrozenPolicy.of(make_deployed(blend), VOLATILITY)(states).distribution
-    portfolios, density = own.sample(torch.randn(3, 20_000, ASSETS, generator=torch.Generator().manual_seed(5)))
+    portfolios, density = own.sample(torch.randn(3, 40_000, ASSETS, generator=torch.Generator().manual_seed(5)))
     of_each = LogisticNormal(other.location.unsqueeze(1), other.log_scale.unsqueeze(1))
     ratios = density - of_each.log_density(portfolios)
     error = ratios.std(dim=1) / math.sqrt(ratios.shape[1])
@@ -122,22 +121,21 @@ Change = Callable[[dict[str, Tensor]], object]
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t: t.pop("shares"), "it has no shares"),
-        (lambda t: t.update(shares=t["shares"].float()), "it has no shares"),
-        (lambda t: t.update(shares=torch.full((MOST_MEMBERS + 1,), 1 / 33, dtype=torch.float64)), "it has no shares"),
-        (lambda t: t.update(shares=t["shares"] * 2.0), "weights of its policies are invalid"),
-        (lambda t: t.update(shares=t["shares"] * math.nan), "not finite"),
-        (lambda t: t.update(shares=torch.tensor([-1.0, 1.0, 1.0], dtype=torch.float64)), "weights of its policies"),
-        (lambda t: t.update(shares=torch.zeros(0, dtype=torch.float64)), "weights of its policies are invalid"),
-        (lambda t: t.update(shares=torch.full((2,), 0.5, dtype=torch.float64)), "out of place"),
-        (lambda t: t.update(shares=torch.full((20,), 0.05, dtype=torch.float64)), "is missing"),
-        (lambda t: t["trade_limits"].fill_(1.5), "range of trade rates is invalid"),
+        (lambda t: t.pop("blend_numbers"), "it has no blend_numbers"),
+        (lambda t: t.update(blend_numbers=t["blend_numbers"].float()), "it has no blend_numbers"),
+        (lambda t: t.update(blend_numbers=torch.ones(MOST_MEMBERS + 1, dtype=torch.float64)), "it has no blend_num"),
+        (lambda t: t["blend_numbers"].fill_(math.nan), "not finite"),
+        (lambda t: [t.pop(name) for name in list(t) if name.startswith("members.")], "it has 0 policies"),
+        (lambda t: t.update({f"members.{n}.x": t["blend_numbers"] for n in range(MOST_MEMBERS)}), "is out of place"),
+        (lambda t: t.update({f"members.{n}.x": t["blend_numbers"] for n in range(MOST_MEMBERS + 1)}), "33 policies"),
+        (lambda t: t.pop("members.1.gate.bias"), "members.1.gate.bias is missing"),
         (lambda t: t["blend_numbers"].fill_(0.5), "blend with a reference is invalid"),
         (lambda t: t.update(blend_numbers=torch.ones(3, dtype=torch.float64)), "blend with a reference is invalid"),
         (lambda t: t["blend_numbers"][2].fill_(FEATURES), "reads a feature that there is not"),
         (lambda t: t["blend_numbers"][3].fill_(0.0), "blend with a reference is invalid"),
         (lambda t: t.update({"members.0.gate.bias": torch.zeros(1)}), "members.0.gate.bias is torch.float32"),
-        (lambda t: t.update({"members.99999.gate.bias": torch.zeros(5)}), "members.99999.gate.bias is out of place"),
+        (lambda t: t.update({"members.99999.gate.bias": torch.zeros(5)}), "members.4.* is missing"),
+        (lambda t: t.update({"members.3.gate.other": torch.zeros(5)}), "members.3.gate.other is out of place"),
     ],
 )
 def test_tensors_that_are_none_of_it_are_refused(change: Change, words: str) -> None:

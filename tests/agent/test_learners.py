@@ -66,17 +66,6 @@ def test_an_expert_learns_from_its_own_family_only(shape: NetworkShape, make_bat
     assert moved.tolist() == [False, False, True, False, False]
 
 
-@pytest.mark.parametrize("family", range(5))
-def test_one_head_learns_from_every_family(family: int, shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch = make_batch()._replace(families=torch.full((16,), family))
-    one = shape._replace(lenses=(tuple(range(shape.n_asset_features - 1)),))
-    policy = make_iql(one, CONFIG.model_copy(update={"one_head": True})).policy
-    policy.imitation_loss(batch, torch.ones(16, 1))[0].backward()  # type: ignore[no-untyped-call]
-    assert policy.names == ("head",)
-    assert policy.score.weight.grad is not None
-    assert policy.score.weight.grad.abs().sum() > 0
-
-
 def test_an_expert_names_the_aim_of_a_family_that_goes_part_of_the_way(
     shape: NetworkShape, make_batch: MakeBatch
 ) -> None:
@@ -250,7 +239,6 @@ def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) ->
         "alpha_init": 0.01,
         "alpha_mode": "fixed",
         "anchor": AnchorConfig(weight=0.0),
-        "gate_balance": 0.0,
     }
     config = BCellConfig(**sizes, **rates, **free, iql_temperature=30.0)
     iql = make_iql(shape, config)

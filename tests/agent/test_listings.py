@@ -117,7 +117,7 @@ def test_offline_learners_learn_the_same(
 
 
 @pytest.mark.parametrize("changes", [{}, {"cql_mode": "lagrange"}, {"entropy_backup": "relative"}])
-@pytest.mark.parametrize("anchor", ["pretrained", "behaviour", "equal-weight", "equal-sleeve"])
+@pytest.mark.parametrize("anchor", ["pretrained", "equal-weight", "equal-sleeve"])
 def test_the_online_update_learns_the_same(
     changes: dict[str, Any], anchor: str, shape: NetworkShape, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ def gradients(shape: NetworkShape, make_batch: MakeBatch) -> Callable[[bool, boo
     batch = make_batch()
 
     def gradients(with_mean: bool, with_quantiles: bool) -> dict[str, torch.Tensor]:
-        critic = CriticEnsemble(shape, 2, 8, torch.Generator().manual_seed(0))
+        critic = CriticEnsemble(shape, 8, torch.Generator().manual_seed(0))
         valuation = critic.value(critic.encode(batch.states), batch.states, batch.actions.unsqueeze(1))
         samples = torch.randn(2, len(batch.rewards), 8, generator=torch.Generator().manual_seed(1))
         loss = torch.zeros(())

@@ -144,7 +144,7 @@ def test_an_update_of_iql_reports_the_losses_of_d3rlpy() -> None:
         actor_lr=1e-12,
     )
     generator = torch.Generator().manual_seed(0)
-    networks = Networks(BoxPolicy(5, 3, 8, generator), BoxCritic(5, 3, 8, 2, 1, generator), BoxValue(5, 8, generator))
+    networks = Networks(BoxPolicy(5, 3, 8, generator), BoxCritic(5, 3, 8, 1, generator), BoxValue(5, 8, generator))
     learner = IQL(networks, config, torch.device("cpu"))
     for network in (learner.policy, learner.critic, learner.target_critic, learner.value):
         network.double()

@@ -33,7 +33,7 @@ def test_the_linear_value_has_the_value_and_its_gradient() -> None:
 
 def test_of_several_inputs_each_has_the_gradient_of_autograd(shape: NetworkShape, make_batch: MakeBatch) -> None:
     """The critics' least value of what is held and of what is bought: the slope of both, and none for the critics."""
-    critic, states = CriticEnsemble(shape, 2, 4, generator()), make_batch().states
+    critic, states = CriticEnsemble(shape, 4, generator()), make_batch().states
     with torch.no_grad():
         encoding = critic.encode(states)
 

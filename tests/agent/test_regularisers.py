@@ -1,8 +1,7 @@
-"""What holds a policy back: anchors, decay of weights, a range of trade rates, averages."""
+"""What holds a policy back: anchors and averages."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.gradient_steps import make_optimiser
 from finflow.agent.learners.acting import PolicyAverage
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
@@ -20,7 +18,6 @@ from finflow.agent.losses.regularisers import (
     FROM_EQUAL,
     CoverageProposals,
     anchor_weight,
-    gate_imbalance,
     kl_from_equal_weight,
     kl_per_dimension,
     policy_regulariser,
@@ -38,7 +35,6 @@ CONFIG = BCellConfig(
     n_quantiles=8,
     cql_samples=2,
     actor_lr=3e-3,
-    gate_balance=0.0,
     anchor=AnchorConfig(weight=0.0, to="pretrained"),
 )
 
@@ -100,25 +96,22 @@ def test_an_anchor_to_equal_weight_spreads_the_aim(shape: NetworkShape, make_bat
         assert divergence(held, states.listed).mean() < 0.3 * divergence(free, states.listed).mean(), to
 
 
-def test_the_penalties_on_a_policy_add_up(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    """An open gate and an anchor at once, both in units of sigma_A; what families name is learned offline alone."""
+def test_the_anchor_is_weighed_in_sigma_a(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """What families name is learned offline alone."""
     batch = make_batch()
     batch = batch._replace(named=torch.softmax(torch.randn(16, 5, 5, generator=generator(4)), dim=-1))
     anchor = AnchorConfig(weight=2.0, to="equal-weight")
-    config = CONFIG.model_copy(update={"expert_cloning": 3.0, "gate_balance": 5.0, "anchor": anchor})
-    policy = BCell(shape, config, generator(1), CPU).policy
-    decision = policy(batch.states)
-    penalty, metrics = policy_regulariser(decision, batch, policy, 2.0, config, unit=0.5)
-    expected = 0.5 * (5.0 * metrics["gate_imbalance"] + 2.0 * metrics["anchor_loss"])
+    policy = BCell(shape, CONFIG.model_copy(update={"expert_cloning": 3.0}), generator(1), CPU).policy
+    penalty, metrics = policy_regulariser(policy(batch.states), batch, policy, 2.0, anchor, unit=0.5)
     assert min(value.item() for value in metrics.values()) > 0.0
     assert "naming_loss" not in metrics
-    torch.testing.assert_close(penalty, expected)
+    torch.testing.assert_close(penalty, 0.5 * 2.0 * metrics["anchor_loss"])
 
 
 def test_by_default_nothing_holds_the_policy_back(shape: NetworkShape, make_batch: MakeBatch) -> None:
     agent, batch = BCell(shape, BCellConfig(hidden_dim=32, n_quantiles=8), generator(1), CPU), make_batch()
     weight = anchor_weight(agent.config.anchor, 3, 10)
-    assert policy_regulariser(agent.policy(batch.states), batch, agent.prior, weight, agent.config) == (0.0, {})
+    assert policy_regulariser(agent.policy(batch.states), batch, agent.prior, weight, agent.config.anchor) == (0.0, {})
 
 
 def test_the_sleeve_is_judged_without_cash() -> None:
@@ -132,37 +125,6 @@ def test_the_sleeve_is_judged_without_cash() -> None:
         assert (FROM_EQUAL["equal-weight"](aim, listed) - found).mean() == pytest.approx(
             -math.log(1.0 - cash), abs=1e-6
         )
-
-
-def test_the_imbalance_of_a_gate_is_a_divergence_of_its_mean() -> None:
-    one = torch.tensor([[0.7, 0.1, 0.1, 0.05, 0.05]])
-    expected = torch.distributions.kl_divergence(
-        torch.distributions.Categorical(torch.full((1, 5), 0.2)), torch.distributions.Categorical(one)
-    )
-    torch.testing.assert_close(gate_imbalance(one), expected.squeeze())
-    assert gate_imbalance(torch.eye(5)).abs() < 1e-6  # each state has an expert of its own
-    assert gate_imbalance(torch.ones(3, 1)).abs() < 1e-6  # one head
-
-
-def test_a_gate_that_is_held_open_stays_so_beside_an_anchor(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    """Under a heavy anchor alone the gate leaves experts out; it follows any of them, where it is held open."""
-    states, anchor = make_batch(32).states, AnchorConfig(weight=1e2, to="equal-weight")
-    least = {}
-    for balance in (0.0, 1e2):
-        agent = trained(shape, make_batch, 40, anchor=anchor, gate_balance=balance, expert_cloning=0.0)
-        least[balance] = float(agent.decide(states).gate.mean(dim=0).min())
-    assert least[1e2] > max(0.15, 1.5 * least[0.0])
-
-
-def test_an_anchor_to_the_behaviour_makes_its_decisions_likelier(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch = make_batch(32)
-    own = batch.families < 5
-    likelihood = []
-    for weight in (0.0, 100.0):
-        agent = trained(shape, make_batch, 40, anchor=AnchorConfig(weight=weight, to="behaviour"))
-        with torch.no_grad():
-            likelihood.append(float(agent.policy(batch.states).distribution.log_density(batch.actions)[own].mean()))
-    assert likelihood[1] > likelihood[0] + 1.0
 
 
 def test_equal_weight_is_no_distance_from_itself_whatever_is_listed() -> None:
@@ -180,55 +142,6 @@ def test_the_anchor_is_held_or_annealed() -> None:
     assert [anchor_weight(held, update, 500) for update in (0, 50, 500)] == [2.0, 2.0, 2.0]
     assert [anchor_weight(annealed, update, 500) for update in (0, 50, 100, 500)] == [2.0, 1.25, 0.5, 0.5]
     assert [anchor_weight(of_phase, update, 200) for update in (0, 100, 200, 500)] == [2.0, 1.25, 0.5, 0.5]
-
-
-def test_weights_decay_apart_from_the_gradient_and_biases_do_not(shape: NetworkShape) -> None:
-    policy = ExpertPolicy(shape, generator())
-    before = copy.deepcopy(policy)
-    optimiser = make_optimiser(policy, 0.01, 0.5)
-    for parameter in policy.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimiser.step()
-    for name, parameter in policy.named_parameters():
-        share = 1.0 - 0.01 * 0.5 if name.endswith("weight") else 1.0
-        torch.testing.assert_close(parameter, share * dict(before.named_parameters())[name])
-    assert policy.trade.bias[0] == -2.0
-
-
-def test_policy_and_critics_decay_by_their_own_weights(shape: NetworkShape) -> None:
-    config = CONFIG.model_copy(update={"actor_weight_decay": 0.1, "critic_weight_decay": 0.2})
-    learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
-    agent = BCell(shape, config, generator(), CPU)
-    decays = {
-        name: getattr(owner, name).param_groups[0]["weight_decay"]
-        for owner in (agent, learner)
-        for name in vars(owner)
-        if name.endswith("_optimiser") and getattr(owner, name) is not None
-    }
-    assert decays == {
-        "policy_optimiser": 0.1,
-        "critic_optimiser": 0.2,
-        "value_optimiser": 0.2,
-        "behaviour_optimiser": 0.2,
-        "alpha_optimiser": 0.0,
-    }
-    assert learner.policy_optimiser.param_groups[0]["weight_decay"] == 0.1
-    assert agent.policy_optimiser.param_groups[0]["weight_decay"] == 0.1
-
-
-@pytest.mark.parametrize("span", [(0.0, 1.0), (0.2, 1.0), (0.0, 0.05), (0.3, 0.4)])
-def test_the_trade_rate_stays_within_its_range(
-    shape: NetworkShape, make_states: MakeStates, span: tuple[float, float]
-) -> None:
-    for bias in (-50.0, 0.0, 50.0):
-        policy = ExpertPolicy(shape, generator(), trade_range=span)
-        with torch.no_grad():
-            policy.trade.bias[0] = bias
-            rate = policy(make_states(6, 4, 0)).trade_rate
-        assert (rate >= span[0] - 1e-6).all()
-        assert (rate <= span[1] + 1e-6).all()
-        ends = {-50.0: span[0], 0.0: sum(span) / 2.0, 50.0: span[1]}
-        assert rate.mean() == pytest.approx(ends[bias], abs=0.1 * (span[1] - span[0]))
 
 
 @pytest.mark.parametrize("kind", ["ema", "swa"])

@@ -14,7 +14,7 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import REFERENCES, Blend, describe_holding
 from finflow.agent.networks.frozen_policy import FrozenPolicy
-from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import AveragingConfig
 from tests.agent.helpers import CPU, coverage, generator, make_agent
 
@@ -49,7 +49,7 @@ def test_the_parts_of_an_aim_sum_to_it_and_the_reference_is_one_of_them(
     policy = agent.deployed
     with torch.no_grad():
         decision = policy(states)
-    assert policy.sources == (*policy.names, "reference")
+    assert policy.sources == (*EXPERTS, "reference")
     assert decision.gate.shape == (6, 6)
     assert decision.experts.shape == (6, 6, 5)
     # float32, of weights that sum to one

@@ -31,18 +31,18 @@ def updated(
 
 @pytest.mark.parametrize("to", FROM_EQUAL)
 def test_coefficients_are_counted_in_sigma_a(shape: NetworkShape, make_batch: MakeBatch, to: str) -> None:
-    """Alpha, anchor, gate balance and CQL at sigma_A = 1/20 do what a twentieth of each does at 1."""
+    """Alpha, anchor and CQL at sigma_A = 1/20 do what a twentieth of each does at 1."""
     batch = make_batch()
-    keys = {"cql_alpha": 5.0, "gate_balance": 0.3, "entropy_backup": "relative"}
-    less = {"cql_alpha": 5.0 * SCALE, "gate_balance": 0.3 * SCALE, "entropy_backup": "relative"}
+    keys = {"cql_alpha": 5.0, "entropy_backup": "relative"}
+    less = {"cql_alpha": 5.0 * SCALE, "entropy_backup": "relative"}
     weighed = updated(shape, batch, SCALE, 0.8, anchor=AnchorConfig(weight=1.0, to=to), **keys)
     written = updated(shape, batch, 1.0, 0.8 * SCALE, anchor=AnchorConfig(weight=SCALE, to=to), **less)
     torch.testing.assert_close(weighed[0], written[0])
     torch.testing.assert_close(weighed[1], written[1])
     for name in ("actor_loss", "q_loss", "effective_alpha", "effective_cql_alpha", "effective_anchor"):
         torch.testing.assert_close(weighed[2][name], written[2][name])
-    logged = {name: weighed[2][name].item() for name in ("alpha", "advantage_scale", "effective_gate_balance")}
-    assert logged == pytest.approx({"alpha": 0.8, "advantage_scale": SCALE, "effective_gate_balance": 0.3 * SCALE})
+    logged = {name: weighed[2][name].item() for name in ("alpha", "advantage_scale")}
+    assert logged == pytest.approx({"alpha": 0.8, "advantage_scale": SCALE})
 
 
 def test_a_tuned_penalty_is_weighed_in_sigma_a_too(shape: NetworkShape, make_batch: MakeBatch) -> None:
@@ -53,23 +53,20 @@ def test_a_tuned_penalty_is_weighed_in_sigma_a_too(shape: NetworkShape, make_bat
     assert tuned[2]["effective_cql_alpha"].item() == pytest.approx(5.0 * SCALE, rel=1e-6)
 
 
-@pytest.mark.parametrize("least_pull", [0.0, 0.5])
 @pytest.mark.parametrize("to", FROM_EQUAL)
-def test_the_anchor_pulls_the_aim_as_far_as_it_is_traded(
-    shape: NetworkShape, make_batch: MakeBatch, to: str, least_pull: float
-) -> None:
-    """Its gradient for an aim is the divergence's own times the trade rate, or the least pull; its value stays."""
+def test_the_anchor_pulls_the_aim_as_far_as_it_is_traded(shape: NetworkShape, make_batch: MakeBatch, to: str) -> None:
+    """Its gradient for an aim is the divergence's own times the trade rate; its value stays."""
     batch = make_batch()
     policy = make_agent(shape).policy
     decision = policy(batch.states)
     aim = decision.aim.detach().requires_grad_(True)
     config = AnchorConfig(weight=1.0, to=to)
-    loss = anchor_loss(config, decision._replace(aim=aim), batch, policy, least_pull)
+    loss = anchor_loss(config, decision._replace(aim=aim), batch, policy)
     (found,) = torch.autograd.grad(loss, aim)
     plain = FROM_EQUAL[to](aim, batch.states.listed).mean()
     (whole,) = torch.autograd.grad(plain, aim)
     torch.testing.assert_close(loss, plain)
-    torch.testing.assert_close(found, decision.trade_rate.detach().clamp(min=least_pull) * whole)
+    torch.testing.assert_close(found, decision.trade_rate.detach() * whole)
 
 
 def test_advantages_of_imitation_are_in_sigma_a(shape: NetworkShape, make_batch: MakeBatch) -> None:

@@ -65,7 +65,6 @@ def test_the_options_of_the_update_work_on_a_box_too() -> None:
         "risk_measure": "cvar",
         "entropy_backup": "relative",
         "mixed_precision": True,
-        "least_pull": 0.2,
     }
     agent, noise = box_agent(3, 2, CONFIG.model_copy(update=options), generator(), CPU), generator(3)
     for update in range(3):
@@ -80,7 +79,7 @@ def test_values_that_are_all_alike_overestimate_nothing_on_a_box() -> None:
     density = uniform_proposals(8, 30, 2, generator()).log_density
     penalty = conservative_loss(values, density, values[..., 0], none, torch.zeros(8), 2)
     assert penalty.item() > 1.0
-    assert overestimation(penalty, 2, indifferent_penalty(density, 2)).item() == pytest.approx(0.0, abs=1e-5)
+    assert overestimation(penalty, indifferent_penalty(density, 2)).item() == pytest.approx(0.0, abs=1e-5)
 
 
 def test_the_penalty_pushes_the_values_of_uniform_actions_below_those_of_the_data() -> None:

@@ -71,7 +71,7 @@ def networks(seed: int) -> tuple[Networks, torch.Generator]:
     generator = torch.Generator().manual_seed(seed)
     parts = (
         BoxPolicy(3, 1, HIDDEN, generator),
-        BoxCritic(3, 1, HIDDEN, 2, 1, generator),
+        BoxCritic(3, 1, HIDDEN, 1, generator),
         BoxValue(3, HIDDEN, generator),
     )
     return Networks(*parts), generator

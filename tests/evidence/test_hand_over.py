@@ -43,7 +43,6 @@ def test_all_ways_begin_at_the_pretrained_policy_and_only_one_goes_to_the_end(
         assert name == "all devices" or [update for update, _ in curve] == [0, 5, 10]
     later = {name: [worth for update, worth in curve if update == 10] for name, curve in curves.items()}
     assert later["without warm-up"] != later["all devices"]  # critics alone learned for the first four updates
-    assert later["without mixing"] != later["all devices"]
 
 
 def test_a_row_for_each_way(found: dict[str, object]) -> None:

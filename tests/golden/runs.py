@@ -47,8 +47,16 @@ EXCLUDED_KEYS = frozenset(
 #: a ``/`` or ``.`` (which may end the entry); after ``*/`` for such a piece anywhere in a name. Names are those in the
 #: test's messages, without the file: ``bcell/policy/gate.weight`` of a checkpoint, ``verdict/reasons/0`` of a JSON.
 RENAMED: dict[str, str] = {}
-#: Keys that were deleted after these results were kept: that a value under one of them is missing is no difference.
-DELETED = frozenset({"constraint"})
+#: Values that went after these results were kept: a file without them is no difference.
+GONE = frozenset(
+    {
+        "training/constraint",
+        *(f"bcell/{key}" for key in ("expert_ranking", "expert_ranking_weight", "one_head", "n_critics")),
+        *(f"bcell/{key}" for key in ("risk_strength", "cql_gap", "actor_weight_decay", "critic_weight_decay")),
+        *(f"bcell/{key}" for key in ("trade_rate_floor", "trade_rate_ceiling", "critic_schedule", "least_pull")),
+        "bcell/gate_balance",
+    }
+)
 
 #: How far floats may lie apart on another processor or with other versions of the libraries. Between AVX-512, AVX2 and
 #: neither of both, what is learned differed by 2e-7 of a value, beyond ABSOLUTE, and files that compare with portfolios
@@ -134,10 +142,6 @@ REGULARISED: dict[str, Any] = {
     "out_of_fold.looks": 2,
     "train.observation_noise": 0.05,
     "bcell.dropout": 0.1,
-    "bcell.actor_weight_decay": 0.1,
-    "bcell.critic_weight_decay": 0.2,
-    "bcell.trade_rate_floor": 0.01,
-    "bcell.trade_rate_ceiling": 0.5,
     "bcell.anchor.weight": 0.5,
     "bcell.anchor.final": 0.1,
     "bcell.anchor.updates": 30,
@@ -150,8 +154,6 @@ REGULARISED: dict[str, Any] = {
     "bcell.calibration": "returns",
     "bcell.entropy_backup": "relative",
     "bcell.dropped_quantiles": 1,
-    "bcell.gate_balance": 0.3,
-    "bcell.least_pull": 0.2,
     "bcell.gradient_checkpointing": True,
 }
 
@@ -614,7 +616,7 @@ def differences(
         now = dict(leaves(found[file]))
         for name in sorted(before.keys() | now.keys()):
             if name not in now:
-                if not DELETED.intersection(re.split("[/.]", name)):
+                if name not in GONE:
                     lines.append(f"{file}: {name} is missing; it was {before[name]!r}")
             elif name not in before:
                 lines.append(f"{file}: {name} was not there before; it is {now[name]!r}")

@@ -28,7 +28,6 @@ OPTIONS = {
     "bcell__calibration": "returns",
     "bcell__risk_measure": "cvar",
     "bcell__gamma": 0.9,
-    "bcell__least_pull": 0.2,
     "bcell__mixed_precision": True,
     "bcell__gradient_checkpointing": True,
     "bcell__dropout": 0.1,

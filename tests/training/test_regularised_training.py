@@ -22,10 +22,6 @@ CPU = torch.device("cpu")
 ALL: dict[str, object] = {
     "train__observation_noise": 0.05,
     "bcell__dropout": 0.1,
-    "bcell__actor_weight_decay": 0.1,
-    "bcell__critic_weight_decay": 0.2,
-    "bcell__trade_rate_floor": 0.01,
-    "bcell__trade_rate_ceiling": 0.5,
     "bcell__anchor__weight": 0.5,
     "bcell__anchor__final": 0.1,
     "bcell__anchor__updates": 30,
@@ -37,7 +33,6 @@ ALL: dict[str, object] = {
     "bcell__cql_mode": "lagrange",
     "bcell__calibration": "returns",
     "bcell__entropy_backup": "relative",
-    "bcell__least_pull": 0.2,
     "bcell__gradient_checkpointing": True,
 }
 
@@ -72,19 +67,18 @@ def test_the_data_do_not_depend_on_how_they_are_grouped_later(tiny: Make) -> Non
     assert offline_data(large.config, large).reused
 
 
-def test_the_deployed_policy_is_the_average_within_its_trade_rates(whole: FinFlowTrainer) -> None:
+def test_the_deployed_policy_is_the_average(whole: FinFlowTrainer) -> None:
     bcell = whole._begin().state.bcell
     assert bcell is not None
     assert bcell.average is not None
     assert bcell.average.count == 42  # 60 updates, from 0.3 of them on
     deployed = policy_of(read_checkpoint(latest(whole)), CPU)
-    assert deployed.trade_range == (0.01, 0.5)
     own = bcell.average.policy.state_dict()
     assert all(torch.equal(tensor, own[name]) for name, tensor in deployed.state_dict().items())
     assert not torch.equal(deployed.gate.weight, bcell.policy.gate.weight)
     assert whole.policy is bcell.average.policy
     checkpoint = read_checkpoint(latest(whole))
-    for wrong in ({"trade_rate_floor": "x"}, "x", {"trade_rate_floor": 0.9, "trade_rate_ceiling": 0.1}):
+    for wrong in ({"gamma": "x"}, "x", {"cql_mode": "lagrange", "cql_alpha": 0.0}):
         with pytest.raises(CheckpointError, match="how its agent is configured"):
             policy_of(checkpoint._replace(facts={**checkpoint.facts, "bcell": wrong}), CPU)
 

@@ -34,7 +34,6 @@ LOOKS: dict[str, Any] = {
     "online__portfolios": 8,
     "online__minibatch": 64,
     "online__entropy_coefficient": 0.0,
-    "online__critic_only_rollouts": 0,
     "online__learning_rate": 1e-2,
     "bcell__actor_lr": 1e-2,
     "bcell__critic_lr": 3e-4,

@@ -32,7 +32,6 @@ SMALL: dict[str, Any] = {
     "online__portfolios": 4,
     "online__minibatch": 16,
     "online__epochs": 2,
-    "online__critic_only_rollouts": 1,
     "train__online_episodes": 6,
     "env__episode_length": 20,
 }

@@ -103,17 +103,14 @@ class ActingAgent:
     prior : ExpertPolicy
         The policy as it was handed over.
     reference : FrozenPolicy or None
-        Policy from an agent's file that updates hold the policy to; without one it is the prior.
-    reference_beta : float
-        Coefficient of the penalty in updates for leaving it, in scaled rewards per nat and free dimension.
+        Policy from an agent's file that on-policy learning holds the policy to; without one it is the prior.
     feature_names : dict of list of str, or None
         Names of the features of the ``assets`` and of the ``market`` that it reads, where they are known.
     advantage_scale : float
-        ``sigma_A``, the unit of the weights of anchor, gate balance, entropy and CQL, in scaled rewards; 1 until it is
+        ``sigma_A``, the unit of the weights of anchor, entropy and CQL, in scaled rewards; 1 until it is
         measured.
     """
 
-    reference_beta: float = 0.0
     advantage_scale: float
 
     policy: ExpertPolicy

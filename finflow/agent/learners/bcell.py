@@ -72,8 +72,8 @@ class BCell(LearningAgent):
         self.average = PolicyAverage.of(config.averaging, self.policy)
         freeze([self.target_critic, self.behaviour_value, self.prior])
         self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
-        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr, config.actor_weight_decay)
-        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr, config.critic_weight_decay)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
+        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
         self.alpha_optimiser = SkippingAdam([self.log_alpha], lr=config.alpha_lr, fused=True)
         self.log_cql_alpha: Tensor | None = None
         self.cql_optimiser: SkippingAdam | None = None

@@ -39,7 +39,6 @@ class BehaviourCloning(OfflineLearner):
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of V, the policy, the critics and their targets."""
         config = self.config
-        self.schedule_critics(progress)
         _, data_value, ahead = self.target_values(batch)
         value, behaviour = self.value.both(batch.states)
         v_loss = expectile_loss(data_value, value.unsqueeze(1), MEAN)

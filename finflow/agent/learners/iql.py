@@ -38,7 +38,6 @@ class IQL(OfflineLearner):
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of V, the policy, the critics and their targets."""
         config = self.config
-        self.schedule_critics(progress)
         (value, behaviour), values = run_both(
             lambda: self.value.both(batch.states), lambda: self.target_values(batch), self.device
         )

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
-from finflow.agent.gradient_steps import cosine, freeze, gradient_step, make_optimiser, set_learning_rate
+from finflow.agent.gradient_steps import freeze, gradient_step, make_optimiser
 from finflow.agent.losses.counterfactual import choice_loss
 from finflow.agent.losses.losses import critic_target
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
@@ -50,17 +50,13 @@ class TargetValues(NamedTuple):
 
 def make_policy(shape: NetworkShape, config: BCellConfig, generator: Generator) -> ExpertPolicy:
     """The configured policy; ``generator`` draws its weights, on the CPU."""
-    cloning = 0.0 if config.one_head else config.expert_cloning
-    trade_range = config.trade_rate_floor, config.trade_rate_ceiling
-    return ExpertPolicy(shape, generator, config.dropout, trade_range, cloning)
+    return ExpertPolicy(shape, generator, config.dropout, config.expert_cloning)
 
 
 def portfolio_networks(shape: NetworkShape, config: BCellConfig, generator: Generator) -> Networks:
     """Networks that decide on portfolios; ``generator`` draws their weights, on the CPU."""
     policy = make_policy(shape, config, generator)
-    critic = CriticEnsemble(
-        shape, config.n_critics, config.n_quantiles, generator, config.dropout, config.gradient_checkpointing
-    )
+    critic = CriticEnsemble(shape, config.n_quantiles, generator, config.dropout, config.gradient_checkpointing)
     return Networks(policy, critic, ValueNetwork(shape, generator))
 
 
@@ -92,11 +88,10 @@ class OfflineLearner:
         self.value = networks.value.to(device)
         self.target_critic = copy.deepcopy(self.critic)
         freeze([self.target_critic])
-        decay = config.critic_weight_decay
-        self.value_optimiser = make_optimiser([self.value.encoder, self.value.own], config.critic_lr, decay)
-        self.behaviour_optimiser = make_optimiser(self.value.behaviour, config.critic_lr, decay)
-        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr, config.actor_weight_decay)
-        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr, decay)
+        self.value_optimiser = make_optimiser([self.value.encoder, self.value.own], config.critic_lr)
+        self.behaviour_optimiser = make_optimiser(self.value.behaviour, config.critic_lr)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
+        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
 
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of every network.
@@ -120,15 +115,6 @@ class OfflineLearner:
     def moves_far(self) -> bool:
         """True where the policy is meant to move far: its divergence is no alarm then."""
         return False
-
-    def schedule_critics(self, progress: float) -> None:
-        """Set the critics' and values' learning rates: a cosine to zero with ``bcell.critic_schedule``.
-
-        Daily returns are mostly noise, and a critic with a constant learning rate keeps fitting the latest of it.
-        """
-        if self.config.critic_schedule == "cosine":
-            for optimiser in (self.value_optimiser, self.behaviour_optimiser, self.critic_optimiser):
-                set_learning_rate(optimiser, cosine(self.config.critic_lr, progress))
 
     def dropout_noise(self, noise: Generator) -> Generator | None:
         """The generator where dropout is on, and none where it is off."""

@@ -30,7 +30,6 @@ from finflow.agent.learners.soft_actor_critic import (
     SacNetworks,
     UpdatePoint,
     action_distribution,
-    reference_divergence,
 )
 from finflow.agent.losses.counterfactual import choice_loss
 from finflow.agent.losses.losses import CriticTarget, bellman_target, pessimistic_value
@@ -178,17 +177,13 @@ def _bonus(
     draws: Draws,
     coefficients: Coefficients,
 ) -> Tensor | None:
-    """Entropy, and the charge for leaving a reference, of the decisions after the actions, (batch * P,)."""
-    states, bonus = batch.outcomes.next_states, None
-    if agent.config.entropy_backup == "relative":
-        density = following.entropy_density(draws.following[:, 0])
-        ahead = agent.policy.free_dimensions(next_actions, states)
-        target = agent.policy.target_entropy(coefficients.target_share, ahead)
-        bonus = coefficients.effective_alpha * (-density - target) / ahead
-    if agent.reference_beta > 0.0:
-        charge = agent.reference_beta * reference_divergence(agent.held_to, states, following)
-        bonus = -charge if bonus is None else bonus - charge
-    return bonus
+    """Entropy of the decisions after the actions over its target, (batch * P,); None where it is no part of targets."""
+    if agent.config.entropy_backup != "relative":
+        return None
+    density = following.entropy_density(draws.following[:, 0])
+    ahead = agent.policy.free_dimensions(next_actions, batch.outcomes.next_states)
+    target = agent.policy.target_entropy(coefficients.target_share, ahead)
+    return coefficients.effective_alpha * (-density - target) / ahead
 
 
 @torch.no_grad()

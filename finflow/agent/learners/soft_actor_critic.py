@@ -30,7 +30,7 @@ from finflow.agent.losses.risk import needs_quantiles, risk_adjusted_value
 from finflow.agent.networks.critic import CriticEnsemble
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.layers import Encoding
-from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
+from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import BCellConfig
 
@@ -47,13 +47,7 @@ class SacNetworks(Protocol):
     log_alpha: Tensor
     log_cql_alpha: Tensor | None
     config: BCellConfig
-    reference_beta: float
     advantage_scale: float
-
-    @property
-    def held_to(self) -> ExpertPolicy:
-        """Policy that the penalty for leaving a reference is about."""
-        ...
 
 
 class UpdatePoint(NamedTuple):
@@ -171,7 +165,7 @@ def policy_losses(
         Switches dropout on.
     """
     config, states = agent.config, batch.states
-    decision = agent.policy(states, noise, least_pull=config.least_pull)
+    decision = agent.policy(states, noise)
     actions, log_density = decision.distribution.sample(drawn.unsqueeze(1))
     end = minimum_value(agent.critic, encoding.detach(), states, actions[:, 0], config)
     density = log_density[:, 0] / coefficients.dimensions
@@ -187,15 +181,10 @@ def policy_losses(
 def held_back(
     agent: SacNetworks, decision: Decision, batch: Batch, point: UpdatePoint
 ) -> tuple[Tensor | float, Metrics]:
-    """Penalties of decisions in the states of a batch: gate balance, anchor, and leaving a reference."""
-    config, unit = agent.config, agent.advantage_scale
-    weight = anchor_weight(config.anchor, point.update, point.total)
-    penalty, metrics = policy_regulariser(decision, batch, agent.prior, weight, config, unit)
-    if agent.reference_beta > 0.0:
-        divergence = reference_divergence(agent.held_to, batch.states, decision.distribution).mean()
-        penalty = penalty + agent.reference_beta * divergence
-        metrics["reference_divergence"] = divergence.detach()
-    return penalty, metrics
+    """Penalty of decisions in the states of a batch: the anchor's."""
+    anchor = agent.config.anchor
+    weight = anchor_weight(anchor, point.update, point.total)
+    return policy_regulariser(decision, batch, agent.prior, weight, anchor, agent.advantage_scale)
 
 
 def temperature(agent: SacNetworks, log_density: Tensor, coefficients: Coefficients) -> Tensor:
@@ -208,11 +197,6 @@ def action_distribution(policy: ExpertPolicy, states: States) -> LogisticNormal:
     """Distribution of a policy's actions, without gradients."""
     distribution: LogisticNormal = policy(states).distribution
     return distribution
-
-
-def reference_divergence(reference: ExpertPolicy, states: States, distribution: LogisticNormal) -> Tensor:
-    """KL of a distribution from that of a frozen reference in the states, nats per free dimension, (batch,)."""
-    return kl_per_dimension(distribution, action_distribution(reference, states))
 
 
 def minimum_value(

@@ -55,7 +55,6 @@ class TD3BC(OfflineLearner):
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of V, the critics and, every second time, the policy and the targets."""
         config = self.config
-        self.schedule_critics(progress)
         values = self.target_values(batch)
         value, behaviour = self.value.both(batch.states)
         v_loss = expectile_loss(values.actions, value.unsqueeze(1), MEAN)

@@ -10,16 +10,12 @@ from finflow.agent.losses.losses import weighted_likelihood_loss
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.logistic_normal import SMALLEST_WEIGHT
 
-FAMILIES = 5  # of behaviour that have an expert
-
 
 def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
-    """Weighted likelihood of part-way moves to each expert's portfolio, on its own family's transitions.
-
-    A single head learns from those of all families.
-    """
-    of_family = (batch.families < FAMILIES).to(weights.dtype)
-    learning = batch.families.clamp(max=decision.experts.shape[1] - 1)
+    """Weighted likelihood of part-way moves to each expert's portfolio, on its own family's transitions."""
+    count = decision.experts.shape[1]
+    of_family = (batch.families < count).to(weights.dtype)
+    learning = batch.families.clamp(max=count - 1)
     distribution = decision.expert_distribution(learning, batch.states.weights)
     return weighted_likelihood_loss(
         distribution.log_density(batch.actions), weights * of_family, distribution.dimensions
@@ -38,13 +34,8 @@ def expert_cloning_loss(experts: Tensor, named: Tensor) -> Tensor:
 
 
 def expert_penalties(decision: Decision, batch: Batch, cloning: float) -> tuple[Tensor | float, dict[str, Tensor]]:
-    """Penalties that hold the experts' portfolios to rules, with a weight, and to rankings; their sizes for the log."""
-    experts, metrics = decision.experts[:: batch.states.group_size], {}
-    penalty: Tensor | float = 0.0
-    if cloning > 0.0 and batch.named is not None:
-        loss = expert_cloning_loss(experts, batch.named)
-        penalty, metrics["naming_loss"] = cloning * loss, loss.detach()
-    if batch.rankings is not None:
-        ranking = batch.rankings.penalty(experts)
-        penalty, metrics["ranking_loss"] = penalty + ranking, ranking.detach()
-    return penalty, metrics
+    """Penalty that holds the experts' portfolios to rules, by a weight; its size for the log."""
+    if not cloning or batch.named is None:
+        return 0.0, {}
+    loss = expert_cloning_loss(decision.experts[:: batch.states.group_size], batch.named)
+    return cloning * loss, {"naming_loss": loss.detach()}

@@ -1,10 +1,10 @@
 """Regularisers: the conservative penalty of the critics, and the penalties that bound the policy's changes.
 
 A policy that only maximises its critics overfits the years of its training. An anchor penalises distance from the
-pretrained policy, from the decisions of the behaviour families, or from equal weight, over all assets or over the part
-held in assets. The first two are in nats per free dimension of the action, so that a weight means the same for any
-number of assets; the others are divergences between portfolios, which are means over the assets already. The anchor to
-equal weight is least for a gate that uses one expert alone; the gate's own penalty keeps the others in use.
+pretrained policy, or from equal weight, over all assets or over the part held in assets. The first is in nats per free
+dimension of the action, so that a weight means the same for any number of assets; the others are divergences between
+portfolios, which are means over the assets already. The anchor to equal weight is least for a gate that uses one expert
+alone.
 
 References
 ----------
@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import Batch, repeat_groups
-from finflow.agent.losses.losses import mean_per_dimension, weighted_likelihood_loss
+from finflow.agent.losses.losses import mean_per_dimension
+from finflow.agent.networks.critic import CRITICS
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.logistic_normal import SMALLEST_WEIGHT, kl_per_dimension
-from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, BCellConfig
 
 LARGEST_WEIGHT = 1e6  # of a tuned penalty, as in the code of the paper
@@ -122,23 +123,22 @@ def indifferent_penalty(log_density: Tensor, n_dimensions: int | Tensor) -> Tens
     return mean_per_dimension(torch.logsumexp(-log_density, dim=-1) - math.log(proposals), n_dimensions)
 
 
-def overestimation(penalty: Tensor, n_critics: int, indifferent: Tensor) -> Tensor:
+def overestimation(penalty: Tensor, indifferent: Tensor) -> Tensor:
     """Soft maximum of a critic less its value of the data, (): the penalty without the part of the actions' volume.
 
     Parameters
     ----------
     penalty : Tensor, ()
         Summed over the critics.
-    n_critics : int
     indifferent : Tensor, ()
         ``indifferent_penalty`` of the same proposals, which is no overestimation.
     """
-    return penalty.detach() / n_critics - indifferent
+    return penalty.detach() / CRITICS - indifferent
 
 
-def lagrange_loss(log_weight: Tensor, excess: Tensor, gap: float) -> Tensor:
-    """``- alpha' * (excess - gap)``: its descent raises the weight while the excess is over the gap."""
-    return -tuned_weight(log_weight) * (excess - gap)
+def lagrange_loss(log_weight: Tensor, excess: Tensor) -> Tensor:
+    """``- alpha' * excess``: its descent raises the weight while there is an excess."""
+    return -tuned_weight(log_weight) * excess
 
 
 class ConservativePenalty(NamedTuple):
@@ -197,9 +197,9 @@ def conservative_penalty(
         metrics["effective_cql_alpha"] = penalty.new_tensor(effective)
         return ConservativePenalty(effective * penalty, None, metrics)
     weight = tuned_weight(log_weight).detach().clone()
-    excess = overestimation(penalty, config.n_critics, indifferent_penalty(proposals.log_density, n_dimensions))
+    excess = overestimation(penalty, indifferent_penalty(proposals.log_density, n_dimensions))
     metrics |= {"cql_alpha": weight, "cql_excess": excess, "effective_cql_alpha": unit * weight}
-    return ConservativePenalty(unit * weight * penalty, lagrange_loss(log_weight, excess, config.cql_gap), metrics)
+    return ConservativePenalty(unit * weight * penalty, lagrange_loss(log_weight, excess), metrics)
 
 
 def kl_from_equal_weight(aim: Tensor, listed: Tensor) -> Tensor:
@@ -228,20 +228,6 @@ def kl_from_equal_sleeve(aim: Tensor, listed: Tensor) -> Tensor:
     return kl_from_equal_weight(aim, listed) + aim[:, :-1].sum(dim=-1).clamp(min=SMALLEST_WEIGHT).log()
 
 
-def gate_imbalance(gate: Tensor) -> Tensor:
-    """``KL(u || mean gate)``, (): u is equal use of the experts, the mean is over the batch.
-
-    Using one expert in some states and another in others costs nothing; leaving one out in all states costs much: a
-    load-balancing loss (Shazeer et al. 2017, section 4).
-
-    Parameters
-    ----------
-    gate : Tensor, (batch, experts)
-    """
-    used = gate.mean(dim=0).clamp(min=SMALLEST_WEIGHT)
-    return -(used.log().mean() + math.log(len(used)))
-
-
 FROM_EQUAL = {"equal-weight": kl_from_equal_weight, "equal-sleeve": kl_from_equal_sleeve}
 """Anchors on the aim of a decision; actions of other kinds have no aim."""
 
@@ -252,9 +238,7 @@ def anchor_weight(config: AnchorConfig, update: int, total: int) -> float:
     return config.weight + (final - config.weight) * min(update / (config.updates or total), 1.0)
 
 
-def anchor_loss(
-    config: AnchorConfig, decision: Decision, batch: Batch, prior: ExpertPolicy, least_pull: float = 0.0
-) -> Tensor:
+def anchor_loss(config: AnchorConfig, decision: Decision, batch: Batch, prior: ExpertPolicy) -> Tensor:
     """Penalty of the policy's distance from its anchor, ().
 
     Parameters
@@ -265,18 +249,9 @@ def anchor_loss(
     batch : Batch
     prior : ExpertPolicy
         The pretrained policy.
-    least_pull : float
-        As in the critics' gradient: that of the aim is scaled as if the trade rate were at least this.
     """
     if config.to in FROM_EQUAL:
-        return FROM_EQUAL[config.to](
-            decision.traded_aim(least_pull), repeat_groups(batch.states.listed, batch.states)
-        ).mean()
-    if config.to == "behaviour":
-        of_family = (batch.families < len(EXPERTS)).to(batch.actions.dtype)
-        distribution = decision.distribution
-        density = distribution.log_density(batch.actions)
-        return weighted_likelihood_loss(density, of_family, distribution.dimensions) / of_family.mean().clamp(min=1e-6)
+        return FROM_EQUAL[config.to](decision.traded_aim, repeat_groups(batch.states.listed, batch.states)).mean()
     with torch.no_grad():
         reference = prior(batch.states).distribution
     return kl_per_dimension(decision.distribution, reference).mean()
@@ -287,21 +262,12 @@ def policy_regulariser(
     batch: Batch,
     prior: ExpertPolicy,
     weight: float,
-    config: BCellConfig,
+    config: AnchorConfig,
     unit: float = 1.0,
 ) -> tuple[Tensor | float, dict[str, Tensor]]:
-    """Sum of the weighted penalties on the policy: gate balance and anchor; with figures for the log.
-
-    Both are weighed against the critics, in ``unit``, ``sigma_A``; ``weight`` is that of the anchor.
-    """
-    penalty: Tensor | float = 0.0
-    metrics: dict[str, Tensor] = {}
-    if config.gate_balance > 0.0:
-        imbalance, effective = gate_imbalance(decision.gate), unit * config.gate_balance
-        metrics |= {"gate_imbalance": imbalance.detach(), "effective_gate_balance": imbalance.new_tensor(effective)}
-        penalty = penalty + effective * imbalance
-    if weight > 0.0:
-        distance = anchor_loss(config.anchor, decision, batch, prior, config.least_pull)
-        metrics |= {"anchor_loss": distance.detach(), "effective_anchor": distance.new_tensor(unit * weight)}
-        penalty = penalty + unit * weight * distance
-    return penalty, metrics
+    """Penalty on the policy, the anchor's by its ``weight`` in ``unit``, ``sigma_A``; with figures for the log."""
+    if weight <= 0.0:
+        return 0.0, {}
+    distance = anchor_loss(config, decision, batch, prior)
+    metrics = {"anchor_loss": distance.detach(), "effective_anchor": distance.new_tensor(unit * weight)}
+    return unit * weight * distance, metrics

@@ -24,10 +24,11 @@ from finflow.agent.networks.critic import Valuation
 from finflow.config import BCellConfig
 
 FloatArray = NDArray[np.float64]
+WANG_STRENGTH = 0.75  # risk aversion of Wang's transform
 
 
 @lru_cache(maxsize=16)
-def _weights(measure: str, level: float, strength: float, count: int) -> tuple[float, ...]:
+def _weights(measure: str, level: float, count: int) -> tuple[float, ...]:
     edges = np.arange(count + 1) / count
     if measure == "neutral":
         distorted = edges
@@ -35,7 +36,7 @@ def _weights(measure: str, level: float, strength: float, count: int) -> tuple[f
         distorted = np.minimum(edges / level, 1.0)
     elif measure == "wang":
         normal = NormalDist()
-        inner = [normal.cdf(normal.inv_cdf(float(edge)) + strength) for edge in edges[1:-1]]
+        inner = [normal.cdf(normal.inv_cdf(float(edge)) + WANG_STRENGTH) for edge in edges[1:-1]]
         distorted = np.array([0.0, *inner, 1.0])
     else:
         raise ValueError(f"there is no risk measure {measure!r}")
@@ -45,15 +46,15 @@ def _weights(measure: str, level: float, strength: float, count: int) -> tuple[f
 def quantile_weights(config: BCellConfig, count: int) -> FloatArray:
     """Weights of ``count`` quantiles in rising order, (count,): increments of the distortion ``g`` of probability.
 
-    ``g(u) = u`` where neutral, ``min(u / level, 1)`` for CVaR, ``Phi(Phi^-1(u) + strength)`` for Wang.
+    ``g(u) = u`` where neutral, ``min(u / level, 1)`` for CVaR, ``Phi(Phi^-1(u) + 0.75)`` for Wang.
 
     Parameters
     ----------
     config : BCellConfig
-        ``risk_measure`` with its ``risk_level`` or ``risk_strength``.
+        ``risk_measure``, with the ``risk_level`` of CVaR.
     count : int
     """
-    return np.array(_weights(config.risk_measure, config.risk_level, config.risk_strength, count))
+    return np.array(_weights(config.risk_measure, config.risk_level, count))
 
 
 def needs_quantiles(config: BCellConfig) -> bool:

@@ -24,6 +24,8 @@ from finflow.agent.networks.layers import (
 )
 from finflow.agent.precision import at_least_single, full_precision, recomputed
 
+CRITICS = 2  # in an ensemble
+
 
 class NetworkShape(NamedTuple):
     """Sizes that networks are built from; none depends on the number of assets.
@@ -35,7 +37,7 @@ class NetworkShape(NamedTuple):
     n_market_features : int
     hidden : int
     lenses : tuple of tuples of int
-        Columns of the asset features that each of the five experts reads, or the one head in their place.
+        Columns of the asset features that each of the five experts reads.
     """
 
     n_asset_features: int
@@ -70,12 +72,12 @@ class Valuation(NamedTuple):
 
 
 class CriticEnsemble(nn.Module):
-    """E critics in one batched call; independent parameters throughout.
+    """Two critics in one batched call; independent parameters throughout.
 
     Parameters
     ----------
     shape : NetworkShape
-    n_critics, n_quantiles : int
+    n_quantiles : int
     generator : Generator
     dropout_rate : float
     twice : bool
@@ -92,7 +94,6 @@ class CriticEnsemble(nn.Module):
     def __init__(
         self,
         shape: NetworkShape,
-        n_critics: int,
         n_quantiles: int,
         generator: Generator,
         dropout_rate: float = 0.0,
@@ -100,12 +101,10 @@ class CriticEnsemble(nn.Module):
     ) -> None:
         super().__init__()
         self.twice = twice
-        self.encoder = MarketEncoder(
-            n_critics, shape.n_asset_features, shape.n_market_features, shape.hidden, generator
-        )
-        self.head = PortfolioHead(n_critics, shape.hidden, generator, dropout_rate)
-        self.mean = EnsembleReadout(n_critics, portfolio_width(shape.hidden), generator, scale=0.1)
-        self.quantiles = EnsembleLinear(n_critics, portfolio_width(shape.hidden), n_quantiles, generator, scale=0.1)
+        self.encoder = MarketEncoder(CRITICS, shape.n_asset_features, shape.n_market_features, shape.hidden, generator)
+        self.head = PortfolioHead(CRITICS, shape.hidden, generator, dropout_rate)
+        self.mean = EnsembleReadout(CRITICS, portfolio_width(shape.hidden), generator, scale=0.1)
+        self.quantiles = EnsembleLinear(CRITICS, portfolio_width(shape.hidden), n_quantiles, generator, scale=0.1)
         self.register_buffer("level", torch.zeros(()))
 
     def encode(self, states: States) -> Encoding:

@@ -49,16 +49,10 @@ class Decision(NamedTuple):
         location = log_ratios(self.centre, self.listed)
         return LogisticNormal(location, self.log_scale.expand_as(location), self.listed)
 
-    def traded_aim(self, least_pull: float = 0.0) -> Tensor:
-        """The aim, (batch, K), with the gradient that it has as a part of the centre: in proportion to the trade rate.
-
-        Parameters
-        ----------
-        least_pull : float
-            The gradient is scaled as if the trade rate were at least this.
-        """
-        pull = self.trade_rate.detach().clamp(min=least_pull)
-        return self.aim.detach() + pull * (self.aim - self.aim.detach())
+    @property
+    def traded_aim(self) -> Tensor:
+        """The aim, (batch, K), with the gradient that it has as a part of the centre: as far as it is traded."""
+        return self.aim.detach() + self.trade_rate.detach() * (self.aim - self.aim.detach())
 
     def figures(self) -> dict[str, Tensor]:
         """Figures of a batch of decisions for the log."""

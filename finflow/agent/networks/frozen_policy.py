@@ -1,6 +1,6 @@
 """A deployed policy, frozen, whose tensors alone describe it: what fine-tuning against an agent's file is held to.
 
-An agent decides by one policy, by a blend of it with a reference, or by the weighted mean of several policies. Which of
+An agent decides by one policy, by a blend of it with a reference, or by the mean of several policies. Which of
 these it is, and with which numbers, stands in tensors next to those of the networks, so that a checkpoint holds nothing
 but tensors.
 """
@@ -8,7 +8,6 @@ but tensors.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -27,8 +26,7 @@ class FrozenPolicy(PolicyEnsemble):
     """Policy that an agent was deployed with, frozen: one policy or several, in the blend that was decided on.
 
     Its density is logistic-normal, as that of each member: located at the log ratios of the portfolio that the agent
-    decides on, with the geometric mean of the members' scales, each to the power of the member's weight. So the KL of
-    another policy from it has a closed form.
+    decides on, with the geometric mean of the members' scales. So the KL of another policy from it has a closed form.
 
     Parameters
     ----------
@@ -36,22 +34,14 @@ class FrozenPolicy(PolicyEnsemble):
         Of one shape; they are copied.
     blend : Blend, optional
         Each member is blended with its reference.
-    weights : sequence of float, optional
-        Of the members, summing to one; equal when left out.
     """
 
-    shares: Tensor
-    trade_limits: Tensor
     blend_numbers: Tensor
 
-    def __init__(
-        self, members: Sequence[ExpertPolicy], blend: Blend | None = None, weights: Sequence[float] | None = None
-    ) -> None:
-        super().__init__([blended(copy.deepcopy(one), blend) for one in members], blend, weights)
+    def __init__(self, members: Sequence[ExpertPolicy], blend: Blend | None = None) -> None:
+        super().__init__([blended(copy.deepcopy(one), blend) for one in members], blend)
         device = next(members[0].parameters()).device
         numbers = no_blend(device) if blend is None else blend.to_tensor(device)
-        self.register_buffer("shares", torch.tensor(self.weights, dtype=torch.float64, device=device))
-        self.register_buffer("trade_limits", torch.tensor(self.trade_range, dtype=torch.float64, device=device))
         self.register_buffer("blend_numbers", numbers)
         freeze([self])
 
@@ -67,9 +57,7 @@ class FrozenPolicy(PolicyEnsemble):
             that the policy is used in; another training window may have scaled it by another.
         """
         blend = None if deployed.blend is None else deployed.blend._replace(volatility=volatility)
-        if isinstance(deployed, PolicyEnsemble):
-            return cls(deployed.policies(), blend, deployed.weights)
-        return cls([deployed], blend)
+        return cls(deployed.policies() if isinstance(deployed, PolicyEnsemble) else [deployed], blend)
 
     @classmethod
     def from_tensors(cls, like: ExpertPolicy, tensors: Mapping[str, Tensor]) -> FrozenPolicy:
@@ -87,24 +75,22 @@ class FrozenPolicy(PolicyEnsemble):
         ValueError
             If a tensor is missing, has no place, or has another shape or type; or if the numbers describe no policy.
         """
-        numbers = {name: _numbers(tensors, name) for name in ("shares", "trade_limits", "blend_numbers")}
-        shares, limits = numbers["shares"], numbers["trade_limits"]
-        if not 0 < len(shares) <= MOST_MEMBERS or min(shares) < 0.0 or abs(math.fsum(shares) - 1.0) > 1e-6:
-            raise ValueError("the weights of its policies are invalid")
-        if len(limits) != 2 or not 0.0 <= limits[0] <= limits[1] <= 1.0:
-            raise ValueError("its range of trade rates is invalid")
-        if len(numbers["blend_numbers"]) != 4:
+        numbers = _numbers(tensors, "blend_numbers")
+        count = len({name.split(".")[1] for name in tensors if name.startswith(MEMBERS)})
+        if not 0 < count <= MOST_MEMBERS:
+            raise ValueError(f"it has {count} policies")
+        if len(numbers) != 4:
             raise ValueError("its blend with a reference is invalid")
         blend = Blend.from_tensor(tensors["blend_numbers"])
         if blend is not None and blend.volatility[0] >= like.lens.shape[1] - 1:
             raise ValueError("its blend reads a feature that there is not")
-        _check_members(like, tensors, len(shares))
-        members = [copy.deepcopy(like) for _ in shares]
+        _check_members(like, tensors, count)
+        members = [copy.deepcopy(like) for _ in range(count)]
         for number, member in enumerate(members):
-            member.trade_range, member.blend = (limits[0], limits[1]), None
+            member.blend = None
             prefix = f"{MEMBERS}{number}."
             member.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
-        return cls(members, blend, shares)
+        return cls(members, blend)
 
 
 def _numbers(tensors: Mapping[str, Tensor], name: str) -> list[float]:

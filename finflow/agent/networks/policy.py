@@ -38,7 +38,6 @@ from finflow.agent.networks.logistic_normal import (
 from finflow.agent.precision import at_least_single, full_precision
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
-ONE_HEAD = ("head",)  # with ``bcell.one_head``: one network in place of the five, for comparison
 INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way to the aim, each day
 INITIAL_LOG_SCALE = -1.5
 # Decisions without a trade have a density without bound: with a free scale, one that never trades is the likeliest;
@@ -59,8 +58,6 @@ class ExpertPolicy(nn.Module):
         Draws the initial weights.
     dropout_rate : float
         Of the gate's hidden layer.
-    trade_range : tuple of float
-        Least and greatest trade rate.
     expert_cloning : float
         Weight of the divergence of each expert's portfolio from what its family names.
     """
@@ -75,14 +72,11 @@ class ExpertPolicy(nn.Module):
         shape: NetworkShape,
         generator: Generator,
         dropout_rate: float = 0.0,
-        trade_range: tuple[float, float] = (0.0, 1.0),
         expert_cloning: float = 0.0,
     ) -> None:
         super().__init__()
-        self.trade_range = trade_range
         self.expert_cloning = expert_cloning
-        self.names = EXPERTS if len(shape.lenses) == len(EXPERTS) else ONE_HEAD
-        experts, width = len(self.names), max(shape.hidden // 16, 8)
+        experts, width = len(EXPERTS), max(shape.hidden // 16, 8)
         self.dropout_rate = dropout_rate
         lens = torch.zeros(experts, shape.n_asset_features, 1)
         for expert, columns in enumerate(shape.lenses):
@@ -141,7 +135,7 @@ class ExpertPolicy(nn.Module):
     @property
     def sources(self) -> tuple[str, ...]:
         """Names of the portfolios that the aim is mixed from: the experts', and in a blend the reference's."""
-        return self.names if self.blend is None else (*self.names, REFERENCE)
+        return EXPERTS if self.blend is None else (*EXPERTS, REFERENCE)
 
     def imitation_loss(
         self, batch: Batch, weights: Tensor, noise: Generator | None = None
@@ -257,7 +251,7 @@ def move_toward(
     Parameters
     ----------
     policy : ExpertPolicy
-        Of which its range of trade rates and its blend are used.
+        Of which its blend is used.
     weights : Tensor, (batch, K)
     reward_state : Tensor, (batch, 3)
     reading : MarketReading, (batch, ...)
@@ -270,13 +264,10 @@ def move_toward(
     distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
     facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], reward_state], dim=-1)
     rate_and_scale = head(torch.cat([hidden, facts], dim=-1))
-    floor, ceiling = policy.trade_range
     trade_rate = open_rate(rate_and_scale[:, :1], policy.keeps_slope)
-    if policy.trade_range != (0.0, 1.0):
-        trade_rate = floor + (ceiling - floor) * trade_rate
     if policy.blend is not None:
         trade_rate = policy.blend.trade_rate(trade_rate)
-    trade_rate = torch.where(weights[:, -1:] > 1.0 - SMALLEST_WEIGHT, ceiling, trade_rate)
+    trade_rate = torch.where(weights[:, -1:] > 1.0 - SMALLEST_WEIGHT, 1.0, trade_rate)
     log_scale = inward_clamp(rate_and_scale[:, 1:], *LOG_SCALE_RANGE)
     target = aim
     if least_pull > 0.0:  # the same numbers, with a larger gradient
@@ -307,7 +298,7 @@ def _expert_portfolios(policy: ExpertPolicy, states: States) -> tuple[Tensor, Te
     second = (second + policy.from_mean(mean).unsqueeze(2)).relu_()
     scores = policy.score(second)
     scores = scores.masked_fill(~states.listed, float("-inf"))
-    market = states.market.expand(len(policy.names), -1, -1)
+    market = states.market.expand(len(EXPERTS), -1, -1)
     seen = at_least_single(pooled(second, states))
     with full_precision(seen):
         cash = policy.cash_score(torch.cat([seen, market], dim=-1))

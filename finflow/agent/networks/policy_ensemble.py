@@ -64,17 +64,15 @@ class BatchedPolicies:
     ----------
     members : sequence of ExpertPolicy
         Alike in everything but their weights.
-    least_pull : float
-        The gradient of an aim is scaled as if the trade rate were at least this.
     """
 
-    def __init__(self, members: Sequence[ExpertPolicy], least_pull: float = 0.0) -> None:
-        self.first, self.least_pull = members[0], least_pull
+    def __init__(self, members: Sequence[ExpertPolicy]) -> None:
+        self.first = members[0]
         self.heads = TradeHeads.of(members)
 
     def trade_toward(self, states: States, reading: MarketReading) -> Decision:
         """Decide; portfolios and rows of the reading are the members' one after the other, (members * batch, ...)."""
-        return move_toward(self.first, states.weights, states.reward_state, reading, self.heads.read, self.least_pull)
+        return move_toward(self.first, states.weights, states.reward_state, reading, self.heads.read)
 
 
 def joined_readings(readings: Sequence[MarketReading], horizon: int, copies: int = 1) -> MarketReading:
@@ -88,10 +86,10 @@ def joined_readings(readings: Sequence[MarketReading], horizon: int, copies: int
 
 
 class PolicyEnsemble(ExpertPolicy):
-    """Policy whose decision is the weighted mean of its members' decisions.
+    """Policy whose decision is the mean of its members' decisions.
 
-    Its gate, experts and aim are the members' means, weighed by the share of the way that each member trades as well:
-    they lead to the same decision at the mean trade rate.
+    Its gate, experts and aim are the members' means, weighed by the share of the way that each member trades: they
+    lead to the same decision at the mean trade rate.
 
     Parameters
     ----------
@@ -99,18 +97,13 @@ class PolicyEnsemble(ExpertPolicy):
         At least one, of one shape.
     blend : Blend, optional
         That every member makes.
-    weights : sequence of float, optional
-        Of the members, summing to one; equal when left out.
     """
 
-    def __init__(
-        self, members: Sequence[ExpertPolicy], blend: Blend | None = None, weights: Sequence[float] | None = None
-    ) -> None:
+    def __init__(self, members: Sequence[ExpertPolicy], blend: Blend | None = None) -> None:
         nn.Module.__init__(self)
         self.members = nn.ModuleList(members)
-        self.weights = tuple(weights or [1.0 / len(members)] * len(members))
         first = members[0]
-        self.names, self.trade_range, self.blend = first.names, first.trade_range, blend
+        self.blend = blend
         self.expert_cloning, self.dropout_rate = first.expert_cloning, first.dropout_rate
 
     def policies(self) -> list[ExpertPolicy]:
@@ -123,7 +116,7 @@ class PolicyEnsemble(ExpertPolicy):
         return MarketReading.join(readings, lambda parts: torch.stack(parts, dim=1))
 
     def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
-        """Weighted mean of the members' decisions."""
+        """Mean of the members' decisions."""
         count, batch = len(self.members), len(states.portfolio)
         first = self.policies()[0]
         of_members = reading.each(lambda part: part.transpose(0, 1).flatten(0, 1))
@@ -133,7 +126,7 @@ class PolicyEnsemble(ExpertPolicy):
         experts, gate, aim, rate, centre, log_scale = (
             part.view(count, batch, *part.shape[1:]) for part in decisions[:6] if part is not None
         )
-        weight = torch.tensor(self.weights, dtype=rate.dtype, device=rate.device).view(-1, 1, 1)
+        weight = 1.0 / count
         traded = (weight * rate).sum(dim=0)
         share = weight * rate / traded.clamp(min=torch.finfo(rate.dtype).tiny)  # (members, batch, 1)
         shared_gate = share * gate

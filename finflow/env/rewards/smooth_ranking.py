@@ -1,4 +1,4 @@
-"""Differentiable places and measures of a ranking, and listwise losses, on tensors.
+"""Differentiable places and measures of a ranking, on tensors.
 
 A place is smooth: ``1 + sum_j sigmoid((s_j - s_i) / T)`` over the other candidates. As T goes to 0 it becomes the rank,
 with equals in the middle of the places that they share. Measures of smooth places are those of Qin, Liu and Li
@@ -7,7 +7,6 @@ with equals in the middle of the places that they share. Measures of smooth plac
 References
 ----------
 Qin, Liu and Li (2010), A General Approximation Framework for Direct Optimization of Information Retrieval Measures.
-Cao and others (2007), Learning to Rank: From Pairwise Approach to Listwise Approach (ListNet).
 """
 
 from __future__ import annotations
@@ -58,22 +57,3 @@ def smooth_hit(places: Tensor, best: Tensor, k: int) -> Tensor:
 def smooth_mrr(places: Tensor, best: Tensor, k: int) -> Tensor:
     """MRR@K of smooth places, (batch,)."""
     return (best * smooth_cut(places, k) / places).sum(dim=-1)
-
-
-def listwise_loss(scores: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
-    """ListNet's top-one cross-entropy, (): ``- sum_i softmax(targets)_i log softmax(scores)_i``, mean over rows.
-
-    Parameters
-    ----------
-    scores, targets : Tensor, (batch, n)
-    candidates : bool Tensor, (batch, n)
-        Rows without two of them count for nothing.
-    """
-    import torch
-
-    lowest = torch.finfo(scores.dtype).min
-    wanted = torch.softmax(targets.masked_fill(~candidates, lowest), dim=-1)
-    log_shares = torch.log_softmax(scores.masked_fill(~candidates, lowest), dim=-1)
-    rows = -(wanted * log_shares.masked_fill(~candidates, 0.0)).sum(dim=-1)
-    counted = candidates.sum(dim=-1) > 1
-    return (rows * counted).sum() / counted.sum().clamp(min=1)

@@ -233,9 +233,8 @@ def learned_score(frame: pd.DataFrame) -> Rendered | None:
 
 
 def _expert_names(count: int) -> list[str]:
-    """Names of the experts, or of one head; in a blend the reference has a row of its own after them."""
-    own = list(FAMILIES) if count >= len(FAMILIES) else ["head"]
-    return [*own, "reference"][:count]
+    """Names of the experts; in a blend the reference has a row of its own after them."""
+    return [*FAMILIES, "reference"][:count]
 
 
 def _largest_assets(agent: Backtest) -> list[int]:

@@ -48,12 +48,10 @@ class _Shape(_Checked):
     n_asset_features: Annotated[int, Field(ge=1, le=10_000)]
     n_market_features: Annotated[int, Field(ge=1, le=10_000)]
     hidden: Annotated[int, Field(ge=1, le=8192)]
-    lenses: Annotated[list[list[Count]], Field(min_length=1, max_length=len(LENSES))]
+    lenses: Annotated[list[list[Count]], Field(min_length=len(LENSES), max_length=len(LENSES))]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if len(self.lenses) not in (1, len(LENSES)):
-            raise ValueError("an agent has five experts, or one head")
         if any(not lens or max(lens) >= self.n_asset_features for lens in self.lenses):
             raise ValueError("a lens reads features that there are not")
         return self

@@ -281,7 +281,7 @@ def carry_over(checkpoint: Checkpoint, bcell: BCell) -> None:
     for name, saved_name in parts.items():
         if problem := _load(getattr(bcell, name), _tensors_of(checkpoint, learner, saved_name)):
             raise CheckpointError(
-                f"the {name} in {checkpoint.path} does not fit the configuration ({problem}); leave bcell.n_critics, "
+                f"the {name} in {checkpoint.path} does not fit the configuration ({problem}); leave "
                 "bcell.n_quantiles and bcell.hidden_dim as they were"
             )
     bcell.begin()

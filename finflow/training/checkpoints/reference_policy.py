@@ -30,6 +30,7 @@ from finflow.training.checkpoints.feature_names import check_feature_names
 from finflow.training.data.training_data import TrainingData
 
 REFERENCE = SEPARATOR.join(("bcell", "reference", ""))  # tensors of it in a checkpoint
+HORIZON = 10_000  # decisions over which the adaptive coefficient may change by a factor of about exp(0.2)
 FAR = 2.0  # times the target: beyond it a check counts toward the early stop
 
 
@@ -55,7 +56,7 @@ class ReferenceControl:
         self._keys, self._length = keys, episode_length
         self.controller: FixedKL | ProportionalKL | DoublingKL = FixedKL(keys.reference_beta)
         if keys.reference_control == "adaptive":
-            self.controller = ProportionalKL(keys.reference_beta, keys.reference_target, keys.reference_horizon)
+            self.controller = ProportionalKL(keys.reference_beta, keys.reference_target, HORIZON)
         elif keys.reference_control == "doubling":
             self.controller = DoublingKL(keys.reference_beta, keys.reference_target, REFERENCE_BOUNDS)
         self.looks = 0
@@ -111,8 +112,7 @@ def read_reference(config: Config, training_data: TrainingData, device: torch.de
     check_feature_names(path, names, training_data.features)
     if shape != training_data.shape:
         raise CheckpointError(
-            f"the reference {path} has networks of other sizes than configured; give one of the same "
-            "bcell.hidden_dim and bcell.one_head"
+            f"the reference {path} has networks of other sizes than configured; give one of the same bcell.hidden_dim"
         )
     try:
         deployed = policy_of(checkpoint, device) if agent is None else agent.deployed

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.losses.listwise import ListwiseTargets
 from finflow.env.decision_process import DecisionProcess
 from finflow.guard.state_capture import check_like
 from finflow.offline.dataset import OfflineDataset
@@ -38,8 +37,6 @@ class MarketTensors(NamedTuple):
         True where every asset is listed at every bar.
     named : Tensor, (bars, 5, K), optional
         Portfolios of the rules of the five families at every bar, on average over each family's variants.
-    rankings : ListwiseTargets, optional
-        Of the assets by their returns after decisions at every bar.
     """
 
     assets: Tensor
@@ -47,7 +44,6 @@ class MarketTensors(NamedTuple):
     lag: int
     complete: bool
     named: Tensor | None = None
-    rankings: ListwiseTargets | None = None
 
     @classmethod
     def of(cls, process: DecisionProcess, device: torch.device, with_families: bool = False) -> MarketTensors:
@@ -252,7 +248,6 @@ def make_batch(
         behaviour_returns=rows["behaviour_return"],
         references=units.references(rows["bar"]),
         named=market.families(bars),
-        rankings=None if market.rankings is None else market.rankings.rows(bars),
     )
 
 

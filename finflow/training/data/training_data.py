@@ -78,14 +78,8 @@ class TrainingData:
             n_asset_features=self.process.asset_features.shape[2],
             n_market_features=self.process.market_features.shape[1],
             hidden=self.config.bcell.hidden_dim,
-            lenses=self._lenses,
+            lenses=tuple(self.features.lenses.values()),
         )
-
-    @property
-    def _lenses(self) -> tuple[tuple[int, ...], ...]:
-        if self.config.bcell.one_head:
-            return (tuple(range(len(self.features.asset_names))),)
-        return tuple(self.features.lenses.values())
 
     @property
     def log_volatility(self) -> tuple[int, float]:

@@ -106,17 +106,15 @@ class AgentStrategy:
 
 
 def experts_alone(agent: AgentStrategy) -> list[AgentStrategy]:
-    """Each expert of an agent as a strategy of its own, moving at its trade rate; none of one head, which is the agent.
+    """Each expert of an agent as a strategy of its own, moving at its trade rate.
 
     They act as the agent does, and share its readings of the market.
     """
     policy = agent.policy
-    if len(policy.names) == 1:
-        return []
     readings: Memo = {} if agent.memo is None else agent.memo
     experts = [
         AgentStrategy(policy, agent.device, f"{name} expert", expert, agent.acting)
-        for expert, name in enumerate(policy.names)
+        for expert, name in enumerate(EXPERTS)
     ]
     for one in experts:
         one.memo = readings
@@ -158,7 +156,7 @@ def _decisions(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> I
 
 def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> NDArray[np.float64]:
     """The portfolios that the experts name at decision bars, (steps, 5, K)."""
-    experts = [one.experts[:, : len(policy.names)] for one in _decisions(policy, process, bars)]
+    experts = [one.experts[:, : len(EXPERTS)] for one in _decisions(policy, process, bars)]
     return np.concatenate([one.double().cpu().numpy() for one in experts])
 
 
@@ -175,7 +173,7 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
         The crisis score's, as fitted on the training window.
     """
     bars = process.decision_bars(window)
-    if not len(bars) or policy.names != EXPERTS:
+    if not len(bars):
         return None
     gates, cash = [], []
     for decision in _decisions(policy, process, bars):
@@ -186,7 +184,7 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
 
 
 def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> ExpertTraits | None:
-    """Traits of the experts over a window; None where there are too few bars before it to estimate any, or no experts.
+    """Traits of the experts over a window; None where there are too few bars before it to estimate any.
 
     Parameters
     ----------
@@ -197,6 +195,6 @@ def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> 
     """
     bars = process.decision_bars(window)
     known = [bar - process.lag for bar in bars]
-    if not known or known[-1] < history_of_traits(process.panel) or policy.names != EXPERTS:
+    if not known or known[-1] < history_of_traits(process.panel):
         return None
     return expert_traits(process.panel, known, named_portfolios(policy, process, bars), EXPERTS)

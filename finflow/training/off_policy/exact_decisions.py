@@ -108,7 +108,7 @@ def look_ahead(
         market.read(one.agent.policy, state, horizon + 1, start.dropout, config.train.observation_noise)
         for one, start, state in zip(learners, starts, states, strict=True)
     ]
-    policies = BatchedPolicies([one.agent.policy for one in learners], config.bcell.least_pull)
+    policies = BatchedPolicies([one.agent.policy for one in learners])
     reading = joined_readings(readings, horizon + 1, tables)
     begun = joined_states(
         [

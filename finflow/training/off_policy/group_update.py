@@ -30,6 +30,7 @@ from finflow.training.off_policy.exact_decisions import Ahead, Start, look_ahead
 from finflow.training.off_policy.learners import Learner
 
 Metrics = dict[str, Tensor]
+FIRST_SHARE, LAST_SHARE = 0.75, 0.25  # of the behaviour's data in the first and the last batch
 
 
 class Material(NamedTuple):
@@ -105,8 +106,7 @@ def _mixed(
     material: Material, number: int, learner: Learner, count: int, point: UpdatePoint, allowed: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Stored transitions of the behaviour and of the learner."""
-    train = material.config.train
-    share = train.offline_share_start + (train.offline_share_end - train.offline_share_start) * point.progress
+    share = FIRST_SHARE + (LAST_SHARE - FIRST_SHARE) * point.progress
     behaviour = round(share * count) if len(learner.replay) else count
     parts = ((material.offline[number], behaviour), (learner.replay, count - behaviour))
     return join_rows([store.draw(size, learner.noise, allowed) for store, size in parts if size > 0])
@@ -189,9 +189,9 @@ def _actors(
     loss = -torch.stack([one.earned + one.end for one in ahead]).sum()
     figures: list[Metrics] = [{} for _ in learners]
     for place, (one, its) in enumerate(zip(learners, drawn, strict=True)):
-        if not is_held_back(config, one):
-            continue
-        decision = one.agent.policy(its.batch.states, starts[place].dropout, least_pull=config.bcell.least_pull)
+        if not is_held_back(config):
+            break
+        decision = one.agent.policy(its.batch.states, starts[place].dropout)
         penalty, figures[place] = held_back(one.agent, decision, its.batch, point)
         loss = loss + penalty / one.agent.advantage_scale
     if measured:
@@ -200,10 +200,9 @@ def _actors(
     return list(zip(ahead, figures, strict=True))
 
 
-def is_held_back(config: Config, learner: Learner) -> bool:
-    """Return True where a penalty holds the policy back."""
-    weights = (config.bcell.gate_balance, config.bcell.anchor.weight, config.bcell.anchor.final or 0.0)
-    return bool(max(*weights, learner.agent.reference_beta) > 0.0)
+def is_held_back(config: Config) -> bool:
+    """Return True where an anchor holds the policy back."""
+    return max(config.bcell.anchor.weight, config.bcell.anchor.final or 0.0) > 0.0
 
 
 def _end_share(ahead: Ahead, learner: Learner) -> Tensor:

@@ -162,20 +162,14 @@ class RolloutCollector:
         return self.agent.value(tuple(part.flatten(0, 1) for part in observations)).view(steps, portfolios)
 
     def _group_relative(self, rewarded: RewardedDecisions) -> Rollout:
-        """Returns to the end of the window less the mean of the group's others, zero after the end of an episode.
-
-        Later rewards are weighted by powers of gamma and ``online.group_lambda``. Differences from the others are
-        linear in the returns, so that differences of weighted returns are weighted differences.
-        """
-        decay = self.gamma * self.config.online.group_lambda
+        """Returns to the end of the window less the mean of the group's others, zero after the end of an episode."""
         ended = rewarded.decisions.ended
         alive = torch.ones_like(ended)
         alive[1:] = (1.0 - ended[:-1]).cumprod(dim=0)
         returns = torch.empty_like(rewarded.rewards)
         following = torch.zeros_like(rewarded.rewards[0])
         for step in range(len(returns) - 1, -1, -1):
-            returns[step] = alive[step] * rewarded.rewards[step] + decay * following
-            following = returns[step]
+            following = returns[step] = alive[step] * rewarded.rewards[step] + self.gamma * following
         grouped = returns.view(len(returns), -1, self.config.online.group_size)
         advantages = leave_one_out_advantages(grouped).view_as(returns)
         return rewarded._replace(kept=rewarded.kept & (alive > 0.0)).learnable(advantages, torch.zeros_like(returns))

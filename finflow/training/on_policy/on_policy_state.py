@@ -22,32 +22,31 @@ from finflow.training.rollouts.segment_rewards import SegmentRewards
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
 UNREAD = (
     *("bcell.alpha_init", "bcell.target_entropy", "bcell.entropy_backup", "bcell.cql_alpha", "bcell.cql_mode"),
-    *("bcell.calibration", "bcell.gate_balance", "bcell.least_pull", "bcell.dropped_quantiles"),
+    *("bcell.calibration", "bcell.dropped_quantiles"),
     *("bcell.memory_capacity", "bcell.anchor", "train.n_envs", "train.updates_per_vector_step"),
     *("train.online_batch_size", "train.warmup_episodes", "train.critic_only_updates"),
 )
+VALUE_COEFFICIENT, GRADIENT_NORM = 0.5, 0.5  # with every algorithm
+CRITIC_RATE = 3.0  # of the value function, in multiples of the policy's
 
 
 def on_policy_settings(config: Config) -> OnPolicySettings:
     """Settings of the configured algorithm; keys that are left out have the algorithm's usual values."""
     online = config.online
-    given = {"epochs": online.epochs, "minibatch": online.minibatch, "normalise": online.normalise}
+    given = {"epochs": online.epochs, "minibatch": online.minibatch}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     without_critic = online.advantages == "group" or online.algorithm == "reinforce"
     return OnPolicySettings.of(
         online.algorithm,
         clip=online.clip,
-        value_clip=online.value_clip,
         gamma=discount_of(config),
         gae_lambda=online.gae_lambda,
-        value_coefficient=0.0 if without_critic else online.value_coefficient,
+        value_coefficient=0.0 if without_critic else VALUE_COEFFICIENT,
         entropy_coefficient=online.entropy_coefficient,
-        gradient_norm=online.gradient_norm,
-        learning_rate=config.online.learning_rate,
-        critic_rate_multiple=online.critic_rate,
+        gradient_norm=GRADIENT_NORM,
+        learning_rate=online.learning_rate,
+        critic_rate_multiple=CRITIC_RATE,
         target_kl=online.target_kl,
-        kl_beta=online.kl_beta,
-        kl_target=online.kl_target,
         trust_region=TrustRegion(delta=online.trust_region),
         **changes,
     )

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from finflow.config import Config
-from finflow.training.data.return_rankings import ranking_horizon
 from finflow.training.data.training_data import TrainingData
 
 
@@ -54,9 +53,8 @@ def training_blocks(config: Config, training_data: TrainingData) -> tuple[Block,
     count, process = config.out_of_fold.blocks, training_data.learning
     if count <= 1:
         return ()
-    # a window's last reward is earned on the bars after its last decision, and what experts learn to rank too
-    horizon = max(process.reward_horizon, ranking_horizon(config))
-    return make_blocks(training_segments(training_data), count, process.lag + horizon)
+    # a window's last reward is earned on the bars after its last decision
+    return make_blocks(training_segments(training_data), count, process.lag + process.reward_horizon)
 
 
 def training_segments(training_data: TrainingData) -> list[range]:

@@ -20,7 +20,6 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.coverage_pool import CoveragePool
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.judging.generalisation_measure import mean_kl
 from finflow.training.off_policy.critic_quality import (
     FOLLOWED,
     SETTLED,
@@ -46,7 +45,6 @@ from finflow.training.phases.pretrain import (
     reward_units,
 )
 from finflow.training.phases.training_run import LOG_EVERY, TrainingRun, validate_and_save
-from finflow.training.phases.training_state import ended_early
 
 
 def stage_updates(total: int, looks: int) -> list[int]:
@@ -87,8 +85,6 @@ class _OnlinePhase:
         self.beginning = behaviour_units(units, dataset, config.train.reward_normalization)
         if state.counters.vector_step == 0:
             self._begin(dataset)
-        if state.reference is not None:
-            self.bcell.reference_beta = state.reference.beta
         offline = [
             offline_store(run, dataset, one, self.market, self.beginning, number, self.evidence)
             for number, one in enumerate(self.learners.everyone)
@@ -133,7 +129,6 @@ class _OnlinePhase:
                 if counters.phase_update in self.looks:
                     self.work.later.fetch()
                     self.evidence.keep(self._policies())
-                self._check_reference()
                 if not self._is_over():
                     agent = self.bcell.deployed
                     result = validate_and_save(run, agent, metrics, episode, self._episodes(1), 1, False) or result
@@ -165,10 +160,9 @@ class _OnlinePhase:
         return (self.run.state.counters.vector_step - self.warmup) * self.config.train.updates_per_vector_step
 
     def _is_over(self) -> bool:
-        """Return True after the last update, or where the reference ended the phase."""
+        """Return True after the last update."""
         counters = self.run.state.counters
-        steps_left = counters.vector_step < self.last_step
-        return ended_early(self.run.state) or not (steps_left or counters.phase_update < self.total)
+        return counters.vector_step >= self.last_step and counters.phase_update >= self.total
 
     def _episodes(self, updates: int) -> float:
         """Episodes that the decisions before so many updates are."""
@@ -206,18 +200,6 @@ class _OnlinePhase:
                 # what is not finite anywhere shows in the figure that the guard reads
                 metrics[name] = metrics[name] + 0.0 * metrics[f"block_{name}"]
         return metrics
-
-    def _check_reference(self) -> None:
-        """Measure the KL to the reference on the recorded states at every check of the guard."""
-        run, interval = self.run, self.config.guard.stability.check_interval
-        reference, done = run.state.reference, run.state.counters.phase_update
-        if reference is None or run.probe is None or done % interval or done <= self.config.train.critic_only_updates:
-            return
-        with torch.no_grad():
-            divergence = mean_kl(self.bcell.policy, self.bcell.held_to, run.probe)
-        decisions = self.config.train.n_envs * max(self.config.bcell.expansion, 1)
-        run.check_reference(divergence, interval * decisions // self.config.train.updates_per_vector_step)
-        self.bcell.reference_beta = reference.beta
 
     def _judge(self) -> dict[str, float]:
         """Choose the blend by the evidence, judge the critics, and the agent on the validation window, once."""

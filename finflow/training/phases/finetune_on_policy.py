@@ -40,6 +40,8 @@ from finflow.training.phases.training_run import TrainingRun, kept_on_failure, v
 from finflow.training.phases.training_state import TrainingState, ended_early
 from finflow.training.rollouts.rollout_steps import Reference
 
+CRITIC_ONLY_ROLLOUTS = 2  # first ones, which train the value function alone
+
 
 def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     """Learn from rollouts of the policy, from the current state to the end of the online phase.
@@ -91,7 +93,7 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
     result: dict[str, float] = {}
     while counters.phase_update < rollouts * steps and not ended_early(state):
         done = counters.phase_update // steps
-        if done == config.online.critic_only_rollouts:
+        if done == CRITIC_ONLY_ROLLOUTS:
             run.guard.settle()
         rollout, rewarded = _collect(run, on_policy, bcell, collector)
         counters.vector_step += len(rewarded.rewards)
@@ -102,7 +104,7 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
         rolled_back = run.count_update(_metrics(figures, rollout), _facts(rewarded, state, episode), steps)
         if not rolled_back:
             on_policy.episodes = run.log_episodes(rewarded.decisions.episodes, on_policy.episodes)
-            if done >= config.online.critic_only_rollouts:
+            if done >= CRITIC_ONLY_ROLLOUTS:
                 run.check_reference(rewarded.decisions.divergence, rewarded.rewards.numel())
             last = counters.phase_update >= rollouts * steps or ended_early(state)
             new = config.online.rollout / config.env.episode_length
@@ -155,7 +157,7 @@ def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state
         groups = learner.optimiser.param_groups
         for group, rate in zip(groups, rates[-len(groups) :], strict=True):
             group["lr"] = cosine(rate, done / rollouts_of(config))
-    if done < config.online.critic_only_rollouts and settings.value_coefficient > 0.0:
+    if done < CRITIC_ONLY_ROLLOUTS and settings.value_coefficient > 0.0:
         return learner.update_critic(rollout)
     scheduled = state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None
     return learner.update(rollout, scheduled)

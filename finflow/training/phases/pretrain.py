@@ -20,7 +20,6 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.epoch_order import epoch_order, group_size
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
-from finflow.training.data.return_rankings import return_rankings
 from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
@@ -34,6 +33,7 @@ from finflow.training.phases.training_state import seeded
 
 PROBE_STATES = 64  # recorded states that the guard checks the policy on
 VALUE_ROWS = 4096  # states valued at once
+TD_LAMBDA = 0.95  # of the returns that the value of the behaviour is fitted to
 FITTED_Q_PURPOSE = 8  # of the generator that orders the data of fitted Q evaluation
 FITTED_Q_ROWS = 4096  # transitions whose states the policy's value is averaged over
 
@@ -125,9 +125,7 @@ def _end_early(
 
 def offline_market(run: TrainingRun) -> MarketTensors:
     """The market that is learned in offline, with what experts learn from beside decisions."""
-    config, training_data = run.config, run.training_data
-    market = MarketTensors.of(training_data.learning, run.device, config.bcell.expert_cloning > 0.0)
-    return market._replace(rankings=return_rankings(config, training_data, run.device))
+    return MarketTensors.of(run.training_data.learning, run.device, run.config.bcell.expert_cloning > 0.0)
 
 
 def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
@@ -197,12 +195,9 @@ def behaviour_returns(
     units: RewardUnits,
     dataset: OfflineDataset,
     config: Config,
-    td_lambda: float | None = None,
+    td_lambda: float = TD_LAMBDA,
 ) -> Tensor:
-    """The behaviour's lambda-returns, in scaled rewards, bootstrapped from a value as it stands; (transitions,).
-
-    By ``offline.td_lambda``, unless another one is given.
-    """
+    """The behaviour's lambda-returns, in scaled rewards, bootstrapped from a value as it stands; (transitions,)."""
     columns = store.columns
     returns = lambda_returns(
         units.scaled(columns["reward"].double(), columns["bar"]).cpu().numpy(),
@@ -210,7 +205,7 @@ def behaviour_returns(
         dataset.terminated,
         episode_ends(dataset.episode, dataset.terminated),
         config.bcell.gamma,
-        config.offline.td_lambda if td_lambda is None else td_lambda,
+        td_lambda,
     )
     return torch.from_numpy(returns)
 

@@ -18,7 +18,7 @@ import finflow
 from finflow.config import RankingConfig
 from finflow.env.rewards.ranking_measures import TiedRanks, best_candidates, graded_gains, hit, mrr, ndcg
 from finflow.env.rewards.ranking_reward import RankingReward, create_reward_function
-from finflow.env.rewards.smooth_ranking import listwise_loss, smooth_places
+from finflow.env.rewards.smooth_ranking import smooth_places
 from finflow.errors import ConfigError
 
 FloatArray = NDArray[np.float64]
@@ -149,13 +149,6 @@ def test_smooth_places_of_equals_are_the_middle_of_theirs() -> None:
     scores = torch.tensor([[0.5, 0.5, 0.1]], dtype=torch.float64)
     places = smooth_places(scores, torch.ones(1, 3, dtype=torch.bool), 1e-3)
     torch.testing.assert_close(places, torch.tensor([[1.5, 1.5, 3.0]], dtype=torch.float64))
-
-
-def test_the_listwise_loss_is_a_cross_entropy_of_the_candidates() -> None:
-    """Two candidates of equal targets: log 2 at equal scores; the third does not count."""
-    candidates = torch.tensor([[True, True, False], [True, False, False]])
-    loss = listwise_loss(torch.zeros(2, 3), torch.tensor([[1.0, 1.0, 9.0], [0.0, 1.0, 2.0]]), candidates)
-    assert float(loss) == pytest.approx(np.log(2.0), abs=1e-6)
 
 
 def test_a_reward_function_is_created_by_name() -> None:

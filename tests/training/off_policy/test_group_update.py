@@ -24,7 +24,6 @@ PLAIN: dict[str, object] = {"bcell__mirrored__weight": 0.0}
 MIRRORED: dict[str, object] = {"bcell__mirrored__scaled": False, "bcell__mirrored__regimes": False}
 OPTIONS: dict[str, object] = {
     **PLAIN,
-    "bcell__gate_balance": 0.3,
     "bcell__anchor__weight": 0.5,
     "bcell__dropout": 0.1,
     "bcell__cql_mode": "lagrange",

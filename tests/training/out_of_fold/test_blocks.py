@@ -31,7 +31,7 @@ def test_rewards_of_what_is_learned_end_before_the_block(tiny: Make, lag: int, h
     """A decision's features come from ``lag`` bars before it; its reward may reach further than a bar after it."""
     keys: dict[str, object] = {"env__execution_lag": lag}
     if horizon > 1:
-        keys |= {"bcell__expert_ranking": "ndcg", "objectives__ranking__k": 2}
+        keys |= {"objectives__reward": "ranking", "objectives__ranking__k": 2}
         keys["objectives__ranking__horizon"] = horizon
     config = tiny(**WITH_BLOCKS | keys)
     blocks = training_blocks(config, prepare(config))
