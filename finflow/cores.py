@@ -55,7 +55,6 @@ def run_both(first: Callable[[], R], second: Callable[[], S], device: torch.devi
 
     Parameters
     ----------
-    first : callable
     second : callable
         Denormal results are zero in it, as in an update: see `autocast_update`.
     device : torch.device
@@ -128,11 +127,6 @@ class ForkedCalls(Generic[S, R]):
     """Calls of a function in a forked process, one at a time, beside work in this one.
 
     What a call changes is there for the next one, and in that process alone.
-
-    Parameters
-    ----------
-    child : BaseProcess
-    connection : Connection
     """
 
     def __init__(self, child: BaseProcess, connection: Connection) -> None:

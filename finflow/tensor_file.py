@@ -38,8 +38,6 @@ class TensorFile(NamedTuple):
     ----------
     version : int
         Of its format.
-    tensors : dict of Tensor
-    state : dict
     """
 
     version: int
@@ -52,8 +50,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str,
 
     Parameters
     ----------
-    path : Path
-    tensors : mapping
     state : mapping
         JSON-able, without NaN.
 

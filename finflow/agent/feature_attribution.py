@@ -105,7 +105,6 @@ def integrated_gradients(
         Each names a scalar, the centre's product with it.
     tolerance : float
         Steps are doubled until no completeness error is larger, or ``most`` is reached.
-    most : int
     since : States, optional
         The baseline, one state from `states_in_double`, of which the features alone are taken; features at their
         training mean when left out.

@@ -66,7 +66,6 @@ def gradient_step(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm:
     Parameters
     ----------
     loss : Tensor, ()
-    optimiser : Optimizer
     gradient_norm : float
         Gradients longer than this are shortened to it.
 

@@ -36,7 +36,6 @@ def show_outcome(outcome: EvaluationOutcome, only: Sequence[str] | None = None, 
 
     Parameters
     ----------
-    outcome
     only
         Strategies to list with the evaluated one; all of them when left out.
     where

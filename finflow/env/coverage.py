@@ -26,7 +26,6 @@ def smooth(
     Parameters
     ----------
     weights : array, (..., K)
-    share : float
     listed : bool array, (..., K - 1), optional
         Assets that are listed, among which and cash the share is divided; all of them when left out.
     """
@@ -45,8 +44,6 @@ def draw_coverage(
 
     Parameters
     ----------
-    rng : numpy.random.Generator
-    size : int
     n_weights : int
         K, assets and cash.
     listed : bool array, (size, K - 1), optional

@@ -41,8 +41,6 @@ class DecisionProcess:
         Bars that may be traded and observed; none after its end.
     features : Features
         Of the same panel.
-    env : EnvConfig
-    objectives : ObjectivesConfig
     moments : Moments
         Of equal weight on the training window.
 
@@ -176,13 +174,8 @@ class DecisionProcess:
 
         Parameters
         ----------
-        state : PortfolioState
         action : array, (batch, K)
             The target, at the prices of the observed portfolio; projected if it is off the simplex.
-
-        Returns
-        -------
-        Step
         """
         xp = array_namespace(state.weights)
         fill = fill_at(self, state, action)
@@ -257,14 +250,8 @@ def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Set
 
     Parameters
     ----------
-    process : DecisionProcess
-    state : PortfolioState
     action : array, (batch, K)
         As in `DecisionProcess.step`.
-
-    Returns
-    -------
-    Settlement
     """
     growth, listed = _rows(process.growth, state), _rows(process.listed, state)
     dividends = _dividend_rows(process, state)

@@ -32,7 +32,6 @@ def growth_of(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
 
     Parameters
     ----------
-    panel : MarketPanel
     fill : str
         ``close`` or ``open``.
 

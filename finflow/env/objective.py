@@ -64,7 +64,6 @@ class Objective:
 
     Parameters
     ----------
-    config : ObjectivesConfig
     moments : Moments
         Start of the averages, fitted on the training window.
     """

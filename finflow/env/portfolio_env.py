@@ -18,7 +18,6 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
 
     Parameters
     ----------
-    process : DecisionProcess
     window : range, or several
         Bars that episodes stay within; of several ranges, each episode within one.
     episode_length : int or None

@@ -24,10 +24,6 @@ class SB3VecEnv(VecEnv):
     Both start a new episode in the step that ends one; they differ in the place of its last observation. Here it is
     ``infos[i]["terminal_observation"]``, and ``infos[i]["TimeLimit.truncated"]`` is True where the episode reached its
     length and was not ruined, so that its last value is bootstrapped.
-
-    Parameters
-    ----------
-    portfolios : PortfolioVectorEnv
     """
 
     def __init__(self, portfolios: PortfolioVectorEnv) -> None:

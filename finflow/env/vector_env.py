@@ -67,10 +67,8 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     Parameters
     ----------
-    process : DecisionProcess
     window : range, or several
         Bars that episodes stay within; of several ranges, each episode within one.
-    num_envs : int
     episode_length : int or None
         Decisions of an episode; None is the whole window, from its beginning.
     random_portfolios : bool

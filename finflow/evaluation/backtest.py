@@ -116,7 +116,6 @@ def simulate(
 
     Parameters
     ----------
-    process : DecisionProcess
     state : PortfolioState
         Of N portfolios, before their first decision.
     decisions : int64 (N,)
@@ -146,7 +145,6 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
 
     Parameters
     ----------
-    process : DecisionProcess
     window : range
         Bars at which decisions may fill; each holding period ends inside it.
     strategies : sequence of Strategy
@@ -237,10 +235,8 @@ def targets_of(
 
     Parameters
     ----------
-    process : DecisionProcess
     state : PortfolioState
         Of one portfolio for each strategy, about to decide at ``bar``.
-    strategies : sequence of Strategy
     step : int
         Decisions made before.
     bar : int

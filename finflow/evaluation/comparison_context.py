@@ -22,7 +22,6 @@ class ComparisonContext:
 
     Attributes
     ----------
-    process : DecisionProcess
     window : range
         Bars of the evaluation.
     makers : mapping of str to callable

@@ -27,7 +27,6 @@ class CheckpointFolder:
         The run's ``models`` folder.
     max_checkpoints : int
         Numbered checkpoints kept, the newest.
-    save_best, save_latest : bool
     """
 
     def __init__(
@@ -93,7 +92,6 @@ class CheckpointWriter:
 
     Parameters
     ----------
-    folder : CheckpointFolder
     say : callable
         Takes each announcement, one line.
     make_durable : callable

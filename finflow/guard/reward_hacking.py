@@ -47,13 +47,8 @@ class ScoredValidation:
 class RewardHackingMonitor:
     """Validations of the online phase so far, and the reasons that they give to stop it.
 
-    Parameters
-    ----------
-    config : HackingConfig
-
     Attributes
     ----------
-    validations : list of ScoredValidation
     reference : ScoredValidation or None
         That of the reference policy.
     hits : int

@@ -47,7 +47,6 @@ class Snapshot:
         Of ``guard.capture``.
     score : float or None
         Mean reward, or another figure of which more is better.
-    healthy : bool
     """
 
     update: int
@@ -59,10 +58,6 @@ class Snapshot:
 
 class RollbackManager:
     """Snapshots of a training, and the responses to its alarms.
-
-    Parameters
-    ----------
-    config : RollbackConfig or Config, optional
 
     Examples
     --------
@@ -175,7 +170,6 @@ class RollbackManager:
 
         Parameters
         ----------
-        step : int
         gently : bool
             Whether lower learning rates may be enough.
 
@@ -270,10 +264,6 @@ def _score(snapshot: Snapshot) -> float:
 
 class GuardState:
     """State of the guard in a training, saved and resumed with it: monitor, snapshots, figures since the last check.
-
-    Parameters
-    ----------
-    config : Config
 
     Attributes
     ----------

@@ -45,10 +45,6 @@ class RollbackTriggers:
     negative, rise and drop are of its magnitude: ``m + (loss_spike - 1) |m|`` and ``m - (1 - reward_drop) |m|``.
     In the robust mode the limits are multiples of what is usual in the training, which grow with the threshold.
 
-    Parameters
-    ----------
-    config : RollbackConfig
-
     Attributes
     ----------
     windows : dict of RobustWindow
@@ -73,13 +69,7 @@ class RollbackTriggers:
         self.hits: dict[str, int] = {}
 
     def check(self, figures: Mapping[str, float | None]) -> tuple[bool, str]:
-        """Compare ``critic``, ``actor``, ``reward`` and ``kl`` with their limits; None is not compared.
-
-        Returns
-        -------
-        should : bool
-        reasons : str
-        """
+        """Compare ``critic``, ``actor``, ``reward`` and ``kl`` with their limits; None is not compared."""
         reasons = [
             self._confirm("critic", self._risen("critic", figures["critic"])),
             self._confirm("actor", self._risen("actor", figures["actor"])),

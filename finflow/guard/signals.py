@@ -28,7 +28,6 @@ class Event:
     ----------
     update : int
         Gradient updates over both phases.
-    phase : str
     level : str
         ``info``, ``warning`` or ``alarm``.
     signal : str
@@ -172,7 +171,6 @@ def measure(probe: PolicyProbe, kl: Tensor | None = None) -> dict[str, float]:
 
     Parameters
     ----------
-    probe : PolicyProbe
     kl : Tensor, (), optional
         KL divergence from the reference, in nats per free dimension, where there is a reference.
 

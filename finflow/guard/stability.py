@@ -43,7 +43,6 @@ class SignalHistory:
 
     Parameters
     ----------
-    config : StabilityConfig
     q_limit : float
         Limit of Q-values for the discount of the training.
     """
@@ -76,7 +75,6 @@ class SignalHistory:
 
         Parameters
         ----------
-        name : str
         beyond : bool
             Whether the signal is beyond its limit: a warning.
         unusual : bool
@@ -127,7 +125,6 @@ class StabilityMonitor:
 
     Parameters
     ----------
-    config : StabilityConfig or Config, optional
     gamma : float
         The discount: values are larger the further they reach ahead.
 
@@ -171,7 +168,6 @@ class StabilityMonitor:
 
         Parameters
         ----------
-        update : int
         metrics : mapping
             ``q_loss``, ``actor_loss``, ``q``, ``q_largest``, ``critic_gradient``, ``policy_gradient`` are compared
             with limits; all of them must be finite.

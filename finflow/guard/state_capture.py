@@ -63,8 +63,6 @@ def restore(
 
     Parameters
     ----------
-    owner : dataclass instance
-    tensors, state : mapping
     begin_afresh : collection of str
         Fields that are left as they are: the capture is older than they are.
 

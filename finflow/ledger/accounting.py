@@ -129,7 +129,6 @@ def orders(
         From the last fill to this one.
     listed : bool array, (batch, assets)
         Assets that can be held.
-    limits : Limits
     lag : int
         At lags over 0 targets are stated at the prices of ``weights``, and drift to the fill.
     dividends : array, (batch, assets), optional
@@ -179,15 +178,10 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
         Weights before the trade.
     target : array, (batch, K)
         Weights right after it, on the simplex.
-    costs : CostModel
     wealth : array, (batch,)
         Wealth before the trade, in money.
     market : MarketState, optional
         What costs that depend on volume need.
-
-    Returns
-    -------
-    Settlement
 
     References
     ----------

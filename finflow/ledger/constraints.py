@@ -147,7 +147,6 @@ def apply_limits(before: Any, target: Any, limits: Limits) -> Any:
         Weights held before the trade.
     target : array, (batch, K)
         Weights wanted.
-    limits : Limits
 
     Returns
     -------

@@ -175,7 +175,6 @@ class ExponentialSlippage(Slippage):
 
     Parameters
     ----------
-    rate : float
     steepness : float
         ``k``, positive; towards zero the cost becomes linear in participation.
     """

@@ -59,10 +59,6 @@ def settle_around_halts(
     before, target, costs, wealth, market
         As in `settle`; the target after the limits of the account.
     halted : bool array, (batch, assets)
-
-    Returns
-    -------
-    Settlement
     """
     xp = array_namespace(before)
     if not bool(xp.any(halted)):

@@ -31,7 +31,6 @@ class CashRates:
         Ascending without repeats.
     rates : float64 of shape (rates,)
         Effective annual rates as fractions: 0.0525 is 5.25 %.
-    path : Path
     sha256 : str
         Hash of the file.
     name : str
@@ -92,7 +91,6 @@ def check_covered(rate: float | CashRates, last: np.datetime64) -> None:
 
     Parameters
     ----------
-    rate : float or CashRates
     last : datetime64[D]
         Last bar that is used.
 

@@ -35,7 +35,6 @@ def reinvest(
     dividends : float64 of shape (bars, assets)
         In money a share, in the units of the closes, at the ex-dates; 0 or NaN elsewhere.
     dates : datetime64[D] of shape (bars,)
-    assets : sequence of str
 
     Returns
     -------

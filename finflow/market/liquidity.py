@@ -24,7 +24,6 @@ def liquidity_of(panel: MarketPanel, window: int) -> MarketState:
 
     Parameters
     ----------
-    panel : MarketPanel
     window : int
         Bars, two or more.
 

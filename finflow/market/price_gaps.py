@@ -59,10 +59,8 @@ class Halt(NamedTuple):
 
     Attributes
     ----------
-    asset : str
     first, last : str
         Dates.
-    bars : int
     """
 
     asset: str

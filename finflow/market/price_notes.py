@@ -18,10 +18,6 @@ _IN_CASH = (
 def price_notes(panel: MarketPanel) -> list[str]:
     """Sentences on dividends in cash, on bars without a price of their own, and on jumps that look like splits.
 
-    Parameters
-    ----------
-    panel : MarketPanel
-
     Returns
     -------
     list of str

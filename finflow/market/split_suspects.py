@@ -28,7 +28,6 @@ class SplitSuspect(NamedTuple):
 
     Attributes
     ----------
-    asset : str
     date : str
         First bar at the new level.
     ratio : float
@@ -67,10 +66,6 @@ def find_split_suspects(panel: MarketPanel) -> list[SplitSuspect]:
 
     A jump counts where it is ten times the asset's usual move or more, leaves no more than a usual return once the
     split is taken out, and the rest of the market did not move with it.
-
-    Parameters
-    ----------
-    panel : MarketPanel
 
     Returns
     -------

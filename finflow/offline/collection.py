@@ -75,10 +75,8 @@ class Behaviour:
 
     Parameters
     ----------
-    process : DecisionProcess
     size : int
         N.
-    rng : numpy.random.Generator
     """
 
     def __init__(self, process: DecisionProcess, size: int, rng: np.random.Generator) -> None:
@@ -126,8 +124,6 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
 
     Parameters
     ----------
-    config : Config
-    process : DecisionProcess
     window : range, or several
         Bars that episodes stay within; of several ranges, each episode within one.
 

@@ -52,7 +52,6 @@ def data_card(
     ----------
     rows : Rows
         As recorded, the figures in money among them.
-    panel : MarketPanel
     files : sequence of mapping
         What became of each file of a user's own decisions.
 
@@ -100,7 +99,6 @@ def regions(actions: Weights, assets: Sequence[str]) -> dict[str, Any]:
     Parameters
     ----------
     actions : array, (n, K)
-    assets : sequence of str
 
     Returns
     -------

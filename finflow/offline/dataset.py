@@ -145,7 +145,6 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
 
     Parameters
     ----------
-    path : Path
     expected : mapping, optional
         Result of ``made_by`` for the present configuration; left out, only the integrity of the file is checked.
 

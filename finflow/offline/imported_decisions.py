@@ -70,8 +70,6 @@ def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecision
 
     Parameters
     ----------
-    path : Path
-    panel : MarketPanel
     end : int
         Bars of the training window's end. Of later rows only the date is read.
 
@@ -125,10 +123,6 @@ def price_decisions(
 
     Parameters
     ----------
-    process : DecisionProcess
-    window : range
-    decisions : ImportedDecisions
-    episode_length : int
     source : int
         The family of the transitions.
 

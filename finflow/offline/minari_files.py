@@ -53,10 +53,8 @@ def export_minari(dataset: OfflineDataset, folder: Path, name: str, process: Dec
 
     Parameters
     ----------
-    dataset : OfflineDataset
     folder : Path
         ``minari_folder(name)``; it appears when it is whole, and is never written over.
-    name : str
     process : DecisionProcess, optional
         The market that the data come from: observations then are the environment's own (``assets``, ``market``,
         ``portfolio``), and any tool can learn from them. Without it they have ``portfolio`` alone, a sixth of the

@@ -64,8 +64,6 @@ class SyntheticJudge:
     ----------
     utility : callable
         Of a segment; more is better.
-    temperature : float
-    mistakes : float
     """
 
     def __init__(self, utility: Utility, temperature: float = 0.0, mistakes: float = 0.0) -> None:
@@ -86,7 +84,6 @@ class RuleJudge:
     ----------
     rules : sequence of str
         As ``drawdown <= 0.2``.
-    bars_per_year : int
     """
 
     def __init__(self, rules: Sequence[str], bars_per_year: int) -> None:

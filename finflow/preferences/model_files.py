@@ -22,7 +22,6 @@ class SavedModel(NamedTuple):
 
     Attributes
     ----------
-    model : RewardModel
     config : RewardModelConfig
         That it was fitted with.
     features : tuple of str

@@ -137,7 +137,6 @@ class LearnedModel:
 
     Attributes
     ----------
-    model : RewardModel
     held_out, later : ModelFigures
         On pairs drawn at random, and on those of the latest segments.
     curve : list of dict
@@ -186,10 +185,6 @@ def learn_model(
 
     Parameters
     ----------
-    pairs : PairTensors
-    shape : NetworkShape
-    config : RewardModelConfig
-    seed : int
     contradictions : int
         For the report.
 

@@ -96,12 +96,8 @@ def fit_model(
 
     Parameters
     ----------
-    pairs : PairTensors
     fitted, calibration : int64 (n,)
         Pairs to learn from, and for early stopping and calibration.
-    shape : NetworkShape
-    config : RewardModelConfig
-    seed : int
     """
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
     model = RewardModel(shape, config.members, pairs.units(fitted), generator)
@@ -139,7 +135,6 @@ def train_with_early_stopping(
 
     Parameters
     ----------
-    module : Module
     step : callable
         Takes a gradient step on a batch of rows.
     calibration_loss : callable

@@ -22,7 +22,6 @@ class JudgedPairs(NamedTuple):
 
     Attributes
     ----------
-    pairs : tuple of Pair
     opinions : JudgeOpinions
         From which the answers were drawn.
     """
@@ -44,7 +43,6 @@ class DrawnPair(NamedTuple):
 
     Attributes
     ----------
-    segments : tuple of Segment
     paths : tuple of PortfolioPath
         Of the two.
     """
@@ -60,7 +58,6 @@ def draw_pairs(
 
     Parameters
     ----------
-    market : SegmentMarket
     count : int
         Number of pairs.
     config : JudgeConfig

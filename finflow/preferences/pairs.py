@@ -68,7 +68,6 @@ class Pair(_Record):
 
     Attributes
     ----------
-    first, second : Segment
     better : {"first", "second", "tie"}
     chance : float or None
         Probability of the answer "first", where it is known: of a synthetic judge.
@@ -96,7 +95,6 @@ class PairFile(NamedTuple):
 
     Attributes
     ----------
-    pairs : tuple of Pair
     places : tuple of str
         File and line of each, for messages.
     contradictions : int

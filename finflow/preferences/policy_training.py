@@ -42,7 +42,6 @@ class DirectObjective(NamedTuple):
     Attributes
     ----------
     method : {"dpo", "simpo"}
-    config : PolicyLearningConfig
     reference : Tensor, (2, all pairs)
         Log densities of all segments under the reference.
     lengths : Tensor, (all pairs,)
@@ -96,12 +95,8 @@ def fit_policy(
 
     Parameters
     ----------
-    policy : ExpertPolicy
-    objective : DirectObjective
-    pairs : PairTensors
     fitted, calibration : int64 (n,)
         Pairs to learn from, and for early stopping.
-    seed : int
 
     Returns
     -------
@@ -202,14 +197,11 @@ def learn_policy(
 
     Parameters
     ----------
-    policy : ExpertPolicy
     reference : ExpertPolicy
         Frozen; the policy as it is at the beginning.
-    pairs : PairTensors
     method : {"dpo", "simpo"}
     config : PreferencesConfig
         Settings of ``policy``, and the shares of ``model`` that pairs are divided by.
-    seed : int
     contradictions : int
         For the report.
 

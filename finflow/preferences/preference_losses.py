@@ -77,8 +77,6 @@ def simpo_loss(
         Log densities of the segments' decisions under the policy, summed over steps.
     lengths : tuple of Tensor, (pairs,) each
         Decisions, or free dimensions of them, of the two segments.
-    beta : float
-    margin : float
 
     Returns
     -------

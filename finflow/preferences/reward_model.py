@@ -64,9 +64,6 @@ class RewardModel(nn.Module):
 
     Parameters
     ----------
-    shape : NetworkShape
-    members : int
-    units : OutcomeUnits
     generator : Generator
         Draws the initial parameters.
     """

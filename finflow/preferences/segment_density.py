@@ -43,8 +43,6 @@ def segment_density(
 
     Parameters
     ----------
-    policy : ExpertPolicy
-    pairs : PairTensors
     chosen : int64 (n,)
     reference : ExpertPolicy, optional
         The policy's divergence from it is measured on the same decisions.

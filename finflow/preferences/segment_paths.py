@@ -111,7 +111,6 @@ class SegmentMarket(NamedTuple):
 
     Attributes
     ----------
-    process : DecisionProcess
     window : range
         Bars that may be learned from: never those of the test window.
     evaluation : EvaluationConfig

@@ -95,10 +95,8 @@ def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: 
 
     Parameters
     ----------
-    market : LiveMarket
     entries : sequence of mapping
         Of the log, up to this decision.
-    given : StatedAccount
 
     Raises
     ------

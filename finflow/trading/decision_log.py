@@ -42,7 +42,6 @@ class DecisionLog:
 
     Attributes
     ----------
-    path : Path
     entries : list of dict
         Contents of the lines, without the hashes, in their order.
     message : str or None

@@ -35,8 +35,6 @@ class Reasoning:
 
     Parameters
     ----------
-    agents : Agents
-    market : LiveMarket
     portfolio : float64 array, (K + 3,)
         Weights held and the state of the reward, as observed.
     """

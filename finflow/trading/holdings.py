@@ -51,7 +51,6 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
 
     Parameters
     ----------
-    path : Path
     universe : sequence of str
         Tickers that the agent trades.
 

@@ -44,15 +44,12 @@ class Agents:
 
     Attributes
     ----------
-    policies : tuple of ExpertPolicy
     names : tuple of str
         One each, by seed where they differ.
     identity : str
         SHA-256 of their networks, and of how they act where that is not by their centre.
     config : Config
         Of the first, with what was asked for on top.
-    device : torch.device
-    checkpoints : tuple of Checkpoint
     folder : Path
         Of the run, the job or the ensemble.
     """
@@ -169,7 +166,6 @@ def load_prices(config: Config, until: dt.date | None = None, fresh: bool = Fals
 
     Parameters
     ----------
-    config : Config
     until : date, optional
         The last day; the newest bar when left out.
     fresh : bool

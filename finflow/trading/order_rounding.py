@@ -105,12 +105,10 @@ def price_plan(
 
     Parameters
     ----------
-    account : Account
     trades : float64 array, (assets,)
         In shares.
     wanted : float64 array, (assets,)
         Target in money.
-    costs : CostModel
     market : MarketState, optional
         What costs that depend on volume need, (assets,).
     """
@@ -133,12 +131,8 @@ def round_orders(
 
     Parameters
     ----------
-    account : Account
     wanted : float64 array, (assets,)
         Money in each asset at the target, after costs.
-    rules : LotRules
-    costs : CostModel
-    market : MarketState, optional
 
     Returns
     -------

@@ -57,7 +57,6 @@ def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named
 
     Parameters
     ----------
-    panel : MarketPanel
     expected : sequence of str
         Tickers of the run's data; empty where they are not known.
     since : int
@@ -179,7 +178,6 @@ def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data
 
     Parameters
     ----------
-    panel : MarketPanel
     entries : sequence of mapping
         Earlier decisions of the log.
     data : mapping

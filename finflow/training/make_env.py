@@ -51,7 +51,6 @@ def make_env(
 
     Parameters
     ----------
-    config : Config, path of a YAML file, or None for the defaults
     split : str
         ``train``, ``validation`` or ``test``: the window that episodes stay within.
     num_envs : int, optional

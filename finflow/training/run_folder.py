@@ -29,10 +29,6 @@ class RunFolder:
     existing : Path, optional
         The folder of a run that goes on in place.
 
-    Attributes
-    ----------
-    path : Path
-
     Raises
     ------
     OutputError

@@ -40,7 +40,6 @@ class FinFlowTrainer:
 
     Parameters
     ----------
-    config : Config
     resume : Path, optional
         A run folder, or its latest checkpoint: goes on in the same folder exactly where it stopped. Another
         checkpoint file branches into a new run folder.

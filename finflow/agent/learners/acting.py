@@ -25,11 +25,6 @@ class PolicyAverage:
 
     Where the last updates scatter around a good policy, their mean is nearer to it than any of them.
 
-    Parameters
-    ----------
-    config : AveragingConfig
-    policy : ExpertPolicy
-
     Attributes
     ----------
     policy : ExpertPolicy
@@ -60,7 +55,6 @@ class PolicyAverage:
 
         Parameters
         ----------
-        policy : ExpertPolicy
         progress : float
             Share of the updates of the phase, this one included.
         """
@@ -97,7 +91,6 @@ class ActingAgent:
         Learns and explores.
     average : PolicyAverage or None
         Decides in its place, where there is one.
-    device : torch.device
     action_noise : Generator
         Of the random actions of `act`.
     prior : ExpertPolicy

@@ -39,11 +39,8 @@ class BCell(LearningAgent):
 
     Parameters
     ----------
-    shape : NetworkShape
-    config : BCellConfig
     generator : Generator
         Draws initial weights, on the CPU.
-    device : torch.device
     networks : Networks, optional
         In place of those for portfolios.
     blocks : int, optional

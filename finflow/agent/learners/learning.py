@@ -36,8 +36,6 @@ class LearningAgent(ActingAgent):
 
     Attributes
     ----------
-    config : BCellConfig
-    critic, target_critic : CriticEnsemble
     log_alpha : Tensor, ()
     log_cql_alpha : Tensor, (), or None
         Where the weight of the conservative penalty is tuned.
@@ -88,7 +86,6 @@ class LearningAgent(ActingAgent):
 
         Parameters
         ----------
-        batch : Batch
         coverage : CoverageProposals, optional
             For CQL, which without them, or where its weight is zero, has no penalty.
         noise : Generator, optional

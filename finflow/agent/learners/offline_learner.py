@@ -63,12 +63,6 @@ def portfolio_networks(shape: NetworkShape, config: BCellConfig, generator: Gene
 class OfflineLearner:
     """Networks and optimisers of an offline method, and the steps that all methods share.
 
-    Parameters
-    ----------
-    networks : Networks
-    config : BCellConfig
-    device : torch.device
-
     Attributes
     ----------
     advantage_scale : float
@@ -98,7 +92,6 @@ class OfflineLearner:
 
         Parameters
         ----------
-        batch : Batch
         progress : float
             Share of the offline updates done, for the actor's cosine schedule.
         noise : Generator
@@ -149,7 +142,6 @@ class OfflineLearner:
 
         Parameters
         ----------
-        batch : Batch
         next_value : Tensor, (B, P)
         next_spread : Tensor, (E, B, n)
             Centred quantiles of the next decision after the logged action.

@@ -52,7 +52,6 @@ class Draws(NamedTuple):
         Standard normal, of the policy's proposals in the states.
     following : Tensor, (batch * P, 1 + n, D)
         Of its decisions after the actions; then, where transitions alone are learned from, of proposals there.
-    dropout : Generator or None
     """
 
     own: Tensor

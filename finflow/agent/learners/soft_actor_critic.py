@@ -85,7 +85,6 @@ class Coefficients(NamedTuple):
         The same in scaled rewards per nat of a free dimension.
     target_share : float
         Target entropy as configured or scheduled.
-    target_entropy : float or Tensor
     dimensions : int or Tensor, (batch,)
         Free dimensions of an action.
     """
@@ -123,7 +122,6 @@ def ascent(
     end : Tensor, (batch,)
         Value of the decision at the end.
     effective_alpha : Tensor, ()
-    gamma : float
     """
     powers = gamma ** torch.arange(len(log_density), device=end.device, dtype=end.dtype)
     earned = (powers[:-1].unsqueeze(-1) * rewards).sum(dim=0)
@@ -153,12 +151,8 @@ def policy_losses(
 
     Parameters
     ----------
-    agent : SacNetworks
-    batch : Batch
     drawn : Tensor, (batch, D)
         Standard normal.
-    coefficients : Coefficients
-    point : UpdatePoint
     encoding : Encoding
         Of the states by the critics.
     noise : Generator, optional

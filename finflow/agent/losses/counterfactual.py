@@ -74,7 +74,6 @@ def choice_loss(values: Valuation, target: CriticTarget, advantage_scale: float)
         Of the actions, m (E, B, P) and q (E, B, P' <= P, n).
     target : CriticTarget
         Samples of the actions of which there are quantiles, at least.
-    advantage_scale : float
     """
     error = values.mean - target.mean
     shared = error.mean(dim=-1, keepdim=True)

@@ -169,11 +169,9 @@ def critic_target(batch: Batch, next_value: Tensor, next_spread: Tensor, gamma: 
 
     Parameters
     ----------
-    batch : Batch
     next_value : Tensor, (B, P)
     next_spread : Tensor, (E, B, n)
         Centred quantiles of the next decision after the logged action.
-    gamma : float
     """
     outcomes = batch.outcomes
     mean = bellman_target(outcomes.rewards, outcomes.terminated, next_value, gamma)
@@ -200,7 +198,6 @@ def truncated_spread(spread: Tensor, dropped: int) -> Tensor:
     ----------
     spread : Tensor, (..., n)
         ``q - mean q``.
-    dropped : int
 
     Returns
     -------

@@ -84,7 +84,6 @@ def tensor_losses(q: Tensor, ordered: Tensor, levels: Tensor, width: float) -> t
     ordered : Tensor, (E, B, n')
         Sorted samples.
     levels : Tensor, (n,)
-    width : float
 
     Returns
     -------

@@ -176,8 +176,6 @@ def conservative_penalty(
         m at the action of the data, then at the proposals.
     proposals : CoverageProposals
         The first ``bcell.cql_samples`` are from the coverage mixture, the others from the policy.
-    batch : Batch
-    config : BCellConfig
     log_weight : Tensor, (), or None
         Log of a tuned weight; None for ``bcell.cql_alpha``.
     n_dimensions : int, or Tensor (batch,)
@@ -243,10 +241,8 @@ def anchor_loss(config: AnchorConfig, decision: Decision, batch: Batch, prior: E
 
     Parameters
     ----------
-    config : AnchorConfig
     decision : Decision
         The policy's decision in the states of the batch, with gradients.
-    batch : Batch
     prior : ExpertPolicy
         The pretrained policy.
     """

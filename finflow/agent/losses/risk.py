@@ -52,7 +52,6 @@ def quantile_weights(config: BCellConfig, count: int) -> FloatArray:
     ----------
     config : BCellConfig
         ``risk_measure``, with the ``risk_level`` of CVaR.
-    count : int
     """
     return np.array(_weights(config.risk_measure, config.risk_level, count))
 
@@ -69,7 +68,6 @@ def risk_adjusted_value(valuation: Valuation, config: BCellConfig) -> Tensor:
     ----------
     valuation : Valuation
         With the quantiles of every portfolio, unless the measure is neutral.
-    config : BCellConfig
     """
     if not needs_quantiles(config):
         return valuation.mean
@@ -84,7 +82,6 @@ def sample_risk(samples: FloatArray, config: BCellConfig) -> float:
     Parameters
     ----------
     samples : array, (n,)
-    config : BCellConfig
     """
     return float(np.sort(samples) @ quantile_weights(config, len(samples)))
 
@@ -96,7 +93,6 @@ def discounted_means(rewards: FloatArray, gamma: float) -> FloatArray:
     ----------
     rewards : array, (n,)
         Of consecutive decisions.
-    gamma : float
 
     Returns
     -------

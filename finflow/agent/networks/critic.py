@@ -34,8 +34,6 @@ class NetworkShape(NamedTuple):
     ----------
     n_asset_features : int
         F + 1, the listing flag included.
-    n_market_features : int
-    hidden : int
     lenses : tuple of tuples of int
         Columns of the asset features that each of the five experts reads.
     """
@@ -76,10 +74,6 @@ class CriticEnsemble(nn.Module):
 
     Parameters
     ----------
-    shape : NetworkShape
-    n_quantiles : int
-    generator : Generator
-    dropout_rate : float
     twice : bool
         Recompute hidden layers in the backward pass, in place of keeping them.
 
@@ -157,11 +151,6 @@ class ValueNetwork(nn.Module):
     """IQL's V of a state, holding its portfolio, and the behaviour's own value V_mu.
 
     V_mu reads V's encoding without gradients for it, so that V does not depend on V_mu.
-
-    Parameters
-    ----------
-    shape : NetworkShape
-    generator : Generator
     """
 
     def __init__(self, shape: NetworkShape, generator: Generator) -> None:

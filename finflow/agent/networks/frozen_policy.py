@@ -51,7 +51,6 @@ class FrozenPolicy(PolicyEnsemble):
 
         Parameters
         ----------
-        deployed : ExpertPolicy
         volatility : tuple of int and float
             Column of the log volatility among the assets' features, and the deviation it is scaled by, in the market
             that the policy is used in; another training window may have scaled it by another.

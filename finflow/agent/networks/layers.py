@@ -26,12 +26,10 @@ class EnsembleLinear(nn.Module):
 
     Parameters
     ----------
-    ensemble, inputs, outputs : int
     generator : Generator
         Draws the initial weights, uniform within ``1 / sqrt(inputs)``.
     scale : float
         Multiplies the initial weights.
-    bias : bool
     """
 
     def __init__(
@@ -86,8 +84,6 @@ class EnsembleReadout(nn.Module):
 
     Parameters
     ----------
-    ensemble, inputs : int
-    generator : Generator
     scale : float
         Multiplies the initial weights, uniform within ``1 / sqrt(inputs)``.
     """
@@ -163,11 +159,9 @@ class MarketEncoder(nn.Module):
     ----------
     ensemble : int
         E.
-    n_asset_features, n_market_features : int
     hidden : int
         H, width of the market's embedding. What is computed for every asset is an eighth as wide, what is computed
         for every portfolio a quarter: on a CPU passes over (batch x assets x width) bound an update.
-    generator : Generator
     """
 
     def __init__(
@@ -223,8 +217,6 @@ def first_layer(weight: Tensor, from_market: EnsembleLinear, states: States) -> 
     ----------
     weight : Tensor, (E, F + 1, d)
         From the assets' features, perhaps masked by lenses.
-    from_market : EnsembleLinear
-    states : States
     """
     groups, n_assets, n_features = states.assets.shape
     rows = states.assets.reshape(groups * n_assets, n_features).expand(weight.shape[0], -1, -1)
@@ -273,11 +265,8 @@ class PortfolioHead(nn.Module):
 
     Parameters
     ----------
-    ensemble : int
     hidden : int
         H.
-    generator : Generator
-    dropout_rate : float
     """
 
     def __init__(self, ensemble: int, hidden: int, generator: Generator, dropout_rate: float = 0.0) -> None:
@@ -296,7 +285,6 @@ class PortfolioHead(nn.Module):
         ----------
         state : Tensor, (E, groups, H)
             Embeddings of the markets: batch / groups consecutive states share each.
-        inputs : HeadInputs
         noise : Generator, optional
             For dropout.
 
@@ -329,7 +317,6 @@ def portfolio_facts(states: States, portfolios: Tensor) -> Tensor:
 
     Parameters
     ----------
-    states : States
     portfolios : Tensor, (batch, P, K)
     """
     risky, cash = portfolios[..., :-1], portfolios[..., -1:]

@@ -53,7 +53,6 @@ class ExpertPolicy(nn.Module):
 
     Parameters
     ----------
-    shape : NetworkShape
     generator : Generator
         Draws the initial weights.
     dropout_rate : float
@@ -107,7 +106,6 @@ class ExpertPolicy(nn.Module):
 
         Parameters
         ----------
-        states : States
         noise : Generator, optional
             Switches dropout on.
         gate_only : bool
@@ -144,7 +142,6 @@ class ExpertPolicy(nn.Module):
 
         Parameters
         ----------
-        batch : Batch
         weights : Tensor, (batch, P)
             Of each state's actions.
         noise : Generator, optional

@@ -149,7 +149,6 @@ def deployed_policy(policy: ExpertPolicy, members: Iterable[nn.Module], blend: B
 
     Parameters
     ----------
-    policy : ExpertPolicy
     members : iterable of ExpertPolicy
         Policies of the blocks of the training years.
     blend : Blend or None

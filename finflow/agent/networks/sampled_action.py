@@ -31,8 +31,6 @@ def acted_portfolio(distribution: LogisticNormal, acting: ActingConfig, date: np
 
     Parameters
     ----------
-    distribution : LogisticNormal
-    acting : ActingConfig
     date : datetime64[D] or None
         Of the newest bar that is known; needed above a temperature of 0 alone.
 

@@ -37,7 +37,6 @@ def penalised_policy_loss(ratio: Tensor, advantages: Tensor, divergence: Tensor,
         As of `clipped_policy_loss`.
     divergence : Tensor, (batch,)
         KL(old || new) in nats.
-    beta : float
     """
     return beta * divergence.mean() - (ratio * advantages).mean()
 

@@ -83,11 +83,6 @@ def trust_region_step(
     divergence : callable
         Mean KL(old || present) in nats, (); its gradient is 0 at the old parameters, its second derivative there the
         Fisher matrix.
-    region : TrustRegion
-
-    Returns
-    -------
-    TrustRegionStep
     """
     before = objective()
     direction = natural_gradient(parameters, before, divergence, region)

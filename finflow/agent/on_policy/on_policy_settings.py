@@ -28,7 +28,6 @@ class OnPolicySettings:
         Epsilon of the clipped value loss, in units of the returns; None for the plain squared error.
     epochs, minibatch : int
         Passes over a rollout, and decisions in one step of them. With ``trpo`` those of the value function.
-    gamma, gae_lambda : float
     value_coefficient, entropy_coefficient : float
         Of the losses. With a value coefficient of 0 there is no value function to learn.
     gradient_norm : float
@@ -37,7 +36,6 @@ class OnPolicySettings:
         Of Adam.
     critic_rate_multiple : float
         Learning rate of the value function in multiples of the policy's.
-    adam_epsilon : float
     normalise : str
         Over what advantages are normalised: ``rollout``, ``minibatch`` or ``none``.
     target_kl : float or None

@@ -69,7 +69,6 @@ class OnPolicyLearner:
     ----------
     agent : ActorCritic
         Policy and value function, changed in place.
-    settings : OnPolicySettings
     generator : Generator
         Draws the order of decisions in the epochs.
     flat : bool
@@ -100,7 +99,6 @@ class OnPolicyLearner:
 
         Parameters
         ----------
-        rollout : Rollout
         entropy_coefficient : float, optional
             In place of the settings', where it follows a schedule.
 

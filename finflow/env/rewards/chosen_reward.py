@@ -66,7 +66,6 @@ class RewardTerm:
         As in the configuration.
     reward : Reward or None
         None for the built-in one.
-    weight : float
     unit : float
         What the reward is divided by.
     table : array or None, (bars, ...)
@@ -123,10 +122,6 @@ class RewardTerm:
 class RewardSum:
     """Weighted sum of rewards.
 
-    Parameters
-    ----------
-    terms : sequence of RewardTerm
-
     Attributes
     ----------
     horizon : int
@@ -177,7 +172,6 @@ def named_rewards(objectives: ObjectivesConfig, n_assets: int, made: Made | None
 
     Parameters
     ----------
-    objectives : ObjectivesConfig
     n_assets : int
         Of the market.
     made : mapping, optional

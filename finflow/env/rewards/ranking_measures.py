@@ -78,7 +78,6 @@ def graded_gains(returns: FloatArray, candidates: BoolArray, grades: int) -> Flo
     returns : array, (batch, n)
         Realised; only those of candidates are read.
     candidates : bool array, (batch, n)
-    grades : int
     """
     ranks = scipy.stats.rankdata(np.where(candidates, returns, np.inf), axis=-1)
     counts = np.maximum(candidates.sum(axis=-1, keepdims=True), 1)

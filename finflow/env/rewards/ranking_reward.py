@@ -32,10 +32,6 @@ class RankingReward:
     Where the weights are tensors with gradients, the value stays exact and its gradient is that of the measure of
     smooth places, whose temperature is ``temperature`` over the number of assets.
 
-    Parameters
-    ----------
-    config : RankingConfig
-
     Attributes
     ----------
     horizon : int

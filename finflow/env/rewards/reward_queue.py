@@ -54,7 +54,6 @@ class RewardQueue:
 
     Parameters
     ----------
-    rewards : RewardSum
     pool : OrderedPool
         Of `compute`.
     """
@@ -110,7 +109,6 @@ def queued_rewards(
 
     Parameters
     ----------
-    process : DecisionProcess
     workers : int
         With 0, or without a reward that they would compute, there is no queue and the process is as it was.
     threads : int

@@ -79,7 +79,6 @@ def attribute(run: Backtest, growth: FloatArray) -> Attribution:
 
     Parameters
     ----------
-    run : Backtest
     growth : float64 (steps, K)
         Gross growth of each asset and of cash over the same days.
     """
@@ -123,7 +122,6 @@ def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
 
     Parameters
     ----------
-    context : ComparisonContext
     experts : sequence of str
         Names of the agent's experts, in their order; unused where the judged one is no agent.
     """

@@ -118,7 +118,6 @@ def expert_traits(
 
     Parameters
     ----------
-    panel : MarketPanel
     known : sequence of int, (steps,)
         The newest bar that each decision knew; those with less than three years before them are left out.
     portfolios : array, (steps, E, K)

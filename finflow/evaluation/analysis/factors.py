@@ -67,7 +67,6 @@ def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:
 
     Parameters
     ----------
-    panel : MarketPanel
     bars : range
         The return at bar t is from t - 1 to t.
 
@@ -155,7 +154,6 @@ def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.
 
     Parameters
     ----------
-    panel : MarketPanel
     bars : range
         Bars at which the holding periods of ``runs`` end.
     runs : sequence of Backtest

@@ -99,8 +99,6 @@ def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest]
         Of a panel drawn from the process of ``best``, with costs at which it is the optimum.
     window : range
         That of the backtests.
-    runs : sequence of Backtest
-    best : Optimum
     """
     if process.panel.provenance.get("source") != "synthetic":
         raise MarketError("the score against the optimum needs a market with a known one: market.source=synthetic")

@@ -80,7 +80,6 @@ class RankScore(NamedTuple):
 
     Attributes
     ----------
-    view, outcome : str
     rows : range
         Decisions that it is of: a block, or all.
     value : float
@@ -121,7 +120,6 @@ def scores_of(view: View, outcome: UnknownReturns, seed: int, above: float = 0.0
 
     Parameters
     ----------
-    view : View
     outcome : UnknownReturns
         Rows of the same decisions.
     seed : int

@@ -41,8 +41,6 @@ class ScoredOutcome(NamedTuple):
 
     Attributes
     ----------
-    score : RankScore
-    limit : float
     known : int array (2,)
         The newest bars that the first and the last of its decisions knew.
     """

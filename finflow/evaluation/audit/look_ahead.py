@@ -156,10 +156,8 @@ def audit(
 
     Parameters
     ----------
-    panel : MarketPanel
     components : sequence of Component
         In the order in which one rests on another, so that the first that leaks is the likely cause.
-    probes : iterable of Probe
     seed : int
         Of the synthetic futures.
     first : mapping, optional

@@ -35,7 +35,6 @@ def shocked(panel: MarketPanel, kind: str, last: int, seed: int) -> MarketPanel:
 
     Parameters
     ----------
-    panel : MarketPanel
     kind : str
         A key of `SHOCKS`.
     last : int

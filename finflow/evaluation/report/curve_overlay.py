@@ -32,7 +32,6 @@ class Curve:
     ----------
     name : str
         As the legend has it.
-    colour : str
     width : float
         In pixels.
     dashes : str
@@ -78,10 +77,6 @@ def measure_curves(figure: Figure) -> CurveOverlay:
     ----------
     figure : matplotlib.figure.Figure
         Every entry of its legend is a line of its axes, under the same label.
-
-    Returns
-    -------
-    CurveOverlay
     """
     (axes,), (legend,) = figure.axes, figure.legends
     lines = {str(line.get_label()): line for line in axes.lines}

@@ -281,7 +281,6 @@ def overfitting_histogram(
 
     Parameters
     ----------
-    found
     among
         Number of candidates.
     what

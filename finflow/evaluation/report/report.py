@@ -107,10 +107,8 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
 
     Parameters
     ----------
-    context : ComparisonContext
     split : Split
         Bars that the judged agent learned from.
-    config : Config
     with_sweeps : bool
         Run the strategies again: at other costs, lags and capital, and over the stress periods.
     """

@@ -77,7 +77,6 @@ class Table:
     ----------
     title
         Name of the table; above it unless `heading` is false.
-    columns, rows
     caption
         Text under the table.
     heading
@@ -163,7 +162,6 @@ class Section:
     numbers
         Content of `metrics.json` under the key: mappings of text to numbers, text, None, lists, dataclasses or further
         mappings; kept as `plain` makes them.
-    tables, figures
     words
         Sentences before figures and tables; one with numbers in it is a sequence of texts and cells.
     notes

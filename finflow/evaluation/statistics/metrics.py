@@ -230,7 +230,6 @@ def summarise(backtest: Backtest, alpha: float = 0.05, days: NDArray[np.int64] |
 
     Parameters
     ----------
-    backtest : Backtest
     alpha : float
         Level of the CVaR.
     days : int64 (..., steps), optional

@@ -33,7 +33,6 @@ class BlendChoice(NamedTuple):
 
     Attributes
     ----------
-    candidate : int
     gain : float
         Mean over bars of what is gained over the reference, costs paid.
     t_statistic : float

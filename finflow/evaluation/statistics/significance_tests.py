@@ -184,7 +184,6 @@ def superior_ability(benchmark: Array, strategies: Mapping[str, Array], resampli
         Returns of the benchmark.
     strategies
         Name -> returns (days,).
-    resampling
 
     Raises
     ------

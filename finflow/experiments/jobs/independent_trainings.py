@@ -128,7 +128,6 @@ def train_all(
 
     Parameters
     ----------
-    trainings : sequence of Training
     panels : mapping of MarketPanel
         By the trainings' ``market``.
     resources : ComputeResources, optional

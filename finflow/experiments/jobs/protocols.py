@@ -50,11 +50,8 @@ class ProtocolJob:
 
     Attributes
     ----------
-    protocol : str
-    config : Config
     panel : MarketPanel
         Cut before the test window.
-    folds : tuple of Fold
     folder : Path
         Of the runs and the report.
     market : str
@@ -170,8 +167,6 @@ def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = 
 
     Parameters
     ----------
-    config : Config
-    protocol : str
     parent : Path, optional
         The protocol's folder goes here; into ``protocols`` under ``output.logs_dir`` when left out.
     market : str

@@ -39,8 +39,6 @@ class SeedJob:
     ----------
     config : Config
         With the number of agents as ``train.seeds``.
-    panel : MarketPanel
-    folder : Path
     market : str
         Name among several markets.
     """
@@ -95,7 +93,6 @@ def make_seed_job(config: Config, folder: Path, market: str = "") -> SeedJob:
 
     Parameters
     ----------
-    config : Config
     folder : Path
         Of the job, new or not.
     market : str

@@ -25,7 +25,6 @@ def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> str:
 
     Parameters
     ----------
-    numbers : RetrainNumbers
     runs : sequence of Backtest
         New agent, old agent and equal weight, over all folds.
     """

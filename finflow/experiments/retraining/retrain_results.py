@@ -130,8 +130,6 @@ def measure_lead(new: Backtest, old: Backtest, rule: ReplacementRule, resampling
     ----------
     new, old : Backtest
         Over the same bars.
-    rule : ReplacementRule
-    resampling : Resampling
 
     References
     ----------

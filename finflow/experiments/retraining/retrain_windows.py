@@ -74,10 +74,8 @@ def newest_window(known: KnownBars, stop: int, settings: RetrainConfig) -> tuple
 
     Parameters
     ----------
-    known : KnownBars
     stop : int
         First bar that may not be seen.
-    settings : RetrainConfig
     """
     piece = range(max(0, stop - known.window - known.history), stop)
     validation = min(int(settings.validation_share * (stop - known.seen)), known.window // 2)

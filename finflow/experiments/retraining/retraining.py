@@ -71,11 +71,8 @@ class Retraining:
         Of the old run, with what was asked for on top.
     panel : MarketPanel
         Up to the newest bar.
-    old : Checkpoint
     old_data : TrainingData
         The newest prices in the windows of the old agent: what its features are fitted on.
-    known : KnownBars
-    folds : tuple of Fold
     folder : Path
         Of the retrainings and the answer.
     market : str
@@ -216,7 +213,6 @@ def compare_and_train(retraining: Retraining, resources: ComputeResources) -> Re
 
     Parameters
     ----------
-    retraining : Retraining
     resources : ComputeResources
         Processes that run the trainings.
 

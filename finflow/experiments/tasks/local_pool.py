@@ -110,7 +110,6 @@ class _Worker:
     ----------
     index : int
         From 0, among the workers: decides which GPU it has.
-    resources : ComputeResources
     shared : mapping
         Arguments of every task.
     """

@@ -103,7 +103,6 @@ class TaskQueue:
         Times that a task is repeated whose process was killed.
     on_done : callable or None
         Takes each task and its result.
-    display : TaskDisplay
     started : list of Task
         All tasks that were started, by number.
     results : dict

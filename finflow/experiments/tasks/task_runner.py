@@ -53,7 +53,6 @@ def run_tasks(
     ----------
     tasks : iterable of Task
         Drawn from when there is room for another, and after `on_done` of those that have ended.
-    resources : ComputeResources
     on_done : callable, optional
         Takes each task and its result, in this process, in the order that they end in.
     shared : mapping, optional

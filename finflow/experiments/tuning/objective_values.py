@@ -29,7 +29,6 @@ def measure_objectives(
     ----------
     names
         Of ``finflow.config.OBJECTIVES``.
-    backtest
     alpha
         Share of the tail that ``cvar`` is the mean of.
     baseline
@@ -64,7 +63,6 @@ def aggregate_values(values: Sequence[float], how: str, deviations: float) -> fl
         One a training.
     how
         ``median``, ``mean``, or ``cautious``: the mean less ``deviations`` times the standard deviation (n - 1).
-    deviations
     """
     array = np.asarray(values, dtype=np.float64)
     if how == "median":

@@ -39,7 +39,6 @@ def open_storage(tune: TuneConfig, folder: Path, callback: Callable[[Study, Froz
 
     Parameters
     ----------
-    tune : TuneConfig
     folder : Path
         Of the study.
     callback : callable

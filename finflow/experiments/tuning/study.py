@@ -176,7 +176,6 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
 
     Parameters
     ----------
-    config : Config
     folder : Path, optional
         Of a study to resume; a new one under ``output.logs_dir`` when left out.
 

@@ -38,7 +38,6 @@ def draw_figures(
 
     Parameters
     ----------
-    trials
     objective
         Names.
     keys

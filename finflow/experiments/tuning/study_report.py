@@ -46,7 +46,6 @@ class StudyData:
 
     Attributes
     ----------
-    title, subtitle
     objective
         Names.
     trials

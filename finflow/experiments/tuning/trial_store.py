@@ -75,9 +75,6 @@ class TrialStore:
 
     Parameters
     ----------
-    study : Study
-    storage : BaseStorage
-    tune : TuneConfig
     levels : int
         At which a trial may be pruned.
     """
@@ -183,8 +180,6 @@ def _retry(study: Study, trial: FrozenTrial, retries: int | None) -> None:
 
     Parameters
     ----------
-    study : Study
-    trial : FrozenTrial
     retries : int or None
         Times that it may lose its worker; None for a stop on purpose, which does not count.
     """
@@ -202,13 +197,10 @@ def open_store(
 
     Parameters
     ----------
-    tune : TuneConfig
     folder : Path
         Of the study, for the storage that is used where none is named.
-    name : str
     identity : mapping
         Settings that may not change, in words: they must be the same in the storage.
-    levels : int
     create : bool
         Make it where it is not there.
 

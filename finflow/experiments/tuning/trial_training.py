@@ -62,8 +62,6 @@ class TrialContext:
         Of the study.
     panel : MarketPanel
         Cut before the test window.
-    folds : tuple of Fold
-    seeds : tuple of int
     searched : tuple of str
         Keys of the space.
     tries : int
@@ -154,13 +152,11 @@ def run_trial(
 
     Parameters
     ----------
-    context : TrialContext
     config : Config
         Of the trial.
     scratch : Path
         Trainings write here; it is removed at the end, however that comes. Behaviour data that suit every trial go
         into the folder ``offline`` beside it.
-    report : callable
     display : ProgressDisplay, optional
         Shows its progress.
 
@@ -186,11 +182,8 @@ class TrialRun:
 
     Parameters
     ----------
-    context : TrialContext
     config : Config
         Of the trial.
-    scratch : Path
-    report : callable
     """
 
     def __init__(self, context: TrialContext, config: Config, scratch: Path, report: Report) -> None:

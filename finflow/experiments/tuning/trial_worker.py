@@ -48,11 +48,8 @@ def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ..
     ----------
     panel : MarketPanel
         Cut before the test window.
-    config : Config
     folder : Path
         Of the study; on another machine, which has none, a temporary folder replaces it.
-    folds : tuple of Fold
-    tries : int
     """
     seeds = tuple(range(config.train.seed, config.train.seed + config.tune.seeds))
     context = TrialContext(config, panel, folds, seeds, tuple(space_of(config)), tries)
@@ -232,7 +229,6 @@ class PruningReporter:
 
     Parameters
     ----------
-    trial : Trial
     levels : int
         Of a whole trial: at the last there is nothing left to save.
     ordered : bool

@@ -30,8 +30,6 @@ class StudyOutcome(NamedTuple):
 
     Attributes
     ----------
-    folder : Path
-    report : Path
     best : Path or None
         The configuration to train with; None where no trial was finished.
     lines : list of str
@@ -158,7 +156,6 @@ def describe_plan(config: Config, folder: Path | None = None) -> str:
 
     Parameters
     ----------
-    config : Config
     folder : Path, optional
         Of a study to resume, whose finished trials are not repeated.
     """

@@ -32,8 +32,6 @@ class AssetFeature:
 
     Attributes
     ----------
-    name : str
-    lenses : tuple of str
     raw : function of a PanelView
         Returns (bars, assets), each column from its own asset and the market alone.
     ranked : bool

@@ -42,16 +42,10 @@ def compute_features_and_ranges(
 
     Parameters
     ----------
-    panel : MarketPanel
-    fit_until : int
     chosen : FeaturesConfig
         As in `compute_features`, whose features these are, bit for bit.
     bar : int
         Bar whose features are compared.
-
-    Returns
-    -------
-    Features, FeatureRanges
 
     Raises
     ------

@@ -45,8 +45,6 @@ class Fitted(NamedTuple):
 
     Attributes
     ----------
-    turbulence : TurbulenceFit
-    crisis : TwoStates
     regimes : RegimeFit or None
         None where the feature is left out, or nothing was fitted.
     assets : float64 (F, 2)
@@ -153,7 +151,6 @@ def apply_features(panel: MarketPanel, fitted: Fitted, chosen: FeaturesConfig = 
     ----------
     panel : MarketPanel
         With the same assets and fields as the one that `fitted` comes from.
-    fitted : Fitted
     chosen : FeaturesConfig
         As it was there.
     """

@@ -34,7 +34,6 @@ def relative_average(view: PanelView, half_life: float) -> FloatArray:
 
     Parameters
     ----------
-    view : PanelView
     half_life : float
         Bars after which a return counts half.
 

@@ -32,7 +32,6 @@ class RegimeFit(NamedTuple):
         Leading directions of the returns over their mean.
     scale : float64 (1 + n,)
         Deviations of mean and components.
-    model : SwitchingModel
     second : int
         Number of the regime with the larger spread.
     """

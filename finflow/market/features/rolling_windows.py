@@ -169,7 +169,6 @@ class PanelView:
 
     Parameters
     ----------
-    panel : MarketPanel
     columns : slice
         Assets in the view: all of them, or a few at a time, whose series fit into the processor's cache.
     market : float64 (bars, 1), optional

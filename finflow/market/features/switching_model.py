@@ -40,7 +40,6 @@ class SwitchingModel(NamedTuple):
         Probability of each column's regime on the bar after one in the row's.
     smoothed : float64 (bars, regimes)
         Probability of each regime given all bars that the model was fitted to.
-    log_likelihood : float
     """
 
     means: FloatArray

@@ -47,7 +47,6 @@ class FrenchPortfolios(NamedTuple):
         Value of 1 invested at the end of December 1948, at the end of each month, with dividends.
     cash : float64 (months,)
         Simple return of a Treasury bill over the month that ends there; 0 for the first.
-    facts : dict
     """
 
     close: pd.DataFrame

@@ -66,12 +66,10 @@ def read_prices(
 
     Parameters
     ----------
-    path : Path
     kind : str
         "csv" or "parquet": of a folder, the files that end so.
     wanted : collection of str, or None
         Assets (and the benchmark) to read; all of them when None.
-    auto_adjust : bool
     dividends : bool
         Read the field Dividends too, and no Adj Close, whatever ``auto_adjust`` says; of a folder with one file a
         field it may have rows of the ex-dates alone. Else it is passed over.

@@ -32,7 +32,6 @@ class PriceSheet:
 
     Attributes
     ----------
-    path : Path
     sha256 : str
         Hash of the file's bytes.
     days : DatetimeIndex
@@ -89,7 +88,6 @@ def read_sheet(path: Path, kind: str, key: str = "market.path") -> PriceSheet:
 
     Parameters
     ----------
-    path : Path
     kind : str
         "csv" or "parquet".
     key : str

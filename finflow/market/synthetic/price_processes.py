@@ -165,7 +165,6 @@ class MeanReversion:
         Standard deviation of the spread's innovation.
     persistence : float
         In (0, 1).
-    assets : int
     level : float
         Mean of the log price ratio.
     """

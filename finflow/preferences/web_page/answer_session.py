@@ -59,12 +59,10 @@ def make_questions(market: SegmentMarket, count: int, config: JudgeConfig, seed:
 
     Parameters
     ----------
-    market : SegmentMarket
     count : int
         Number of questions; fewer where the market has not as many pairs.
     config : JudgeConfig
         Strategies, and length of a segment.
-    seed : int
 
     Raises
     ------
@@ -108,7 +106,6 @@ class AnswerSession:
     ----------
     file : Path
         Lines of JSON; made by the first answer.
-    questions : sequence of Question
     before : sequence of Pair
         Answers that the file has, from `answers_so_far`.
     """

@@ -44,9 +44,6 @@ class Chart(NamedTuple):
 
     Attributes
     ----------
-    title, note : str
-    height : float
-    shapes : tuple of Shape
     values : tuple of Tick
         On the y axis.
     dates : tuple of Tick
@@ -144,7 +141,6 @@ def weight_layers(paths: tuple[PortfolioPath, PortfolioPath], assets: Sequence[s
 
     Parameters
     ----------
-    paths : tuple of PortfolioPath
     assets : sequence of str
         Names of the weights but the last, which is cash.
     """

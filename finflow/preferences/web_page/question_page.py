@@ -32,12 +32,10 @@ class Panel(NamedTuple):
 
     Attributes
     ----------
-    side : str
     span : str
         Its holding periods and dates.
     facts : tuple of (str, str)
         Names and values.
-    charts : tuple of Chart
     """
 
     side: str
@@ -53,7 +51,6 @@ class PairPage:
     ----------
     assets : sequence of str
         Names of the assets, cash left out.
-    bars_per_year : int
     """
 
     def __init__(self, assets: Sequence[str], bars_per_year: int) -> None:
@@ -64,7 +61,6 @@ class PairPage:
 
         Parameters
         ----------
-        session : AnswerSession
         token : str
             That answers have to carry.
         nonce : str

@@ -220,7 +220,6 @@ def solve_with_costs(
 
     Parameters
     ----------
-    process : PriceProcess
     cost : callable
         Log wealth factor of a trade.
     cash : float

@@ -126,7 +126,6 @@ class SpreadSolution(NamedTuple):
 
     Attributes
     ----------
-    rule : SpreadRule
     utility : float
         Expected log growth a bar, costs paid, in the limit of small returns.
     deviation : float

@@ -104,7 +104,6 @@ class Optimum:
 
     Attributes
     ----------
-    policy : OptimalPolicy
     utility : float
         Expected log growth a bar, costs paid, in the long run.
     method : str
@@ -175,7 +174,6 @@ def optimum(
 
     Parameters
     ----------
-    process : PriceProcess
     cost_rate : float
         Proportional cost, as a share of the traded value.
     cash : float
@@ -214,7 +212,6 @@ def expected_growth(process: PriceProcess, weights: FloatArray, beliefs: FloatAr
 
     Parameters
     ----------
-    process : PriceProcess
     weights : float64 (n, K)
     beliefs : float64 (n,)
         Between the nodes of the process's belief the expectation is interpolated (quadratic).

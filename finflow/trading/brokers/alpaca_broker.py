@@ -139,8 +139,6 @@ class AlpacaBroker:
 
     Parameters
     ----------
-    client : TradingClient
-    settings : AlpacaConfig
     secrets : tuple of str
         Kept out of messages.
     sleep : callable

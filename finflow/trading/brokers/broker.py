@@ -32,7 +32,6 @@ class MarketOrder:
         Of the client's own making: an order of the same id is the same order, however often it is submitted.
     date : str
         Newest bar that its decision knew.
-    ticker : str
     shares : float
         Negative to sell.
     """
@@ -49,7 +48,6 @@ class OrderStatus:
 
     Attributes
     ----------
-    order : MarketOrder
     state : str
         ``accepted`` until it has filled; ``ended`` where it was canceled, rejected or expired before all of it filled.
     filled_on : str or None
@@ -132,7 +130,6 @@ def client_id(agent: str, date: str, ticker: str) -> str:
         Hash of the agent.
     date : str
         Of the decision.
-    ticker : str
     """
     digest = hashlib.sha256(f"{agent} {date} {ticker}".encode()).hexdigest()
     return f"{date}-{ticker}-{digest[:12]}"

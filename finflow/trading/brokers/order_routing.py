@@ -34,7 +34,6 @@ class OrderRouting:
 
     Parameters
     ----------
-    broker : Broker
     folder : Path
         Of the log.
 

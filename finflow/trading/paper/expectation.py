@@ -53,7 +53,6 @@ class Expectation:
         Of a bar's log return in the backtest.
     count : int
         Bars of the backtest.
-    bars_per_year : int
     ratio : float
         Long-run over plain variance, at least 1.
     """

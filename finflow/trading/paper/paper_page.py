@@ -66,7 +66,6 @@ def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None,
     ----------
     lines : sequence of mapping
         Its evenings, as the log has them.
-    expected : Expectation or None
     panel : MarketPanel
         For the returns of cash.
     """

@@ -95,8 +95,6 @@ def trade_on_paper(
 
     Parameters
     ----------
-    request : PaperRequest
-    clock : Clock, optional
     say : callable
         Prints what happens while it follows the market.
 

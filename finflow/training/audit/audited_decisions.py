@@ -46,8 +46,6 @@ class AuditedMarket:
     ----------
     panel : MarketPanel
         The configured market, up to the end of the test window.
-    config : Config
-    split : Split
     near : bool
         Whether only the decisions right before a probe are asked for, as suits probes of many bars in a row.
     """
@@ -89,7 +87,6 @@ class RecordedStrategies:
 
     Parameters
     ----------
-    market : AuditedMarket
     makers : mapping
         Name -> makes the strategy, anew for every run.
     """
@@ -226,7 +223,6 @@ def episode(process: DecisionProcess, last: int, seed: int, before: int) -> Answ
 
     Parameters
     ----------
-    process : DecisionProcess
     last : int
         The bar after which the future is another one.
     seed : int

@@ -34,7 +34,6 @@ class AuditedForeknowledge:
 
     Parameters
     ----------
-    market : AuditedMarket
     opened : OpenedFiles
         Records what own features and strategies open, and has what they opened before.
     """
@@ -137,10 +136,8 @@ def decided_views(
 
     Parameters
     ----------
-    process : DecisionProcess
     window : range
         Bars at which decisions may fill.
-    strategy : Strategy
     watched : callable, optional
         As in `AnswerRecorder`.
     """

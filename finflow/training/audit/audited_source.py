@@ -88,7 +88,6 @@ def through_the_source(panel: MarketPanel, market: MarketConfig) -> MarketPanel:
     ----------
     panel : MarketPanel
         The configured market, or one with another future.
-    market : MarketConfig
 
     Returns
     -------

@@ -42,7 +42,6 @@ class Audit(NamedTuple):
 
     Attributes
     ----------
-    findings : tuple of Finding
     complaint : str or None
         One line that names the component that looks ahead; None where none does.
     """
@@ -56,7 +55,6 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
 
     Parameters
     ----------
-    config : Config
     strategies : sequence of str
         Of a user's own, by import path, beside every named one.
     agent : Path, optional

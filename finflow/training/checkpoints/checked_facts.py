@@ -86,7 +86,6 @@ def checked_facts(path: Path, facts: Facts) -> Facts:
     ----------
     path : Path
         For messages.
-    facts : dict
 
     Raises
     ------

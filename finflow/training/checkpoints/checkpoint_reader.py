@@ -43,8 +43,6 @@ class Checkpoint(NamedTuple):
 
     Attributes
     ----------
-    path : Path
-    tensors : dict of Tensor
     facts : dict
         ``training``, ``config``, ``config_hash``, ``market``, ``shape``, ``features``, ``log``, ``runtime``; in the
         present format, whichever the file has.

@@ -21,7 +21,6 @@ class Inspection(NamedTuple):
 
     Attributes
     ----------
-    path : Path
     size : int
         Bytes.
     complaint : str or None

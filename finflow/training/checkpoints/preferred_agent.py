@@ -36,14 +36,7 @@ KEPT_FACTS = ("config", "config_hash", "market", "shape", "features", "bcell", "
 
 
 class PreferredAgent(NamedTuple):
-    """An agent that learned from pairs, to be written.
-
-    Attributes
-    ----------
-    tensors : dict of Tensor
-    facts : dict
-    learned : LearnedPolicy
-    """
+    """An agent that learned from pairs, to be written."""
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
@@ -69,13 +62,9 @@ def learn_preferences(
 
     Parameters
     ----------
-    agent : LoadedAgent
     files : sequence of Path
         That the pairs were read from.
-    pairs : PairFile
     method : {"dpo", "simpo"}
-    config : PreferencesConfig
-    seed : int
 
     Raises
     ------

@@ -39,13 +39,11 @@ class ReferenceControl:
 
     Parameters
     ----------
-    keys : OnlineConfig
     episode_length : int
         Decisions of an episode.
 
     Attributes
     ----------
-    controller : FixedKL, ProportionalKL or DoublingKL
     looks : int
         Checks in a row with more than twice the target.
     stopped : bool
@@ -136,7 +134,6 @@ def saved_reference(checkpoint: Checkpoint, like: ExpertPolicy) -> FrozenPolicy 
 
     Parameters
     ----------
-    checkpoint : Checkpoint
     like : ExpertPolicy
         Of the same shape.
 

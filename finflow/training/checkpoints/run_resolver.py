@@ -37,7 +37,6 @@ class SavedRun:
     ----------
     path : Path
         As given.
-    kind : Kind
     folder : Path
         Absolute: the run folder, for a checkpoint that which it lies in; or the folder of the job or the study.
     """

@@ -46,11 +46,8 @@ class StartingPoint:
 
     Attributes
     ----------
-    start : Start
     checkpoint : Checkpoint or None
         None where it starts afresh.
-    training_data : TrainingData
-    device : torch.device
     """
 
     start: Start
@@ -205,8 +202,6 @@ def starting_point(
         As `read_start` returned it.
     resume : Path or None
         Path of the run to resume, as the user gave it; None where only the networks are loaded.
-    training_data : TrainingData
-    device : torch.device
 
     Raises
     ------

@@ -14,14 +14,7 @@ COVERAGE_POOL = 65_536
 
 
 class CoveragePool:
-    """Portfolios that cover the simplex, drawn once, as proposals for CQL.
-
-    Parameters
-    ----------
-    seed : int
-    n_weights : int
-    device : torch.device
-    """
+    """Portfolios that cover the simplex, drawn once, as proposals for CQL."""
 
     def __init__(self, seed: int, n_weights: int, device: torch.device) -> None:
         rng = np.random.default_rng(np.random.SeedSequence([seed, 6]))

@@ -21,7 +21,6 @@ def group_size(bars: Tensor, wanted: int, batch_size: int) -> int:
     ----------
     bars : int Tensor, (n,)
         Of the transitions.
-    wanted : int
     batch_size : int
         A batch holds whole groups.
     """
@@ -44,7 +43,6 @@ def epoch_order(bars: Tensor, size: int, generator: Generator) -> Tensor:
     ----------
     bars : int Tensor, (n,)
         On the CPU, so that the order is the same on every device.
-    size : int
     generator : Generator
         On the CPU.
     """

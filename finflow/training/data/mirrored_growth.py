@@ -90,7 +90,6 @@ def mirrored_growth(process: DecisionProcess, expected: FloatArray) -> FloatArra
 
     Parameters
     ----------
-    process : DecisionProcess
     expected : float64 (bars, assets)
         Predicted log returns, else NaN.
     """
@@ -112,7 +111,6 @@ def predicted_returns(process: DecisionProcess, segments: Sequence[range], regim
 
     Parameters
     ----------
-    process : DecisionProcess
     segments : sequence of range
         Bars of decisions; no reward of any other enters.
     regimes : bool

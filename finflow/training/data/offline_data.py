@@ -29,8 +29,6 @@ class OfflineData(NamedTuple):
 
     Attributes
     ----------
-    dataset : OfflineDataset
-    path : Path
     reused : bool
         Whether the file was there before.
     """
@@ -53,8 +51,6 @@ def offline_data(
 
     Parameters
     ----------
-    config : Config
-    training_data : TrainingData
     path : Path, optional
         The npz file; one named after what made it, under ``output.offline_dir``, when left out.
     recollect : bool

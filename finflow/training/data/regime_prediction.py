@@ -32,7 +32,6 @@ def regime_returns(process: DecisionProcess, bars: NDArray[np.int64]) -> FloatAr
 
     Parameters
     ----------
-    process : DecisionProcess
     bars : int64 (decisions,)
         Bars of decisions, in order; no return of any bar but the next ones of these enters.
     """

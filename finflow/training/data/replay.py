@@ -32,7 +32,6 @@ class MarketTensors(NamedTuple):
     ----------
     assets : Tensor, (bars, assets, F + 1)
     market : Tensor, (bars, M)
-    lag : int
     complete : bool
         True where every asset is listed at every bar.
     named : Tensor, (bars, 5, K), optional
@@ -70,7 +69,6 @@ class MarketTensors(NamedTuple):
         bars : int Tensor, (groups,)
         portfolio : Tensor, (batch, K + 3)
             In groups of one size, one for each bar.
-        noise : Generator, optional
         scale : float
             Deviation of the noise; that of the features is one.
         """
@@ -93,12 +91,10 @@ class Transitions:
 
     Parameters
     ----------
-    capacity : int
     n_weights : int
         K.
     portfolio_size : int
         K + 3.
-    device : torch.device
     slack : int
         Older transitions kept in addition, which are not drawn: ``forget_after`` can go back so far without a loss.
 
@@ -226,10 +222,8 @@ def make_batch(
     ----------
     rows : dict of Tensor
         From one store, or from several joined.
-    market : MarketTensors
     units : RewardUnits
         Of the rewards, which the store keeps raw.
-    noise : Generator, optional
     noise_scale : float
         Of the observation noise.
     group_size : int

@@ -34,8 +34,6 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
 
     Parameters
     ----------
-    config : Config
-    process : DecisionProcess
     windows : sequence of range
         Bars that may be learned from; units are fitted on these alone.
 

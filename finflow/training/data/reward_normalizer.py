@@ -225,10 +225,6 @@ class RewardNormalizer(RollingMoments):
 
     A reward that is not a number is not remembered, and stays as it is.
 
-    Parameters
-    ----------
-    config : RewardNormalizerConfig, optional
-
     Examples
     --------
     >>> normalizer = RewardNormalizer(RewardNormalizerConfig(window_size=3))
@@ -250,16 +246,7 @@ class RewardNormalizer(RollingMoments):
         return float(self.normalize_batch([reward])[0])
 
     def normalize_batch(self, rewards: Iterable[float] | NDArray[Any] | Tensor) -> NDArray[np.float64]:
-        """Remember rewards in their order, and return all of them normalised by the window after the last.
-
-        Parameters
-        ----------
-        rewards : array_like, any shape
-
-        Returns
-        -------
-        array, the same shape
-        """
+        """Remember rewards in their order, and return all of them normalised by the window after the last."""
         given = np.asarray(rewards if isinstance(rewards, np.ndarray | Tensor) else list(rewards), dtype=np.float64)
         self.update(given)
         mean, std = self._statistics()

@@ -59,10 +59,8 @@ class RolloutMarket(NamedTuple):
 
     Attributes
     ----------
-    process : DecisionProcess
     tensors : MarketTensors
         Its features on the learner's device.
-    units : RewardUnits
     """
 
     process: DecisionProcess
@@ -81,9 +79,6 @@ class RolloutMarket(NamedTuple):
 
         Parameters
         ----------
-        policy : ExpertPolicy
-        state : PortfolioState
-        horizon : int
         noise : Generator, optional
             Switches dropout on, and noise on the features.
         observation_noise : float
@@ -115,12 +110,10 @@ class RolloutMarket(NamedTuple):
 
         Parameters
         ----------
-        policy : ExpertPolicy, or several side by side
         reading : MarketReading, (horizon * batch, ...)
             What it reads at the bars.
         state : PortfolioState
             In tensors, (batch, ...).
-        horizon : int
         first : Tensor, (batch, n), optional
             Action of the first decision, in place of the policy's.
         noise : Tensor, (horizon, batch, n - 1), optional

@@ -33,10 +33,8 @@ class TrainingData:
 
     Attributes
     ----------
-    config : Config
     panel : MarketPanel
         All bars up to the end of the test window; only ``held_out_process`` reads those after validation.
-    split : Split
     process : DecisionProcess
         Ends with validation: training cannot see further.
     features : Features
@@ -148,7 +146,6 @@ def prepare_pieces(
     ----------
     panel : MarketPanel
         Cut before the test window.
-    config : Config
     pieces : sequence of range
         Bars of ``panel`` that may be seen, one after another, with gaps between.
     validation : int
@@ -189,8 +186,6 @@ def process_on(training_data: TrainingData, panel: MarketPanel, features: Featur
 
     Parameters
     ----------
-    training_data : TrainingData
-    panel : MarketPanel
     features : Features, optional
         Of that panel, by what was fitted in the same training window; computed when left out.
     """
@@ -222,7 +217,6 @@ def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
     ----------
     panel : MarketPanel
         Bars beyond the test window are cut off.
-    config : Config
     """
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)

@@ -38,9 +38,6 @@ class AgentStrategy:
 
     Parameters
     ----------
-    policy : ExpertPolicy
-    device : torch.device
-    name : str
     expert : int, optional
         Number of the expert whose portfolio is the aim, in place of the gate's mixture; the trade rate is the agent's.
     acting : ActingConfig, optional
@@ -125,10 +122,6 @@ class EnsembleStrategy:
     """Decides by the mean of what its members decide.
 
     Each member sees what the ensemble holds. A mean of portfolios is a portfolio.
-
-    Parameters
-    ----------
-    members : sequence of Strategy
     """
 
     def __init__(self, members: Sequence[Strategy]) -> None:
@@ -165,8 +158,6 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
 
     Parameters
     ----------
-    policy : ExpertPolicy
-    process : DecisionProcess
     window : range
         Of bars.
     states : TwoStates
@@ -188,8 +179,6 @@ def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> 
 
     Parameters
     ----------
-    policy : ExpertPolicy
-    process : DecisionProcess
     window : range
         Of bars.
     """

@@ -47,9 +47,6 @@ def evaluate_agent(
 
     Parameters
     ----------
-    training_data : TrainingData
-    checkpoint : Checkpoint
-    device : torch.device
     folder : Path
         The report goes into its ``reports``.
     with_backtest : bool
@@ -107,7 +104,6 @@ def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutco
 
     Parameters
     ----------
-    config : Config
     names : sequence of str
         Of ``strategies.classical.NAMED``, import paths, or ``optimal`` in a synthetic market whose optimum is known.
     """

@@ -50,12 +50,10 @@ class Explainer:
 
     Parameters
     ----------
-    policy : ExpertPolicy
     process : DecisionProcess
         Of ``run``.
     features : Features
         For their names.
-    window : range
     run : Backtest
         Of an `AgentStrategy`.
     """

@@ -27,14 +27,7 @@ PREFIX = "generalisation_"
 
 
 class GeneralisationMeasure:
-    """Figures of a policy in the training window and the validation window.
-
-    Parameters
-    ----------
-    config : Config
-    data : TrainingData
-    device : torch.device
-    """
+    """Figures of a policy in the training window and the validation window."""
 
     def __init__(self, config: Config, data: TrainingData, device: torch.device) -> None:
         self.config = config

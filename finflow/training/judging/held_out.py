@@ -51,8 +51,6 @@ class EvaluationOutcome(NamedTuple):
 
     Attributes
     ----------
-    run_folder : Path
-    report : Path
     summary : dict
         Strategy -> metric -> value, over the test window; the one reported on comes first. In a synthetic market
         ``optimality`` is the score against the optimum.
@@ -102,8 +100,6 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
 
     Parameters
     ----------
-    training_data : TrainingData
-    subject : Subject
     folder : Path
         The report goes into its ``reports``.
     sweeps : bool
@@ -197,10 +193,8 @@ def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details:
 
     Parameters
     ----------
-    config : Config
     folder : Path
         The report goes into its ``reports``.
-    runs : sequence of Backtest
     **details
         Further fields of `ReportData`.
     """

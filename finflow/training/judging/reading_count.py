@@ -79,7 +79,6 @@ def count_reading(config: Config, panel: str, judged: str, runs: Sequence[Backte
 
     Parameters
     ----------
-    config : Config
     panel : str
         SHA-256 of the panel.
     judged : str

@@ -27,7 +27,6 @@ class ValidationBacktest(NamedTuple):
 
     Attributes
     ----------
-    backtest : Backtest
     metrics : dict
         Of the validation window, net of costs. ``value`` is the mean built-in reward of a decision. Where the policy
         maximises a risk measure, ``risk_value`` is that of the returns from each day on, in units of a day's reward.

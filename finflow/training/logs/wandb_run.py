@@ -38,7 +38,6 @@ def open_tracker(config: Config, folder: Path, report: Callable[[str], None]) ->
 
     Parameters
     ----------
-    config : Config
     folder : Path
         The run folder; its path names the run, so that a resumed training continues the same one.
     report : callable
@@ -59,8 +58,6 @@ class WandbRun:
 
     Parameters
     ----------
-    config : Config
-    folder : Path
     report : callable
         As in `open_tracker`.
     """

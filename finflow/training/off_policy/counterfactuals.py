@@ -36,7 +36,6 @@ class Comparison(NamedTuple):
         Of moves.
     noise : Generator
         Of noise on the features.
-    mirror : Mirror
     """
 
     policy: ExpertPolicy
@@ -55,9 +54,6 @@ def compared_actions(
     ----------
     own : Tensor, (batch, n), or None
         The policy's own, where it is among them.
-    states : States
-    count : int
-    rng : Generator
     size : float, optional
         Share of the way that every move goes; drawn from 0..1 for each when left out.
     """
@@ -98,7 +94,6 @@ def counterfactual_batch(
         Stored transitions; their rewards are computed anew.
     state : PortfolioState
         Portfolios there.
-    compared : Comparison
     observation_noise : float
         Deviation of noise on the features.
     """

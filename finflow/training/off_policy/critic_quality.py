@@ -139,8 +139,6 @@ def measure_decision_scale(
     ----------
     market : RolloutMarket
         Its units are those of the number.
-    policy : ExpertPolicy
-    config : Config
     segments : sequence of range
         Bars of decisions that are learned from.
     """
@@ -168,11 +166,8 @@ def quantile_coverage(
 
     Parameters
     ----------
-    market : RolloutMarket
-    bcell : BCell
     bars : int array, (states,)
         From which there are `SETTLED` and four times `FOLLOWED` decisions.
-    config : Config
     purpose : int
         Of the draws.
     """
@@ -207,7 +202,6 @@ class AdvantageComparison(NamedTuple):
         Of exact advantages on the critics'.
     slope_error : float
         Standard error over blocks of bars.
-    correlation : float
     critics, exact, error : list of float
         Moves in groups of one size by the critics' advantage: mean of that, of the exact advantage, and the latter's
         standard error over blocks of bars.

@@ -57,10 +57,8 @@ class Start(NamedTuple):
 
     Attributes
     ----------
-    state : PortfolioState
     noise : Tensor, (H + 1, tables * batch, n - 1)
         Standard normal; the same for mirrored bars with the opposite sign.
-    dropout : Generator or None
     """
 
     state: PortfolioState
@@ -95,11 +93,8 @@ def look_ahead(
     ----------
     market : RolloutMarket
         With the learners' mirrored bars.
-    learners : sequence of Learner
     starts : sequence of Start
         Of one number of portfolios.
-    point : UpdatePoint
-    config : Config
     """
     horizon, device = config.bcell.expansion, market.tensors.market.device
     tables = 2 if learners[0].portfolios.mirror.offset else 1

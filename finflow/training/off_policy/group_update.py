@@ -44,8 +44,6 @@ class Material(NamedTuple):
         The behaviour's, of each learner those that it may see.
     may_start : list of bool Tensor, (bars,)
         Bars from which each learner may look ahead.
-    coverage : CoveragePool
-    config : Config
     """
 
     market: RolloutMarket
@@ -64,8 +62,6 @@ class Drawn(NamedTuple):
         Of the critics.
     own : LogisticNormal or None
         The policy's decisions in its states, where they are known.
-    coverage : CoverageProposals
-    draws : Draws
     start : Start or None
         Portfolios that the actor looks ahead from, where it learns: the first states of the batch among them.
     """
@@ -125,10 +121,8 @@ def update_group(
 
     Parameters
     ----------
-    material : Material
     learners : mapping of Learner
         By their numbers.
-    point : UpdatePoint
     actor : bool
         Whether the policies learn too.
     measured : bool

@@ -65,15 +65,11 @@ class Learners:
 
     Parameters
     ----------
-    config : Config
-    training_data : TrainingData
     agent : BCell
         The delivered one, which is saved by itself.
-    device : torch.device
 
     Attributes
     ----------
-    everyone : list of Learner
     later_groups : LaterGroups or None
         The learners after the first group, which may be in another process during the online phase.
     """
@@ -210,12 +206,7 @@ class _Saved:
 
 
 class LearnersPosition:
-    """State of learners without the contents of their replays, for snapshots in memory.
-
-    Parameters
-    ----------
-    learners : Learners
-    """
+    """State of learners without the contents of their replays, for snapshots in memory."""
 
     def __init__(self, learners: Learners) -> None:
         self.learners = learners

@@ -40,10 +40,8 @@ def with_mirrored_bars(
 
     Parameters
     ----------
-    market : RolloutMarket
     learned : sequence of sequences of range
         Bars of decisions of each learner.
-    config : MirroredConfig
 
     Returns
     -------

@@ -23,15 +23,12 @@ class Portfolios:
 
     Parameters
     ----------
-    process : DecisionProcess
     segments : sequence of range
         Bars of decisions that are stayed within.
     horizon : int
         Decisions of a step.
-    count : int
     restart : float
         Chance that a portfolio begins anew after a step.
-    seed : sequence of int
 
     Attributes
     ----------

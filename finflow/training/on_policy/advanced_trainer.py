@@ -130,7 +130,6 @@ class AdvancedPPOTrainer:
 
         Parameters
         ----------
-        env : Env or VectorEnv
         n_steps : int
             Decisions of all environments together.
 

@@ -35,7 +35,6 @@ class CheckpointMetrics:
         Chooses the best checkpoint.
     kl : float, optional
         Of the policy from the one before, nats per free dimension of the action.
-    entropy, value_loss, policy_loss, explained_variance : float, optional
     """
 
     loss: float
@@ -140,12 +139,8 @@ class CheckpointManager:
 
         Parameters
         ----------
-        step : int
-        network : Module
-        optimizer : Optimizer, optional
         scheduler : object, optional
             With ``state_dict`` and ``load_state_dict``, or ``capture`` and ``restore``.
-        metrics : CheckpointMetrics
 
         Raises
         ------
@@ -220,7 +215,6 @@ class CheckpointManager:
 
         Parameters
         ----------
-        network : Module
         optimizer, scheduler : optional
             As saved; those that are not given are left as they are.
 

@@ -28,7 +28,6 @@ def guarded_update(
         Changed in place.
     rollout : Rollout or None
         None where a reward or an observation is not finite, so that nothing can be learned.
-    settings : OnPolicySettings
     seed : int
         From which the generator is seeded anew after a rollback, so that the fault is not repeated.
 

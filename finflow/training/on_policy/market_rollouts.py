@@ -30,7 +30,6 @@ class RewardedDecisions(NamedTuple):
 
     Attributes
     ----------
-    decisions : RolloutDecisions
     rewards : Tensor
         In scaled units, less what the reference takes.
     kept : bool Tensor
@@ -55,10 +54,6 @@ class RolloutCollector:
 
     Parameters
     ----------
-    env : PortfolioVectorEnv
-    agent : MarketActorCritic
-    units : RewardUnits
-    config : Config
     generator : Generator
         Draws the actions.
     accept : callable

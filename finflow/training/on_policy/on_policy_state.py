@@ -73,8 +73,6 @@ class OnPolicyState:
 
     Parameters
     ----------
-    config : Config
-    training_data : TrainingData
     bcell : BCell
         Its policy learns.
     noise : Generator
@@ -82,10 +80,8 @@ class OnPolicyState:
 
     Attributes
     ----------
-    played : Environments
     value : ValueNetwork
         Starts from IQL's V.
-    learner : OnPolicyLearner
     optimiser : SkippingAdam
         The learner's.
     penalty : DoublingKL

@@ -94,7 +94,6 @@ def rollout_of(
 
     Parameters
     ----------
-    trajectories : Trajectories
     agent : TaskActorCritic
         Whose actions they hold.
     settings : OnPolicySettings
@@ -151,7 +150,6 @@ def ended_returns(trajectories: Trajectories, running: NDArray[np.float64]) -> l
 
     Parameters
     ----------
-    trajectories : Trajectories
     running : array, (n,)
         Returns so far of the running episodes; changed in place.
     """
@@ -169,7 +167,6 @@ class TaskCollector:
 
     Parameters
     ----------
-    env : Env or VectorEnv
     seed : int
         Of the training.
 

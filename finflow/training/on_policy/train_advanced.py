@@ -48,7 +48,6 @@ def train_advanced_ppo(
 
     Parameters
     ----------
-    env : Env or VectorEnv
     n_iterations : int
         Rollouts, each followed by an update.
     n_steps_per_iteration : int
@@ -65,10 +64,6 @@ def train_advanced_ppo(
         Go on from the folder's checkpoint, if there is one.
     watch : callable, optional
         Called with the trainer and the logged figures after each iteration.
-
-    Returns
-    -------
-    AdvancedPPOTrainer
 
     Raises
     ------
@@ -116,7 +111,6 @@ class TrainingLog:
 
     Attributes
     ----------
-    folder : Path or None
     rows : list of dict
         One an iteration.
     """

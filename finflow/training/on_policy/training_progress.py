@@ -30,8 +30,6 @@ class Learning:
     ----------
     learner : OnPolicyLearner
         Networks, optimiser, coefficient of the penalty and generator.
-    entropy : EntropyScheduler
-    rewards : RewardNormalizer
     returns : list of float
         Of the newest episodes.
     steps : int
@@ -77,8 +75,6 @@ class TrainingProgress:
 
     Attributes
     ----------
-    learning : Learning
-    checkpoints : CheckpointManager
     training_step, episode_count, decisions : int
         Rollouts learned from, episodes that ended, and decisions taken; a rollback does not turn them back.
     """

@@ -121,7 +121,6 @@ class VectorTask:
 
     Attributes
     ----------
-    spaces : TaskSpaces
     observations : array, (n, observations)
         To decide at.
     """

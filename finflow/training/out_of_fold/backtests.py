@@ -75,7 +75,6 @@ class BlockPolicy(NamedTuple):
 
     Attributes
     ----------
-    policy : ExpertPolicy
     bars : range
         Bars of decisions of the block.
     """
@@ -97,8 +96,6 @@ def backtest_blends(
 
     Parameters
     ----------
-    policies : sequence of BlockPolicy
-    process : DecisionProcess
     tensors : MarketTensors
         Features of the process.
     volatility : tuple of int and float
@@ -160,14 +157,7 @@ class _Accounts(NamedTuple):
 
 
 class _BatchedBlends:
-    """Decisions of many policies' blends in one batch.
-
-    Parameters
-    ----------
-    policies : sequence of BlockPolicy
-    volatility : tuple of int and float
-    device : torch.device
-    """
+    """Decisions of many policies' blends in one batch."""
 
     def __init__(self, policies: Sequence[BlockPolicy], volatility: tuple[int, float], device: torch.device) -> None:
         confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES) * len(policies))
@@ -212,8 +202,6 @@ def weigh_evidence(
     ----------
     rewards : list of array, (references * confidences, bars)
         Of each look, over all blocks.
-    blocks : tuple of Block
-    volatility : tuple of int and float
     seed : int
         Of the bootstrap.
     """

@@ -33,7 +33,6 @@ def make_blocks(segments: Sequence[range], count: int, purge: int) -> tuple[Bloc
     ----------
     segments : sequence of range
         Bars of decisions, in order.
-    count : int
     purge : int
         Bars left out on both sides of a block.
     """

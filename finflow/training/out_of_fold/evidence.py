@@ -30,14 +30,8 @@ Weights = Mapping[str, Tensor]
 class OutOfFold:
     """State of the evidence.
 
-    Parameters
-    ----------
-    config : Config
-    training_data : TrainingData
-
     Attributes
     ----------
-    blocks : tuple of Block
     looks : list of list of dict of Tensor
         The agent's policy, then those of the blocks, at each stage so far, the first as they were pretrained where they
         were; none once a blend was decided on.
@@ -62,9 +56,6 @@ class OutOfFold:
 
         Parameters
         ----------
-        bcell : BCell
-        market : RolloutMarket
-        training_data : TrainingData
         seed : int
             Of the bootstrap.
         """

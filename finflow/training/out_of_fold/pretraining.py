@@ -62,12 +62,6 @@ def pretrain_blocks(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Blo
     """Networks of learners pretrained without each block, unless that was done during the offline phase.
 
     In two processes where there are two cores. None where nothing is pretrained.
-
-    Parameters
-    ----------
-    run : TrainingRun
-    dataset : OfflineDataset
-    blocks : tuple of Block
     """
     if run.pretrained_blocks is not None:
         pretrained: list[dict[str, Tensor]] = run.pretrained_blocks()

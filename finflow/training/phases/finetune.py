@@ -59,7 +59,6 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     ----------
     run : TrainingRun
         Its state's ``bcell``, ``learners`` and ``out_of_fold`` are used.
-    dataset : OfflineDataset
 
     Returns
     -------

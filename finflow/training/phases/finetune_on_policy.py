@@ -140,9 +140,6 @@ def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state
 
     Parameters
     ----------
-    on_policy : OnPolicyState
-    rollout : Rollout
-    config : Config
     state : TrainingState
         Its entropy schedule, and the share that the guard has lowered learning rates to.
     done : int

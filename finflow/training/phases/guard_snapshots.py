@@ -26,8 +26,6 @@ class LearnerProbe:
 
     Parameters
     ----------
-    learner : OfflineLearner or BCell
-    policy : ExpertPolicy
     states : States
         On which the policy is measured.
     """
@@ -124,7 +122,6 @@ class StateSnapshots:
 
     Parameters
     ----------
-    state : TrainingState
     seed : int
         Of the training.
     """
@@ -148,7 +145,6 @@ class StateSnapshots:
 
         Parameters
         ----------
-        snapshot : Snapshot
         quarantine : bool
             Whether the replay forgets the transitions since.
 

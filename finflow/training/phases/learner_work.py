@@ -39,7 +39,6 @@ class LearnersAtWork:
         Whose guard accepts batches and stored rewards, and lowers learning rates.
     market : RolloutMarket
         Without mirrored bars.
-    material : Material
     learners : Learners
         Its ``later_groups`` is set.
     """

@@ -28,11 +28,6 @@ COMPARED_PURPOSE = 1001  # of the generators of actions to compare, one for each
 class Epochs:
     """Batches of the offline phase: epochs over the data in random order.
 
-    Parameters
-    ----------
-    config : Config
-    dataset : OfflineDataset
-
     Attributes
     ----------
     group_size : int
@@ -84,12 +79,8 @@ class OfflineBatches(NamedTuple):
     ----------
     market : RolloutMarket
         With mirrored bars, where actions are compared.
-    store : Transitions
-    epochs : Epochs
-    config : Config
     compares : bool
         Whether each state has several actions, with exact outcomes; batches have as many actions either way.
-    mirror : Mirror
     """
 
     market: RolloutMarket

@@ -45,7 +45,6 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     ----------
     run : TrainingRun
         Its state's ``learner`` is trained.
-    dataset : OfflineDataset
 
     Returns
     -------

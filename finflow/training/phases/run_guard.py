@@ -36,7 +36,6 @@ class RunGuard:
 
     Parameters
     ----------
-    config : Config
     state : TrainingState
         Its ``watch`` is the guard's own state, ``memory``.
     announce : callable
@@ -94,7 +93,6 @@ class RunGuard:
 
         Parameters
         ----------
-        expected : bool
         begins : bool
             Whether this update is the first of those.
         """
@@ -140,10 +138,6 @@ class RunGuard:
             Empty for an update that was skipped.
         steps : int
             Gradient steps that were counted at once.
-
-        Returns
-        -------
-        bool, true where the state was rolled back
         """
         if not self.enabled:
             return False

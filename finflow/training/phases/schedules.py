@@ -88,10 +88,6 @@ _PRESETS: dict[str, dict[str, Any]] = {
 class EntropyScheduler:
     """Schedule of the entropy coefficient or of the target entropy.
 
-    Parameters
-    ----------
-    config : EntropyScheduleConfig, optional
-
     Raises
     ------
     ConfigError

@@ -44,14 +44,12 @@ class Validation:
 
     Attributes
     ----------
-    phase : str
     update, phase_update : int
         Updates so far, over both phases and in this one.
     score : float
         Figure of ``train.best_by``, which the best checkpoint has most of.
     best : bool
         Whether it is the best so far.
-    backtest : Backtest
     """
 
     phase: str
@@ -72,13 +70,6 @@ class TrainingRun:
 
     Attributes
     ----------
-    config : Config
-    training_data : TrainingData
-    device : torch.device
-    state : TrainingState
-    folder : Path
-    log : RunLog
-    progress : ProgressDisplay
     probe : States or None
         Recorded states on which policies are compared, from the beginning of a phase on.
     on_validation : callable, optional
@@ -282,7 +273,6 @@ def validate_and_save(
 
     Parameters
     ----------
-    run : TrainingRun
     policy : ExpertPolicy
         The one that would be deployed.
     metrics : mapping of Tensor or float

@@ -37,7 +37,6 @@ class Counters:
 
     Attributes
     ----------
-    phase : str
     update : int
         Gradient updates over both phases; never goes back.
     phase_update : int
@@ -75,7 +74,6 @@ class TrainingState:
 
     Attributes
     ----------
-    counters : Counters
     noise : Generator
         Draws everything that is random inside an update.
     exploration : Generator

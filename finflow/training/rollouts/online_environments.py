@@ -18,12 +18,7 @@ SEED = 5  # added to the training's seed for the environments
 
 
 class Environments:
-    """Environments of the online phase, saved in mid-episode.
-
-    Parameters
-    ----------
-    env : PortfolioVectorEnv
-    """
+    """Environments of the online phase, saved in mid-episode."""
 
     def __init__(self, env: PortfolioVectorEnv) -> None:
         self.env = env

@@ -50,7 +50,6 @@ class Reference(NamedTuple):
 
     Attributes
     ----------
-    policy : ExpertPolicy
     beta : float
         Scaled reward per nat and free dimension.
     """
@@ -68,15 +67,12 @@ class RolloutDecisions(NamedTuple):
         The second before a new episode began.
     actions : Tensor
         Log ratios.
-    log_prob : Tensor
     charge : Tensor or None
         Scaled reward that the reference takes; None without one.
-    terminated, ended : Tensor
     rewards, turnover : array
         Raw.
     divergence : float
         Mean KL to the reference in nats per free dimension; 0 without one.
-    episodes : list of EndedEpisode
     states : list of PortfolioState
         Of the environments before each step.
     """
@@ -121,13 +117,8 @@ def decide(
 
     Parameters
     ----------
-    env : PortfolioVectorEnv
-    policy : ExpertPolicy
-    market : MarketTensors
     generator : Generator
         Draws the actions.
-    steps : int
-    reference : Reference, optional
     """
     taken = [_step(env, policy, market, generator, reference) for _ in range(steps)]
     charges = [step.charge for step in taken if step.charge is not None]
