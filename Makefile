@@ -1,6 +1,6 @@
 # make train    the whole pipeline on the embedded prices      make test      the tests
 # make demo     the same, reduced to about a minute            make lint      ruff and mypy
-# make evidence the long measurements (resumable)              make docs      the documentation as a site
+# make evidence the long measurements (resumable), and tests   make docs      the documentation as a site
 # make audit    known vulnerabilities of the dependencies      make clean     remove caches
 # make lock     requirements.lock anew, after constraints.txt
 #
@@ -33,7 +33,8 @@ demo: $(INSTALLED)
 	$(PY) main.py --mode demo $(ARGS)
 
 test: $(INSTALLED)
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+		--ignore tests/evidence --ignore tests/replicate $(ARGS)
 
 lint: $(INSTALLED)
 	$(PY) -m ruff check .
@@ -42,6 +43,7 @@ lint: $(INSTALLED)
 	$(PY) -m mypy --package scripts.evidence --package scripts.replicate
 
 evidence: $(INSTALLED)
+	$(PY) -m pytest -q -n 2 --dist loadfile tests/evidence tests/replicate
 	$(PY) -m scripts.evidence $(ARGS)
 
 docs: $(SITE_BUILDER)
