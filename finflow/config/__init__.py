@@ -14,6 +14,7 @@ from finflow.config.evaluation_section import (
     EvaluationConfig,
     ProtocolConfig,
     SearchedConfig,
+    TaxConfig,
     TuneConfig,
 )
 from finflow.config.loading import (
@@ -77,6 +78,7 @@ __all__ = [
     "StabilityConfig",
     "SyntheticConfig",
     "TargetEntropyScheduleConfig",
+    "TaxConfig",
     "TrainConfig",
     "TuneConfig",
     "changed_config",

@@ -22,6 +22,16 @@ from finflow.config.section_types import (
 )
 
 
+class TaxConfig(Section):
+    """Tax on capital gains and interest, computed beside every backtest; no strategy takes it into account."""
+
+    enabled: Flag = key(False, "compute results after tax")
+    short_rate: Number = key(0.37, "rate on gains of lots held for tax.days or less, and on interest", ge=0, lt=1)
+    long_rate: Number = key(0.20, "rate on gains of lots held for longer", ge=0, lt=1)
+    days: NonNegativeInt = key(365, "calendar days a lot must be held for more than, to be long-term")
+    method: Literal["fifo", "hifo"] = key("fifo", "lots that a sale takes: the oldest first, or those that cost most")
+
+
 class ProtocolConfig(Section):
     """Folds of an evaluation that retrains for each of them (`--protocol walk-forward` or `cpcv`).
 
@@ -58,6 +68,7 @@ class EvaluationConfig(Section):
         True, "run again at other costs, lags and capital, and over the stress periods; a backtest always does"
     )
     top: PositiveInt = key(5, "K of the ranking view, in assets")
+    tax: TaxConfig = key(TaxConfig(), "tax on capital gains and interest")
     protocol: ProtocolConfig = key(ProtocolConfig(), "evaluations that train for every fold")
     configurations_tried: PositiveInt = key(
         1, "configurations tried on this panel, from which the evaluated one was chosen, itself included"

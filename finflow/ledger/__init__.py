@@ -1,1 +1,1 @@
-"""Accounting of trades: costs, constraints and settlement."""
+"""Accounting of trades: costs, constraints, settlement, tax lots."""

@@ -1,4 +1,4 @@
-"""Decision processes whose features are zero, and a strategy whose decisions are random."""
+"""Decision processes whose features are zero, and strategies whose decisions are planned or random."""
 
 from __future__ import annotations
 
@@ -28,6 +28,18 @@ def process_on(panel: MarketPanel, **env: Any) -> DecisionProcess:
         first_bar=0,
     )
     return DecisionProcess(panel, features, EnvConfig(**env), ObjectivesConfig(), Moments(4e-4, 1e-4))
+
+
+class Planned:
+    """Names these weights, one decision after the other."""
+
+    name = "planned"
+
+    def __init__(self, weights: list[list[float]]) -> None:
+        self.weights = np.array(weights)
+
+    def decide(self, information: Information) -> FloatArray:
+        return self.weights[information.step]
 
 
 class Wandering:

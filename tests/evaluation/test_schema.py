@@ -11,8 +11,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from finflow.config import EvaluationConfig
-from finflow.evaluation.analysis import attribution, factors, ranking, stress, sweeps
+from finflow.config import EvaluationConfig, TaxConfig
+from finflow.evaluation.analysis import account, attribution, factors, ranking, stress, sweeps
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.multi_run.joined_verdict import joined_section
@@ -70,6 +70,7 @@ def content(
     split = Split(200, 300, 500)
     sections = (
         attribution.section(context, ()),
+        account.tax_section(process, context.window, context.runs, TaxConfig(enabled=True)),
         sweeps.section(context),
         stress.section(context, split),
         factors.section(process.panel, ends, context.runs, None),
@@ -93,14 +94,16 @@ def test_the_schemas_are_such_describe_everything_and_leave_nothing_open(kind: A
 
 
 def test_metrics_json_obeys_the_schema(content: Any, fits_schema: Callable[[Any], list[str]]) -> None:
-    made = {"attribution", "sweeps", "stress", "factors", "ranking", "protocol", "choice", "walk_forward"}
-    assert made < set(content)
+    assert {"attribution", "tax", "sweeps", "stress", "factors", "ranking", "protocol", "choice", "walk_forward"} < set(
+        content
+    )
     assert fits_schema(content) == []
 
 
 def test_settings_are_described_key_by_key() -> None:
     parts = SCHEMA["$defs"]
     assert set(parts["ProtocolConfig"]["required"]) == set(type(EvaluationConfig().protocol).model_fields)
+    assert set(parts["TaxSettings"]["properties"]) == set(TaxConfig.model_fields) - {"enabled"}
 
 
 @pytest.mark.parametrize(

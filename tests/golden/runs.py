@@ -189,6 +189,8 @@ TRADED: dict[str, Any] = {
     "env.costs.minimum": 1.0,
     "env.costs.slippage_sqrt_bps": 10.0,
     "env.costs.impact": 0.5,
+    "evaluation.tax.enabled": True,
+    "evaluation.tax.method": "hifo",
 }
 
 
@@ -506,7 +508,7 @@ def walk_forward(folder: Path) -> Artefacts:
 
 
 def backtest(folder: Path) -> Artefacts:
-    """A backtest of a named strategy, with sweeps, trades and capacity."""
+    """A backtest of a named strategy, with sweeps, trades, taxes and capacity."""
     keys = configured(folder, TRADED, fields=True)
     command(folder, keys, "backtest", "--strategy", "risk-parity")
     found = read_run(only(folder / "logs", "backtest_*"))

@@ -159,10 +159,10 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
 ) -> None:
     own = ("own", dt.date(2011, 12, 1), dt.date(2012, 1, 13)), ("learned", dt.date(2010, 12, 1), dt.date(2011, 1, 31))
     monkeypatch.setattr(stress, "PERIODS", own)
-    config = tiny(evaluation__rebalance_every=60)
+    config = tiny(evaluation__tax__enabled=True, evaluation__rebalance_every=60)
     outcome = evaluations.backtest_strategies(config, [wavering, "equal-weight"])
     (data,) = reports
-    assert [section.key for section in data.sections] == ["attribution", "sweeps", "stress", "ranking"]
+    assert [section.key for section in data.sections] == ["attribution", "tax", "sweeps", "stress", "ranking"]
     content = json.loads(as_json(data, compute_results(data)))
     assert fits_schema(content) == []
     assert content["stress"]["own"]["sample"] == "out-of-sample"
@@ -172,6 +172,8 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     assert free == 0.0
     assert dear == pytest.approx(252 * 2 * 0.005, rel=0.02)  # all of it sold, and all bought, every day
     assert set(COMPARED) <= set(content["sweeps"]["lags"]["2"])
+    after, before = (content["tax"]["strategies"]["wavering"][key] for key in ("after", "before"))
+    assert after != before
     assert numbers_hold(read_page(build_page(data, compute_results(data), [], [], [])), content) > 400
 
     traded = pd.read_parquet(io.BytesIO(data.files["trades.parquet"]))

@@ -1,1 +1,1 @@
-"""Analyses of a backtest: attribution, stress, costs, factors."""
+"""Analyses of a backtest: attribution, stress, costs, taxes, factors."""

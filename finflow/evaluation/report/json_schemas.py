@@ -49,6 +49,37 @@ from finflow.evaluation.statistics.report_statistics import StepM, VerdictNumber
 from finflow.evaluation.statistics.run_statistics import RunFigures, Spread
 
 
+class TaxSettings(TypedDict):
+    """Settings as configured under evaluation.tax."""
+
+    days: Annotated[int, about("Gains of lots held for this long or less are short-term.")]
+    short_rate: Annotated[Share, about("Tax on short-term gains and interest.")]
+    long_rate: Annotated[Share, about("Tax on long-term gains.")]
+    method: Annotated[
+        Literal["fifo", "hifo"], about("Lots that a sale takes: the oldest, or those of the highest cost.")
+    ]
+
+
+class Taxed(TypedDict):
+    """Figures of one strategy before and after tax."""
+
+    before: Annotated[Number, about("Return a year before tax.")]
+    after: Annotated[Number, about("Return a year after tax.")]
+    liquidated: Annotated[Number, about("Return a year after tax, with everything sold and taxed at the end.")]
+    sharpe: Annotated[Number, about("Sharpe ratio after tax, a year.")]
+    rate: Annotated[Number, about("Tax a year, as a fraction of mean wealth.")]
+    short_share: Annotated[Share, about("Share of the gains that is short-term; null without gains.")]
+    tax_paid: Annotated[Number, about("In money, in all.")]
+    interest: Annotated[Number, about("On cash, in money, in all.")]
+
+
+class Tax(TypedDict):
+    """Figures after tax."""
+
+    settings: Annotated[TaxSettings, about("As configured under evaluation.tax.")]
+    strategies: Annotated[dict[str, Taxed], about("By strategy.")]
+
+
 class Condition(TypedDict):
     """Figures of one strategy under other conditions."""
 
@@ -197,6 +228,7 @@ class Report(TypedDict):
     decisions: NotRequired[
         Annotated[dict[str, Explanation], about("By date of the fill: the largest trades of an agent.")]
     ]
+    tax: NotRequired[Tax]
     sweeps: NotRequired[Sweeps]
     stress: NotRequired[Annotated[dict[str, StressPeriod], about("By period.")]]
     factors: NotRequired[Factors]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from finflow.config import Config
 from finflow.cores import forked
-from finflow.evaluation.analysis import factors, ranking, stress, sweeps
+from finflow.evaluation.analysis import account, factors, ranking, stress, sweeps
 from finflow.evaluation.analysis.account import as_parquet, holdings, trades
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report import agent_figures, figures, page, tearsheet
@@ -122,6 +122,7 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
             swept = sweeps.section(context)
         stressed = found()
     made = [
+        account.tax_section(process, context.window, context.runs, settings.tax) if settings.tax.enabled else None,
         swept,
         stressed,
         factors.section(process.panel, ends, context.runs, etfs) if config.env.fill == "close" else None,

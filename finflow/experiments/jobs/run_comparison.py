@@ -50,7 +50,7 @@ _NOT_COMPARED = (
         "train.device",
         "train.threads",
     ),
-    *("evaluation.sweeps", "evaluation.top"),
+    *("evaluation.sweeps", "evaluation.tax.", "evaluation.top"),
 )
 
 

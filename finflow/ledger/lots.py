@@ -1,0 +1,170 @@
+"""Lots and capital gains: what was bought when and for how much, and what of a sale is taxed at which rate.
+
+A purchase opens a lot; a sale closes lots, the oldest first (FIFO) or those that cost most first (HIFO), in parts
+where it must. What a sale brings less what its lots cost is a gain: long-term where a lot was held for more than
+`days` calendar days, else short-term. Costs of trading belong to it: they raise the cost of a lot and lower the
+proceeds of a sale. So all gains, made and not yet made, sum to what the account has earned on its assets.
+
+In a year, short-term gains and losses are netted, and long-term ones, and then the two against each other. A loss that
+is left is carried forward, as what it is, without limit of time, and never refunded or set against interest. Interest
+is taxed at the short-term rate, and so are dividends that are paid in cash (in adjusted prices they are part of the
+gains). This is the frame of the United States' rules without their exceptions: no wash sales, no 3,000 dollars a year
+against income, no brackets, no surtaxes, no lower rate for qualified dividends.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from finflow.config import TaxConfig
+
+
+class Gains(NamedTuple):
+    """Gains in money, losses below zero: of lots held briefly, and of the others."""
+
+    short: float = 0.0
+    long: float = 0.0
+
+    def plus(self, other: Gains) -> Gains:
+        """Both together."""
+        return Gains(self.short + other.short, self.long + other.long)
+
+
+class Losses(NamedTuple):
+    """Losses carried forward, as positive amounts of money."""
+
+    short: float = 0.0
+    long: float = 0.0
+
+
+@dataclass(slots=True)
+class _Lot:
+    day: int
+    units: float
+    unit_cost: float
+
+
+class Lots:
+    """The lots of one asset in one account.
+
+    Parameters
+    ----------
+    tax : TaxConfig
+        Its ``method`` and ``days``.
+    """
+
+    def __init__(self, tax: TaxConfig) -> None:
+        self.tax = tax
+        self.units = 0.0
+        self._queue: deque[_Lot] = deque()
+        self._heap: list[tuple[float, int, _Lot]] = []
+        self._opened = 0
+
+    def buy(self, day: int, units: float, cost: float) -> None:
+        """Open a lot.
+
+        Parameters
+        ----------
+        day : int
+            Calendar day, counted from any one day.
+        units : float
+            Above zero.
+        cost : float
+            All that was paid, in money.
+        """
+        lot = _Lot(day, units, cost / units)
+        self.units += units
+        self._opened += 1
+        if self.tax.method == "fifo":
+            self._queue.append(lot)
+        else:  # of lots that cost the same, the oldest first
+            heapq.heappush(self._heap, (-lot.unit_cost, self._opened, lot))
+
+    def sell(self, day: int, units: float, proceeds: float) -> Gains:
+        """Close lots.
+
+        Parameters
+        ----------
+        day : int
+        units : float
+            Above zero; what goes beyond the units held is rounding, and is sold with them.
+        proceeds : float
+            All that was received, in money.
+
+        Returns
+        -------
+        Gains
+        """
+        everything = units >= self.units
+        left, price = (self.units, proceeds / self.units) if everything else (units, proceeds / units)
+        gains = Gains()
+        while left > 0.0 and (self._queue or self._heap):
+            lot = self._queue[0] if self._queue else self._heap[0][2]
+            sold = min(lot.units, left)
+            gains = gains.plus(self._gain(lot, sold, price, day))
+            lot.units -= sold
+            left -= sold
+            if lot.units <= 0.0:
+                self._close_first()
+        self.units = 0.0 if everything else self.units - units
+        if everything:
+            self._queue.clear()
+            self._heap.clear()
+        return gains
+
+    def unrealised(self, day: int, value: float) -> Gains:
+        """Gain that a sale of everything would realise, without selling.
+
+        Parameters
+        ----------
+        day : int
+        value : float
+            Of all units, in money.
+        """
+        gains = Gains()
+        price = value / self.units if self.units > 0.0 else 0.0
+        for lot in (*self._queue, *(entry[2] for entry in self._heap)):
+            gains = gains.plus(self._gain(lot, lot.units, price, day))
+        return gains
+
+    def _gain(self, lot: _Lot, units: float, price: float, day: int) -> Gains:
+        """Gain of selling units of a lot, short-term or long-term."""
+        gain = units * (price - lot.unit_cost)
+        return Gains(long=gain) if day - lot.day > self.tax.days else Gains(short=gain)
+
+    def _close_first(self) -> None:
+        if self._queue:
+            self._queue.popleft()
+        else:
+            heapq.heappop(self._heap)
+
+
+def tax_of_year(gains: Gains, interest: float, carried: Losses, tax: TaxConfig) -> tuple[float, Losses]:
+    """Tax on a year's gains and interest.
+
+    Parameters
+    ----------
+    gains : Gains
+        Of the year.
+    interest : float
+        Of the year; what was paid for holding cash is not deducted.
+    carried : Losses
+        From the years before.
+    tax : TaxConfig
+
+    Returns
+    -------
+    owed : float
+    carried : Losses
+        Into the next year.
+    """
+    short, long = gains.short - carried.short, gains.long - carried.long
+    if short < 0.0 < long:
+        short, long = min(short + long, 0.0), max(short + long, 0.0)
+    elif long < 0.0 < short:
+        short, long = max(short + long, 0.0), min(short + long, 0.0)
+    owed = tax.short_rate * (max(short, 0.0) + max(interest, 0.0)) + tax.long_rate * max(long, 0.0)
+    return owed, Losses(max(-short, 0.0), max(-long, 0.0))
