@@ -29,7 +29,6 @@ class TaxConfig(Section):
     short_rate: Number = key(0.37, "rate on gains of lots held for tax.days or less, and on interest", ge=0, lt=1)
     long_rate: Number = key(0.20, "rate on gains of lots held for longer", ge=0, lt=1)
     days: NonNegativeInt = key(365, "calendar days a lot must be held for more than, to be long-term")
-    method: Literal["fifo", "hifo"] = key("fifo", "lots that a sale takes: the oldest first, or those that cost most")
 
 
 class ProtocolConfig(Section):

@@ -1,9 +1,9 @@
 """Lots and capital gains: what was bought when and for how much, and what of a sale is taxed at which rate.
 
-A purchase opens a lot; a sale closes lots, the oldest first (FIFO) or those that cost most first (HIFO), in parts
-where it must. What a sale brings less what its lots cost is a gain: long-term where a lot was held for more than
-`days` calendar days, else short-term. Costs of trading belong to it: they raise the cost of a lot and lower the
-proceeds of a sale. So all gains, made and not yet made, sum to what the account has earned on its assets.
+A purchase opens a lot; a sale closes lots, the oldest first, in parts where it must. What a sale brings less what its
+lots cost is a gain: long-term where a lot was held for more than `days` calendar days, else short-term. Costs of
+trading belong to it: they raise the cost of a lot and lower the proceeds of a sale. So all gains, made and not yet
+made, sum to what the account has earned on its assets.
 
 In a year, short-term gains and losses are netted, and long-term ones, and then the two against each other. A loss that
 is left is carried forward, as what it is, without limit of time, and never refunded or set against interest. Interest
@@ -14,7 +14,6 @@ against income, no brackets, no surtaxes, no lower rate for qualified dividends.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -53,15 +52,13 @@ class Lots:
     Parameters
     ----------
     tax : TaxConfig
-        Its ``method`` and ``days``.
+        Its ``days``.
     """
 
     def __init__(self, tax: TaxConfig) -> None:
         self.tax = tax
         self.units = 0.0
         self._queue: deque[_Lot] = deque()
-        self._heap: list[tuple[float, int, _Lot]] = []
-        self._opened = 0
 
     def buy(self, day: int, units: float, cost: float) -> None:
         """Open a lot.
@@ -75,13 +72,8 @@ class Lots:
         cost : float
             All that was paid, in money.
         """
-        lot = _Lot(day, units, cost / units)
+        self._queue.append(_Lot(day, units, cost / units))
         self.units += units
-        self._opened += 1
-        if self.tax.method == "fifo":
-            self._queue.append(lot)
-        else:  # of lots that cost the same, the oldest first
-            heapq.heappush(self._heap, (-lot.unit_cost, self._opened, lot))
 
     def sell(self, day: int, units: float, proceeds: float) -> Gains:
         """Close lots.
@@ -101,18 +93,17 @@ class Lots:
         everything = units >= self.units
         left, price = (self.units, proceeds / self.units) if everything else (units, proceeds / units)
         gains = Gains()
-        while left > 0.0 and (self._queue or self._heap):
-            lot = self._queue[0] if self._queue else self._heap[0][2]
+        while left > 0.0 and self._queue:
+            lot = self._queue[0]
             sold = min(lot.units, left)
             gains = gains.plus(self._gain(lot, sold, price, day))
             lot.units -= sold
             left -= sold
             if lot.units <= 0.0:
-                self._close_first()
+                self._queue.popleft()
         self.units = 0.0 if everything else self.units - units
         if everything:
             self._queue.clear()
-            self._heap.clear()
         return gains
 
     def unrealised(self, day: int, value: float) -> Gains:
@@ -126,7 +117,7 @@ class Lots:
         """
         gains = Gains()
         price = value / self.units if self.units > 0.0 else 0.0
-        for lot in (*self._queue, *(entry[2] for entry in self._heap)):
+        for lot in self._queue:
             gains = gains.plus(self._gain(lot, lot.units, price, day))
         return gains
 
@@ -134,12 +125,6 @@ class Lots:
         """Gain of selling units of a lot, short-term or long-term."""
         gain = units * (price - lot.unit_cost)
         return Gains(long=gain) if day - lot.day > self.tax.days else Gains(short=gain)
-
-    def _close_first(self) -> None:
-        if self._queue:
-            self._queue.popleft()
-        else:
-            heapq.heappop(self._heap)
 
 
 def tax_of_year(gains: Gains, interest: float, carried: Losses, tax: TaxConfig) -> tuple[float, Losses]:

@@ -105,8 +105,6 @@ def test_tax_takes_more_from_the_one_that_trades_and_waits_for_the_other() -> No
     assert taxed_held.gains == (0.0, 0.0)
     assert taxed_held.paid == {2015: 0.0, 2016: 0.0}
     assert taxed_held.liquidated < taxed_held.wealth[-1]
-    dearest = after_tax(process, window, equal, tax.model_copy(update={"method": "hifo"}))
-    assert dearest.paid[2015] < taxed_equal.paid[2015]
 
 
 def test_the_section_shows_what_tax_leaves() -> None:

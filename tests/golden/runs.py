@@ -190,7 +190,6 @@ TRADED: dict[str, Any] = {
     "env.costs.slippage_sqrt_bps": 10.0,
     "env.costs.impact": 0.5,
     "evaluation.tax.enabled": True,
-    "evaluation.tax.method": "hifo",
 }
 
 

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from finflow.config import TaxConfig
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
 
-FIFO, HIFO = TaxConfig(method="fifo"), TaxConfig(method="hifo")
+TAX = TaxConfig()
 
 
 def day(text: str) -> int:
     return dt.date.fromisoformat(text).toordinal()
 
 
-def bought(tax: TaxConfig) -> Lots:
+def bought() -> Lots:
     """Three purchases of 100 units.
 
     2020-01-02  100 at 10.00 and 5.00 of commission: 1,005.00, 10.05 a unit
     2020-06-01  100 at 14.00 and 5.00 of commission: 1,405.00, 14.05 a unit
     2020-09-01  100 at 12.00 and 5.00 of commission: 1,205.00, 12.05 a unit
     """
-    lots = Lots(tax)
+    lots = Lots(TAX)
     lots.buy(day("2020-01-02"), 100.0, 1005.0)
     lots.buy(day("2020-06-01"), 100.0, 1405.0)
     lots.buy(day("2020-09-01"), 100.0, 1205.0)
@@ -36,7 +36,7 @@ def test_first_in_first_out_by_hand() -> None:
     # 2021-03-01: 150 sold at 13.00 less 6.00 of commission: 1,944.00, 12.96 a unit.
     # 100 of January 2020, held 424 days:  100 * (12.96 - 10.05) =  291.00 long
     #  50 of June 2020, held 273 days:      50 * (12.96 - 14.05) =  -54.50 short
-    lots = bought(FIFO)
+    lots = bought()
     assert lots.sell(day("2021-03-01"), 150.0, 1944.0) == pytest.approx(Gains(-54.5, 291.0))
     # left: 50 at 14.05 and 100 at 12.05; at 15.00 on 2021-06-15, 379 and 287 days later:
     #  50 * 0.95 = 47.50 long, 100 * 2.95 = 295.00 short
@@ -44,51 +44,35 @@ def test_first_in_first_out_by_hand() -> None:
     assert lots.unrealised(day("2021-06-15"), 150 * 15.0) == pytest.approx(Gains(295.0, 47.5))
 
 
-def test_highest_in_first_out_by_hand() -> None:
-    # The same sale: 100 of June 2020 at 14.05, 50 of September at 12.05, both held under a year.
-    # 100 * (12.96 - 14.05) + 50 * (12.96 - 12.05) = -109.00 + 45.50 = -63.50 short
-    lots = bought(HIFO)
-    assert lots.sell(day("2021-03-01"), 150.0, 1944.0) == pytest.approx(Gains(-63.5, 0.0))
-    # left: 100 at 10.05 and 50 at 12.05
-    assert lots.unrealised(day("2021-03-02"), 150 * 13.0) == pytest.approx(Gains(50 * 0.95, 100 * 2.95))
-
-
 def test_a_year_and_a_day_is_long_and_a_year_is_not() -> None:
     for sold, gains in (("2021-01-01", Gains(1.0, 0.0)), ("2021-01-02", Gains(0.0, 1.0))):
-        lots = Lots(FIFO)
+        lots = Lots(TAX)
         lots.buy(day("2020-01-02"), 1.0, 1.0)  # 2020 has 366 days: the first of January is 365 days later
         assert lots.sell(day(sold), 1.0, 2.0) == gains
 
 
 def test_selling_everything_leaves_nothing_behind() -> None:
-    for tax in (FIFO, HIFO):
-        lots = bought(tax)
-        gains = lots.sell(day("2020-12-01"), 300.0 + 1e-10, 4500.0)
-        assert sum(gains) == pytest.approx(4500.0 - 3615.0)
-        assert lots.units == 0.0
-        assert lots.unrealised(day("2020-12-01"), 0.0) == Gains()
-        lots.buy(day("2021-01-04"), 1.0, 7.0)
-        assert lots.sell(day("2021-01-05"), 1.0, 6.0) == Gains(-1.0, 0.0)
+    lots = bought()
+    gains = lots.sell(day("2020-12-01"), 300.0 + 1e-10, 4500.0)
+    assert sum(gains) == pytest.approx(4500.0 - 3615.0)
+    assert lots.units == 0.0
+    assert lots.unrealised(day("2020-12-01"), 0.0) == Gains()
+    lots.buy(day("2021-01-04"), 1.0, 7.0)
+    assert lots.sell(day("2021-01-05"), 1.0, 6.0) == Gains(-1.0, 0.0)
 
 
 def test_selling_exactly_what_is_held_leaves_no_rounding_behind() -> None:
     """0.1 and 0.7 are less than 0.8 as floats: lots closed one by one would leave 1e-16 units of the second."""
-    for tax in (FIFO, HIFO):
-        lots = Lots(tax)
-        lots.buy(1, 0.1, 2.0)
-        lots.buy(2, 0.7, 7.0)
-        lots.sell(3, lots.units, 8.0)
-        assert lots.unrealised(3, 0.0) == Gains()
+    lots = Lots(TAX)
+    lots.buy(1, 0.1, 2.0)
+    lots.buy(2, 0.7, 7.0)
+    lots.sell(3, lots.units, 8.0)
+    assert lots.unrealised(3, 0.0) == Gains()
 
 
-@given(
-    st.lists(st.tuples(st.booleans(), st.floats(0.01, 100.0), st.floats(0.5, 20.0)), min_size=1, max_size=30),
-    st.sampled_from([FIFO, HIFO]),
-)
-def test_gains_made_and_not_yet_made_are_all_that_was_earned(
-    trades: list[tuple[bool, float, float]], tax: TaxConfig
-) -> None:
-    lots, gains, spent = Lots(tax), Gains(), 0.0
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.01, 100.0), st.floats(0.5, 20.0)), min_size=1, max_size=30))
+def test_gains_made_and_not_yet_made_are_all_that_was_earned(trades: list[tuple[bool, float, float]]) -> None:
+    lots, gains, spent = Lots(TAX), Gains(), 0.0
     for number, (buys, units, price) in enumerate(trades):
         if buys:
             lots.buy(100 * number, units, units * price)
@@ -121,6 +105,6 @@ def test_gains_made_and_not_yet_made_are_all_that_was_earned(
     ],
 )
 def test_a_year_by_hand(gains: Gains, interest: float, carried: Losses, owed: float, left: Losses) -> None:
-    found, remaining = tax_of_year(gains, interest, carried, FIFO)
+    found, remaining = tax_of_year(gains, interest, carried, TAX)
     assert found == pytest.approx(owed)
     assert remaining == pytest.approx(left)

@@ -283,9 +283,8 @@ def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest
             Cell(("settings", "short_rate"), "%", 1),
             ", others at ",
             Cell(("settings", "long_rate"), "%", 1),
-            f"; a sale takes {'the oldest lots' if tax.method == 'fifo' else 'the lots of the highest cost'} first. "
-            "Tax is paid at the first fill of the next year, and for the last year at the end. No strategy decides "
-            "by it.",
+            "; a sale takes the oldest lots first. Tax is paid at the first fill of the next year, and for the last "
+            "year at the end. No strategy decides by it.",
         ),
     )
     caption = (

@@ -55,9 +55,6 @@ class TaxSettings(TypedDict):
     days: Annotated[int, about("Gains of lots held for this long or less are short-term.")]
     short_rate: Annotated[Share, about("Tax on short-term gains and interest.")]
     long_rate: Annotated[Share, about("Tax on long-term gains.")]
-    method: Annotated[
-        Literal["fifo", "hifo"], about("Lots that a sale takes: the oldest, or those of the highest cost.")
-    ]
 
 
 class Taxed(TypedDict):
