@@ -27,8 +27,6 @@ class AlpacaConfig(Section):
     time_in_force: Literal["day", "opg", "cls"] = key(
         "day", "day: orders fill from the next open on; opg, cls: in the auction of the open or of the close"
     )
-    timeout: PositiveNumber = key(10.0, "seconds until an answer counts as lost")
-    attempts: PositiveInt = key(5, "times that a request is made until an answer has come")
 
 
 class RetrainConfig(Section):

@@ -79,11 +79,6 @@ def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[st
     return [entry for entry in before if entry["date"] == newest][-1]
 
 
-def fills_entry(fills: Sequence[Fill], date: str) -> dict[str, Any]:
-    """Line of the log that records the fills of the decision of a date."""
-    return {"kind": FILLS, "date": date, "fills": [list(fill) for fill in fills]}
-
-
 def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | None:
     """Fills on file of the decision of a date, those entered last; None where there are none."""
     entered = [entry["fills"] for entry in entries if entry["kind"] == FILLS and entry["date"] == date]

@@ -113,9 +113,9 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
     market, checks, drift, log = _checked_market(agents, request, dt.date.today() if clock is None else clock.day)
     folder = agents.folder / TRADING
     if routing is not None and clock is not None:
-        decided = routing.decided(str(market.panel.dates[-1]))
-        if decided is not None and not request.dry_run:
-            return DecisionOutcome(None, folder / decided["date"], (routing.place(decided),))
+        date = str(market.panel.dates[-1])
+        if routing.decided(date) and not request.dry_run:
+            return DecisionOutcome(None, folder / date, (routing.place(date),))
         routing.check_clock(market.panel, clock)
     broker = _open_broker(request, folder, market, config) if request.broker == PAPER_BROKER else None
     if broker is not None:
@@ -136,7 +136,7 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
     if broker is not None:
         remarks = (*remarks, _submit(broker, made))
     if routing is not None:
-        remarks = (*remarks, routing.place_decided(made.date))
+        remarks = (*remarks, routing.place(made.date))
     return DecisionOutcome(made, files, remarks)
 
 

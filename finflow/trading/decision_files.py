@@ -12,7 +12,7 @@ import numpy as np
 
 from finflow.evaluation.report.report_numbers import json_text, plain
 from finflow.files import exclusively, write_together
-from finflow.trading.account_state import DECISION, AccountState, StatedAccount, fills_entry, fills_of, last_decision
+from finflow.trading.account_state import DECISION, FILLS, AccountState, StatedAccount, fills_of, last_decision
 from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.decision_page import decision_page
 from finflow.trading.decision_results import Decision
@@ -40,7 +40,7 @@ def write_decision(
         before = last_decision(log.entries, made.date)
         fills = given.fills
         if fills is not None and before is not None and fills_of(log.entries, before["date"]) != list(fills):
-            log.append(fills_entry(fills, before["date"]))
+            log.append({"kind": FILLS, "date": before["date"], "fills": [list(fill) for fill in fills]})
         write_together({place / name: text for name, text in files.items()})
         entry = _entry(made, account, market, hashlib.sha256(content.encode()).hexdigest())
         if broker is not None:

@@ -133,8 +133,8 @@ class LiveMarket(NamedTuple):
     ----------
     panel : MarketPanel
         Its last bar is the newest that a decision may use.
-    train_end, validation_end : int
-        Bars of the training window, and those that the agent has learned or been chosen from.
+    train_end : int
+        Bars of the training window.
     process : DecisionProcess
         Over all bars of the panel.
     features : Features
@@ -145,7 +145,6 @@ class LiveMarket(NamedTuple):
 
     panel: MarketPanel
     train_end: int
-    validation_end: int
     process: DecisionProcess
     features: Features
     ranges: FeatureRanges
@@ -203,9 +202,7 @@ def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
             f"{last} lies in the years that the agent learned from and was chosen by, up to "
             f"{config.market.validation_end} (market.validation_end): name a later --date"
         )
-    train_end, validation_end = (
-        panel.bars_until(day) for day in (config.market.train_end, config.market.validation_end)
-    )
+    train_end = panel.bars_until(config.market.train_end)
     lag = config.env.execution_lag
     known = panel.n_bars - (lag or 1)
     features, ranges = compute_features_and_ranges(panel, train_end, config.features, known)
@@ -213,7 +210,7 @@ def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
         check_same_features(checkpoint, features)
     moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, train_end))
     process = DecisionProcess(panel, features, config.env, config.objectives, moments)
-    return LiveMarket(panel, train_end, validation_end, process, features, ranges)
+    return LiveMarket(panel, train_end, process, features, ranges)
 
 
 def _read_part(path: Path, key: str) -> dict[str, Any]:

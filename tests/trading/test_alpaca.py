@@ -17,6 +17,7 @@ from finflow.cli import main
 from finflow.config import AlpacaConfig, load_config
 from finflow.errors import ConfigError
 from finflow.trading import decision_log
+from finflow.trading.brokers import alpaca_broker
 from finflow.trading.brokers.alpaca_broker import KEY, SECRET, AlpacaBroker, open_alpaca
 from finflow.trading.brokers.broker import BrokerError, BrokerNotReady, MarketOrder, OrderRefused
 from finflow.trading.paper import paper_trading
@@ -64,7 +65,7 @@ def test_an_order_is_placed_and_read_back(fake: FakeAlpaca) -> None:
     fake.trade("2011-12-15", {"A": 10.0})
     done = broker.status(ORDER.client_id)
     assert done is not None
-    assert (done.state, done.filled, done.price, done.filled_on) == ("filled", 3.0, 10.0, "2011-12-15")
+    assert (done.state, done.filled, done.price) == ("filled", 3.0, 10.0)
     assert broker.cash() == pytest.approx(1_000_000.0 - 30.0)
 
 
@@ -91,10 +92,13 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.when}")
 @pytest.mark.parametrize("method", ["POST", "GET"])
-def test_no_fault_of_the_way_trades_twice_or_not_at_all(fake: FakeAlpaca, fault: Fault, method: str) -> None:
+def test_no_fault_of_the_way_trades_twice_or_not_at_all(
+    fake: FakeAlpaca, fault: Fault, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alpaca_broker, "TIMEOUT", 0.3)
     fake.faults = [Fault(**{**vars(fault), "method": method})]
     pauses: list[float] = []
-    placed = broker_of(fake, pauses, timeout=0.3).submit(ORDER)
+    placed = broker_of(fake, pauses).submit(ORDER)
     assert placed.order == ORDER
     assert fake.faults == []
     assert [order["client_order_id"] for order in fake.orders.values()] == [ORDER.client_id]
@@ -104,10 +108,10 @@ def test_no_fault_of_the_way_trades_twice_or_not_at_all(fake: FakeAlpaca, fault:
 def test_faults_without_end_are_one_line_and_the_next_call_goes_on(fake: FakeAlpaca) -> None:
     fake.faults = [Fault("drop", AFTER, "*") for _ in range(20)]
     pauses: list[float] = []
-    with pytest.raises(BrokerNotReady, match=r"in 3 attempts.*nothing is placed twice") as caught:
-        broker_of(fake, pauses, attempts=3).submit(ORDER)
+    with pytest.raises(BrokerNotReady, match=r"in 5 attempts.*nothing is placed twice") as caught:
+        broker_of(fake, pauses).submit(ORDER)
     assert "\n" not in str(caught.value)
-    assert pauses == [0.5, 1.0]
+    assert pauses == [0.5, 1.0, 2.0, 4.0]
     fake.faults = []
     assert broker_of(fake).submit(ORDER).order == ORDER
     assert len(fake.orders) == 1
@@ -214,7 +218,6 @@ def keys_of(trained: Trained, fake: FakeAlpaca) -> dict[str, object]:
         "market.path": str(trained.prices),
         "trading.alpaca.address": fake.address,
         "trading.broker": "alpaca",
-        "trading.alpaca.timeout": 5.0,
     }
 
 
@@ -223,9 +226,10 @@ def show_until(trained: Trained, table: pd.DataFrame, day: str) -> None:
     table.loc[:day].to_csv(trained.prices)
 
 
-def evening(trained: Trained, fake: FakeAlpaca, **changes: object) -> Any:
-    keys = keys_of(trained, fake) | changes
-    return trade_on_paper(PaperRequest((trained.run,), keys, dt.date(2011, 12, 14), accept_verdict=True))
+def evening(trained: Trained, fake: FakeAlpaca) -> Any:
+    return trade_on_paper(
+        PaperRequest((trained.run,), keys_of(trained, fake), dt.date(2011, 12, 14), accept_verdict=True)
+    )
 
 
 def live_through(trained: Trained, fake: FakeAlpaca, one: Callable[[], None], days: tuple[str, ...] = DAYS) -> None:
@@ -328,13 +332,16 @@ def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
     assert step > 30
 
 
-def test_a_stop_overnight_places_no_order_a_day_late(trained: Trained, fake: FakeAlpaca) -> None:
+def test_a_stop_overnight_places_no_order_a_day_late(
+    trained: Trained, fake: FakeAlpaca, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Orders that a stop had left unplaced are not placed with the next bar: the new decision is."""
+    monkeypatch.setattr(alpaca_broker, "ATTEMPTS", 1)
     table = trained.price_table()
     show_until(trained, table, DAYS[0])
     fake.faults = [Fault("drop", BEFORE, "POST") for _ in range(20)]
     with pytest.raises(BrokerNotReady):
-        evening(trained, fake, **{"trading.alpaca.attempts": 1})
+        evening(trained, fake)
     assert fake.orders == {}
     fake.faults = []
     show_until(trained, table, DAYS[1])
@@ -363,7 +370,10 @@ def test_partial_fills_and_refusals_are_followed_up(trained: Trained, fake: Fake
     assert differences[part]["done"] == pytest.approx(0.5 * differences[part]["planned"])
 
 
-def test_it_follows_new_bars_and_waits_for_open_orders_and_outages(trained: Trained, fake: FakeAlpaca) -> None:
+def test_it_follows_new_bars_and_waits_for_open_orders_and_outages(
+    trained: Trained, fake: FakeAlpaca, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alpaca_broker, "ATTEMPTS", 1)
     table = trained.price_table()
     show_until(trained, table, DAYS[0])
     fake.is_open = True  # the session of the first day goes on
@@ -386,7 +396,7 @@ def test_it_follows_new_bars_and_waits_for_open_orders_and_outages(trained: Trai
 
     request = PaperRequest(
         (trained.run,),
-        keys_of(trained, fake) | {"trading.alpaca.attempts": 1},
+        keys_of(trained, fake),
         dt.date(2011, 12, 14),
         follow=True,
         accept_verdict=True,

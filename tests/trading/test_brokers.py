@@ -59,8 +59,6 @@ def test_an_order_of_a_known_id_is_not_placed_again(trained: Trained) -> None:
     assert len(broker_of(trained)._orders()) == 1
     with pytest.raises(BrokerError, match="was submitted on"):
         broker.submit(MarketOrder(order.client_id, DAYS[0], "A", 4.0))
-    with pytest.raises(BrokerError, match="has begun"):
-        broker.open(1.0)
 
 
 class Killed(BaseException):

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 KEY, SECRET = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY"
 LIVE_HOST = "api.alpaca.markets"
 EXCHANGE = ZoneInfo("America/New_York")
+TIMEOUT = 10.0
+"""Seconds until an answer counts as lost."""
+ATTEMPTS = 5
+"""Times that a request is made until an answer has come."""
 LONGEST_WAIT = 60.0
 """Seconds between two attempts, at most."""
 _OPEN = frozenset(
@@ -88,7 +92,7 @@ def open_alpaca(
     keys = variables[KEY], variables[SECRET]
     client = TradingClient(*keys, paper=not settings.live, url_override=address)
     client._retry = 0  # attempts are counted here, where the order is looked up before the next one
-    client._session.request = partial(client._session.request, timeout=settings.timeout)  # type: ignore[method-assign]
+    client._session.request = partial(client._session.request, timeout=TIMEOUT)  # type: ignore[method-assign]
     return AlpacaBroker(client, settings, keys, sleep)
 
 
@@ -233,11 +237,9 @@ class AlpacaBroker:
             answer.client_order_id, answer.client_order_id[:10], str(answer.symbol), sign * float(answer.qty or 0.0)
         )
         state = answer.status.value
-        day = None if answer.filled_at is None or not filled else str(answer.filled_at.astimezone(EXCHANGE).date())
         return OrderStatus(
             order,
             "filled" if state == "filled" else "accepted" if state in _OPEN else "ended",
-            day,
             float(answer.filled_avg_price) if answer.filled_avg_price is not None and filled else None,
             0.0 if filled else None,  # no commission; fees of the exchanges leave the cash of the account later
             filled,
@@ -259,7 +261,7 @@ class AlpacaBroker:
 
     def _attempts(self) -> Iterator[int]:
         """Attempts, with a pause before each but the first: what the broker asked for, or twice the last one."""
-        for attempt in range(self._settings.attempts):
+        for attempt in range(ATTEMPTS):
             if attempt:
                 self._sleep(min(max(0.5 * 2.0 ** (attempt - 1), self._asked_pause), LONGEST_WAIT))
             self._asked_pause = 0.0
@@ -288,7 +290,7 @@ class AlpacaBroker:
 
     def _no_answer(self, what: str) -> BrokerNotReady:
         return BrokerNotReady(
-            f"{self.name} has not answered {what} in {self._settings.attempts} attempts ({self._failure}): run the "
+            f"{self.name} has not answered {what} in {ATTEMPTS} attempts ({self._failure}): run the "
             "same command again, and nothing is placed twice"
         )
 

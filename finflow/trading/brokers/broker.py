@@ -50,8 +50,6 @@ class OrderStatus:
     ----------
     state : str
         ``accepted`` until it has filled; ``ended`` where it was canceled, rejected or expired before all of it filled.
-    filled_on : str or None
-        Bar of the fill.
     price, cost : float or None
         Of the fill, in money; the cost is that of the whole order.
     filled : float
@@ -60,7 +58,6 @@ class OrderStatus:
 
     order: MarketOrder
     state: Literal["accepted", "filled", "ended"]
-    filled_on: str | None = None
     price: float | None = None
     cost: float | None = None
     filled: float = 0.0

@@ -64,20 +64,12 @@ class OrderRouting:
                 f"the session of {clock.day} goes on, and its prices will change: decide after its close"
             )
 
-    def decided(self, date: str) -> Mapping[str, Any] | None:
-        """Line of the decision of a date for this account; None where there is none."""
-        decisions = [one for one in DecisionLog.read(self._path).entries if self._is_own(one) and one["date"] == date]
-        return decisions[-1] if decisions else None
+    def decided(self, date: str) -> list[dict[str, Any]]:
+        """Lines of the decisions of a date for this account."""
+        return [one for one in DecisionLog.read(self._path).entries if self._is_own(one) and one["date"] == date]
 
-    def place_decided(self, date: str) -> str:
-        """Place the orders of the decision of a date; see `place`."""
-        entry = self.decided(date)
-        if entry is None:
-            raise ValueError(f"the log has no decision of {date} for this account")
-        return self.place(entry)
-
-    def place(self, entry: Mapping[str, Any]) -> str:
-        """Place the orders of a decision, sales first, once in all.
+    def place(self, date: str) -> str:
+        """Place the orders of the newest decision of a date, sales first, once in all.
 
         Returns
         -------
@@ -89,18 +81,18 @@ class OrderRouting:
         BrokerNotReady, BrokerError
             If the broker gives no answer, or has another order under an id.
         """
-        log = DecisionLog.read(self._path)
+        log, entry = DecisionLog.read(self._path), self.decided(date)[-1]
         placed = [one for one in log.entries if one["kind"] == PLACED]
-        placed = [one for one in placed if (one["date"], one["broker"]) == (entry["date"], entry["broker"])]
+        placed = [one for one in placed if (one["date"], one["broker"]) == (date, self.mark)]
         if placed:
             return self._outcome(entry, placed[-1]["refused"], "have been with")
         refused: dict[str, str] = {}
         for ticker, shares in sorted(entry["orders"].items(), key=lambda order: (order[1] > 0.0, order[0])):
             try:
-                self.broker.submit(MarketOrder(_id(entry, ticker), entry["date"], ticker, shares))
+                self.broker.submit(MarketOrder(_id(entry, ticker), date, ticker, shares))
             except OrderRefused as error:
                 refused[ticker] = str(error)
-        log.append({"kind": PLACED, "date": entry["date"], "broker": self.mark, "refused": refused})
+        log.append({"kind": PLACED, "date": date, "broker": self.mark, "refused": refused})
         return self._outcome(entry, refused, "are with")
 
     def given(self, panel: MarketPanel, capital: float) -> StatedAccount:

@@ -46,15 +46,7 @@ class PaperBroker:
         return bool(self._entries)
 
     def open(self, cash: float) -> None:
-        """Begin an account with money.
-
-        Raises
-        ------
-        BrokerError
-            If it has begun.
-        """
-        if self.is_open:
-            raise BrokerError("the paper broker's account has begun: leave --cash out")
+        """Begin an account with money."""
         self._append({"kind": OPENED, "cash": cash})
 
     def positions(self) -> dict[str, float]:
@@ -84,12 +76,12 @@ class PaperBroker:
         if placed is None:
             return None
         order = MarketOrder(client_id, placed["date"], placed["ticker"], placed["shares"])
-        if client_id in self._lapsed():
-            return OrderStatus(order, "ended")
-        fill = self._fills().get(client_id)
-        if fill is None:
+        end = self._ends().get(client_id)
+        if end is None:
             return OrderStatus(order, "accepted")
-        return OrderStatus(order, "filled", fill["date"], fill["price"], fill["cost"], order.shares)
+        if end["kind"] == LAPSED:
+            return OrderStatus(order, "ended")
+        return OrderStatus(order, "filled", end["price"], end["cost"], order.shares)
 
     def fill_due(self, process: DecisionProcess) -> None:
         """Fill the orders whose bar has come, at its prices and the ledger's costs.
@@ -108,20 +100,25 @@ class PaperBroker:
             If an order's day or ticker is not in the prices any more.
         """
         panel = process.panel
-        waiting = [one for one in self._orders() if one["client_id"] not in {*self._fills(), *self._lapsed()}]
+        ends = self._ends()
+        waiting = [one for one in self._orders() if one["client_id"] not in ends]
         for date in sorted({one["date"] for one in waiting if one["date"] < str(panel.dates[-1])}):
             bar = panel.bars_until(date) - (0 if process.lag else 1)
-            self._lapse([one for one in waiting if one["date"] == date], process, bar)
-            together = [one for one in self._orders() if one["date"] == date and one["client_id"] not in self._lapsed()]
+            day, halted = str(panel.dates[bar]), {panel.assets[n] for n in np.flatnonzero(process.halted[bar])}
+            for one in waiting:
+                if one["date"] == date and one["ticker"] in halted:
+                    self._append({"kind": LAPSED, "client_id": one["client_id"], "date": day})
+            ends = self._ends()
+            lapsed = {name for name, end in ends.items() if end["kind"] == LAPSED}
+            together = [one for one in self._orders() if one["date"] == date and one["client_id"] not in lapsed]
             prices = share_prices(panel, process.env.fill)[bar]
             costs = self._costs(process, together, bar)
             for order, cost in zip(together, costs, strict=True):
-                if order["client_id"] in self._fills():  # before a stop among them
+                if order["client_id"] in ends:  # before a stop among them
                     continue
                 price = float(prices[panel.assets.index(order["ticker"])])
                 if not np.isfinite(price):
-                    raise BrokerError(f"{order['ticker']} has no price on {panel.dates[bar]}, where its order fills")
-                day = str(panel.dates[bar])
+                    raise BrokerError(f"{order['ticker']} has no price on {day}, where its order fills")
                 self._append({"kind": FILL, "client_id": order["client_id"], "date": day, "price": price, "cost": cost})
         self._receive_dividends(panel)
 
@@ -139,13 +136,6 @@ class PaperBroker:
                 if held > 1e-9 and (day, ticker) not in known:
                     paid = float(held * money[bar, number])
                     self._append({"kind": DIVIDEND, "date": day, "ticker": ticker, "cash": paid})
-
-    def _lapse(self, due: Sequence[dict[str, Any]], process: DecisionProcess, bar: int) -> None:
-        """End the orders whose assets are halted at their bar."""
-        halted = {name for name, stopped in zip(process.panel.assets, process.halted[bar], strict=True) if stopped}
-        for one in due:
-            if one["ticker"] in halted:
-                self._append({"kind": LAPSED, "client_id": one["client_id"], "date": str(process.panel.dates[bar])})
 
     def _costs(self, process: DecisionProcess, due: Sequence[dict[str, Any]], bar: int) -> list[float]:
         """Costs of orders that fill together, in money."""
@@ -170,11 +160,9 @@ class PaperBroker:
     def _orders(self) -> list[dict[str, Any]]:
         return [entry for entry in self._entries if entry["kind"] == ORDER]
 
-    def _fills(self) -> dict[str, dict[str, Any]]:
-        return {entry["client_id"]: entry for entry in self._entries if entry["kind"] == FILL}
-
-    def _lapsed(self) -> set[str]:
-        return {entry["client_id"] for entry in self._entries if entry["kind"] == LAPSED}
+    def _ends(self) -> dict[str, dict[str, Any]]:
+        """Lines that end an order, by its id: its fill, or that it lapsed."""
+        return {entry["client_id"]: entry for entry in self._entries if entry["kind"] in (FILL, LAPSED)}
 
     def _held(self, until: str) -> dict[str, float]:
         """Shares by ticker, of the orders of the days before one."""
@@ -194,7 +182,7 @@ class PaperBroker:
         return float(begun - sum(paid) + received)
 
     def _filled(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        fills = self._fills()
+        fills = {name: end for name, end in self._ends().items() if end["kind"] == FILL}
         return [(order, fills[order["client_id"]]) for order in self._orders() if order["client_id"] in fills]
 
     def _append(self, entry: dict[str, Any]) -> None:

@@ -84,16 +84,16 @@ class Expectation:
         spread, weight = self._factors(returns)
         return np.asarray(0.5 * (excess**2 * weight / (1.0 + spread) - np.log1p(spread)), dtype=np.float64)
 
-    def band(self, returns: FloatArray, alpha: float = ALPHA) -> tuple[FloatArray, FloatArray]:
+    def band(self, returns: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Edges of the account's growth, of 1 invested, after each of its returns: low and high, (n,)."""
         spread, weight = self._factors(returns)
-        width = np.sqrt((2.0 * math.log(1.0 / alpha) + np.log1p(spread)) * (1.0 + spread) / weight)
+        width = np.sqrt((2.0 * math.log(1.0 / ALPHA) + np.log1p(spread)) * (1.0 + spread) / weight)
         middle = self.mean * np.arange(1.0, len(returns) + 1.0)
         return np.exp(middle - width), np.exp(middle + width)
 
-    def left_on(self, returns: FloatArray, alpha: float = ALPHA) -> int | None:
+    def left_on(self, returns: FloatArray) -> int | None:
         """First return after which the account was outside what was expected; None where it never was."""
-        outside = np.flatnonzero(self.log_evidence(returns) >= -math.log(alpha))
+        outside = np.flatnonzero(self.log_evidence(returns) >= -math.log(ALPHA))
         return int(outside[0]) if outside.size else None
 
 
