@@ -103,7 +103,9 @@ def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: 
     if before is None:
         if given.fills is not None:
             raise FinflowError("--fills belongs to an earlier decision, and the log has none: leave it out")
-        return _begun(panel, given)
+        if given.holdings is not None:
+            return AccountState(_shares(panel, given.holdings), _cash(given, 0.0), None, None)
+        return AccountState(np.zeros(panel.n_assets), given.capital if given.cash is None else given.cash, None, None)
     fills = given.fills if given.fills is not None else fills_of(entries, before["date"])
     path = _Path(market.process, before, fills)
     reward_state = path.reward_state(market.process.objective)
@@ -118,13 +120,6 @@ def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: 
             )
         cash, source = given.cash, "holdings"
     return AccountState(shares, cash, reward_state, path.follow_up(shares, cash, source))
-
-
-def _begun(panel: MarketPanel, given: StatedAccount) -> AccountState:
-    """An account without a decision on file."""
-    if given.holdings is not None:
-        return AccountState(_shares(panel, given.holdings), _cash(given, 0.0), None, None)
-    return AccountState(np.zeros(panel.n_assets), given.capital if given.cash is None else given.cash, None, None)
 
 
 def _shares(panel: MarketPanel, holdings: Holdings) -> FloatArray:

@@ -108,7 +108,10 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
             f"the evaluation of {agents.folder} found the agent worse than equal weight: train another one, or go on "
             "with --i-know"
         )
-    _refuse_files_with_a_broker(request)
+    if request.broker is not None and (request.holdings is not None or request.fills is not None):
+        raise ConfigError("--broker knows what is held and filled: leave --holdings and --fills out")
+    if request.broker == ALPACA and request.cash is not None:
+        raise ConfigError("--broker alpaca knows the cash of its account: leave --cash out")
     clock = None if routing is None else routing.broker.clock()
     market, checks, drift, log = _checked_market(agents, request, dt.date.today() if clock is None else clock.day)
     folder = agents.folder / TRADING
@@ -154,13 +157,6 @@ def open_routing(agents: Agents, live: bool) -> OrderRouting:
             "broker is trained with 1 or more"
         )
     return OrderRouting(open_alpaca(agents.config.trading.alpaca, live), agents.folder / TRADING)
-
-
-def _refuse_files_with_a_broker(request: Request) -> None:
-    if request.broker is not None and (request.holdings is not None or request.fills is not None):
-        raise ConfigError("--broker knows what is held and filled: leave --holdings and --fills out")
-    if request.broker == ALPACA and request.cash is not None:
-        raise ConfigError("--broker alpaca knows the cash of its account: leave --cash out")
 
 
 def _open_broker(request: Request, folder: Path, market: LiveMarket, config: Config) -> PaperBroker:

@@ -90,8 +90,7 @@ class DecisionLog:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with exclusively(self.path.with_name(LOCK)):
-            self._read_appended()
-            self._mend()
+            self._catch_up()
             content = {**entry, "previous": self._newest}
             digest = _digest(content)
             line = _canonical({**content, "sha256": digest})
@@ -100,20 +99,13 @@ class DecisionLog:
         self._newest = digest
         self._whole += len(line.encode()) + 1
 
-    def _read_appended(self) -> None:
-        """Read what another process has appended meanwhile."""
-        if self.path.exists() and self.path.stat().st_size > self._whole:
-            log = DecisionLog.read(self.path)
-            self.entries[:], self._newest, self._whole = log.entries, log._newest, log._whole
-
-    def _mend(self) -> None:
-        """Cut off what a crash has left behind the last whole line."""
+    def _catch_up(self) -> None:
+        """Read what another process has appended meanwhile, and cut off what a crash has left behind it."""
         try:
             if self.path.exists() and self.path.stat().st_size > self._whole:
-                with self.path.open("r+b") as stream:
-                    stream.truncate(self._whole)
-                    stream.flush()
-                    os.fsync(stream.fileno())
+                log = DecisionLog.read(self.path)
+                self.entries[:], self._newest, self._whole = log.entries, log._newest, log._whole
+                os.truncate(self.path, self._whole)
         except OSError as error:
             raise OutputError(f"cannot write {self.path}: {reason(error)}") from error
 

@@ -142,7 +142,11 @@ class _Trading:
         self.log = DecisionLog.read(folder / STATE)
         self.first = self._first()
         self.lines = [one for one in self.log.entries if one["kind"] == PAPER and one["account"] == str(self.first)]
-        self._check_settings()
+        if self.lines and self.lines[-1]["settings"] != self._mark():
+            raise ConfigError(
+                f"the paper account of {self.first} was run by another agent, with other keys under env or at another "
+                "broker: leave the changes out, or begin another account with --from"
+            )
 
     @property
     def newest(self) -> str:
@@ -165,13 +169,6 @@ class _Trading:
             settings["broker"] = self.routing.mark
         text = json.dumps(settings, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def _check_settings(self) -> None:
-        if self.lines and self.lines[-1]["settings"] != self._mark():
-            raise ConfigError(
-                f"the paper account of {self.first} was run by another agent, with other keys under env or at another "
-                "broker: leave the changes out, or begin another account with --from"
-            )
 
     def prices(self, fresh: bool = False) -> MarketPanel:
         """Prices up to the last day asked for."""
