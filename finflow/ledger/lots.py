@@ -80,15 +80,10 @@ class Lots:
 
         Parameters
         ----------
-        day : int
         units : float
             Above zero; what goes beyond the units held is rounding, and is sold with them.
         proceeds : float
             All that was received, in money.
-
-        Returns
-        -------
-        Gains
         """
         everything = units >= self.units
         left, price = (self.units, proceeds / self.units) if everything else (units, proceeds / units)
@@ -111,7 +106,6 @@ class Lots:
 
         Parameters
         ----------
-        day : int
         value : float
             Of all units, in money.
         """
@@ -138,7 +132,6 @@ def tax_of_year(gains: Gains, interest: float, carried: Losses, tax: TaxConfig) 
         Of the year; what was paid for holding cash is not deducted.
     carried : Losses
         From the years before.
-    tax : TaxConfig
 
     Returns
     -------

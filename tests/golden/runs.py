@@ -50,7 +50,7 @@ RENAMED: dict[str, str] = {}
 #: Values that went after these results were kept: a file without them is no difference.
 GONE = frozenset(
     {
-        "training/constraint",
+        *("training/constraint", "tax/settings/method"),
         *(f"bcell/{key}" for key in ("expert_ranking", "expert_ranking_weight", "one_head", "n_critics")),
         *(f"bcell/{key}" for key in ("risk_strength", "cql_gap", "actor_weight_decay", "critic_weight_decay")),
         *(f"bcell/{key}" for key in ("trade_rate_floor", "trade_rate_ceiling", "critic_schedule", "least_pull")),
@@ -617,7 +617,7 @@ def differences(
         now = dict(leaves(found[file]))
         for name in sorted(before.keys() | now.keys()):
             if name not in now:
-                if name not in GONE:
+                if not any(f"/{name}".endswith(f"/{gone}") for gone in GONE):
                     lines.append(f"{file}: {name} is missing; it was {before[name]!r}")
             elif name not in before:
                 lines.append(f"{file}: {name} was not there before; it is {now[name]!r}")

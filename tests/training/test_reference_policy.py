@@ -279,7 +279,10 @@ def test_a_training_held_to_a_blended_agent_resumes_to_the_same_bits(
     BCell.load(latest(resumed))  # which needs none
 
 
-def test_a_penalty_holds_the_policy_to_a_blended_agent(default_agents: dict[str, Path], tiny: Make) -> None:
+def test_a_penalty_holds_the_policy_to_a_blended_agent(
+    default_agents: dict[str, Path], tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finflow.training.phases.finetune_on_policy.CRITIC_ONLY_ROLLOUTS", 0)
     keys = {**SMALL, **FAST, "online__learning_rate": 1e-2}
     keys |= {"online__rollout": 128, "online__portfolios": 8, "train__online_episodes": 16}
     keys |= {"train__validation_updates": 10_000, "online__reference_looks": 1000, "online__reference_control": "fixed"}

@@ -57,6 +57,12 @@ def planted(path: Path, data: TrainingData, outcome: int, sign: float = 1.0) -> 
     return path
 
 
+@pytest.fixture(autouse=True)
+def policy_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the policy learn from the first rollout on."""
+    monkeypatch.setattr("finflow.training.phases.finetune_on_policy.CRITIC_ONLY_ROLLOUTS", 0)
+
+
 @pytest.fixture
 def likes(tiny: Make, tmp_path: Path) -> Callable[[int], Path]:
     data = prepare(tiny())
