@@ -1,0 +1,194 @@
+"""Weekly and monthly bars: how many a year has in windows, ratios, cash, strategies and checks of the newest prices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.config import ProtocolConfig, load_config
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.statistics import metrics
+from finflow.experiments.jobs.folds import folds_of, history_of
+from finflow.market.bar_frequency import bar_name, bar_rhythm, bars_per_month, bars_per_year
+from finflow.market.cash import cash_returns
+from finflow.market.features.asset_features import ASSET_FEATURES
+from finflow.market.features.feature_set import compute_features
+from finflow.market.features.feature_windows import (
+    DAILY_WINDOWS,
+    MONTHLY_WINDOWS,
+    TEMPLATES,
+    WEEKLY_WINDOWS,
+    FeatureWindows,
+)
+from finflow.market.features.market_features import MARKET_FEATURES
+from finflow.market.features.rolling_windows import PanelView
+from finflow.market.features.trading_features import TRADING_FEATURES
+from finflow.market.panel import MarketPanel
+from finflow.strategies.behaviour import FAMILIES, family_tables
+from finflow.strategies.classical import PatientEqualWeight, named_strategy
+from finflow.strategies.rolling_rules import Momentum
+from finflow.strategies.strategy import Information, equal_weights
+from finflow.trading.price_checks import check_gaps
+from finflow.trading.trading_calendar import calendar_of
+from finflow.training.data.training_data import prepare_from
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Bars(NamedTuple):
+    """Bars of a frequency: their preset, how many a year and a month have, and how many the prices have."""
+
+    preset: str
+    first: str
+    freq: str
+    year: int
+    month: int
+    bars: int
+    validation_end: str
+    windows: FeatureWindows
+    longest: int
+    volatility: str
+    train_end: str
+
+
+WEEKLY = Bars(
+    "weekly.yaml", "2000-01-07", "W-FRI", 52, 4, 600, "2008-12-31", WEEKLY_WINDOWS, 104, "volatility_104", "2006-12-31"
+)
+MONTHLY = Bars(
+    "monthly.yaml", "1970-01-31", "ME", 12, 1, 300, "1990-12-31", MONTHLY_WINDOWS, 36, "volatility_36", "1985-12-31"
+)
+both = pytest.mark.parametrize("of", [WEEKLY, MONTHLY], ids=["weeks", "months"])
+
+
+def panel_of(of: Bars, assets: int = 5, bars: int | None = None, left_out: tuple[int, ...] = ()) -> MarketPanel:
+    count, deviation = bars or of.bars, 0.14 / of.year**0.5
+    rng = np.random.default_rng(0)
+    common, own = rng.standard_normal((count, 1)), rng.standard_normal((count, assets))
+    returns = 0.1 / of.year + deviation * common + 0.75 * deviation * own
+    dates = pd.date_range(of.first, periods=count, freq=of.freq).to_numpy(dtype="datetime64[D]")
+    kept = np.delete(np.arange(count), left_out)
+    names = tuple(f"A{number}" for number in range(assets))
+    return MarketPanel(dates=dates[kept], assets=names, close=np.cumprod(1.0 + returns, axis=0)[kept])
+
+
+@pytest.mark.parametrize(
+    ("freq", "year", "month", "name", "rhythm"),
+    [
+        ("B", 252, 21, "day", "daily"),
+        ("D", 252, 21, "day", "daily"),
+        ("W-FRI", 52, 4, "week", "weekly"),
+        ("ME", 12, 1, "month", "monthly"),
+        ("BME", 12, 1, "month", "monthly"),
+    ],
+)
+def test_the_dates_say_how_many_bars_a_year_has(freq: str, year: int, month: int, name: str, rhythm: str) -> None:
+    dates = pd.date_range("2000-01-03", periods=40, freq=freq).to_numpy().astype("datetime64[D]")
+    assert bars_per_year(dates) == year
+    assert (bars_per_month(year), bar_name(year), bar_rhythm(year)) == (month, name, rhythm)
+    holidays = np.delete(dates, [5, 6, 20])
+    assert bars_per_year(holidays) == year
+    assert bars_per_year(dates[:1]) == 252
+
+
+@both
+def test_figures_are_annualised_by_the_bars_of_a_year(of: Bars) -> None:
+    windows = {"market.train_end": of.train_end, "market.validation_end": of.validation_end}
+    config = load_config(ROOT / "configs" / of.preset, windows, {})
+    data = prepare_from(panel_of(of), config)
+    (run,) = run_backtests(data.process, data.split.validation, [named_strategy("equal-weight", config.evaluation)])
+    assert run.bars_per_year == of.year
+    found = metrics.summarise(run)
+    deviation = run.returns.std(ddof=1)
+    assert found["sharpe"] == pytest.approx(of.year**0.5 * run.returns.mean() / deviation)
+    assert found["annual_volatility"] == pytest.approx(of.year**0.5 * deviation)
+    assert found["annual_return"] == pytest.approx(np.prod(1.0 + run.returns) ** (of.year / len(run.returns)) - 1.0)
+    assert found["annual_turnover"] == pytest.approx(of.year * run.turnover.mean())
+    assert found["annual_cost"] == pytest.approx(of.year * run.costs.mean())
+
+
+@both
+def test_cash_of_a_year_is_spread_over_its_bars(of: Bars) -> None:
+    returns = cash_returns(panel_of(of).dates[: of.year + 1], 0.05)
+    assert returns[0] == 0.0
+    assert np.prod(1.0 + returns) == pytest.approx(1.05)
+
+
+@both
+def test_features_look_back_over_years_and_not_over_decades(of: Bars) -> None:
+    panel, t = panel_of(of), of.bars // 2
+    features = compute_features(panel, 2 * of.bars // 3)
+    assert features.first_bar == of.longest == of.windows.longest - 1
+    assert np.isfinite(features.assets).all()
+    view = PanelView(panel)
+    values = {of.windows.named(one.name): one.compute(view) for one in ASSET_FEATURES}
+    r = np.diff(np.log(panel.close), axis=0, prepend=np.nan)
+    deviation, counted = r[t - of.longest + 1 : t + 1].std(axis=0, ddof=1), of.year - of.month
+    year_less_month = r[t - of.year + 1 : t - of.month + 1].sum(axis=0)
+    np.testing.assert_allclose(values["momentum_12_1"][t], year_less_month / (deviation * counted**0.5), rtol=1e-9)
+    np.testing.assert_allclose(values[of.volatility][t], np.log(deviation * of.year**0.5), rtol=1e-9)
+    cut = 5 * of.bars // 6
+    short = compute_features(panel.until(cut), 2 * of.bars // 3)
+    np.testing.assert_array_equal(short.assets, features.assets[:cut])
+
+
+@pytest.mark.parametrize("windows", [WEEKLY_WINDOWS, MONTHLY_WINDOWS], ids=["weeks", "months"])
+def test_features_with_other_windows_have_other_names(windows: FeatureWindows) -> None:
+    """So that an agent of days is refused on weeks and months; nothing else in a checkpoint would tell them apart."""
+    names = [one.name for one in (*ASSET_FEATURES, *TRADING_FEATURES)] + list(MARKET_FEATURES)
+    renamed = [windows.named(name) for name in names]
+    assert len(set(renamed)) == len(names)
+    assert set(TEMPLATES) <= set(names)
+    assert [DAILY_WINDOWS.named(name) for name in names] == names
+    known = ("momentum_12_1", "return_1", "market_return_1")
+    of_days = [name for name in renamed if name.rpartition("_")[2].isdigit() and name not in known]
+    assert not {"5", "21", "63", "126", "252", "200"} & {name.rpartition("_")[2] for name in of_days}
+
+
+@both
+def test_momentum_holds_the_winners_of_a_year_less_its_last_month(of: Bars) -> None:
+    close = panel_of(of, assets=6).close[: 5 * of.year]
+    information = Information(0, close, np.ones(6, bool), np.eye(7)[-1], None, bars_per_year=of.year)
+    winners = np.argsort(close[-1 - of.month] / close[-1 - of.year])[-2:]
+    assert set(np.flatnonzero(Momentum(1).decide(information))) == set(winners)
+
+
+def test_patient_equal_weight_is_restored_once_a_month() -> None:
+    held = np.array([0.3, 0.7, 0.0])
+    for year, step, restored in ((252, 1, False), (252, 21, True), (52, 4, True), (52, 5, False), (12, 1, True)):
+        told = Information(step, np.ones((3, 2)), np.ones(2, bool), held, None, year)
+        expected = equal_weights(told.listed) if restored else held
+        np.testing.assert_array_equal(PatientEqualWeight().decide(told), expected)
+
+
+@both
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_decide_on_all_bars_after_their_longest_window(family: str, of: Bars) -> None:
+    tables = family_tables(panel_of(of), family)
+    assert tables.shape[1:] == (of.bars, 6)
+    np.testing.assert_allclose(tables.sum(axis=2), 1.0)
+    assert (np.abs(tables[:, 2 * of.longest + 12 :, :-1] - 0.2).max(axis=(1, 2)) > 1e-3).all()
+
+
+@both
+def test_folds_purge_the_longest_window(of: Bars) -> None:
+    panel = panel_of(of, bars=1500 if of is WEEKLY else 600)
+    assert history_of(panel) == of.longest
+    fold = folds_of("walk-forward", panel.n_bars, ProtocolConfig(folds=2), history_of(panel))[0]
+    assert fold.tests[0].start - fold.pieces[0].stop == of.longest
+
+
+def test_a_week_without_a_bar_is_named_and_a_holiday_that_moves_one_is_not() -> None:
+    whole = panel_of(WEEKLY)
+    dates = whole.dates.copy()
+    dates[-3] -= np.timedelta64(1, "D")  # the Thursday before a holiday
+    moved = MarketPanel(dates=dates, assets=whole.assets, close=whole.close)
+    assert check_gaps(moved, moved.n_bars - 1, calendar_of(None, moved.dates)).passed
+    holed = panel_of(WEEKLY, left_out=(WEEKLY.bars - 5,))
+    found = check_gaps(holed, holed.n_bars - 1, calendar_of(None, holed.dates))
+    sunday = whole.dates[WEEKLY.bars - 5] + np.timedelta64(2, "D")
+    assert not found.passed
+    assert f"no bar on {sunday}," in found.said
