@@ -116,7 +116,7 @@ def read_date(text: str, option: str) -> dt.date:
     try:
         return dt.date.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{option} {text!r}is not a date: write it as 2020-03-16") from None
+        raise ConfigError(f"{option} {text!r} is not a date: write it as 2020-03-16") from None
 
 
 def decision_lines(decision: Decision) -> list[str]:
@@ -125,6 +125,7 @@ def decision_lines(decision: Decision) -> list[str]:
     text = [
         f"the agent {decision.reasons.holds}",
         f"decision of {decision.date}{agents}, with what was known on {decision.known}; orders fill {decision.fills}",
+        *(check.said for check in decision.checks if check.name == "age"),
         f"account: {decision.value:,.2f}, of which {decision.cash:,.2f} in cash",
         "",
     ]

@@ -147,11 +147,11 @@ def calendar_of(name: str | None, dates: NDArray[np.datetime64]) -> TradingCalen
 
     Weekly and monthly bars have that of their periods: a bar is not old because the exchange has opened again.
     """
-    first: dt.date = dates[0].astype(dt.date)
+    named = None if name is None else ExchangeCalendar(name, dates[0].astype(dt.date))
     per_year = bars_per_year(dates)
     if per_year != BARS_PER_YEAR:
-        return PeriodCalendar(per_year, None if name is None else ExchangeCalendar(name, first))
-    return _fitting_exchange(dates) or WeekdayCalendar(dates) if name is None else ExchangeCalendar(name, first)
+        return PeriodCalendar(per_year, named)
+    return named or _fitting_exchange(dates) or WeekdayCalendar(dates)
 
 
 def _fitting_exchange(dates: NDArray[np.datetime64]) -> ExchangeCalendar | None:

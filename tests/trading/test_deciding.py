@@ -152,7 +152,9 @@ def test_a_dry_run_writes_nothing(trained: Trained, capsys: pytest.CaptureFixtur
     before = sorted(trained.run.rglob("*"))
     assert trained.decide("--date", DAY, "--dry-run") == 0
     assert sorted(trained.run.rglob("*")) == before
-    assert "nothing was written" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "nothing was written" in out
+    assert "; sessions are those of the weekdays of the prices, less their holidays\n" in out
 
 
 def test_the_next_decision_goes_on_from_the_plan(trained: Trained) -> None:
