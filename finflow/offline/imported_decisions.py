@@ -204,7 +204,7 @@ def _columns(path: Path, header: list[str], assets: tuple[str, ...]) -> list[int
         else:
             near = difflib.get_close_matches(name, [*assets, _CASH], n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; the assets are {first_few(assets, 5)}"
-            raise ConfigError(f"{path}, line 1: {name[:40]!r}is not an asset of this market{hint}")
+            raise ConfigError(f"{path}, line 1: {name[:40]!r} is not an asset of this market{hint}")
         if place in places:
             raise ConfigError(f"{path}, line 1: column {name!r} appears more than once")
         places.append(place)

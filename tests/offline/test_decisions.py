@@ -206,8 +206,8 @@ def test_a_dataset_made_with_other_decisions_is_refused_but_the_file_may_move(
     [
         ("", "is empty"),
         ("day,AAPL\n", "line 1: the first column is 'day'; it must be date"),
-        ("date,APPL\n", "line 1: 'APPL'is not an asset of this market; did you mean AAPL?"),
-        ("date,XYZQ\n", "line 1: 'XYZQ'is not an asset of this market; the assets are AAPL, AMD"),
+        ("date,APPL\n", "line 1: 'APPL' is not an asset of this market; did you mean AAPL?"),
+        ("date,XYZQ\n", "line 1: 'XYZQ' is not an asset of this market; the assets are AAPL, AMD"),
         ("date,AAPL,AAPL\n", "line 1: column 'AAPL' appears more than once"),
         ("date,cash\n", "line 1: no column names an asset"),
         ("date,AAPL\n2007-08-01\n", "line 2: 1 cells under 2 columns"),

@@ -225,8 +225,8 @@ def test_the_command_line_explains_a_date(
     assert readings.read_text().count("\n") == max(before, 1), "one agent's reading is counted once"
     capsys.readouterr()
     for arguments, words in (
-        (["--date", "2031-01-01"], "2031-01-01is not a date of the evaluation, which decides from 2011-11-01 to"),
-        (["--date", "16.3.2020"], "'16.3.2020'is not a date: write it as 2020-03-16"),
+        (["--date", "2031-01-01"], "2031-01-01 is not a date of the evaluation, which decides from 2011-11-01 to"),
+        (["--date", "16.3.2020"], "'16.3.2020' is not a date: write it as 2020-03-16"),
         (["--date", "2011-12-27", "--what-if", "moon"], "write FEATURE=VALUE"),
         (["--date", "2011-12-27", "--what-if", "moon=1"], "there is no feature moon"),
     ):

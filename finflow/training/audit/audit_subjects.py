@@ -257,7 +257,8 @@ def _rewards(market: AuditedMarket) -> Iterator[Component]:
         If a reward cannot be used at all.
     """
     rewards = named_rewards(market.config.objectives, market.panel.n_assets)
-    for term in {} if rewards is None else {term.name: term for term in rewards.terms}.values():
+    terms = () if rewards is None else rewards.terms
+    for term in {term.name: term for term in terms}.values():
         if term.reward is not None:
             yield Component(f"reward {term.name}", _reward_answers(market, term))
 

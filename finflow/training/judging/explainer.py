@@ -285,7 +285,7 @@ def _steps(process: DecisionProcess, window: range, wanted: Sequence[np.datetime
     dates = process.panel.dates[bars.start : bars.stop]
     for date in wanted:
         if not dates[0] <= date <= dates[-1]:
-            raise ConfigError(f"{date}is not a date of the evaluation, which decides from {dates[0]} to {dates[-1]}")
+            raise ConfigError(f"{date} is not a date of the evaluation, which decides from {dates[0]} to {dates[-1]}")
     return [int(np.searchsorted(dates, date)) for date in wanted]
 
 
@@ -293,7 +293,7 @@ def _date(text: str) -> np.datetime64:
     try:
         return np.datetime64(dt.date.fromisoformat(text), "D")
     except ValueError:
-        raise ConfigError(f"{text!r}is not a date: write it as 2020-03-16") from None
+        raise ConfigError(f"{text!r} is not a date: write it as 2020-03-16") from None
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
