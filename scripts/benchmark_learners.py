@@ -38,10 +38,10 @@ from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.config import load_config
 from finflow.offline.collection import collect
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.data.coverage_pool import CoveragePool
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.off_policy.group_update import CoveragePool
 from finflow.training.phases.offline_batches import Epochs
 from finflow.training.phases.training_state import seeded
 

@@ -32,7 +32,7 @@ from finflow.training.checkpoints.checkpoint_reader import policy_of, read_check
 from finflow.training.checkpoints.run_resolver import run_folder_of
 from finflow.training.data.training_data import choose_device, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.judging.generalisation_measure import PREFIX
+from finflow.training.judging.validation import PREFIX
 from finflow.training.logs.run_log import METRICS
 from scripts.evidence.results import Result, grouped
 from scripts.evidence.tables import markdown_table, shown_mean

@@ -23,10 +23,10 @@ from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
 from finflow.training.on_policy.market_rollouts import RolloutCollector
 from finflow.training.on_policy.on_policy_state import UNREAD, rollouts_of, steps_per_rollout
+from finflow.training.on_policy.rollout_steps import observed
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.phases.training_run import TrainingRun
-from finflow.training.rollouts.rollout_steps import observed
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import in_child
 from tests.training.test_guarding import QUICK, events_of

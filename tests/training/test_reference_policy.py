@@ -22,7 +22,7 @@ from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.checkpoints.reference_policy import ReferenceControl, read_reference
 from finflow.training.data.training_data import prepare
-from finflow.training.rollouts.rollout_steps import Reference
+from finflow.training.on_policy.rollout_steps import Reference
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import events_of
 from tests.training.test_on_policy_phase import SMALL, grouped_collector

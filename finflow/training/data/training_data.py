@@ -20,7 +20,7 @@ from finflow.market.panel import MarketPanel
 from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel, visible
-from finflow.training.data.reward_choice import choose_reward
+from finflow.training.data.rewards import choose_reward
 
 GAPS_SHOWN = 5  # assets with gaps that are named
 # Of days, weeks and months: what inverse volatility reads.

@@ -10,13 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from finflow.config import ActingConfig, Config
-from finflow.errors import CheckpointError, ConfigError
+from finflow.errors import CheckpointError, ConfigError, MarketError
+from finflow.evaluation.analysis.feature_distance import FeatureDistance, Values, measure_distance, section
 from finflow.evaluation.comparison_context import Make, with_memos
+from finflow.evaluation.report.section import Section
 from finflow.json_text import parse_json
+from finflow.market.features.feature_set import Features
 from finflow.training.checkpoints.checkpoint_reader import (
     PREFERENCES,
     Checkpoint,
@@ -32,7 +37,6 @@ from finflow.training.data.offline_data import CARD
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
 from finflow.training.judging.held_out import AGENT, EvaluationOutcome, Subject, judge_held_out, maker_of
-from finflow.training.judging.other_market import distance_sections
 from finflow.training.judging.reading_count import policy_identity, strategy_identity
 from finflow.training.logs.run_log import EVENTS, METRICS
 
@@ -212,10 +216,10 @@ def check_alike(checkpoints: Sequence[Checkpoint]) -> None:
     base = stored_config(first)
     for other in others:
         config = stored_config(other)
-        for section in SHARED_SECTIONS:
-            if _deciding(config, section) != _deciding(base, section):
+        for name in SHARED_SECTIONS:
+            if _deciding(config, name) != _deciding(base, name):
                 raise CheckpointError(
-                    f"{other.path} was trained with another {section} section than {first.path}: agents that act as "
+                    f"{other.path} was trained with another {name} section than {first.path}: agents that act as "
                     "one must see the same; leave one of them out"
                 )
         if other.facts["market"] != first.facts["market"]:
@@ -307,3 +311,47 @@ def _is_row(line: str) -> bool:
         return isinstance(parse_json(line), dict)
     except ValueError:
         return False
+
+
+def distance_sections(checkpoint: Checkpoint, training_data: TrainingData) -> tuple[Section, ...]:
+    """The section about the features of another market; none where the agent is judged on its own.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        Of the agent.
+    training_data : TrainingData
+        The market that it is judged on.
+    """
+    if checkpoint.facts["market"] == training_data.process.panel.sha256:
+        return ()
+    return (section(_distance(checkpoint, training_data)),)
+
+
+def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> FeatureDistance:
+    """Distance of the test window from the agent's training window, whose prices are read again."""
+    try:
+        own = prepare(stored_config(checkpoint))
+    except (ConfigError, MarketError) as error:
+        return FeatureDistance(unknown=f"The prices of the agent's training cannot be read: {error}")
+    if own.process.panel.sha256 != checkpoint.facts["market"]:
+        return FeatureDistance(unknown="The prices of the agent's training have changed since")
+    features = own.features
+    fitted_on = slice(features.first_bar, own.split.train_end)
+    trained = _values(features, features.assets[fitted_on], features.market[fitted_on], own.panel.listed[fitted_on])
+    process = training_data.held_out_process()
+    bars, lag = process.decision_bars(training_data.split.test), training_data.config.env.execution_lag
+    known = slice(bars.start - lag, bars.stop - lag)
+    assets = process.asset_features[known, :, : len(features.asset_names)]
+    judged = _values(features, assets, process.market_features[known], process.panel.listed[known])
+    return measure_distance(trained, judged)
+
+
+def _values(
+    named: Features, assets: NDArray[np.float32], market: NDArray[np.float32], listed: NDArray[np.bool_]
+) -> Values:
+    """Values of every feature at some bars: of an asset over the assets that are listed and have them."""
+    there = listed & (assets != 0.0).any(axis=-1)  # a row of zeros: too little history
+    of_assets, of_market = assets[there].astype(np.float64), market.astype(np.float64)
+    columns = {name: of_assets[:, place] for place, name in enumerate(named.asset_names)}
+    return columns | {name: of_market[:, place] for place, name in enumerate(named.market_names)}

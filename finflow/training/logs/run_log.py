@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile, supported_activities
 
 from finflow.errors import CheckpointError, OutputError
 from finflow.json_text import parse_json
-from finflow.training.logs.event_files import EventFiles, Tracker, Value, naming_failed_writes
+from finflow.training.logs.trackers import EventFiles, Tracker, Value, naming_failed_writes
 
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"

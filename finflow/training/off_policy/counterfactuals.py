@@ -18,9 +18,9 @@ from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState, Step
+from finflow.training.data.mirrored_growth import Mirror
 from finflow.training.data.replay import make_batch
 from finflow.training.data.rollouts import RolloutMarket, repeated
-from finflow.training.off_policy.mirrored_bars import Mirror
 
 ACTIONS = 8  # of each state: the logged one, holding, the policy's own, and moves
 

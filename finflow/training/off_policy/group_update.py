@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch
+from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.gradient_steps import compute_gradients, parameters_of
 from finflow.agent.learners.sac_critics import CriticLosses, Draws, Expansion, critics_losses, is_conservative
 from finflow.agent.learners.soft_actor_critic import Coefficients, UpdatePoint, held_back
@@ -21,13 +21,37 @@ from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.agent.precision import no_denormals
 from finflow.config import Config
+from finflow.env.coverage import coverage_portfolios, draw_log_gammas
 from finflow.env.portfolio_state import join_states, rows_of
-from finflow.training.data.coverage_pool import CoveragePool
 from finflow.training.data.replay import Transitions, join_rows
 from finflow.training.data.rollouts import RolloutMarket, decide
 from finflow.training.off_policy.counterfactuals import ACTIONS, counterfactual_batch, logged_batch
 from finflow.training.off_policy.exact_decisions import Ahead, Start, look_ahead
 from finflow.training.off_policy.learners import Learner
+
+COVERAGE_POOL = 65_536
+
+
+class CoveragePool:
+    """Portfolios that cover the simplex, drawn once, as proposals for CQL."""
+
+    def __init__(self, seed: int, n_weights: int, device: torch.device) -> None:
+        rng = np.random.default_rng(np.random.SeedSequence([seed, 6]))
+        self.log_gamma = draw_log_gammas(rng, COVERAGE_POOL, n_weights)
+        portfolios, log_density = coverage_portfolios(self.log_gamma)
+        self.portfolios = torch.from_numpy(portfolios).float().to(device)
+        self.log_density = torch.from_numpy(log_density).float().to(device)
+
+    def draw(self, states: States, proposals: int, generator: Generator) -> CoverageProposals:
+        """Proposals for a batch of states, of the assets that are listed in each."""
+        batch, device = len(states.portfolio), self.portfolios.device
+        places = torch.randint(COVERAGE_POOL, (batch, proposals), generator=generator, device=device)
+        if states.complete:
+            return CoverageProposals(self.portfolios[places], self.log_density[places])
+        listed = repeat_groups(states.listed, states).unsqueeze(1).expand(-1, proposals, -1).cpu().numpy()
+        drawn = coverage_portfolios(self.log_gamma[places.cpu().numpy()], listed)
+        return CoverageProposals(*(torch.from_numpy(part).float().to(device) for part in drawn))
+
 
 Metrics = dict[str, Tensor]
 FIRST_SHARE, LAST_SHARE = 0.75, 0.25  # of the behaviour's data in the first and the last batch

@@ -15,12 +15,12 @@ from finflow.agent.gradient_steps import SkippingAdam
 from finflow.agent.learners.bcell import BCell
 from finflow.config import Config
 from finflow.guard.state_capture import capture, restore, without_prefix
+from finflow.training.data.mirrored_growth import with_mirrored_bars
 from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData
 from finflow.training.off_policy.counterfactuals import Comparison
 from finflow.training.off_policy.later_groups import LaterGroups
-from finflow.training.off_policy.mirrored_bars import with_mirrored_bars
 from finflow.training.off_policy.portfolios import Portfolios
 from finflow.training.out_of_fold.blocks import training_blocks, training_segments
 

@@ -15,7 +15,7 @@ from finflow.env.decision_process import RUIN, DecisionProcess, resumed_state
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
 from finflow.guard.state_capture import check_like
-from finflow.training.off_policy.mirrored_bars import NO_MIRROR
+from finflow.training.data.mirrored_growth import NO_MIRROR
 
 
 class Portfolios:

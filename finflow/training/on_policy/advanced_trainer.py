@@ -18,9 +18,8 @@ from finflow.config import RollbackConfig
 from finflow.errors import ConfigError
 from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager
-from finflow.training.on_policy.guarded_update import guarded_update
 from finflow.training.on_policy.task_rollouts import Environment, TaskCollector, most_probable, rollout_of
-from finflow.training.on_policy.training_progress import Learning, TrainingProgress
+from finflow.training.on_policy.training_progress import Learning, TrainingProgress, guarded_update
 from finflow.training.on_policy.vector_tasks import TaskSpaces
 from finflow.training.phases.schedules import EntropyScheduleConfig, EntropyScheduler
 

@@ -17,9 +17,8 @@ from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
-from finflow.training.on_policy.on_policy_state import discount_of
-from finflow.training.rollouts.rollout_steps import Reference, RolloutDecisions, decide, start_groups
-from finflow.training.rollouts.segment_rewards import SegmentRewards
+from finflow.training.on_policy.on_policy_state import SegmentRewards, discount_of
+from finflow.training.on_policy.rollout_steps import Reference, RolloutDecisions, decide, start_groups
 
 Accept = Callable[[NDArray[np.float64]], NDArray[np.bool_] | None]
 """Which of the environments' rewards may be learned from; None for all."""

@@ -4,20 +4,140 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from torch import Generator
+import numpy as np
+import torch
+from torch import Generator, Tensor
 
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.on_policy.natural_gradient import TrustRegion
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
-from finflow.config import Config
+from finflow.config import Config, PreferenceConfig
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.guard.state_capture import check_like
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
-from finflow.training.rollouts.online_environments import Environments, make_environments
-from finflow.training.rollouts.segment_rewards import SegmentRewards
+
+LEAST_TURNOVER = 0.1  # of a segment, in the divisor: scores of segments without trades stay finite
+
+
+class SegmentRewards:
+    """Scores of portfolios whose segments are not over.
+
+    Attributes
+    ----------
+    waiting, traded : Tensor, (portfolios,)
+        Score and turnover of the segments so far.
+    age : int64 Tensor, (portfolios,)
+        Decisions of the segments so far.
+    """
+
+    def __init__(self, keys: PreferenceConfig, portfolios: int, device: torch.device) -> None:
+        self._length, self._scaling = keys.segment, keys.scaling
+        self.waiting = torch.zeros(portfolios, device=device)
+        self.traded = torch.zeros(portfolios, device=device)
+        self.age = torch.zeros(portfolios, dtype=torch.int64, device=device)
+
+    def begin(self) -> None:
+        """Begin a segment in every portfolio, after a reset of all episodes."""
+        for tensor in (self.waiting, self.traded, self.age):
+            tensor.zero_()
+
+    def assign(self, scores: Tensor, turnover: Tensor, ended: Tensor) -> Tensor:
+        """Move scores of consecutive decisions to the ends of their segments; those of open segments are kept.
+
+        Parameters
+        ----------
+        scores, turnover : Tensor, (steps, portfolios)
+        ended : Tensor, (steps, portfolios)
+            1 at the last decision of an episode.
+
+        Returns
+        -------
+        Tensor, (steps, portfolios)
+            The segment's score at its last decision, zero at the others.
+        """
+        rewards = torch.zeros_like(scores)
+        for step in range(len(scores)):
+            self.waiting += scores[step]
+            self.traded += turnover[step]
+            self.age += 1
+            due = (self.age >= self._length) | (ended[step] > 0.0)
+            rewards[step] = torch.where(due, self.waiting / self._unit(), rewards[step])
+            for tensor in (self.waiting, self.traded, self.age):
+                tensor.masked_fill_(due, 0)
+        return rewards
+
+    def _unit(self) -> Tensor | float:
+        """Divisor of the score of each portfolio's segment."""
+        if self._scaling == "turnover":
+            return self.traded.clamp(min=LEAST_TURNOVER)
+        return self.age.to(self.waiting) if self._scaling == "horizon" else 1.0
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Capture the segments so far."""
+        return {"waiting": self.waiting.clone(), "traded": self.traded.clone(), "age": self.age.clone()}, {}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore them."""
+        for name, tensor in (("waiting", self.waiting), ("traded", self.traded), ("age", self.age)):
+            check_like(tensors[name], tensor)
+            tensor.copy_(tensors[name])
+        if bool((self.age < 0).any() | (self.age >= self._length).any()):
+            raise ValueError("a segment is longer than it can be")
+
+
+SEED = 5  # added to the training's seed for the environments
+
+
+class Environments:
+    """Environments of the online phase, saved in mid-episode."""
+
+    def __init__(self, env: PortfolioVectorEnv) -> None:
+        self.env = env
+
+    def reseed(self, words: list[int]) -> None:
+        """Other random numbers from here on."""
+        arrays, _ = self.env.get_state()
+        drawn = np.random.default_rng(np.random.SeedSequence(words))
+        self.env.set_state(arrays, dict(drawn.bit_generator.state))
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Capture the environments and their generator."""
+        arrays, generator = self.env.get_state()
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}, {"generator": generator}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore both, if each environment is where an episode can be."""
+        fresh, _ = self.env.get_state()
+        for name, array in fresh.items():
+            check_like(tensors[name], torch.from_numpy(array))
+            if not bool(tensors[name].isfinite().all()):
+                raise ValueError("an environment holds what is not a number")
+        if not bool(np.isin(tensors["bar"].numpy(), self.env.bars).all()):
+            raise ValueError("an environment is at a bar outside of its window")
+        age = tensors["age"]
+        if not bool(((age >= 0) & (age < self.env.episode_length)).all()):
+            raise ValueError("the age of an environment is out of its range")
+        weights = tensors["weights"]
+        sums = weights.sum(dim=1)
+        if bool((weights < -1e-9).any() | ((sums - 1).abs() > 1e-6).any() | (tensors["wealth"] <= 0).any()):
+            raise ValueError("an environment holds what is no portfolio")
+        self.env.set_state({name: tensors[name].numpy() for name in fresh}, state["generator"])
+
+
+def make_environments(config: Config, training_data: TrainingData, count: int) -> PortfolioVectorEnv:
+    """Environments of the online phase before their first step."""
+    env = PortfolioVectorEnv(
+        training_data.learning, training_data.train, count, config.env.episode_length, random_portfolios=True
+    )
+    env.reset(seed=config.train.seed + SEED)
+    return env
+
 
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
 UNREAD = (

@@ -16,9 +16,10 @@ from torch import Tensor
 from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
+from finflow.errors import TrainingError
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.data.coverage_pool import CoveragePool
-from finflow.training.data.replay import MarketTensors
+from finflow.training.data.replay import MarketTensors, Transitions
+from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.critic_quality import (
     FOLLOWED,
@@ -26,20 +27,23 @@ from finflow.training.off_policy.critic_quality import (
     critics_facts,
     measure_decision_scale,
 )
-from finflow.training.off_policy.group_update import Material
+from finflow.training.off_policy.group_update import CoveragePool, Material
 from finflow.training.off_policy.later_groups import Work
 from finflow.training.off_policy.learners import (
+    Learner,
     online_updates,
     vector_steps,
     with_mirrors,
 )
-from finflow.training.out_of_fold.pretraining import pretrain_blocks
+from finflow.training.out_of_fold.evidence import OutOfFold
+from finflow.training.out_of_fold.pretraining import pretrain_blocks, transitions_outside
 from finflow.training.phase_names import ONLINE
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.learner_work import WATCHED, LearnersAtWork
-from finflow.training.phases.offline_store import offline_store
 from finflow.training.phases.pretrain import (
+    behaviour_returns,
     behaviour_units,
+    behaviour_values,
     fill_window,
     probe_states,
     reward_units,
@@ -231,3 +235,29 @@ def ramp_share(config: Config, done: int) -> float:
     if not train.actor_ramp_updates:
         return 1.0
     return min(max(done - train.critic_only_updates + 1, 0) / train.actor_ramp_updates, 1.0)
+
+
+def offline_store(
+    run: TrainingRun,
+    dataset: OfflineDataset,
+    learner: Learner,
+    market: RolloutMarket,
+    beginning: RewardUnits,
+    number: int,
+    evidence: OutOfFold,
+) -> Transitions:
+    """The behaviour's transitions that a learner may see, with its lower bounds of values (Cal-QL)."""
+    own = dataset if number == 0 else transitions_outside(dataset, evidence.blocks[number - 1])
+    if not learner.portfolios.may_start[own.bar].any():
+        raise TrainingError(
+            "the behaviour data has no decision from which every learner could look bcell.expansion decisions ahead; "
+            "raise train.offline_episodes, or set out_of_fold.blocks=1"
+        )
+    store = Transitions.of(own, run.device)
+    keys, value = run.config.bcell, learner.agent.behaviour_value
+    if keys.calibration == "returns":
+        bounds = behaviour_returns(store, value, market.tensors, beginning, own, run.config, td_lambda=1.0)
+    else:
+        bounds = behaviour_values(store, value, market.tensors)
+    store.columns["calibration"].copy_(bounds)
+    return store

@@ -33,12 +33,12 @@ from finflow.training.on_policy.on_policy_state import (
     rollouts_of,
     steps_per_rollout,
 )
+from finflow.training.on_policy.rollout_steps import Reference
 from finflow.training.phase_names import ONLINE
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import TrainingState, ended_early
-from finflow.training.rollouts.rollout_steps import Reference
 
 CRITIC_ONLY_ROLLOUTS = 2  # first ones, which train the value function alone
 

@@ -14,12 +14,58 @@ from finflow.agent.learners.offline_learner import OfflineLearner
 from finflow.config import Config
 from finflow.env.decision_process import resumed_state
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.data.epoch_order import epoch_order, group_size, n_groups
+from finflow.training.data.mirrored_growth import NO_MIRROR, Mirror, with_mirrored_bars
 from finflow.training.data.replay import Transitions, make_batch
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.counterfactuals import ACTIONS, Comparison, counterfactual_batch
-from finflow.training.off_policy.mirrored_bars import NO_MIRROR, Mirror, with_mirrored_bars
 from finflow.training.phases.training_state import seeded
+
+LEAST_KEPT = 0.85
+"""Smallest share of the transitions that full groups must hold; the rest is left out of the epoch."""
+
+
+def group_size(bars: Tensor, wanted: int, batch_size: int) -> int:
+    """The largest size of groups, a half, a quarter ... of the one wanted, that leaves few transitions over.
+
+    Parameters
+    ----------
+    bars : int Tensor, (n,)
+        Of the transitions.
+    batch_size : int
+        A batch holds whole groups.
+    """
+    counts = torch.bincount(bars)
+    size = wanted
+    while size > 1 and (size > batch_size or int((counts // size).sum()) * size < LEAST_KEPT * len(bars)):
+        size //= 2
+    return max(size, 1)
+
+
+def n_groups(bars: Tensor, size: int) -> int:
+    """Full groups of an epoch."""
+    return int((torch.bincount(bars) // size).sum())
+
+
+def epoch_order(bars: Tensor, size: int, generator: Generator) -> Tensor:
+    """Rows of an epoch, (n_groups, size): the full groups of each bar's transitions in a new random order.
+
+    Parameters
+    ----------
+    bars : int Tensor, (n,)
+        On the CPU, so that the order is the same on every device.
+    generator : Generator
+        On the CPU.
+    """
+    if size == 1:
+        return torch.randperm(len(bars), generator=generator).unsqueeze(1)
+    shuffled = torch.randperm(len(bars), generator=generator)
+    rows = shuffled[bars[shuffled].argsort(stable=True)]
+    counts = torch.bincount(bars)
+    place = torch.arange(len(bars)) - (counts.cumsum(0) - counts)[bars[rows]]
+    full = (counts // size * size)[bars[rows]]
+    groups = rows[place < full].view(-1, size)
+    return groups[torch.randperm(len(groups), generator=generator)]
+
 
 ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
 COMPARED_PURPOSE = 1001  # of the generators of actions to compare, one for each update

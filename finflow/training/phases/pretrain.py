@@ -18,7 +18,6 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
-from finflow.training.data.epoch_order import epoch_order, group_size
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.rewards import RewardUnits
@@ -27,7 +26,7 @@ from finflow.training.off_policy.critic_quality import measure_decision_scale
 from finflow.training.out_of_fold.blocks import training_segments
 from finflow.training.phase_names import OFFLINE
 from finflow.training.phases.guard_snapshots import LearnerProbe
-from finflow.training.phases.offline_batches import Epochs, OfflineBatches
+from finflow.training.phases.offline_batches import Epochs, OfflineBatches, epoch_order, group_size
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import seeded
 

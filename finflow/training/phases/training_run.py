@@ -25,14 +25,20 @@ from finflow.guard.state_capture import capture
 from finflow.training.checkpoints.feature_names import feature_names
 from finflow.training.checkpoints.manifest import runtime
 from finflow.training.data.training_data import TrainingData
-from finflow.training.judging.generalisation_measure import PREFIX, GeneralisationMeasure, mean_kl
-from finflow.training.judging.validation import backtest_validation, check_reward_model, score_of
+from finflow.training.judging.validation import (
+    PREFIX,
+    GeneralisationMeasure,
+    backtest_validation,
+    check_reward_model,
+    mean_kl,
+    score_of,
+)
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import RunLog, UpdateProfiler
+from finflow.training.on_policy.rollout_steps import EndedEpisode
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
-from finflow.training.rollouts.rollout_steps import EndedEpisode
 
 GUARD_REPORT = "guard-report.md"
 LOG_EVERY = 50  # updates between two rows of metrics

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from finflow.config import Config, load_config
 from finflow.errors import CheckpointError, ConfigError
+from finflow.training.data.mirrored_growth import mirror_scale
 from finflow.training.data.replay import ONLINE
 from finflow.training.off_policy.group_update import step_portfolios, update_group
 from finflow.training.off_policy.learners import Learners, LearnersPosition, online_updates, vector_steps
-from finflow.training.off_policy.mirrored_bars import mirror_scale
 from tests.training.off_policy.small_learners import MIDDLE, Desk, desk_of
 
 Make = Callable[..., Config]
