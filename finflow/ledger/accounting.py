@@ -28,13 +28,12 @@ class Settlement(NamedTuple):
     Attributes
     ----------
     weights : array, (batch, K)
-        Weights right after the trade.
+        Right after the trade.
     wealth_factor : array, (batch,)
         Wealth after over wealth before the trade, ``mu``.
     turnover : array, (batch,)
-        Half-sum of absolute changes of weight.
     refused : bool array, (batch,), or None
-        Where the trade could not be paid for and nothing was traded; None where every trade was carried out.
+        True where the trade could not be paid for and nothing was traded; None where every trade was carried out.
     """
 
     weights: Any
@@ -49,36 +48,16 @@ class Settlement(NamedTuple):
 
 
 def drift(weights: Any, growth: Any) -> Any:
-    """Weights after prices moved and nothing was traded.
-
-    Parameters
-    ----------
-    weights : array, (batch, K)
-    growth : array, (batch, K)
-        Gross growth of each asset and of cash, e.g. 1.01.
-
-    Returns
-    -------
-    array, (batch, K)
-    """
+    """Weights (batch, K) after prices moved by a gross growth (batch, K), e.g. 1.01, and nothing was traded."""
     xp = array_namespace(weights)
     grown = weights * growth
     return grown / xp.sum(grown, axis=-1, keepdims=True)
 
 
 def pay_dividends(weights: Any, shares: Any) -> Any:
-    """Turn the dividends of a bar into cash, once weights have drifted with them.
+    """Turn the dividends of a bar into cash, once weights (batch, K) have drifted with them.
 
-    Parameters
-    ----------
-    weights : array, (batch, K)
-        After the drift, dividends still in the assets that pay them.
-    shares : array, (batch, assets)
-        Share of each asset's weight that is a dividend, ``d / (p + d)``.
-
-    Returns
-    -------
-    array, (batch, K)
+    ``shares`` (batch, assets) are the part of each asset's weight that is a dividend, ``d / (p + d)``.
     """
     xp = array_namespace(weights)
     paid = weights[..., :-1] * shares
@@ -95,17 +74,7 @@ def before_dividends(weights: Any, shares: Any) -> Any:
 
 
 def pay_out(weights: Any, listed: Any) -> Any:
-    """Turn positions in assets that have ended into cash at their last price, at no cost.
-
-    Parameters
-    ----------
-    weights : array, (batch, K)
-    listed : bool array, (batch, assets)
-
-    Returns
-    -------
-    array, (batch, K)
-    """
+    """Turn positions in assets that are not listed any more into cash at their last price, at no cost, (batch, K)."""
     xp = array_namespace(weights)
     if bool(xp.all(listed)):
         return weights
@@ -133,10 +102,6 @@ def orders(
         At lags over 0 targets are stated at the prices of ``weights``, and drift to the fill.
     dividends : array, (batch, assets), optional
         Share of each asset's value at the fill that is paid in cash, of what is held and of what is aimed at alike.
-
-    Returns
-    -------
-    before, target : array, (batch, K)
     """
     if is_compiled(weights):
         return compiled.orders(
@@ -191,7 +156,9 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
     xp = array_namespace(before)
     proportional = proportional_rates(costs) if is_compiled(before) else None
     if proportional is not None:
-        weights, turnover, factor, last, solved = _settle_compiled(before, target, proportional)
+        weights, turnover, factor, last, solved = compiled.settle(
+            before, np.ascontiguousarray(target, dtype=np.float64), proportional, MAX_ITERATIONS, WEALTH_TOLERANCE
+        )
     else:
         solve = _differentiable_factor if is_torch_array(before) else _wealth_factor
         factor, last, solved = solve(before, target, costs, wealth, market)
@@ -203,12 +170,6 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
         return done
     affordable = (factor > 0.0) & (xp.abs(factor - last) <= SOLVED)
     return done if bool(xp.all(affordable)) else _refuse(before, done, affordable)
-
-
-def _settle_compiled(before: Any, target: Any, rates: Any) -> tuple[Any, ...]:
-    """Weights, turnover, wealth factor after the last round and before it, and whether it has settled."""
-    target = np.ascontiguousarray(target, dtype=np.float64)
-    return compiled.settle(before, target, rates, MAX_ITERATIONS, WEALTH_TOLERANCE)
 
 
 def _differentiable_factor(
@@ -224,16 +185,16 @@ def _differentiable_factor(
     on_processor = before.device.type == "cpu" and is_compiled(start.numpy())
     proportional = proportional_rates(costs) if on_processor else None
     if proportional is not None:
-        result = _settle_compiled(start.numpy(), end.numpy(), proportional)
-        xp, solved = array_namespace(before), bool(result[4])
-        factor, last = xp.asarray(result[2]), xp.asarray(result[3])
+        _, _, *factors, solved = compiled.settle(
+            start.numpy(), end.numpy().astype(np.float64), proportional, MAX_ITERATIONS, WEALTH_TOLERANCE
+        )
+        factor, last = (torch.from_numpy(each) for each in factors)
     else:
         factor, last, solved = _wealth_factor(start, end, costs, account, market)
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in (before, target, wealth)):
         return factor, last, solved
     if proportional is not None:
-        rate = torch.as_tensor(proportional.sum())
-        factor = differentiable_root(held, wanted, factor, rate)
+        factor = differentiable_root(held, wanted, factor, torch.as_tensor(proportional.sum()))
     else:
         # Implicit function theorem at the root: d mu = - d cost / (1 + cost'(mu)), with d cost at constant mu. That is
         # one Newton step from the root, which changes its value by no more than rounding.

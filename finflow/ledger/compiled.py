@@ -80,13 +80,7 @@ def settle(
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, bool]:
     """``accounting.settle`` under proportional costs of ``rates`` (models,).
 
-    Returns
-    -------
-    weights : array, (batch, K)
-    turnover : array, (batch,)
-    factor, last : array, (batch,)
-        The wealth factor after the last round, and before it.
-    solved : bool
+    Weights, turnover, the wealth factor after the last round and before it, and True where it has settled.
     """
     batch, risky = before.shape[0], before.shape[1] - 1
     weights, turnover, trades = target.copy(), np.empty(batch), np.empty(risky)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -26,79 +26,37 @@ LARGEST_EXPONENT = 50.0  # far beyond what any account can pay, and well inside 
 
 
 class MarketState(NamedTuple):
-    """Liquidity and volatility of assets as known at the decision.
-
-    Attributes
-    ----------
-    volume : array, (..., assets)
-        Value traded in a day, in money.
-    volatility : array, (..., assets)
-        Standard deviation of a day's log return.
-    """
+    """Value traded in a day, in money, and deviation of a day's log return, (..., assets), as known at the decision."""
 
     volume: Any
     volatility: Any
 
 
-class CostModel(Protocol):
-    """A cost of trading."""
+class CostModel(ABC):
+    """A cost of trading.
 
-    @property
-    def needs_market(self) -> bool:
-        """True where the cost depends on volume or volatility."""
-        ...
+    The parameters of its methods are signed trades in risky assets (..., assets) as shares of wealth before the trade,
+    that wealth (...,) in money, and the market, which those models need that say so.
+    """
 
-    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Cost of the trade in each asset, (..., assets), with the parameters of ``share``, which sums it."""
-        ...
-
-    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Cost of ``trades`` as a share of wealth before the trade.
-
-        Parameters
-        ----------
-        trades : array, (..., assets)
-            Signed trades in risky assets, as shares of wealth before the trade.
-        wealth : array, (...,)
-            Wealth before the trade, in money.
-        market : MarketState, optional
-            Needed by the models that say so.
-
-        Returns
-        -------
-        array, (...,)
-            Non-negative; zero where nothing is traded.
-        """
-        ...
-
-
-class _SummedOverAssets(ABC):
-    """A cost that is the sum of the costs of the trades in single assets."""
+    needs_market = False
 
     @abstractmethod
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Cost of the trade in each asset."""
+        """Cost of the trade in each asset as a share of wealth, (..., assets); zero where nothing is traded."""
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Sum of the costs of the trades in all assets."""
+        """Sum of the costs of the trades in all assets, (...,)."""
         return array_namespace(trades).sum(self.by_asset(trades, wealth, market), axis=-1)
 
 
 @dataclass(frozen=True)
-class Proportional:
-    """A fixed share of every trade's value: a commission, or half a constant spread.
-
-    Parameters
-    ----------
-    rate : float
-        Share of the value traded, e.g. ``0.001`` for 10 basis points.
-    """
+class Proportional(CostModel):
+    """A fixed share of every trade's value: a commission, or half a constant spread."""
 
     rate: float
-    needs_market = False
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * v_i``; wealth does not matter."""
         return self.rate * array_namespace(trades).abs(trades)
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
@@ -108,24 +66,17 @@ class Proportional:
 
 
 @dataclass(frozen=True)
-class FixedMinimum(_SummedOverAssets):
-    """A proportional commission that is never below a fixed amount for each asset traded.
+class FixedMinimum(CostModel):
+    """A commission of ``max(rate * v_i, minimum / W)``, with the minimum in money, for each asset traded.
 
-    Parameters
-    ----------
-    rate : float
-        Share of the value traded.
-    minimum : float
-        Least commission of one asset's trade, in money. Trades of up to 1e-12 of wealth are rounding, and free; the
-        sliver of an asset that is sold to pay for the others' trades is not.
+    Trades of up to 1e-12 of wealth are rounding, and free; the sliver of an asset that is sold to pay for the others'
+    trades is not.
     """
 
     rate: float
     minimum: float
-    needs_market = False
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``max(rate * v_i, minimum / W)`` in the assets that are traded."""
         xp = array_namespace(trades)
         size = xp.abs(trades)
         least = xp.broadcast_to(self.minimum / wealth[..., None], size.shape)
@@ -133,24 +84,17 @@ class FixedMinimum(_SummedOverAssets):
 
 
 @dataclass(frozen=True)
-class Slippage(_SummedOverAssets):
-    """Slippage that grows with participation.
-
-    Parameters
-    ----------
-    rate : float
-        Share of the value traded that is lost when the trade is as large as a day's volume.
-    """
+class Slippage(CostModel):
+    """Slippage ``rate * v_i f(p_i)`` that grows with participation; ``f(1) = 1``."""
 
     rate: float
     needs_market = True
 
     @abstractmethod
     def growth(self, participation: Any) -> Any:
-        """``f(p)``, 1 at ``p = 1``."""
+        """``f(p)``."""
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * v_i f(p_i)``."""
         size = array_namespace(trades).abs(trades)
         return self.rate * size * self.growth(participation(trades, wealth, market))
 
@@ -173,29 +117,22 @@ class SquareRootSlippage(Slippage):
 class ExponentialSlippage(Slippage):
     """Slippage that is small in small trades and soars in large ones: ``f(p) = (exp(k p) - 1) / (exp(k) - 1)``.
 
-    Parameters
-    ----------
-    steepness : float
-        ``k``, positive; towards zero the cost becomes linear in participation.
+    The steepness ``k`` is positive; towards zero the cost becomes linear in participation.
     """
 
     steepness: float
 
     def growth(self, participation: Any) -> Any:
-        """``(exp(k p) - 1) / (exp(k) - 1)``."""
         xp = array_namespace(participation)
         at_one = xp.expm1(xp.asarray(self.steepness, dtype=participation.dtype))
         return xp.expm1(xp.clip(self.steepness * participation, None, LARGEST_EXPONENT)) / at_one
 
 
 @dataclass(frozen=True)
-class SquareRootImpact(_SummedOverAssets):
-    """Market impact by the square-root law: the price moves against a trade, more where prices move much.
+class SquareRootImpact(CostModel):
+    """Market impact by the square-root law, ``coefficient * v_i s_i sqrt(p_i)``.
 
-    Parameters
-    ----------
-    coefficient : float
-        Of order one; the price moves by so many daily volatilities when a whole day's volume is traded.
+    The price moves by so many daily volatilities, of order one, when a whole day's volume is traded.
 
     References
     ----------
@@ -207,35 +144,22 @@ class SquareRootImpact(_SummedOverAssets):
     needs_market = True
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``coefficient * v_i s_i sqrt(p_i)``."""
         size = array_namespace(trades).abs(trades)
         return self.coefficient * size * _known(market).volatility * _root(participation(trades, wealth, market))
 
 
-@dataclass(frozen=True)
-class SumOfCosts:
+class SumOfCosts(CostModel):
     """Several costs at once: a commission and a spread, say."""
 
-    models: Sequence[CostModel]
-
-    @property
-    def needs_market(self) -> bool:
-        """True where any of the costs depends on volume or volatility."""
-        return any(model.needs_market for model in self.models)
+    def __init__(self, models: Sequence[CostModel]) -> None:
+        self.models = models
+        self.needs_market = any(model.needs_market for model in models)
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Sum of the models' costs in each asset."""
-        total = 0.0 * trades
-        for model in self.models:
-            total = total + model.by_asset(trades, wealth, market)
-        return total
+        return sum((model.by_asset(trades, wealth, market) for model in self.models), start=0.0 * trades)
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Sum of the models' costs."""
-        total = 0.0 * wealth
-        for model in self.models:
-            total = total + model.share(trades, wealth, market)
-        return total
+        return sum((model.share(trades, wealth, market) for model in self.models), start=0.0 * wealth)
 
 
 def proportional_rates(costs: CostModel) -> NDArray[np.float64] | None:

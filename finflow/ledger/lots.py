@@ -47,13 +47,7 @@ class _Lot:
 
 
 class Lots:
-    """The lots of one asset in one account.
-
-    Parameters
-    ----------
-    tax : TaxConfig
-        Its ``days``.
-    """
+    """The lots of one asset in one account; days are calendar days, counted from any one day."""
 
     def __init__(self, tax: TaxConfig) -> None:
         self.tax = tax
@@ -61,32 +55,15 @@ class Lots:
         self._queue: deque[_Lot] = deque()
 
     def buy(self, day: int, units: float, cost: float) -> None:
-        """Open a lot.
-
-        Parameters
-        ----------
-        day : int
-            Calendar day, counted from any one day.
-        units : float
-            Above zero.
-        cost : float
-            All that was paid, in money.
-        """
+        """Open a lot for all that was paid, in money."""
         self._queue.append(_Lot(day, units, cost / units))
         self.units += units
 
     def sell(self, day: int, units: float, proceeds: float) -> Gains:
-        """Close lots.
-
-        Parameters
-        ----------
-        units : float
-            Above zero; what goes beyond the units held is rounding, and is sold with them.
-        proceeds : float
-            All that was received, in money.
-        """
+        """Close lots for all that was received, in money; units beyond those held are rounding, and sold with them."""
         everything = units >= self.units
-        left, price = (self.units, proceeds / self.units) if everything else (units, proceeds / units)
+        left = self.units if everything else units
+        price = proceeds / left
         gains = Gains()
         while left > 0.0 and self._queue:
             lot = self._queue[0]
@@ -102,13 +79,7 @@ class Lots:
         return gains
 
     def unrealised(self, day: int, value: float) -> Gains:
-        """Gain that a sale of everything would realise, without selling.
-
-        Parameters
-        ----------
-        value : float
-            Of all units, in money.
-        """
+        """Gain that a sale of everything for a value in money would realise, without selling."""
         gains = Gains()
         price = value / self.units if self.units > 0.0 else 0.0
         for lot in self._queue:
@@ -122,22 +93,9 @@ class Lots:
 
 
 def tax_of_year(gains: Gains, interest: float, carried: Losses, tax: TaxConfig) -> tuple[float, Losses]:
-    """Tax on a year's gains and interest.
+    """Tax on a year's gains and interest, and the losses carried into the next year.
 
-    Parameters
-    ----------
-    gains : Gains
-        Of the year.
-    interest : float
-        Of the year; what was paid for holding cash is not deducted.
-    carried : Losses
-        From the years before.
-
-    Returns
-    -------
-    owed : float
-    carried : Losses
-        Into the next year.
+    What was paid for holding cash is not deducted.
     """
     short, long = gains.short - carried.short, gains.long - carried.long
     if short < 0.0 < long:

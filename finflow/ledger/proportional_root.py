@@ -32,16 +32,9 @@ class _ProportionalRoot(torch.autograd.Function):
 
 
 def differentiable_root(held: Tensor, wanted: Tensor, factor: Tensor, rate: Tensor) -> Tensor:
-    """The solved wealth factor (batch,), with its gradient.
+    """The solved wealth factor (batch,) of a trade between portfolios (batch, assets), with its gradient.
 
-    Parameters
-    ----------
-    held, wanted : Tensor, (batch, assets)
-        Portfolios before and after the trade.
-    factor : Tensor, (batch,)
-        As it was solved.
-    rate : Tensor, ()
-        Cost of a unit traded.
+    ``rate`` is the cost of a unit traded.
     """
     root: Tensor = _ProportionalRoot.apply(held, wanted, factor, rate)  # type: ignore[no-untyped-call]
     return root
