@@ -15,7 +15,7 @@ import pytest
 
 from finflow.cli import main
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.trading import deciding, live_market
+from finflow.trading import deciding, decision_making, live_market
 from finflow.trading.decision_log import DecisionLog
 from finflow.trading.decision_reasons import Reasoning
 from finflow.trading.live_market import load_agents
@@ -126,7 +126,7 @@ def decided(decided_once: Trained, tmp_path: Path) -> Trained:
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evenings without three quarters of their time: agents, features and reasons are computed once, and no page."""
+    """Evenings without most of their time: agents, features, orders and reasons are computed once, and no page."""
 
     def once(function: Callable[..., Any], key: Callable[..., str]) -> Callable[..., Any]:
         found: dict[str, Any] = {}
@@ -143,6 +143,8 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (deciding, paper_trading):
         monkeypatch.setattr(module, "load_agents", agents)
         monkeypatch.setattr(module, "market_until", market)
+    rounded = once(decision_making.round_orders, lambda account, wanted, *_: repr((account, wanted.tolist())))
+    monkeypatch.setattr(decision_making, "round_orders", rounded)
     monkeypatch.setattr(deciding, "decision_page", lambda made: "")
     monkeypatch.setattr(paper_trading, "paper_page", lambda numbers: "")
     monkeypatch.setattr(Reasoning, "reasons", once(Reasoning.reasons, lambda one: str(one.market.panel.dates[-1])))
