@@ -404,7 +404,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     if key == "online.reference":  # which on-policy algorithms alone are held to
         base = load_config(None, {"online.algorithm": "ppo"}, {})
         overrides["online.algorithm"] = "ppo"
-    if key in ("objectives.preference.paid", "objectives.preference.scaling"):  # which a learned reward alone has
+    if key == "objectives.preference.paid":  # which a learned reward alone has
         learned = {"objectives.reward": "preference", "objectives.preference.model": "model.safetensors"}
         learned |= {"online.algorithm": "ppo"}
         base = load_config(None, {**learned, "objectives.preference.paid": "decision"}, {})

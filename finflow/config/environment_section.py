@@ -86,18 +86,6 @@ class PreferenceConfig(Section):
         "decision", "score of each decision, or online, on-policy, their sum at the last decision of a segment"
     )
     segment: PositiveInt = key(21, "decisions of a segment of an episode")
-    scaling: Literal["sum", "turnover", "horizon"] = key(
-        "sum", "reward of a segment: the sum of its scores, per unit of the segment's turnover, or per decision"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.scaling != "sum" and self.paid != "segment":
-            raise ValueError(
-                f"objectives.preference.scaling = {self.scaling} is about the score of a segment: "
-                "objectives.preference.paid must be segment"
-            )
-        return self
 
 
 class RewardTermConfig(Section):

@@ -48,8 +48,6 @@ class FinFlowTrainer:
         another market, of as many assets as that had: its networks go on learning online in this one.
     training_data : TrainingData, optional
         The market to learn in, such as a fold's; that of the configuration when left out.
-    progress : ProgressDisplay, optional
-        Display of progress; one on standard output when left out.
     on_validation : callable, optional
         Called after every validation; what it raises ends the training.
 
@@ -221,7 +219,6 @@ class FinFlowTrainer:
         return self._run
 
     def _data(self) -> OfflineDataset:
-        """The behaviour data."""
         return self.collect_offline_data() if self._offline_data is None else self._offline_data.dataset
 
     def _hand_over(self, run: TrainingRun) -> None:

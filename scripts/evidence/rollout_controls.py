@@ -14,7 +14,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics.out_of_fold import choose, least_gain
 from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import prepare
-from finflow.training.out_of_fold.blocks import training_blocks
+from finflow.training.out_of_fold.evidence import training_blocks
 from scripts.evidence.generalisation import CLASSICAL, standard_error, walk_forward_variants
 from scripts.evidence.optimality import SHOWN
 from scripts.evidence.planted_signals import GROWTH

@@ -21,7 +21,7 @@ from finflow.guard.rollback import RollbackManager
 from finflow.tensor_file import read_tensors
 from finflow.training.data.replay import Transitions
 from finflow.training.logs.run_log import RunLog
-from finflow.training.phases.guard_snapshots import StateSnapshots
+from finflow.training.phases.run_guard import StateSnapshots
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer

@@ -21,9 +21,8 @@ from finflow.env.portfolio_state import PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
-from finflow.training.on_policy.market_rollouts import RolloutCollector
+from finflow.training.on_policy.market_rollouts import RolloutCollector, observed
 from finflow.training.on_policy.on_policy_state import UNREAD, rollouts_of, steps_per_rollout
-from finflow.training.on_policy.rollout_steps import observed
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.phases.training_run import TrainingRun
@@ -69,7 +68,7 @@ def test_every_algorithm_learns_and_logs(algorithm: str, tiny: Make, monkeypatch
         assert 0.0 <= row["policy_entropy"] <= 1.0
         assert 0.0 <= row["concentration"] <= 1.0
     if algorithm == "trpo":
-        assert all(row["kl"] <= config.online.trust_region * 1.001 for row in rows)
+        assert all(row["kl"] <= 0.01 * 1.001 for row in rows)
     counters = read_tensors(latest(trainer))[1]["training"]["counters"]
     assert counters["phase_update"] == ROLLOUTS * steps_per_rollout(config)
 
@@ -102,9 +101,9 @@ def test_the_phase_begins_with_the_policy_and_the_value_of_the_offline_phase(
     assert all(seen)
 
 
-def grouped_collector(tiny: Make, **keys: Any) -> RolloutCollector:
-    """Collector of rollouts of an untrained policy, with group-relative advantages."""
-    trainer = FinFlowTrainer(tiny(**SMALL | {"online__advantages": "group", "online__group_size": 2} | keys))
+def new_collector(tiny: Make, **keys: Any) -> RolloutCollector:
+    """Collector of rollouts of a pretrained policy."""
+    trainer = FinFlowTrainer(tiny(**SMALL | keys))
     trainer.train_iql()
     run = trainer._begin()
     trainer._hand_over(run)
@@ -117,18 +116,6 @@ def grouped_collector(tiny: Make, **keys: Any) -> RolloutCollector:
 def observe(collector: RolloutCollector, state: PortfolioState) -> Any:
     """Observations of portfolio states."""
     return observed(collector.env.process, collector.agent.market, state, state.bar)
-
-
-def test_group_relative_advantages_are_discounted_differences(tiny: Make) -> None:
-    collector = grouped_collector(tiny)
-    rollout, rewarded = collector.collect()
-    rewards = rewarded.rewards.view(len(rewarded.rewards), -1, 2)
-    ahead = torch.zeros_like(rewards[0])
-    expected = torch.empty_like(rewards)
-    for step in reversed(range(len(rewards))):
-        ahead = rewards[step] - rewards[step].flip(-1) + collector.gamma * ahead
-        expected[step] = ahead
-    torch.testing.assert_close(rollout.advantages, expected.flatten(), rtol=1e-4, atol=1e-5)
 
 
 def test_keys_that_are_not_read_online_are_named(tiny: Make) -> None:
@@ -155,7 +142,6 @@ def test_every_episode_has_a_row(tiny: Make) -> None:
     [
         {},
         {"online__algorithm": "trpo"},
-        {"online__advantages": "group", "online__group_size": 2},
     ],
 )
 def test_a_resumed_run_equals_one_that_never_stopped(changes: dict[str, Any], tiny: Make, stop_training: Stop) -> None:
@@ -321,10 +307,6 @@ def test_rewards_beyond_reason_are_not_learned_from(tiny: Make, monkeypatch: pyt
     [
         ({"online.rollout": 32}, "online.rollout = 32 is shorter than online.minibatch = 64"),
         ({"online.rollout": 2050}, "online.rollout = 2050 must be a multiple of online.portfolios = 8"),
-        (
-            {"online.advantages": "group", "online.portfolios": 4, "online.rollout": 64},
-            "a multiple of online.group_size",
-        ),
         ({"bcell.risk_measure": "cvar"}, "needs online.algorithm = sac: ppo maximises the mean"),
         ({"online.algorithm": "rollouts"}, "is part of soft actor-critic now"),
         ({"online.algorithm": "poo"}, "must be one of sac, ppo"),

@@ -124,7 +124,6 @@ class AuditSubjects(AuditedMarket):
         yield Component("behaviour data", self._behaviour, self._suits_behaviour)
 
     def _recorded(self, strategies: Mapping[str, Callable[[], Strategy]]) -> RecordedStrategies:
-        """Strategies in the backtest, after one that records its inputs."""
         own_account = self.config.env.execution_lag < 2
         return RecordedStrategies(self, {"backtest": lambda: InputRecorder(own_account), **strategies})
 
@@ -144,7 +143,6 @@ class AuditSubjects(AuditedMarket):
         return {name: by_bar(array) for name, array in arrays.items() if array is not None}
 
     def _growth(self, panel: MarketPanel, last: int) -> Answer:
-        """Growth over every bar, and the assets that may be traded at it."""
         process = self.configured(panel, last)
         tables = {"growth": process.growth, "listed": process.listed, "dividends": process.dividends}
         return {name: by_bar(table) for name, table in tables.items() if table is not None}
@@ -249,13 +247,7 @@ class AuditSubjects(AuditedMarket):
 
 
 def _rewards(market: AuditedMarket) -> Iterator[Component]:
-    """Every chosen reward on its own; not the built-in one, which the environment's audit covers.
-
-    Raises
-    ------
-    ConfigError
-        If a reward cannot be used at all.
-    """
+    """Every chosen reward on its own; not the built-in one, which the environment's audit covers."""
     rewards = named_rewards(market.config.objectives, market.panel.n_assets)
     terms = () if rewards is None else rewards.terms
     for term in {term.name: term for term in terms}.values():

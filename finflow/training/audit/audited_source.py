@@ -71,7 +71,6 @@ def loaded_with_gap(panel: MarketPanel, last: int, market: MarketConfig) -> Answ
 
 
 def _around(panel: MarketPanel, last: int) -> tuple[MarketPanel, int]:
-    """A piece of the panel around a bar, and the bar that it begins with."""
     first = max(last - _NEAR, 0)
     return panel.between(first, min(last + _NEAR, panel.n_bars)), first
 
@@ -83,16 +82,6 @@ def through_the_source(panel: MarketPanel, market: MarketConfig) -> MarketPanel:
     download that answers from the panel, and the store keeps it in a folder of its own. Sources that cannot be changed
     (embedded, synthetic) are stood in for by a CSV file. A series of cash rates is written as the rates that explain
     the panel's returns of cash.
-
-    Parameters
-    ----------
-    panel : MarketPanel
-        The configured market, or one with another future.
-
-    Returns
-    -------
-    MarketPanel
-        Of the assets that have a price at all.
     """
     names = tuple(panel.assets[column] for column in np.flatnonzero(panel.listed.any(axis=0)))
     update: dict[str, Any] = {"tickers": names, "tickers_file": None, "benchmark": None, "start": None}

@@ -38,13 +38,7 @@ _FEWEST_ROWS = 63
 
 
 class Audit(NamedTuple):
-    """Result of an audit.
-
-    Attributes
-    ----------
-    complaint : str or None
-        One line that names the component that looks ahead; None where none does.
-    """
+    """Result of an audit."""
 
     findings: tuple[Finding, ...]
     complaint: str | None
@@ -60,10 +54,7 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     agent : Path, optional
         A checkpoint file or run folder.
 
-    Raises
-    ------
-    FinflowError
-        If the configuration cannot be used at all.
+    Raises FinflowError if the configuration cannot be used at all.
     """
     torch.set_num_threads(config.train.threads)
     panel = load_panel(config.market)
@@ -149,7 +140,6 @@ def _maker(name: str, config: Config, opened: OpenedFiles | None) -> Callable[[]
 
 
 def _agent_maker(path: Path, config: Config) -> Callable[[], Strategy]:
-    """Makes the agent in a checkpoint anew."""
     device = choose_device(config.train.device)
     policy = policy_of(read_checkpoint(path), device)
     policy.eval()

@@ -82,15 +82,7 @@ class _Facts(_Checked):
 def checked_facts(path: Path, facts: Facts) -> Facts:
     """A checkpoint's facts, each of its type and within its bounds.
 
-    Parameters
-    ----------
-    path : Path
-        For messages.
-
-    Raises
-    ------
-    CheckpointError
-        If they are not those of a training.
+    Raises CheckpointError if they are not those of a training.
     """
     missing = [name for name in ("training", "config", "shape", "market", "log") if name not in facts]
     if missing:

@@ -30,7 +30,7 @@ from finflow.preferences.policy_training import LearnedPolicy, Method, learn_pol
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.tensor_file import write_tensors
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, LoadedAgent, policy_of, policy_part
-from finflow.training.checkpoints.manifest import runtime
+from finflow.training.run_folder import runtime
 
 KEPT_FACTS = ("config", "config_hash", "market", "shape", "features", "bcell", "log")
 
@@ -45,10 +45,7 @@ class PreferredAgent(NamedTuple):
     def save(self, path: Path) -> None:
         """Write it as one file, atomically; equal agents make equal bytes.
 
-        Raises
-        ------
-        OutputError
-            If the file cannot be written.
+        Raises OutputError if the file cannot be written.
         """
         write_tensors(path, self.tensors, self.facts)
 
@@ -60,16 +57,7 @@ def learn_preferences(
 
     An agent of several networks learns in all of them, in the blend that was decided on.
 
-    Parameters
-    ----------
-    files : sequence of Path
-        That the pairs were read from.
-    method : {"dpo", "simpo"}
-
-    Raises
-    ------
-    FinflowError
-        If a pair cannot be used, there are too few, or nothing is learned from them.
+    Raises FinflowError if a pair cannot be used, there are too few, or nothing is learned from them.
     """
     data = agent.training_data
     tensors = pair_tensors(SegmentMarket(data.process, data.split.train, data.config.evaluation), pairs)

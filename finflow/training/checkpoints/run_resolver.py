@@ -31,15 +31,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class SavedRun:
-    """Saved results that a path names.
-
-    Attributes
-    ----------
-    path : Path
-        As given.
-    folder : Path
-        Absolute: the run folder, for a checkpoint that which it lies in; or the folder of the job or the study.
-    """
+    """Saved results that a path names."""
 
     path: Path
     kind: Kind
@@ -53,20 +45,14 @@ class SavedRun:
     def find_checkpoint(self) -> Path:
         """The checkpoint file meant: the one given, or the latest of a run folder.
 
-        Raises
-        ------
-        CheckpointError
-            If there is none.
+        Raises CheckpointError if there is none.
         """
         return self._first_of(LATEST)
 
     def find_best(self) -> Path:
         """The checkpoint file to evaluate: the one given, or the best by validation of a run folder, else its latest.
 
-        Raises
-        ------
-        CheckpointError
-            If there is none.
+        Raises CheckpointError if there is none.
         """
         return self._first_of(BEST, LATEST)
 
@@ -86,10 +72,7 @@ class SavedRun:
     def note(self) -> dict[str, Any]:
         """The note that makes a folder a job's: ``seed`` and ``seeds``, or the names of its ``universes``.
 
-        Raises
-        ------
-        CheckpointError
-            If it cannot be read, or says something else.
+        Raises CheckpointError if it cannot be read, or says something else.
         """
         found = _read_note(self.path / JOB)
         universes, seeds = found.get("universes") or [], (found.get("seed", 0), found.get("seeds", 1))
@@ -107,10 +90,7 @@ class SavedRun:
     def find_agents(self) -> list[Path]:
         """Checkpoints to evaluate together: the best of each agent of a job, in the order of their seeds; else `path`.
 
-        Raises
-        ------
-        CheckpointError
-            If an agent of the job is not finished, or the job is in several universes.
+        Raises CheckpointError if an agent of the job is not finished, or the job is in several universes.
         """
         if self.kind is not Kind.JOB:
             return [self.path]
@@ -138,10 +118,7 @@ def resolve_run(path: Path) -> SavedRun:
         A checkpoint file; a run folder, or its ``models`` folder; the folder of a job or of a study. A folder that is
         none of these is taken for that of a run without checkpoints.
 
-    Raises
-    ------
-    CheckpointError
-        If there is nothing.
+    Raises CheckpointError if there is nothing.
     """
     if not path.exists():
         raise CheckpointError(

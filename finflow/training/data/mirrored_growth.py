@@ -118,8 +118,6 @@ def predicted_returns(process: DecisionProcess, segments: Sequence[range], regim
     ----------
     segments : sequence of range
         Bars of decisions; no reward of any other enters.
-    regimes : bool
-        Predict by a Markov-switching model too.
     """
     bars = np.concatenate([np.arange(one.start, one.stop) for one in segments])
     by_regime = regime_returns(process, bars) if regimes else np.zeros(process.listed.shape)
@@ -194,7 +192,6 @@ def _fit(moments: _Moments, penalties: Penalties) -> Tensor:
 
 
 def _sum(parts: Sequence[_Moments]) -> _Moments:
-    """Sums over all of some parts."""
     return _Moments(
         torch.stack([one.squares for one in parts]).sum(dim=0), torch.stack([one.products for one in parts]).sum(dim=0)
     )
@@ -217,7 +214,6 @@ def _moments(
 
 
 def _chunks(process: DecisionProcess, bars: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Bars, some at a time."""
     count = max(ROWS // process.listed.shape[1], 1)
     for start in range(0, len(bars), count):
         yield bars[start : start + count]
@@ -271,19 +267,7 @@ NO_MIRROR = Mirror(0, 0.0)
 def with_mirrored_bars(
     market: RolloutMarket, learned: Sequence[Segments], config: MirroredConfig
 ) -> tuple[RolloutMarket, list[Mirror]]:
-    """Market with bars mirrored around returns that are predicted from the bars that learners learn from.
-
-    Parameters
-    ----------
-    learned : sequence of sequences of range
-        Bars of decisions of each learner.
-
-    Returns
-    -------
-    market : RolloutMarket
-    mirrors : list of Mirror
-        Of each learner.
-    """
+    """Market with bars mirrored around returns that are predicted from the bars that learners learn from."""
     if config.weight == 0.0:
         return market, [NO_MIRROR for _ in learned]
     half = (len(learned) + 1) // 2
@@ -298,7 +282,6 @@ def with_mirrored_bars(
 
 
 def _predictions(market: RolloutMarket, learned: Sequence[Segments], regimes: bool) -> list[Predictions]:
-    """Predicted returns of some learners' bars."""
     return [predicted_returns(market.process, segments, regimes) for segments in learned]
 
 

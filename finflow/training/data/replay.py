@@ -32,8 +32,6 @@ class MarketTensors(NamedTuple):
     ----------
     assets : Tensor, (bars, assets, F + 1)
     market : Tensor, (bars, M)
-    complete : bool
-        True where every asset is listed at every bar.
     named : Tensor, (bars, 5, K), optional
         Portfolios of the rules of the five families at every bar, on average over each family's variants.
     """
@@ -91,10 +89,6 @@ class Transitions:
 
     Parameters
     ----------
-    n_weights : int
-        K.
-    portfolio_size : int
-        K + 3.
     slack : int
         Older transitions kept in addition, which are not drawn: ``forget_after`` can go back so far without a loss.
 
@@ -174,10 +168,7 @@ class Transitions:
     def restore(self, rows: Mapping[str, Tensor], written: Any, first: Any, process: DecisionProcess) -> None:
         """Restore the contents, ``occupied`` rows of every column, and the counts.
 
-        Raises
-        ------
-        ValueError
-            If they do not fit the store or the process.
+        Raises ValueError if they do not fit the store or the process.
         """
         if type(written) is not int or type(first) is not int or not 0 <= first <= written <= 10**12:
             raise ValueError("its count of transitions is none")
@@ -220,12 +211,6 @@ def make_batch(
 
     Parameters
     ----------
-    rows : dict of Tensor
-        From one store, or from several joined.
-    units : RewardUnits
-        Of the rewards, which the store keeps raw.
-    noise_scale : float
-        Of the observation noise.
     group_size : int
         Every so many rows are of one bar, and share its market.
     """

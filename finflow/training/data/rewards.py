@@ -48,8 +48,6 @@ class RewardUnits(NamedTuple):
         The deviation of the behaviour's rewards, stored with the dataset.
     reference : Tensor, (bars,)
         Subtracted from the reward of a decision at each bar; zeros where there is no reference.
-    normalizer : RollingNormalizer or None
-        With ``train.reward_normalization``.
     whole_spread : bool
         Whether the spread that critics learn is of the whole reward, reference included, as risk measures need it.
     """
@@ -108,10 +106,7 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
     windows : sequence of range
         Bars that may be learned from; units are fitted on these alone.
 
-    Raises
-    ------
-    ConfigError
-        If a reward cannot be used, or the online algorithm cannot follow it.
+    Raises ConfigError if a reward cannot be used, or the online algorithm cannot follow it.
     """
     rewards = named_rewards(config.objectives, process.n_weights - 1, _learned(config))
     if config.objectives.workers and not (rewards and any(term.slow for term in rewards.terms)):
@@ -140,7 +135,6 @@ def _check_gradient(config: Config, rewards: RewardSum) -> None:
 
 
 def _learned(config: Config) -> Made:
-    """Makers of the rewards that were learned before."""
     file = config.objectives.preference.model
     return {} if file is None else {PREFERENCE: lambda: PreferenceReward(file)}
 
@@ -148,10 +142,7 @@ def _learned(config: Config) -> Made:
 def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Sequence[range]) -> list[float]:
     """Unit of each term: its deviation between decisions on the same bar, over bars of the training window.
 
-    Raises
-    ------
-    ConfigError
-        If a reward is the same for every decision.
+    Raises ConfigError if a reward is the same for every decision.
     """
     plain = RewardSum([replace(term, weight=1.0, unit=1.0) for term in rewards.terms])
     components = _compared_decisions(with_reward(process, plain), windows).components
@@ -176,7 +167,6 @@ def _compared_decisions(market: DecisionProcess, windows: Sequence[range]) -> St
 
 
 def _unit_of(name: str, rewards: NDArray[np.float64]) -> float:
-    """Deviation of rewards between the decisions on a bar."""
     unit = float(np.sqrt(rewards.reshape(-1, UNIT_DECISIONS).var(axis=1, ddof=1).mean()))
     if not unit > 0.0:
         raise ConfigError(f"the reward {name} is the same for every decision: there is nothing to learn from")

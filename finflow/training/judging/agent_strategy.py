@@ -154,15 +154,7 @@ def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range
 
 
 def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, states: TwoStates) -> ByState | None:
-    """Mean gate weights in each state of the market; None where there is no decision, or no experts.
-
-    Parameters
-    ----------
-    window : range
-        Of bars.
-    states : TwoStates
-        The crisis score's, as fitted on the training window.
-    """
+    """Mean gate weights in each state of the market; None where there is no decision, or no experts."""
     bars = process.decision_bars(window)
     if not len(bars):
         return None
@@ -175,13 +167,7 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
 
 
 def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> ExpertTraits | None:
-    """Traits of the experts over a window; None where there are too few bars before it to estimate any.
-
-    Parameters
-    ----------
-    window : range
-        Of bars.
-    """
+    """Traits of the experts over a window; None where there are too few bars before it to estimate any."""
     bars = process.decision_bars(window)
     known = [bar - process.lag for bar in bars]
     if not known or known[-1] < history_of_traits(process.panel):

@@ -32,13 +32,13 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_best,
     stored_config,
 )
-from finflow.training.checkpoints.manifest import write_manifest
 from finflow.training.data.offline_data import CARD
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
 from finflow.training.judging.held_out import AGENT, EvaluationOutcome, Subject, judge_held_out, maker_of
 from finflow.training.judging.reading_count import policy_identity, strategy_identity
 from finflow.training.logs.run_log import EVENTS, METRICS
+from finflow.training.run_folder import write_manifest
 
 SHARED_SECTIONS = ("market", "features", "env", "objectives")
 """Sections that agents acting as one must have in common: they decide what is observed."""
@@ -47,15 +47,7 @@ SHARED_SECTIONS = ("market", "features", "env", "objectives")
 def evaluate_agent(
     training_data: TrainingData, checkpoint: Checkpoint, device: torch.device, folder: Path, with_backtest: bool = False
 ) -> EvaluationOutcome:
-    """Judge the policy in a checkpoint on the test window, against the classical strategies, and write the report.
-
-    Parameters
-    ----------
-    folder : Path
-        The report goes into its ``reports``.
-    with_backtest : bool
-        Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
-    """
+    """Judge the policy in a checkpoint on the test window, against the classical strategies, and write the report."""
     policy, counters, acting = policy_of(checkpoint, device), checkpoint.counters, training_data.config.acting
     lines, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
     subject = Subject(
@@ -80,17 +72,6 @@ def evaluate_checkpoint(
     path: Path, overrides: Mapping[str, object], output: Path | None = None, with_backtest: bool = False
 ) -> EvaluationOutcome:
     """Evaluate a trained agent from its checkpoint.
-
-    Parameters
-    ----------
-    path : Path
-        A checkpoint file, or a run folder (its best by validation, or its latest without one).
-    overrides : mapping
-        As in `load_agent`.
-    output : Path, optional
-        Where ``reports`` goes, with a manifest of its own; the run's own folder when left out.
-    with_backtest : bool
-        Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
 
     Raises
     ------
@@ -137,23 +118,7 @@ def evaluate_ensemble(
 ) -> EvaluationOutcome:
     """Evaluate agents that act as one on the test window, with each alone for comparison.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Checkpoint files, or run folders (of which the best by validation, or the latest without one).
-    overrides : mapping
-        Keys on top of the first checkpoint's configuration; those of training may not differ.
-    output : Path
-        Where ``reports`` goes, or with ``own_folder`` a folder named after the agents.
-    part : Path, optional
-        Where in that.
-    with_backtest : bool
-        Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
-
-    Raises
-    ------
-    FinflowError
-        If an agent cannot be used, or was not trained to see what the others see.
+    Raises FinflowError if an agent cannot be used, or was not trained to see what the others see.
     """
     check_free(overrides)
     checkpoints = [read_best(path) for path in paths]
@@ -207,10 +172,7 @@ def judge_ensemble(
 def check_alike(checkpoints: Sequence[Checkpoint]) -> None:
     """Agents that act as one see the same market in the same way.
 
-    Raises
-    ------
-    CheckpointError
-        Naming the two that do not.
+    Raises CheckpointError: naming the two that do not.
     """
     first, *others = checkpoints
     base = stored_config(first)
@@ -244,10 +206,7 @@ def identities_of(
 ) -> list[str]:
     """Identity of each agent, acting as configured, in the ledger of readings.
 
-    Raises
-    ------
-    CheckpointError
-        If one is there twice: it would count twice in the mean.
+    Raises CheckpointError if one is there twice: it would count twice in the mean.
     """
     known: dict[str, Path] = {}
     for checkpoint in checkpoints:
@@ -314,15 +273,7 @@ def _is_row(line: str) -> bool:
 
 
 def distance_sections(checkpoint: Checkpoint, training_data: TrainingData) -> tuple[Section, ...]:
-    """The section about the features of another market; none where the agent is judged on its own.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        Of the agent.
-    training_data : TrainingData
-        The market that it is judged on.
-    """
+    """The section about the features of another market; none where the agent is judged on its own."""
     if checkpoint.facts["market"] == training_data.process.panel.sha256:
         return ()
     return (section(_distance(checkpoint, training_data)),)

@@ -69,20 +69,6 @@ class Subject:
     ----------
     makers : mapping of str to callable
         Name -> makes a strategy, fresh. The first is judged; others are compared with it as the classical ones are.
-    identity : str
-        Of the judged one in the ledger of readings.
-    facts : mapping
-        To print with those of the market.
-    policy : ExpertPolicy, optional
-        Of a judged agent, whose decisions are explained.
-    members : sequence of Strategy
-        The agents of a judged ensemble, each deciding alone.
-    training : DataFrame, optional
-        Rows that training logged.
-    events : tuple of dict, optional
-        Events of the guard in training.
-    sections : sequence of Section
-        Of the report, before all others.
     """
 
     makers: Mapping[str, Make]
@@ -96,15 +82,7 @@ class Subject:
 
 
 def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, sweeps: bool) -> EvaluationOutcome:
-    """Backtest the judged strategy and those it is compared with over the test window, and write the report.
-
-    Parameters
-    ----------
-    folder : Path
-        The report goes into its ``reports``.
-    sweeps : bool
-        Whether to backtest all again under other conditions.
-    """
+    """Backtest the judged strategy and those it is compared with over the test window, and write the report."""
     check_writable(folder / REPORTS, keep=False)
     config, process = training_data.config, training_data.held_out_process()
     window, panel = training_data.split.test, training_data.panel
@@ -151,17 +129,7 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
 
 
 class WindowRuns(NamedTuple):
-    """Backtests over one window.
-
-    Attributes
-    ----------
-    runs : tuple of Backtest
-        Of the strategies, in their order.
-    patient : Backtest
-        Of equal weight that is restored once a month: a verdict asks for it.
-    benchmark : tuple of Backtest
-        Of the panel's index; empty where it has none.
-    """
+    """Backtests over one window."""
 
     runs: tuple[Backtest, ...]
     patient: Backtest
@@ -189,15 +157,7 @@ def with_compared(makers: Mapping[str, Make], config: Config) -> dict[str, Make]
 
 
 def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details: Any) -> EvaluationOutcome:
-    """Write the report of backtests, the first of which is judged.
-
-    Parameters
-    ----------
-    folder : Path
-        The report goes into its ``reports``.
-    **details
-        Further fields of `ReportData`.
-    """
+    """Write the report of backtests, the first of which is judged."""
     evaluation, alpha = config.evaluation, config.objectives.cvar_alpha
     data = ReportData(
         agent=runs[0],
@@ -224,7 +184,6 @@ def provenance(config: Config, panel: MarketPanel) -> dict[str, Any]:
 
 
 def _provenance(training_data: TrainingData) -> dict[str, Any]:
-    """Data and settings for the report."""
     dates, split = training_data.panel.dates, training_data.split
     windows = {"train": split.train, "validation": split.validation, "test": split.test}
     spans = {name: f"{dates[bars.start]} to {dates[bars.stop - 1]}" for name, bars in windows.items()}
@@ -240,7 +199,6 @@ def _ensemble(
     best: Optimum | None,
     config: Config,
 ) -> list[Section]:
-    """The agents of an ensemble, each alone."""
     if not agents:
         return []
     judged, baseline = context.runs[0], next(run for run in context.runs if run.name == BASELINE)
@@ -282,7 +240,6 @@ def _optimum(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
 
 
 def _universe(training_data: TrainingData) -> str:
-    """Name of the market in the report."""
     source, count = training_data.config.market.source, training_data.panel.n_assets
     known = {"embedded": f"{count} stocks of the S&P 500", "french": f"{count} portfolios of US stocks, monthly"}
     return known.get(source, f"{count} assets ({source})")
@@ -316,7 +273,6 @@ def execution(env: EnvConfig) -> dict[str, str]:
 
 
 def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) -> tuple[str, ...]:
-    """Limits of the data, in words."""
     remarks = [str(training_data.panel.provenance.get("survivorship") or ""), *price_notes(training_data.panel)]
     notes = [f"{note[:1].upper()}{note[1:]}." for note in remarks if note]
     one = "One agent from one seed was" if agents < 2 else f"{agents} agents from {agents} seeds were"

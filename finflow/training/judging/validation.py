@@ -74,11 +74,6 @@ def check_reward_model(
     """Let the guard compare the reward model's score with the metrics of a validation.
 
     The reference is the policy of ``online.reference`` where that is a file, else the first validation.
-
-    Returns
-    -------
-    dict
-        Figures for the validation's row; none but in the online phase.
     """
     if watch is None or bcell is None:
         return {}
@@ -90,7 +85,6 @@ def check_reward_model(
 
 
 def _figures(validation: ValidationBacktest) -> ScoredValidation:
-    """Figures that the guard compares."""
     metrics = validation.metrics
     return ScoredValidation(
         score=float(metrics["score"]),
@@ -121,11 +115,6 @@ class GeneralisationMeasure:
     def measure(self, policy: ExpertPolicy) -> dict[str, float]:
         """Figures for a row of metrics; empty where ``train.generalisation`` is off.
 
-        Parameters
-        ----------
-        policy : ExpertPolicy
-            The one that would be deployed.
-
         Returns
         -------
         dict
@@ -140,7 +129,6 @@ class GeneralisationMeasure:
         return {PREFIX + name: value for name, value in figures.items()}
 
     def _windows(self, policy: ExpertPolicy) -> dict[str, float]:
-        """The training window and the validation window, side by side."""
         data, process = self.data, self.data.process
         train = [data.train] if isinstance(data.train, range) else list(data.train)
         starts, sizes, names = [], [], []
@@ -202,7 +190,6 @@ def backtest_pieces(
 
 
 def _window_figures(name: str, rewards: FloatArray, excess: FloatArray, bars_per_year: int) -> dict[str, float]:
-    """Mean reward and annual Sharpe ratio."""
     returns = excess[np.isfinite(excess)]
     deviation = float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
     sharpe = float(returns.mean()) / deviation * math.sqrt(bars_per_year) if deviation > 1e-12 else math.nan

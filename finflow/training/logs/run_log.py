@@ -37,10 +37,6 @@ class RunLog:
 
     Parameters
     ----------
-    folder
-        The run folder, made when missing.
-    resume_at
-        What `position()` returned when the checkpoint was written; None starts new files.
     branch_from
         Another run folder, whose rows up to `resume_at` are copied into this one first.
 
@@ -100,13 +96,7 @@ class RunLog:
         self._step = update
 
     def event(self, row: Mapping[str, Any]) -> None:
-        """Write one event of the guard: to events.jsonl, and as a marker and a text to TensorBoard.
-
-        Parameters
-        ----------
-        row
-            Plain values; ``update``, ``phase``, ``level``, ``signal`` and ``message`` among them.
-        """
+        """Write one event of the guard: to events.jsonl, and as a marker and a text to TensorBoard."""
         text = json.dumps({name: _plain(value) for name, value in row.items()}, sort_keys=True, allow_nan=False)
         self._append(EVENTS, text + "\n")
         for tracker in self._trackers:
@@ -119,10 +109,6 @@ class RunLog:
     def result(self, hyperparameters: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Pass the final metrics of a run to TensorBoard's table of hyperparameters, and to other trackers.
 
-        Parameters
-        ----------
-        hyperparameters
-            Dotted key -> value; what is neither number, text nor truth value is shown as text.
         metrics
             Name -> value; those that are not finite are left out.
         """
@@ -140,23 +126,14 @@ class RunLog:
             self._console.flush()
 
     def position(self) -> dict[str, int]:
-        """Position of the logs, with the rows that wait for room on the disk.
-
-        Returns
-        -------
-        position
-            Bytes of metrics.jsonl and events.jsonl, and the update of the last row (-1 before the first).
-        """
+        """Position of the logs, with the rows that wait for room on the disk."""
         places = {name: file.tell() + len(self._waiting[name]) for name, file in self._files.items()}
         return {**places, "step": self._step}
 
     def make_durable(self) -> None:
         """Flush every row to the disk, before a checkpoint that stores the position.
 
-        Raises
-        ------
-        OutputError
-            If a row cannot be written; it stays queued.
+        Raises OutputError if a row cannot be written; it stays queued.
         """
         for name, file in self._files.items():
             with naming_failed_writes(self.folder / name):
@@ -196,13 +173,7 @@ class RunLog:
 
 
 class UpdateProfiler:
-    """A torch profiler trace of a few updates of each phase.
-
-    Parameters
-    ----------
-    folder : Path
-        Where ``trace_offline.json`` and ``trace_online.json`` go, for Perfetto or chrome://tracing.
-    """
+    """A torch profiler trace of a few updates of each phase."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -211,10 +182,7 @@ class UpdateProfiler:
     def after_update(self, phase: str, count: int) -> None:
         """Start or stop the profiler, ``count`` updates into a phase.
 
-        Raises
-        ------
-        OutputError
-            If the trace cannot be written.
+        Raises OutputError if the trace cannot be written.
         """
         if count == PROFILED[0]:
             activities = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & set(supported_activities())  # type: ignore[no-untyped-call]
@@ -246,7 +214,6 @@ def _lock(file: IO[str], folder: Path) -> None:
 
 
 def _kept_rows(path: Path, size: int) -> bytes:
-    """The first `size` bytes of a metrics file."""
     if size == 0:
         return b""
     try:
@@ -263,7 +230,6 @@ def _kept_rows(path: Path, size: int) -> bytes:
 
 
 def _row_of(line: bytes, path: Path) -> tuple[int, str, dict[str, Any]]:
-    """Update, phase and values of a row."""
     try:
         row = parse_json(line)
         return int(row["update"]), str(row["phase"]), dict(row)

@@ -60,10 +60,6 @@ class EventFiles:
 
     After a write that failed, the next point opens a new file; the points between are in metrics.jsonl alone.
 
-    Parameters
-    ----------
-    folder
-        Of the files.
     purge_step
         Points of earlier files from this step on are discarded by TensorBoard; None keeps all.
     """
@@ -141,10 +137,7 @@ PROJECT = "finflow"
 def check_tracker(config: Config) -> None:
     """Refuse a tracker whose package is not installed, before anything is done.
 
-    Raises
-    ------
-    ConfigError
-        Naming the extra.
+    Raises ConfigError: naming the extra.
     """
     if config.output.log_with == "wandb":
         _wandb()
@@ -152,13 +145,6 @@ def check_tracker(config: Config) -> None:
 
 def open_tracker(config: Config, folder: Path, report: Callable[[str], None]) -> Tracker | None:
     """Begin or resume the configured tracker of a run folder; None with TensorBoard alone.
-
-    Parameters
-    ----------
-    folder : Path
-        The run folder; its path names the run, so that a resumed training continues the same one.
-    report : callable
-        Takes a line for the user, where the tracker fails later on.
 
     Raises
     ------
@@ -171,13 +157,7 @@ def open_tracker(config: Config, folder: Path, report: Callable[[str], None]) ->
 
 
 class WandbRun:
-    """A run of Weights & Biases; a failure of the service ends the tracking, and never the training.
-
-    Parameters
-    ----------
-    report : callable
-        As in `open_tracker`.
-    """
+    """A run of Weights & Biases; a failure of the service ends the tracking, and never the training."""
 
     def __init__(self, config: Config, folder: Path, report: Callable[[str], None]) -> None:
         self._report = report
@@ -234,7 +214,6 @@ class WandbRun:
 
 
 def _wandb() -> Any:
-    """The package, imported when it is needed."""
     try:
         return importlib.import_module("wandb")
     except ImportError:

@@ -26,17 +26,7 @@ ACTIONS = 8  # of each state: the logged one, holding, the policy's own, and mov
 
 
 class Comparison(NamedTuple):
-    """Policy and random numbers by which further actions of states are drawn.
-
-    Attributes
-    ----------
-    policy : ExpertPolicy
-        Whose own action is among them.
-    rng : Generator
-        Of moves.
-    noise : Generator
-        Of noise on the features.
-    """
+    """Policy and random numbers by which further actions of states are drawn."""
 
     policy: ExpertPolicy
     rng: np.random.Generator
@@ -90,12 +80,6 @@ def counterfactual_batch(
     ----------
     market : RolloutMarket
         With mirrored bars, where there are: rewards are means over both.
-    rows : mapping of Tensor
-        Stored transitions; their rewards are computed anew.
-    state : PortfolioState
-        Portfolios there.
-    observation_noise : float
-        Deviation of noise on the features.
     """
     device = market.tensors.market.device
     observed = torch.as_tensor(market.process.observed_portfolio(state), dtype=torch.float32, device=device)

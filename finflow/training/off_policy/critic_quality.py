@@ -55,8 +55,6 @@ class ActionSamples(NamedTuple):
 
     Attributes
     ----------
-    horizon : int
-        Decisions of a window.
     size : float or None
         Share of the way to another portfolio; None for any, the policy's own decision among them.
     """
@@ -134,13 +132,6 @@ def measure_decision_scale(
     In each of ``DECISION_STATES`` states, portfolios that cover the simplex at random bars, holding and moves of
     ``FAMILY_RATE`` of the way toward portfolios that cover the simplex earn what they earn on the same prices. No
     decision of the policy takes part, so that it is the same number before and after learning.
-
-    Parameters
-    ----------
-    market : RolloutMarket
-        Its units are those of the number.
-    segments : sequence of range
-        Bars of decisions that are learned from.
     """
     bars = np.concatenate([np.arange(own.start, own.stop) for own in segments])
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 84]))
@@ -163,13 +154,6 @@ def quantile_coverage(
 
     From portfolios that the policy reached in `SETTLED` decisions, its own decision is followed for as many as
     `FOLLOWED` allows, four times over; what is earned after that is taken as the critics' mean.
-
-    Parameters
-    ----------
-    bars : int array, (states,)
-        From which there are `SETTLED` and four times `FOLLOWED` decisions.
-    purpose : int
-        Of the draws.
     """
     policy, gamma, long = bcell.policy, config.bcell.gamma, 4 * FOLLOWED
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 85, purpose]))
@@ -198,10 +182,6 @@ class AdvantageComparison(NamedTuple):
 
     Attributes
     ----------
-    slope : float
-        Of exact advantages on the critics'.
-    slope_error : float
-        Standard error over blocks of bars.
     critics, exact, error : list of float
         Moves in groups of one size by the critics' advantage: mean of that, of the exact advantage, and the latter's
         standard error over blocks of bars.

@@ -38,11 +38,6 @@ class Ahead(NamedTuple):
     ----------
     earned, end : Tensor, ()
         Its two parts, a decision, in sigma_A: rewards with entropies, and the value at the end.
-    temperature : Tensor, ()
-        Loss of the temperature.
-    metrics : dict of Tensor, ()
-    expansion : Expansion or None
-        For the critics, where there are decisions.
     """
 
     earned: Tensor
@@ -87,15 +82,7 @@ def look_ahead(
     point: UpdatePoint,
     config: Config,
 ) -> list[Ahead]:
-    """Objectives of learners that look ahead from portfolios of their own, in the same operations.
-
-    Parameters
-    ----------
-    market : RolloutMarket
-        With the learners' mirrored bars.
-    starts : sequence of Start
-        Of one number of portfolios.
-    """
+    """Objectives of learners that look ahead from portfolios of their own, in the same operations."""
     horizon, device = config.bcell.expansion, market.tensors.market.device
     tables = 2 if learners[0].portfolios.mirror.offset else 1
     states = [as_tensors(start.state, device) for start in starts]

@@ -62,8 +62,6 @@ class Material(NamedTuple):
 
     Attributes
     ----------
-    market : RolloutMarket
-        With every learner's mirrored bars.
     offline : list of Transitions
         The behaviour's, of each learner those that it may see.
     may_start : list of bool Tensor, (bars,)
@@ -82,8 +80,6 @@ class Drawn(NamedTuple):
 
     Attributes
     ----------
-    batch : Batch
-        Of the critics.
     own : LogisticNormal or None
         The policy's decisions in its states, where they are known.
     start : Start or None
@@ -143,12 +139,6 @@ def update_group(
 ) -> list[Metrics]:
     """Take one step of critics, policies and temperatures of the learners of a group.
 
-    Parameters
-    ----------
-    learners : mapping of Learner
-        By their numbers.
-    actor : bool
-        Whether the policies learn too.
     measured : bool
         Measure the critics' share of the actor's gradient, of the first learner.
     accepts : callable, optional
@@ -184,7 +174,6 @@ def update_group(
 def _critics(
     learner: Learner, its: Drawn, expansion: Expansion | None, point: UpdatePoint
 ) -> tuple[CriticLosses, Coefficients]:
-    """Gradients of a learner's critics."""
     coefficients = Coefficients.of(learner.agent, its.batch.actions, its.batch.states, point)
     losses = critics_losses(
         learner.agent, its.batch, its.coverage, its.draws, coefficients, point, None, its.own, expansion

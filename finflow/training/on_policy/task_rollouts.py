@@ -94,8 +94,6 @@ def rollout_of(
 
     Parameters
     ----------
-    agent : TaskActorCritic
-        Whose actions they hold.
     settings : OnPolicySettings
         With a value coefficient of 0 there is no value function: values are 0, also where an episode was cut.
     unit : callable
@@ -132,10 +130,7 @@ def rollout_of(
 def most_probable(agent: TaskActorCritic, observations: NDArray[Any]) -> NDArray[Any]:
     """The policy's modes for observations, (n, observations).
 
-    Raises
-    ------
-    ConfigError
-        If the observations are of another size.
+    Raises ConfigError if the observations are of another size.
     """
     size = agent.observations
     if np.ndim(observations) != 2 or np.shape(observations)[1] != size:
@@ -165,11 +160,6 @@ def ended_returns(trajectories: Trajectories, running: NDArray[np.float64]) -> l
 class TaskCollector:
     """Collects trajectories in an environment, rollout after rollout.
 
-    Parameters
-    ----------
-    seed : int
-        Of the training.
-
     Attributes
     ----------
     resets : bool
@@ -186,10 +176,7 @@ class TaskCollector:
     def collect(self, progress: TrainingProgress, decisions: int) -> Trajectories:
         """Take so many decisions, and count them and the episodes that ended.
 
-        Raises
-        ------
-        ConfigError
-            If there are fewer than environments.
+        Raises ConfigError if there are fewer than environments.
         """
         size, learning = self.task.size, progress.learning
         if decisions < size:

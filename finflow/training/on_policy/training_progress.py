@@ -27,19 +27,7 @@ RETURNS_KEPT = 100  # newest episodes whose returns are averaged
 
 @dataclass
 class Learning:
-    """State that a rollback goes back to.
-
-    Attributes
-    ----------
-    learner : OnPolicyLearner
-        Networks, optimiser, coefficient of the penalty and generator.
-    returns : list of float
-        Of the newest episodes.
-    steps : int
-        Gradient updates.
-    constant_entropy : float or None
-        Entropy coefficient in place of the schedule's.
-    """
+    """State that a rollback goes back to."""
 
     learner: OnPolicyLearner
     entropy: EntropyScheduler
@@ -96,10 +84,7 @@ class TrainingProgress:
     def load(self, path: Path, facts: Mapping[str, int]) -> None:
         """Restore a checkpoint.
 
-        Raises
-        ------
-        CheckpointError
-            If it is missing or damaged, or has other facts.
+        Raises CheckpointError if it is missing or damaged, or has other facts.
         """
         tensors, content = read_tensors(path)
         if content.get("trainer") != facts or not isinstance(content.get("progress"), dict):
@@ -140,26 +125,7 @@ def guarded_update(
 ) -> tuple[Figures, str]:
     """Learn from a rollout; keep a checkpoint where one is due, or roll back to one.
 
-    Parameters
-    ----------
-    progress : TrainingProgress
-        Changed in place.
-    rollout : Rollout or None
-        None where a reward or an observation is not finite, so that nothing can be learned.
-    seed : int
-        From which the generator is seeded anew after a rollback, so that the fault is not repeated.
-
-    Returns
-    -------
-    figures : dict
-        Of `OnPolicyLearner.update`; empty without a rollout.
-    reason : str
-        Of the rollback; empty where there was none.
-
-    Raises
-    ------
-    TrainingError
-        If rolling back does not help.
+    Raises TrainingError if rolling back does not help.
     """
     learning, checkpoints = progress.learning, progress.checkpoints
     if checkpoints.last_saved is None:

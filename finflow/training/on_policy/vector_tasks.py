@@ -33,8 +33,6 @@ class TaskSpaces:
         Actions of a Discrete space, or dimensions of a Box.
     kind : str
         ``discrete`` or ``box``.
-    low, high : array or None
-        Bounds of a Box.
     first : int
         The first action of a Discrete space.
     """
@@ -50,10 +48,7 @@ class TaskSpaces:
     def of(cls, env: VectorEnv[Any, Any, Any]) -> TaskSpaces:
         """Read the spaces of one of the environments.
 
-        Raises
-        ------
-        ConfigError
-            For an action space that is neither Discrete nor Box, or observations that are no numbers.
+        Raises ConfigError for an action space that is neither Discrete nor Box, or observations that are no numbers.
         """
         try:
             observations = gym.spaces.flatdim(env.single_observation_space)
@@ -70,10 +65,7 @@ class TaskSpaces:
     def check(self, observations: int, actions: int) -> None:
         """Check the sizes.
 
-        Raises
-        ------
-        ConfigError
-            If they are others.
+        Raises ConfigError if they are others.
         """
         for name, given, size in (
             ("state_dim", observations, self.observations),
@@ -112,18 +104,7 @@ class TaskStep(NamedTuple):
 
 
 class VectorTask:
-    """N environments of a task, stepped together.
-
-    Parameters
-    ----------
-    env : Env or VectorEnv
-        Of gymnasium; one environment is made a vector of one.
-
-    Attributes
-    ----------
-    observations : array, (n, observations)
-        To decide at.
-    """
+    """N environments of a task, stepped together."""
 
     def __init__(self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
         if isinstance(env, gym.Env):

@@ -25,7 +25,7 @@ from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import Transitions
-from finflow.training.on_policy.market_rollouts import RewardedDecisions, RolloutCollector
+from finflow.training.on_policy.market_rollouts import Reference, RewardedDecisions, RolloutCollector
 from finflow.training.on_policy.on_policy_state import (
     UNREAD,
     OnPolicyState,
@@ -33,10 +33,9 @@ from finflow.training.on_policy.on_policy_state import (
     rollouts_of,
     steps_per_rollout,
 )
-from finflow.training.on_policy.rollout_steps import Reference
 from finflow.training.phase_names import ONLINE
-from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
+from finflow.training.phases.run_guard import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import TrainingState, ended_early
 
@@ -44,20 +43,7 @@ CRITIC_ONLY_ROLLOUTS = 2  # first ones, which train the value function alone
 
 
 def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
-    """Learn from rollouts of the policy, from the current state to the end of the online phase.
-
-    Parameters
-    ----------
-    run : TrainingRun
-        Its state's ``bcell`` and ``on_policy`` are used.
-    dataset : OfflineDataset
-        Gives the unit of rewards, and the states on which the guard measures the policy.
-
-    Returns
-    -------
-    dict
-        The last update's figures and validation metrics.
-    """
+    """Learn from rollouts of the policy, from the current state to the end of the online phase."""
     config, state, counters = run.config, run.state, run.state.counters
     bcell, on_policy = state.bcell, state.on_policy
     if bcell is None or on_policy is None:
@@ -136,15 +122,7 @@ def _collect(
 
 
 def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state: TrainingState, done: int) -> Figures:
-    """Update policy and value function from a rollout; the value function alone in the first ones.
-
-    Parameters
-    ----------
-    state : TrainingState
-        Its entropy schedule, and the share that the guard has lowered learning rates to.
-    done : int
-        Rollouts learned from before.
-    """
+    """Update policy and value function from a rollout; the value function alone in the first ones."""
     learner, settings = on_policy.learner, on_policy_settings(config)
     share = state.watch.manager.share if state.watch.enabled else 1.0
     region = replace(settings.trust_region, delta=settings.trust_region.delta * share)

@@ -72,29 +72,19 @@ class LearnersAtWork:
         self.run.state.counters.vector_step += 1
 
     def update(self, work: Work) -> tuple[dict[str, Tensor], Figures]:
-        """Take an update of all learners.
-
-        Returns
-        -------
-        metrics : dict of Tensor, ()
-            Of the first learner; none where it took no step.
-        others : list of dict of float
-            The largest figures of the others that took a step.
-        """
+        """Take an update of all learners."""
         self.later.begin(work)
         metrics, *beside = self._learn(self.learners.first, work)
         others = [*_largest(beside), *self.later.result(work)]
         return metrics, [one for one in others if one]
 
     def _perform_later(self, work: Work) -> Figures:
-        """Do a piece of work of the learners after the first group."""
         if work.point is None:
             self._store_all(self.learners.later, self._move(self.learners.later))
             return []
         return _largest(self._learn(self.learners.later, work))
 
     def _move(self, learners: Mapping[int, Learner]) -> list[dict[str, NDArray[Any]]]:
-        """Move the portfolios of learners by a vector step, by groups; the transitions of each."""
         return [
             one
             for group in groups(learners)
@@ -106,7 +96,6 @@ class LearnersAtWork:
             self._store(learner, rows)
 
     def _learn(self, learners: Mapping[int, Learner], work: Work) -> Updates:
-        """Take an update of learners, by groups: see `update_group`."""
         point, self._rates = work.point or UpdatePoint(), work.rates
         found: Updates = []
         for group in groups(learners):
@@ -134,5 +123,4 @@ class LearnersAtWork:
 
 
 def _largest(found: Updates) -> Figures:
-    """The figures of updates of which the largest is watched."""
     return [{name: float(metrics[name]) for name in WATCHED if name in metrics} for metrics in found]

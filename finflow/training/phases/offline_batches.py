@@ -25,15 +25,7 @@ LEAST_KEPT = 0.85
 
 
 def group_size(bars: Tensor, wanted: int, batch_size: int) -> int:
-    """The largest size of groups, a half, a quarter ... of the one wanted, that leaves few transitions over.
-
-    Parameters
-    ----------
-    bars : int Tensor, (n,)
-        Of the transitions.
-    batch_size : int
-        A batch holds whole groups.
-    """
+    """The largest size of groups, a half, a quarter ... of the one wanted, that leaves few transitions over."""
     counts = torch.bincount(bars)
     size = wanted
     while size > 1 and (size > batch_size or int((counts // size).sum()) * size < LEAST_KEPT * len(bars)):
@@ -72,17 +64,7 @@ COMPARED_PURPOSE = 1001  # of the generators of actions to compare, one for each
 
 
 class Epochs:
-    """Batches of the offline phase: epochs over the data in random order.
-
-    Attributes
-    ----------
-    group_size : int
-        Transitions of one bar that share a row of the market.
-    groups : int
-        Of a batch.
-    updates : int
-        Of an epoch: whole batches; one where the data are fewer.
-    """
+    """Batches of the offline phase: epochs over the data in random order."""
 
     def __init__(self, config: Config, dataset: OfflineDataset) -> None:
         self.seed = config.train.seed
@@ -123,8 +105,6 @@ class OfflineBatches(NamedTuple):
 
     Attributes
     ----------
-    market : RolloutMarket
-        With mirrored bars, where actions are compared.
     compares : bool
         Whether each state has several actions, with exact outcomes; batches have as many actions either way.
     """

@@ -23,10 +23,10 @@ from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.critic_quality import measure_decision_scale
-from finflow.training.out_of_fold.blocks import training_segments
+from finflow.training.out_of_fold.evidence import training_segments
 from finflow.training.phase_names import OFFLINE
-from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.offline_batches import Epochs, OfflineBatches, epoch_order, group_size
+from finflow.training.phases.run_guard import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import seeded
 
@@ -39,11 +39,6 @@ FITTED_Q_ROWS = 4096  # transitions whose states the policy's value is averaged 
 
 def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     """Train to the end of the offline phase, from wherever the state stands.
-
-    Parameters
-    ----------
-    run : TrainingRun
-        Its state's ``learner`` is trained.
 
     Returns
     -------

@@ -22,8 +22,7 @@ from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, CheckpointWriter
 from finflow.guard.signals import ALARM, WARNING, Event, advice_on, crossed, stop_report
 from finflow.guard.state_capture import capture
-from finflow.training.checkpoints.feature_names import feature_names
-from finflow.training.checkpoints.manifest import runtime
+from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.validation import (
     PREFIX,
@@ -35,10 +34,11 @@ from finflow.training.judging.validation import (
 )
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import RunLog, UpdateProfiler
-from finflow.training.on_policy.rollout_steps import EndedEpisode
+from finflow.training.on_policy.market_rollouts import EndedEpisode
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
+from finflow.training.run_folder import runtime
 
 GUARD_REPORT = "guard-report.md"
 LOG_EVERY = 50  # updates between two rows of metrics
@@ -72,17 +72,7 @@ OnValidation = Callable[[Validation], None]
 
 @dataclass
 class TrainingRun:
-    """A training with its collaborators.
-
-    Attributes
-    ----------
-    probe : States or None
-        Recorded states on which policies are compared, from the beginning of a phase on.
-    on_validation : callable, optional
-        Receives every validation.
-    pretrained_blocks : callable, optional
-        Returns what another process pretrained for the evidence of the blocks during the offline phase.
-    """
+    """A training with its collaborators."""
 
     config: Config
     training_data: TrainingData
@@ -146,22 +136,7 @@ class TrainingRun:
     def count_update(
         self, metrics: Mapping[str, Tensor], facts: Mapping[str, float] | None = None, steps: int = 1
     ) -> bool:
-        """Count an update, log a row of metrics every few of them, and let the guard check it.
-
-        Parameters
-        ----------
-        metrics : mapping of Tensor
-            Empty for an update that was skipped.
-        facts : mapping, optional
-            Further entries of the row.
-        steps : int
-            Gradient steps that are counted at once.
-
-        Returns
-        -------
-        bool
-            True where the guard rolled the state back.
-        """
+        """Count an update, log a row of metrics every few of them, and let the guard check it."""
         counters = self.state.counters
         counters.update += steps
         counters.phase_update += steps
@@ -247,7 +222,6 @@ class TrainingRun:
         return figures
 
     def _announce(self, event: Event) -> None:
-        """Log and show an event of the guard."""
         self.log.event(event.row())
         self.progress.message(f"guard, {event.level}: {event.message} (update {event.update:,})")
 
@@ -279,15 +253,6 @@ def validate_and_save(
 
     Parameters
     ----------
-    policy : ExpertPolicy
-        The one that would be deployed.
-    metrics : mapping of Tensor or float
-        Of the last update.
-    episode, new_episodes : float
-        Episodes learned from so far, and of those since the last call.
-    steps : int
-        Gradient updates since the last call.
-    last : bool
         Whether the phase ends here.
 
     Returns
@@ -309,15 +274,7 @@ def validate_and_save(
 
 @contextmanager
 def kept_on_failure(run: TrainingRun, restore: Callable[[], None] | None = None) -> Iterator[None]:
-    """Write a checkpoint of the state before the block, where an error ends the block that a user can mend.
-
-    Parameters
-    ----------
-    run : TrainingRun
-        Its generator of exploration is set back.
-    restore : callable, optional
-        Sets back what else the block changes.
-    """
+    """Write a checkpoint of the state before the block, where an error ends the block that a user can mend."""
     drawn = run.state.exploration.get_state()
     try:
         yield

@@ -17,7 +17,7 @@ from finflow.agent.learners.td3bc import TD3BC
 from finflow.config import Config
 from finflow.guard.rollback import GuardState
 from finflow.guard.state_capture import capture, restore
-from finflow.training.checkpoints.feature_names import feature_names
+from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.reference_policy import ReferenceControl
 from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.training_data import TrainingData
@@ -41,12 +41,6 @@ class Counters:
         Gradient updates over both phases; never goes back.
     phase_update : int
         Gradient updates of this phase; a rollback takes it back.
-    vector_step : int
-        Vector steps of the online phase, warm-up included.
-    best_score : float or None
-        Highest validation value, or Sharpe ratio, so far: whichever ``train.best_by`` names.
-    best_update : int or None
-        Where it was.
     """
 
     phase: str = OFFLINE
@@ -82,22 +76,8 @@ class TrainingState:
         Step with the online updates.
     reward_normalizer : RollingNormalizer or None
         With ``train.reward_normalization``.
-    watch : GuardState
-        State of the guard: windows of its signals, snapshots, rollbacks so far.
-    learner : OfflineLearner or None
-        While the offline phase runs.
     behaviour_returns : Tensor, (transitions,), or None
         The behaviour's lambda-returns as last computed, while the offline phase runs.
-    bcell : BCell or None
-        From the hand-over on.
-    learners : Learners or None
-        From the hand-over on, where the online phase learns off-policy.
-    out_of_fold : OutOfFold or None
-        The same: evidence from held-out blocks.
-    on_policy : OnPolicyState or None
-        From the hand-over on, where it learns on-policy.
-    reference : ReferenceControl or None
-        From the hand-over on, where the policy is held to a reference.
     """
 
     counters: Counters
@@ -188,7 +168,6 @@ def rewind(state: TrainingState, tensors: Mapping[str, Tensor], facts: Mapping[s
 
 
 def _snapshot_view(state: TrainingState) -> TrainingState:
-    """The same state with the fields that a snapshot leaves out replaced."""
     learners = None if state.learners is None else cast(Any, LearnersPosition(state.learners))
     return replace(state, watch=cast(Any, None), learners=learners)
 
