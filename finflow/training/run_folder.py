@@ -89,10 +89,7 @@ def changed(before: dict[str, str], now: dict[str, str]) -> str | None:
 
 
 class RunFolder:
-    """The folder of a run.
-
-    Raises OutputError if it cannot be made or written to; nothing is left of it then.
-    """
+    """The folder of a run; raises OutputError if it cannot be made or written to; nothing is left of it then."""
 
     def __init__(self, logs: Path, existing: Path | None = None) -> None:
         self._made: list[Path] = []

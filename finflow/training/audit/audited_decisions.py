@@ -42,12 +42,8 @@ class AuditedMarket:
     Everything fitted is fitted on the bars before the end of training, and before the end of what a probe leaves
     alone: for a probe inside the training window, training is taken to end there.
 
-    Parameters
-    ----------
-    panel : MarketPanel
-        The configured market, up to the end of the test window.
-    near : bool
-        Whether only the decisions right before a probe are asked for, as suits probes of many bars in a row.
+    ``panel``: the configured market, up to the end of the test window. ``near``: whether only the decisions right
+    before a probe are asked for, as suits probes of many bars in a row.
     """
 
     def __init__(self, panel: MarketPanel, config: Config, split: Split, near: bool = False) -> None:
@@ -167,10 +163,7 @@ class AnswerRecorder:
 class InputRecorder:
     """Holds its portfolio and records every input of a decision, with the memory behind each array.
 
-    Parameters
-    ----------
-    accounts : bool
-        Whether the portfolio handed in is the backtest's own, so that the memory behind it counts too.
+    ``accounts``: whether the portfolio handed in is the backtest's own, so that the memory behind it counts too.
     """
 
     name = "input recorder"

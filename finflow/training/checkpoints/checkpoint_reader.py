@@ -40,11 +40,8 @@ LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
 class Checkpoint(NamedTuple):
     """A checkpoint that was read and verified.
 
-    Attributes
-    ----------
-    facts : dict
-        ``training``, ``config``, ``config_hash``, ``market``, ``shape``, ``features``, ``log``, ``runtime``; in the
-        present format, whichever the file has.
+    ``facts``: ``training``, ``config``, ``config_hash``, ``market``, ``shape``, ``features``, ``log``, ``runtime``; in
+    the present format, whichever the file has.
     """
 
     path: Path
@@ -115,12 +112,7 @@ def read_newest(path: Path) -> tuple[Path, TensorFile, str | None]:
 def configuration_of(path: Path) -> Config:
     """The resolved configuration that results were made with, its folders as they have them.
 
-    Parameters
-    ----------
-    path : Path
-        A checkpoint file, or the folder of a run, a job or a study.
-
-    Raises CheckpointError, ConfigError if there is none, or it cannot be read.
+    The path is that of a checkpoint file, or of the folder of a run, a job or a study.
     """
     saved = resolve_run(path)
     if saved.kind is Kind.JOB:
@@ -257,15 +249,8 @@ class LoadedAgent(NamedTuple):
 def load_agent(path: Path, overrides: Mapping[str, object]) -> LoadedAgent:
     """Read a checkpoint and prepare its market.
 
-    Parameters
-    ----------
-    overrides : mapping
-        Keys on top of the checkpoint's own configuration; only those of the market, the environment, the evaluation
-        and the output may differ.
-
-    Raises
-    ------
-    ConfigError, CheckpointError, MarketError
+    ``overrides``: keys on top of the checkpoint's own configuration; only those of the market, the environment, the
+    evaluation and the output may differ.
     """
     check_free(overrides)
     checkpoint = read_best(path)
@@ -277,12 +262,7 @@ def load_agent(path: Path, overrides: Mapping[str, object]) -> LoadedAgent:
 
 
 def check_free(overrides: Mapping[str, object]) -> None:
-    """Refuse what an evaluation cannot change.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse what an evaluation cannot change: a ConfigError."""
     fixed = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
     if fixed:
         raise ConfigError(f"{fixed[0]} belongs to training and cannot change for an evaluation; leave it out")
@@ -295,15 +275,6 @@ def feature_names(features: Features) -> dict[str, list[str]]:
 
 def check_feature_names(path: Path, trained: Mapping[str, Sequence[str]] | None, features: Features) -> None:
     """An agent reads the features that it was trained on, by name and in their order; not all markets give the same.
-
-    Parameters
-    ----------
-    path : Path
-        Of the agent's file, for messages.
-    trained : mapping or None
-        What the file says of its features.
-    features : Features
-        Of the market.
 
     Raises CheckpointError if the file does not say its features, or a market's are others.
     """

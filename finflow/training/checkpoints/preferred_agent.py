@@ -63,7 +63,13 @@ def learn_preferences(
     tensors = pair_tensors(SegmentMarket(data.process, data.split.train, data.config.evaluation), pairs)
     device = torch.device("cpu")  # where the pairs are
     policy = policy_of(agent.checkpoint, device)
-    _check_learns(agent.checkpoint, policy)
+    if policy.blend is not None and float(policy.blend.confidence) == 0.0:
+        before = CheckpointFolder(agent.checkpoint.run_folder / MODELS).path(HANDED_OVER)
+        raise CheckpointError(
+            f"the agent in {agent.checkpoint.path} holds the portfolio {policy.blend.reference} (the confidence of its "
+            "blend is 0): nothing of it can be trained; take its policy before the blend was decided on, as in "
+            f"--resume {before}"
+        )
     reference = FrozenPolicy.of(policy, data.log_volatility)
     learned = learn_policy(policy, reference, tensors, method, config, seed, pairs.contradictions)
     freeze([policy])
@@ -77,18 +83,6 @@ def learn_preferences(
     facts = {name: agent.checkpoint.facts[name] for name in KEPT_FACTS if name in agent.checkpoint.facts}
     facts |= {"training": {"counters": agent.checkpoint.counters}, "runtime": runtime(device)}
     return PreferredAgent(policy_tensors(agent.checkpoint, policy), {**facts, PREFERENCES: provenance}, learned)
-
-
-def _check_learns(checkpoint: Checkpoint, policy: ExpertPolicy) -> None:
-    """Refuse an agent whose decisions do not depend on its networks: a CheckpointError."""
-    blend = policy.blend
-    if blend is not None and float(blend.confidence) == 0.0:
-        before = CheckpointFolder(checkpoint.run_folder / MODELS).path(HANDED_OVER)
-        raise CheckpointError(
-            f"the agent in {checkpoint.path} holds the portfolio {blend.reference} (the confidence of its blend is 0): "
-            "nothing of it can be trained; take its policy before the blend was decided on, as in --resume "
-            f"{before}"
-        )
 
 
 def policy_tensors(checkpoint: Checkpoint, policy: ExpertPolicy) -> dict[str, Tensor]:

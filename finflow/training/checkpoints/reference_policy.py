@@ -75,8 +75,9 @@ def read_reference(config: Config, training_data: TrainingData, device: torch.de
     name = config.online.reference
     if not isinstance(name, Path):
         return None
-    agent = _saved_agent(name, device)
-    if agent is not None:
+    agent = None
+    if name.is_file() and "training" not in read_tensors(name)[1]:  # BCell.save wrote it
+        agent = BCell.load(name, str(device))
         path, names, shape = name, agent.feature_names, agent.shape
     else:
         checkpoint = read_best(name)
@@ -95,13 +96,6 @@ def read_reference(config: Config, training_data: TrainingData, device: torch.de
     if not all(bool(tensor.isfinite().all()) for tensor in reference.state_dict().values()):
         raise CheckpointError(f"the reference {path} contains values that are not finite: its training had failed")
     return reference
-
-
-def _saved_agent(path: Path, device: torch.device) -> BCell | None:
-    """The agent of a file that `BCell.save` wrote; None for what else may be read, or not."""
-    if not path.is_file() or "training" in read_tensors(path)[1]:
-        return None
-    return BCell.load(path, str(device))
 
 
 def saved_reference(checkpoint: Checkpoint, like: ExpertPolicy) -> FrozenPolicy | None:

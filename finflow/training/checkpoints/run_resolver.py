@@ -40,7 +40,8 @@ class SavedRun:
     @property
     def checkpoints(self) -> CheckpointFolder:
         """The run's checkpoints; those of a folder without ``models`` lie in the folder itself."""
-        return _checkpoints_in(self.path.parent if self.kind is Kind.CHECKPOINT else self.path)
+        folder = self.path.parent if self.kind is Kind.CHECKPOINT else self.path
+        return CheckpointFolder(folder / MODELS if (folder / MODELS).is_dir() else folder)
 
     def find_checkpoint(self) -> Path:
         """The checkpoint file meant: the one given, or the latest of a run folder.
@@ -149,7 +150,6 @@ def best_in(run: Path) -> Path | None:
 
 
 def _finished_agent(place: Path) -> Path | None:
-    """The checkpoint to evaluate of one training of a job, by its folder; None where it is not finished."""
     try:
         note = _read_note(place / NOTE)
     except CheckpointError:
@@ -161,10 +161,6 @@ def _finished_agent(place: Path) -> Path | None:
 def is_plain_name(name: str) -> bool:
     """True for a name that leads to nowhere but a folder's own entry: no path, no way up."""
     return Path(name).name == name and name not in ("", "..") and "\0" not in name and "\\" not in name
-
-
-def _checkpoints_in(folder: Path) -> CheckpointFolder:
-    return CheckpointFolder(folder / MODELS if (folder / MODELS).is_dir() else folder)
 
 
 def _read_note(path: Path) -> dict[str, Any]:

@@ -85,10 +85,17 @@ class StartingPoint:
             return state
         if self.start is Start.OTHER_MARKET or self.checkpoint.counters["phase"] == ONLINE:
             start_online(state, self.training_data.config, self.training_data, self.device)
-        if self.start is Start.OTHER_MARKET:
-            self._carry_over(state, self.checkpoint)
-        else:
+        if self.start is not Start.OTHER_MARKET:
             self._restore(state, self.checkpoint)
+            return state
+        if NetworkShape.from_facts(self.checkpoint.facts["shape"]) != self.training_data.shape:
+            raise CheckpointError(
+                f"the networks in {self.checkpoint.path} have other sizes than configured; leave bcell.hidden_dim as "
+                "it was"
+            )
+        if state.bcell is not None:
+            carry_over(self.checkpoint, state.bcell)
+        state.counters.phase = ONLINE
         return state
 
     def open_log(self, folder: Path) -> RunLog:
@@ -136,16 +143,6 @@ class StartingPoint:
                 f"{checkpoint.path} is of another configuration or another version of finflow: {error}; start a new "
                 "run, or use the configuration and the finflow that it was written with"
             ) from error
-
-    def _carry_over(self, state: TrainingState, checkpoint: Checkpoint) -> None:
-        """Load another market's networks into the new state; all else starts new."""
-        if NetworkShape.from_facts(checkpoint.facts["shape"]) != self.training_data.shape:
-            raise CheckpointError(
-                f"the networks in {checkpoint.path} have other sizes than configured; leave bcell.hidden_dim as it was"
-            )
-        if state.bcell is not None:
-            carry_over(checkpoint, state.bcell)
-        state.counters.phase = ONLINE
 
 
 def read_start(config: Config, resume: Path | None, pretrained: Path | None) -> Checkpoint | None:

@@ -25,13 +25,7 @@ SHOWN_BY = ("version", "prices", "training window", "features", "costs and execu
 
 
 class OfflineData(NamedTuple):
-    """A dataset and where it lies.
-
-    Attributes
-    ----------
-    reused : bool
-        Whether the file was there before.
-    """
+    """A dataset and where it lies. ``reused``: whether the file was there before."""
 
     dataset: OfflineDataset
     path: Path

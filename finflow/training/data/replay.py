@@ -87,10 +87,8 @@ class MarketTensors(NamedTuple):
 class Transitions:
     """A fixed store of transitions, a ring once it is full.
 
-    Parameters
-    ----------
-    slack : int
-        Older transitions kept in addition, which are not drawn: ``forget_after`` can go back so far without a loss.
+    ``slack``: older transitions kept in addition, which are not drawn: ``forget_after`` can go back so far without a
+    loss.
 
     Attributes
     ----------
@@ -209,10 +207,7 @@ def make_batch(
 ) -> Batch:
     """Look up the features of both states and put the rewards into the learners' units.
 
-    Parameters
-    ----------
-    group_size : int
-        Every so many rows are of one bar, and share its market.
+    ``group_size``: every so many rows are of one bar, and share its market.
     """
     bars = rows["bar"][::group_size]
     portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])

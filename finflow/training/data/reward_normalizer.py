@@ -113,8 +113,7 @@ class RollingMoments:
 class RollingNormalizer(RollingMoments):
     """``(r - mean) / (std + 1e-8)`` over the last rewards, clipped; normalising a reward does not remember it.
 
-    shift : bool
-        Whether the mean is subtracted; without, rewards are scaled alone, which leaves the objective what it was.
+    Without ``shift`` the mean is not subtracted: rewards are scaled alone, which leaves the objective what it was.
     """
 
     def __init__(self, window_size: int = 1000, clip: float = 10.0, warmup: int = 30, shift: bool = True) -> None:

@@ -88,8 +88,11 @@ class TrainingData:
         return [*([listings] if listings else []), *price_notes(self.process.panel)]
 
     def gap_note(self) -> str | None:
-        """A note that names assets that list late or end early in what is learned from; None where none does."""
-        unlisted = self.unlisted()
+        """A note that names assets that are not listed at every bar that is learned from; None where there is none."""
+        windows = [self.process.decision_bars(window) for window in self.train_segments]
+        bars = [bar for window in windows for bar in range(window.start, window.stop + 1)]  # with the last one's growth
+        listed = self.process.panel.listed[bars].all(axis=0)
+        unlisted = [asset for asset, whole in zip(self.process.panel.assets, listed, strict=True) if not whole]
         if not unlisted:
             return None
         shown = ", ".join(unlisted[:GAPS_SHOWN]) + (", ..." if len(unlisted) > GAPS_SHOWN else "")
@@ -98,14 +101,6 @@ class TrainingData:
             f"{count} not listed throughout the training window ({shown}); decisions are learned over the assets that "
             "are listed at the time"
         )
-
-    def unlisted(self) -> tuple[str, ...]:
-        """Assets that are not listed at every bar that is learned from."""
-        process = self.process
-        windows = [process.decision_bars(window) for window in self.train_segments]
-        bars = [bar for window in windows for bar in range(window.start, window.stop + 1)]  # with the last one's growth
-        listed = process.panel.listed[bars]
-        return tuple(asset for number, asset in enumerate(process.panel.assets) if not listed[:, number].all())
 
     def held_out_process(self) -> DecisionProcess:
         """A process over the test window as well: for the final evaluation alone."""

@@ -36,17 +36,9 @@ ROWS = 1024  # decisions computed at once
 class AgentStrategy:
     """Decides by the centre of a policy or a draw around it, and records what led to each decision.
 
-    Parameters
-    ----------
-    expert : int, optional
-        Number of the expert whose portfolio is the aim, in place of the gate's mixture; the trade rate is the agent's.
-    acting : ActingConfig, optional
-        Temperature and ``top_p`` of its decisions; the centre when left out.
-
-    Attributes
-    ----------
-    memo : mutable mapping, optional
-        Readings of the market made before by this policy, which must not learn meanwhile.
+    ``expert``: number of the expert whose portfolio is the aim, in place of the gate's mixture; the trade rate is the
+    agent's. ``acting``: temperature and ``top_p`` of its decisions; the centre when left out. ``memo``: readings of the
+    market made before by this policy, which must not learn meanwhile.
     """
 
     memo: Memo | None = None

@@ -71,12 +71,7 @@ def evaluate_agent(
 def evaluate_checkpoint(
     path: Path, overrides: Mapping[str, object], output: Path | None = None, with_backtest: bool = False
 ) -> EvaluationOutcome:
-    """Evaluate a trained agent from its checkpoint.
-
-    Raises
-    ------
-    ConfigError, CheckpointError, MarketError
-    """
+    """Evaluate a trained agent from its checkpoint, or a run folder; ``output`` is where ``reports`` goes."""
     checkpoint, training_data, device = load_agent(path, overrides)
     outcome = evaluate_agent(training_data, checkpoint, device, output or checkpoint.run_folder, with_backtest)
     if output is not None:
@@ -87,10 +82,8 @@ def evaluate_checkpoint(
 def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutcome:
     """Backtest named strategies over the test window; the first is the one reported on, in a folder of its name.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of ``strategies.classical.NAMED``, import paths, or ``optimal`` in a synthetic market whose optimum is known.
+    ``names``: of ``strategies.classical.NAMED``, import paths, or ``optimal`` in a synthetic market whose optimum is
+    known.
     """
     makers: dict[str, Make] = {}
     for path in names:
@@ -224,7 +217,6 @@ def mark_of(identities: Sequence[str], whole: bool = False) -> str:
 
 
 def _acting_fact(acting: ActingConfig) -> dict[str, str]:
-    """Settings of acting, for the report; nothing where decisions are the centre of the policy."""
     return {} if acting.takes_centre else {"acting": acting.describe()}
 
 
@@ -238,7 +230,6 @@ def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None
 
 
 def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
-    """Behaviour data that the agent learned from, where the run's data card is still there."""
     try:
         card = parse_json((checkpoint.run_folder / CARD).read_text("utf-8"))
         episodes = {name: f"{family['episodes']:,} episodes" for name, family in card["families"].items()}
@@ -253,7 +244,6 @@ def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
-    """Preferences that the agent learned from after its training, where it did."""
     found = checkpoint.facts.get(PREFERENCES)
     if not isinstance(found, dict):
         return {}
@@ -265,7 +255,6 @@ def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _is_row(line: str) -> bool:
-    """True for a whole line of the log: the last may be cut short, where a run was killed."""
     try:
         return isinstance(parse_json(line), dict)
     except ValueError:
@@ -280,7 +269,6 @@ def distance_sections(checkpoint: Checkpoint, training_data: TrainingData) -> tu
 
 
 def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> FeatureDistance:
-    """Distance of the test window from the agent's training window, whose prices are read again."""
     try:
         own = prepare(stored_config(checkpoint))
     except (ConfigError, MarketError) as error:
@@ -301,7 +289,6 @@ def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> FeatureDis
 def _values(
     named: Features, assets: NDArray[np.float32], market: NDArray[np.float32], listed: NDArray[np.bool_]
 ) -> Values:
-    """Values of every feature at some bars: of an asset over the assets that are listed and have them."""
     there = listed & (assets != 0.0).any(axis=-1)  # a row of zeros: too little history
     of_assets, of_market = assets[there].astype(np.float64), market.astype(np.float64)
     columns = {name: of_assets[:, place] for place, name in enumerate(named.asset_names)}

@@ -147,7 +147,6 @@ class Explainer:
         return dict(sorted(found.items(), key=lambda one: -abs(one[1].part)))
 
     def _move(self, states: States, decision: Decision) -> dict[str, Any]:
-        """Fields of a `Move`."""
         centre = decision.distribution.centre()[0]
         return {
             "gate": dict(zip(self.policy.sources, decision.gate[0].tolist(), strict=True)),
@@ -160,10 +159,6 @@ def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[s
     """Explain decisions of a trained agent in its test window.
 
     The window is read for that, and the reading is counted where this agent has none on file.
-
-    Raises
-    ------
-    ConfigError, CheckpointError, MarketError
     """
     wanted = [_date(text) for text in dates]
     checkpoint, training_data, device = load_agent(path, overrides)
@@ -180,7 +175,6 @@ def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[s
 
 
 def _steps(process: DecisionProcess, window: range, wanted: Sequence[np.datetime64]) -> list[int]:
-    """Decisions that filled on these days, or on the next day of trading."""
     bars = process.decision_bars(window)
     dates = process.panel.dates[bars.start : bars.stop]
     for date in wanted:

@@ -49,11 +49,8 @@ LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 class EvaluationOutcome(NamedTuple):
     """Result of an application function.
 
-    Attributes
-    ----------
-    summary : dict
-        Strategy -> metric -> value, over the test window; the one reported on comes first. In a synthetic market
-        ``optimality`` is the score against the optimum.
+    ``summary``: strategy -> metric -> value, over the test window; the one reported on comes first. In a synthetic
+    market ``optimality`` is the score against the optimum.
     """
 
     run_folder: Path
@@ -65,10 +62,8 @@ class EvaluationOutcome(NamedTuple):
 class Subject:
     """The judged strategy or agent, and facts about it that no backtest has.
 
-    Attributes
-    ----------
-    makers : mapping of str to callable
-        Name -> makes a strategy, fresh. The first is judged; others are compared with it as the classical ones are.
+    ``makers``: name -> makes a strategy, fresh. The first is judged; others are compared with it as the classical ones
+    are.
     """
 
     makers: Mapping[str, Make]
@@ -88,6 +83,8 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
     window, panel = training_data.split.test, training_data.panel
     readings_of(ledger_of(config), panel.sha256)  # a damaged ledger is an error before any work is done
     makers = with_compared(subject.makers, config)
+    names = {"embedded": "{} stocks of the S&P 500", "french": "{} portfolios of US stocks, monthly"}
+    universe = names.get(config.market.source, f"{{}} assets ({config.market.source})").format(panel.n_assets)
     best, unknown = _optimum(config)
     optimal = [best.policy] if best is not None and best.policy.name not in makers else []
     strategies = [*(make() for make in makers.values()), *optimal]
@@ -105,7 +102,7 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
         config,
         folder,
         runs,
-        title=f"{context.judged} on {_universe(training_data)}",
+        title=f"{context.judged} on {universe}",
         training=subject.training if subject.training is not None else pd.DataFrame(),
         facts={**subject.facts, **_provenance(training_data)},
         notes=(*_limits(training_data, runs, len(members)), *unknown),
@@ -213,7 +210,6 @@ def _ensemble(
 def _explanations(
     context: ComparisonContext, training_data: TrainingData, policy: ExpertPolicy | None
 ) -> list[Section]:
-    """Sources of the return; and for an agent its experts, its gate and its largest trades."""
     made = [attribution.section(context, EXPERTS if policy is None else policy.sources)]
     if policy is not None:
         traits = traits_on(policy, context.process, training_data.split.validation)
@@ -237,12 +233,6 @@ def _optimum(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
         return optimum_of(config.market, config.env), ()
     except ConfigError as error:
         return None, (f"There is no score against the optimum: {error}.",)
-
-
-def _universe(training_data: TrainingData) -> str:
-    source, count = training_data.config.market.source, training_data.panel.n_assets
-    known = {"embedded": f"{count} stocks of the S&P 500", "french": f"{count} portfolios of US stocks, monthly"}
-    return known.get(source, f"{count} assets ({source})")
 
 
 def cash_rate(panel: MarketPanel) -> str:

@@ -98,7 +98,6 @@ def count_reading(config: Config, panel: str, judged: str, runs: Sequence[Backte
 
 
 def _active_sharpe(runs: Sequence[Backtest]) -> float | None:
-    """Sharpe ratio of the judged return over equal weight's, a bar; None where there is none."""
     baseline = next((run for run in runs[1:] if run.name == BASELINE), None)
     if baseline is None:
         return None

@@ -35,10 +35,7 @@ PROFILED = (20, 25)  # updates of a phase, after the caches are warm
 class RunLog:
     """The log files of one run folder.
 
-    Parameters
-    ----------
-    branch_from
-        Another run folder, whose rows up to `resume_at` are copied into this one first.
+    ``branch_from``: another run folder, whose rows up to `resume_at` are copied into this one first.
 
     Raises
     ------
@@ -64,7 +61,11 @@ class RunLog:
         self._files: dict[str, IO[bytes]] = {}
         for name, rows in kept.items():
             with naming_failed_writes(self.folder / name):
-                self._files[name] = _open_cut(self.folder / name, rows, copied=branch_from is not None)
+                if branch_from is not None:
+                    (self.folder / name).write_bytes(rows)
+                file = self._files[name] = (self.folder / name).open("ab", buffering=0)
+                file.truncate(len(rows))
+                file.seek(0, os.SEEK_END)
         self._waiting = dict.fromkeys(kept, b"")
         self._events = EventFiles(self.folder, None if resume_at is None else self._step + 1)
         self._trackers: list[Tracker] = [self._events]
@@ -107,11 +108,7 @@ class RunLog:
         self._trackers.append(tracker)
 
     def result(self, hyperparameters: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Pass the final metrics of a run to TensorBoard's table of hyperparameters, and to other trackers.
-
-        metrics
-            Name -> value; those that are not finite are left out.
-        """
+        """Pass the finite final metrics of a run to TensorBoard's table of hyperparameters, and to other trackers."""
         known = {
             key: value if isinstance(value, float | int | str) else str(value) for key, value in hyperparameters.items()
         }
@@ -146,7 +143,6 @@ class RunLog:
             self._write_waiting(name)
 
     def _write_waiting(self, name: str) -> None:
-        """Write the rows that wait, as far as there is room."""
         while waiting := self._waiting[name]:
             self._waiting[name] = waiting[self._files[name].write(waiting) :]
 
@@ -235,16 +231,6 @@ def _row_of(line: bytes, path: Path) -> tuple[int, str, dict[str, Any]]:
         return int(row["update"]), str(row["phase"]), dict(row)
     except (ValueError, LookupError, TypeError, OverflowError):
         raise CheckpointError(f"{path} was changed since it was written, so the run cannot be branched from") from None
-
-
-def _open_cut(path: Path, kept: bytes, copied: bool) -> IO[bytes]:
-    """Open a file for appending after `kept`, which it already starts with unless it is `copied`."""
-    if copied:
-        path.write_bytes(kept)
-    file = path.open("ab", buffering=0)
-    file.truncate(len(kept))
-    file.seek(0, os.SEEK_END)
-    return file
 
 
 def _plain(value: Any) -> Value:

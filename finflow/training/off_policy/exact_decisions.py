@@ -34,10 +34,7 @@ from finflow.training.off_policy.learners import Learner
 class Ahead(NamedTuple):
     """Objective of one learner.
 
-    Attributes
-    ----------
-    earned, end : Tensor, ()
-        Its two parts, a decision, in sigma_A: rewards with entropies, and the value at the end.
+    ``earned``, ``end``: its two parts, a decision, in sigma_A: rewards with entropies, and the value at the end.
     """
 
     earned: Tensor
@@ -50,10 +47,7 @@ class Ahead(NamedTuple):
 class Start(NamedTuple):
     """Portfolios that a learner looks ahead from, and the random numbers of its decisions.
 
-    Attributes
-    ----------
-    noise : Tensor, (H + 1, tables * batch, n - 1)
-        Standard normal; the same for mirrored bars with the opposite sign.
+    ``noise`` (H + 1, tables * batch, n - 1): standard normal; the same for mirrored bars with the opposite sign.
     """
 
     state: PortfolioState
@@ -111,8 +105,6 @@ def look_ahead(
 
 
 class _End(NamedTuple):
-    """Decisions at the end: observed portfolios, actions and densities; with the first decisions' distribution."""
-
     state: PortfolioState
     portfolio: Tensor
     action: Tensor

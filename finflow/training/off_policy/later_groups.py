@@ -46,10 +46,8 @@ Figures = list[dict[str, float]]
 class LaterGroups:
     """Work of learners beside this process, if there is a second core.
 
-    rewinder : callable
-        Remembers where their portfolios stand; returns a function that puts them back there.
-    may_leave : bool
-        Whether they depend on nothing that the delivered agent's training changes but what a `Work` says.
+    They may leave this process where they depend on nothing that the delivered agent's training changes but what a
+    `Work` says.
     """
 
     def __init__(

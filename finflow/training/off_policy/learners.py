@@ -144,10 +144,7 @@ class Learner:
 class Learners:
     """All learners of a training, the delivered agent's first.
 
-    Attributes
-    ----------
-    later_groups : LaterGroups or None
-        The learners after the first group, which may be in another process during the online phase.
+    ``later_groups``: the learners after the first group, which may be in another process during the online phase.
     """
 
     def __init__(self, config: Config, training_data: TrainingData, agent: BCell, device: torch.device) -> None:
@@ -277,21 +274,6 @@ class _Saved:
     agent: BCell | None
     portfolios: Portfolios
     noise: Generator
-
-
-class LearnersPosition:
-    """State of learners without the contents of their replays, for snapshots in memory."""
-
-    def __init__(self, learners: Learners) -> None:
-        self.learners = learners
-
-    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture everything else."""
-        return self.learners.capture(with_replay=False)
-
-    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore it."""
-        self.learners.restore(tensors, state)
 
 
 def _slack(config: Config, capacity: int) -> int:

@@ -233,7 +233,6 @@ def _new_learning(trainer: AdvancedPPOTrainer, spaces: TaskSpaces, constant_entr
 
 
 def _size(name: str, size: int) -> int:
-    """A size of a space, checked."""
     if not isinstance(size, int | np.integer) or size < 1:
         raise ConfigError(f"{name} is a whole number of at least 1, not {size}")
     return int(size)

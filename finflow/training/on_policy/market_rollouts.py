@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,34 +28,16 @@ from finflow.training.on_policy.on_policy_state import SegmentRewards, discount_
 class EndedEpisode(NamedTuple):
     """An episode that ended.
 
-    Attributes
-    ----------
-    net_return : float
-        Net simple return of the whole episode.
-    sharpe : float
-        Sharpe ratio of its returns in excess of cash, a year.
+    ``net_return``: net simple return of the whole episode. ``sharpe``: Sharpe ratio of its returns in excess of cash, a
+    year.
     """
 
     net_return: float
     sharpe: float
 
 
-def ended_episodes(info: Mapping[str, Any], ended: NDArray[np.bool_], capital: float) -> list[EndedEpisode]:
-    """Episodes that ended in a step of the vector environment, by its info; ``capital`` is what each began with."""
-    return [
-        EndedEpisode(float(info["wealth"][place]) / capital - 1.0, float(info["sharpe"][place]))
-        for place in np.flatnonzero(ended)
-    ]
-
-
 class Reference(NamedTuple):
-    """Frozen policy that decisions are charged for leaving.
-
-    Attributes
-    ----------
-    beta : float
-        Scaled reward per nat and free dimension.
-    """
+    """Frozen policy that decisions are charged for leaving. ``beta``: scaled reward per nat and free dimension."""
 
     policy: ExpertPolicy
     beta: float
@@ -125,7 +107,6 @@ def _step(
     generator: Generator,
     reference: Reference | None,
 ) -> RolloutDecisions:
-    """Take one decision in every portfolio; tensors and arrays are (portfolios, ...)."""
     state = env.state
     observations = observed(env.process, market, state, state.bar)
     states = market.states(observations[0], observations[1])
@@ -139,7 +120,7 @@ def _step(
         other = distribution_of(reference.policy, states)
         charge = reference.beta * (log_prob - other.log_prob(actions)) / distribution.dimensions
         divergence = _mean_divergence(distribution, other)
-    ended = terminated | truncated
+    ended, capital = terminated | truncated, env.process.env.initial_capital
     return RolloutDecisions(
         observations,
         following,
@@ -150,7 +131,10 @@ def _step(
         torch.as_tensor(ended, device=actions.device).float(),
         reward,
         divergence,
-        ended_episodes(info, ended, env.process.env.initial_capital),
+        [
+            EndedEpisode(float(info["wealth"][place]) / capital - 1.0, float(info["sharpe"][place]))
+            for place in np.flatnonzero(ended)
+        ],
         [state],
     )
 
@@ -165,7 +149,6 @@ def observed(
 
 
 def _mean_divergence(distribution: PortfolioDistribution, other: PortfolioDistribution) -> float:
-    """Mean KL of a batch in nats per free dimension of each action."""
     divergence, dimensions = distribution.kl(other), distribution.dimensions
     if isinstance(dimensions, Tensor):
         return float((divergence / dimensions).mean())
@@ -179,12 +162,7 @@ Accept = Callable[[NDArray[np.float64]], NDArray[np.bool_] | None]
 class RewardedDecisions(NamedTuple):
     """Decisions with the rewards that are learned from, each tensor (steps, portfolios).
 
-    Attributes
-    ----------
-    rewards : Tensor
-        In scaled units, less what the reference takes.
-    kept : bool Tensor
-        Decisions to learn from.
+    ``rewards``: in scaled units, less what the reference takes. ``kept``: decisions to learn from.
     """
 
     decisions: RolloutDecisions
@@ -201,11 +179,7 @@ class RewardedDecisions(NamedTuple):
 
 
 class RolloutCollector:
-    """Collects rollouts of a policy in the environments.
-
-    queue : RewardQueue, optional
-        Has the rewards, where workers compute them: they are fetched at the end of a rollout.
-    """
+    """Collects rollouts of a policy; rewards that workers compute are fetched at the end of each."""
 
     def __init__(
         self,
@@ -229,13 +203,7 @@ class RolloutCollector:
         self.gamma = discount_of(config)
 
     def collect(self, reference: Reference | None = None) -> tuple[Rollout, RewardedDecisions]:
-        """Collect one rollout.
-
-        Parameters
-        ----------
-        reference : Reference, optional
-            Each reward is less ``beta (log pi - log pi_ref)`` per free dimension.
-        """
+        """Collect one rollout. ``reference``: each reward is less ``beta (log pi - log pi_ref)`` per free dimension."""
         online = self.config.online
         steps = online.rollout // online.portfolios
         rewarded = self.decide(steps, reference)
@@ -273,7 +241,6 @@ class RolloutCollector:
         )
 
     def _scaled(self, decisions: RolloutDecisions, step: int, reward: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
-        """Scaled rewards of a step, and which may be learned from."""
         bars = decisions.observations[0][step]
         state, kept = decisions.states[step], self.accept(reward)
         accepted = np.ones(len(reward), dtype=np.bool_) if kept is None else kept
@@ -285,6 +252,5 @@ class RolloutCollector:
 
     @torch.no_grad()
     def _values(self, observations: Observations) -> Tensor:
-        """Values of observations (steps, portfolios, ...), (steps, portfolios)."""
         steps, portfolios = observations[0].shape
         return self.agent.value(tuple(part.flatten(0, 1) for part in observations)).view(steps, portfolios)

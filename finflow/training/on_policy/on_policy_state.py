@@ -25,12 +25,7 @@ from finflow.training.on_policy.market_actor_critic import MarketActorCritic
 class SegmentRewards:
     """Scores of portfolios whose segments are not over.
 
-    Attributes
-    ----------
-    waiting : Tensor, (portfolios,)
-        Score of the segments so far.
-    age : int64 Tensor, (portfolios,)
-        Decisions of the segments so far.
+    ``waiting`` (portfolios,): score of the segments so far. ``age`` (portfolios,): decisions of the segments so far.
     """
 
     def __init__(self, keys: PreferenceConfig, portfolios: int, device: torch.device) -> None:
@@ -47,10 +42,7 @@ class SegmentRewards:
         ended : Tensor, (steps, portfolios)
             1 at the last decision of an episode.
 
-        Returns
-        -------
-        Tensor, (steps, portfolios)
-            The segment's score at its last decision, zero at the others.
+        Returns (steps, portfolios): the segment's score at its last decision, zero at the others.
         """
         rewards = torch.zeros_like(scores)
         for step in range(len(scores)):
@@ -114,15 +106,6 @@ class Environments:
         self.env.set_state({name: tensors[name].numpy() for name in fresh}, state["generator"])
 
 
-def make_environments(config: Config, training_data: TrainingData, count: int) -> PortfolioVectorEnv:
-    """Environments of the online phase before their first step."""
-    env = PortfolioVectorEnv(
-        training_data.learning, training_data.train, count, config.env.episode_length, random_portfolios=True
-    )
-    env.reset(seed=config.train.seed + SEED)
-    return env
-
-
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
 UNREAD = (
     *("bcell.alpha_init", "bcell.target_entropy", "bcell.entropy_backup", "bcell.cql_alpha", "bcell.cql_mode"),
@@ -174,7 +157,12 @@ class OnPolicyState:
     """Everything that on-policy learning adds to the agent."""
 
     def __init__(self, config: Config, training_data: TrainingData, bcell: BCell, noise: Generator) -> None:
-        self.played = Environments(make_environments(config, training_data, config.online.portfolios))
+        learning, length = training_data.learning, config.env.episode_length
+        env = PortfolioVectorEnv(
+            learning, training_data.train, config.online.portfolios, length, random_portfolios=True
+        )
+        env.reset(seed=config.train.seed + SEED)
+        self.played = Environments(env)
         self.value = copy.deepcopy(bcell.behaviour_value).requires_grad_(True)
         self.value.behaviour.requires_grad_(False)
         market = MarketTensors.of(training_data.learning, bcell.device)

@@ -92,12 +92,8 @@ def rollout_of(
 ) -> Rollout:
     """Estimate advantages and returns of trajectories, with rewards in the learner's unit.
 
-    Parameters
-    ----------
-    settings : OnPolicySettings
-        With a value coefficient of 0 there is no value function: values are 0, also where an episode was cut.
-    unit : callable
-        Maps the rewards of all decisions, (decisions,), to those that are learned from.
+    ``settings``: with a value coefficient of 0 there is no value function: values are 0, also where an episode was cut.
+    ``unit``: maps the rewards of all decisions, (decisions,), to those that are learned from.
     """
     steps, environments = trajectories.rewards.shape
     observations = trajectories.observations.clone()  # out of inference mode
@@ -143,10 +139,7 @@ def most_probable(agent: TaskActorCritic, observations: NDArray[Any]) -> NDArray
 def ended_returns(trajectories: Trajectories, running: NDArray[np.float64]) -> list[float]:
     """Undiscounted returns of the episodes that ended.
 
-    Parameters
-    ----------
-    running : array, (n,)
-        Returns so far of the running episodes; changed in place.
+    ``running`` (n,): returns so far of the running episodes; changed in place.
     """
     returns: list[float] = []
     for rewards, ended in zip(trajectories.rewards, trajectories.ended, strict=True):
@@ -160,10 +153,7 @@ def ended_returns(trajectories: Trajectories, running: NDArray[np.float64]) -> l
 class TaskCollector:
     """Collects trajectories in an environment, rollout after rollout.
 
-    Attributes
-    ----------
-    resets : bool
-        Whether all episodes begin anew at the next rollout, by a seed of the training and its step.
+    ``resets``: whether all episodes begin anew at the next rollout, by a seed of the training and its step.
     """
 
     def __init__(self, env: Environment, seed: int) -> None:

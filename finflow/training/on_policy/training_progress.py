@@ -64,10 +64,8 @@ class Learning:
 class TrainingProgress:
     """All that a resume restores.
 
-    Attributes
-    ----------
-    training_step, episode_count, decisions : int
-        Rollouts learned from, episodes that ended, and decisions taken; a rollback does not turn them back.
+    ``training_step``, ``episode_count``, ``decisions``: rollouts learned from, episodes that ended, and decisions
+    taken; a rollback does not turn them back.
     """
 
     learning: Learning
@@ -82,10 +80,7 @@ class TrainingProgress:
         write_tensors(path, tensors, {"trainer": dict(facts), "progress": state})
 
     def load(self, path: Path, facts: Mapping[str, int]) -> None:
-        """Restore a checkpoint.
-
-        Raises CheckpointError if it is missing or damaged, or has other facts.
-        """
+        """Restore a checkpoint; raises CheckpointError if it is missing or damaged, or has other facts."""
         tensors, content = read_tensors(path)
         if content.get("trainer") != facts or not isinstance(content.get("progress"), dict):
             found = str(content.get("trainer"))[:120]
@@ -146,7 +141,9 @@ def guarded_update(
     learning.entropy.advance(int(figures["policy_steps"]))
     metrics = metrics_of(figures, rollout, learning)
     _, reason = checkpoints.should_rollback(metrics)
-    reason = reason or _moved_too_far(metrics, LARGEST_STEP * checkpoints.config.kl_threshold)
+    limit = LARGEST_STEP * checkpoints.config.kl_threshold
+    if not reason and metrics.kl is not None and metrics.kl > limit:  # so far that no second check is needed
+        reason = f"one update moved the policy {metrics.kl:.3g} nats per free dimension, the limit is {limit:.3g}"
     if reason:
         _roll_back(progress, settings, reason, seed)
         return figures, reason
@@ -176,13 +173,6 @@ def metrics_of(figures: Figures, rollout: Rollout, learning: Learning) -> Checkp
         policy_loss=figures["policy_loss"] / size,
         explained_variance=figures["explained_variance"],
     )
-
-
-def _moved_too_far(metrics: CheckpointMetrics, limit: float) -> str:
-    """Reason where one update moved the policy so far that no second check is needed."""
-    if metrics.kl is None or metrics.kl <= limit:
-        return ""
-    return f"one update moved the policy {metrics.kl:.3g} nats per free dimension, the limit is {limit:.3g}"
 
 
 def free_dimensions(actions: Tensor, learning: Learning) -> int:

@@ -63,10 +63,7 @@ class TaskSpaces:
         raise ConfigError(f"the action space is {actions}, and has to be Discrete or a Box of one dimension")
 
     def check(self, observations: int, actions: int) -> None:
-        """Check the sizes.
-
-        Raises ConfigError if they are others.
-        """
+        """Check the sizes; raises ConfigError if they are others."""
         for name, given, size in (
             ("state_dim", observations, self.observations),
             ("action_dim", actions, self.actions),
@@ -148,13 +145,11 @@ class VectorTask:
         return TaskStep(np.asarray(rewards, np.float64), following, terminated, ended, counted)
 
     def _flat(self, observation: Any) -> Floats:
-        """Observations of all environments, (n, observations)."""
         if self._plain:
             return np.asarray(observation, np.float32).reshape(self.size, -1)
         return flat_observations(self.env.single_observation_space, observation, self.size)
 
     def _last(self, final: NDArray[np.object_], ended: Flags) -> Floats:
-        """Last observations of the episodes that ended, (ended, observations)."""
         space = self.env.single_observation_space
         return np.stack([np.asarray(gym.spaces.flatten(space, one), np.float32) for one in final[ended]])
 

@@ -34,12 +34,8 @@ from finflow.training.data.training_data import TrainingData
 class Block(NamedTuple):
     """Bars of decisions that one learner does not learn from, and those that it learns from.
 
-    Attributes
-    ----------
-    held_out : range
-        Bars of decisions.
-    learned : tuple of range
-        Bars of decisions; those whose rewards would reach into the block are left out.
+    ``held_out``: bars of decisions. ``learned``: bars of decisions; those whose rewards would reach into the block are
+    left out.
     """
 
     held_out: range
@@ -47,13 +43,7 @@ class Block(NamedTuple):
 
 
 def make_blocks(segments: Sequence[range], count: int, purge: int) -> tuple[Block, ...]:
-    """Split decision bars into contiguous blocks of equal length.
-
-    Parameters
-    ----------
-    purge : int
-        Bars left out on both sides of a block.
-    """
+    """Split decision bars into contiguous blocks of equal length. ``purge``: bars left out on both sides of a block."""
     bars = np.concatenate([np.arange(one.start, one.stop) for one in segments])
     parts = [part for part in np.array_split(bars, count) if len(part)]
     blocks = []
@@ -86,11 +76,8 @@ ROWS = 2048  # bars read at once
 class Evidence(NamedTuple):
     """Result of the out-of-fold backtests of a training.
 
-    Attributes
-    ----------
-    forgone : float
-        Mean reward of a decision, out of fold, by which the chosen blend before shrinkage exceeds the reference, times
-        the share of it that shrinkage takes away: the cost of shrinkage if the gain is real.
+    ``forgone``: mean reward of a decision, out of fold, by which the chosen blend before shrinkage exceeds the
+    reference, times the share of it that shrinkage takes away: the cost of shrinkage if the gain is real.
     """
 
     look: int
@@ -203,19 +190,18 @@ class _BatchedBlends:
     def decide(self, states: States, accounts: Sequence[_Accounts], place: int) -> Tensor:
         """Targets at one decision of all accounts, the policies' one after the other, (policies * rows, K)."""
         rows = len(accounts[0].aims[place])
-        read = [_repeated(one.reading, place, rows)._replace(aim=one.aims[place]) for one in accounts]
+        now = [one.reading.each(lambda part: part[place].expand(rows, *part.shape[1:])) for one in accounts]
+        read = [reading._replace(aim=one.aims[place]) for reading, one in zip(now, accounts, strict=True)]
         return self.policies.trade_toward(states, _joined(read)).distribution.centre()
 
 
 def _states(bars: range, tensors: MarketTensors) -> Iterator[States]:
-    """States at decision bars, without portfolios, some at a time."""
     for start in range(bars.start, bars.stop, ROWS):
         rows = torch.arange(start, min(start + ROWS, bars.stop), device=tensors.market.device)
         yield tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=rows.device))
 
 
 def _read(policy: ExpertPolicy, bars: range, tensors: MarketTensors) -> MarketReading:
-    """Reading of a policy at decision bars, (decisions, ...)."""
     return _joined([policy.read_market(states) for states in _states(bars, tensors)])
 
 
@@ -223,20 +209,10 @@ def _joined(readings: Sequence[MarketReading]) -> MarketReading:
     return MarketReading.join(readings, torch.cat)
 
 
-def _repeated(reading: MarketReading, place: int, rows: int) -> MarketReading:
-    return reading.each(lambda part: part[place].expand(rows, *part.shape[1:]))
-
-
 def weigh_evidence(
     rewards: list[NDArray[np.float64]], blocks: tuple[Block, ...], volatility: tuple[int, float], seed: int
 ) -> Evidence:
-    """Choose reference, look and blend.
-
-    Parameters
-    ----------
-    rewards : list of array, (references * confidences, bars)
-        Of each look, over all blocks.
-    """
+    """Choose reference, look and blend. ``rewards`` (references * confidences, bars): of each look, over all blocks."""
     played = np.stack([one.reshape(len(one) // len(CONFIDENCES), len(CONFIDENCES), -1) for one in rewards])
     number = np.repeat(np.arange(len(blocks)), [len(block.held_out) for block in blocks])
     own = int(np.argmax(least_gain(played[0, :, 0], number)))
@@ -256,11 +232,8 @@ Weights = Mapping[str, Tensor]
 class OutOfFold:
     """State of the evidence.
 
-    Attributes
-    ----------
-    looks : list of list of dict of Tensor
-        The agent's policy, then those of the blocks, at each stage so far, the first as they were pretrained where they
-        were; none once a blend was decided on.
+    ``looks``: the agent's policy, then those of the blocks, at each stage so far, the first as they were pretrained
+    where they were; none once a blend was decided on.
     """
 
     def __init__(self, config: Config, training_data: TrainingData) -> None:

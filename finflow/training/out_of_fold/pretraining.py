@@ -132,7 +132,6 @@ def transitions_outside(dataset: OfflineDataset, block: Block) -> OfflineDataset
 def _pretrain(
     run: TrainingRun, dataset: OfflineDataset, market: RolloutMarket, blocks: tuple[Block, ...], number: int
 ) -> dict[str, FloatArray]:
-    """Networks that the configured offline method learns without a block."""
     config, seed = run.config, run.config.train.seed + PURPOSE + number
     keys = config.train.model_copy(update={"offline_training_epochs": config.fold_epochs, "seed": seed})
     config = config.model_copy(update={"train": keys})

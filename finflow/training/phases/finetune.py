@@ -58,7 +58,11 @@ def stage_updates(total: int, looks: int) -> list[int]:
 
 def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     """Fine-tune the B-Cell from the current state to the end of the online phase."""
-    return _OnlinePhase(run, dataset).run_to_end()
+    phase = _OnlinePhase(run, dataset)
+    try:
+        return phase.run_to_end()
+    finally:
+        phase.work.later.end()
 
 
 class _OnlinePhase:
@@ -94,12 +98,6 @@ class _OnlinePhase:
 
     def run_to_end(self) -> dict[str, float]:
         """Run the phase from where it stands."""
-        try:
-            return self._run()
-        finally:
-            self.work.later.end()
-
-    def _run(self) -> dict[str, float]:
         run, counters = self.run, self.run.state.counters
         run.progress.start_phase(f"{ONLINE} (B-Cell)", self.total, done=counters.phase_update)
         if counters.vector_step == 0:
@@ -107,7 +105,8 @@ class _OnlinePhase:
         result: dict[str, float] = {}
         metrics: dict[str, Tensor] = {}
         while not self._is_over():
-            if counters.vector_step < self.warmup or counters.phase_update == self._updates_due():
+            due = (counters.vector_step - self.warmup) * self.config.train.updates_per_vector_step
+            if counters.vector_step < self.warmup or counters.phase_update == due:
                 self.work.step()
                 if counters.vector_step <= self.warmup:
                     run.stop_if_asked()
@@ -145,15 +144,11 @@ class _OnlinePhase:
                 market, one.agent.policy, self.config, one.portfolios.segments
             )
 
-    def _updates_due(self) -> int:
-        return (self.run.state.counters.vector_step - self.warmup) * self.config.train.updates_per_vector_step
-
     def _is_over(self) -> bool:
         counters = self.run.state.counters
         return counters.vector_step >= self.last_step and counters.phase_update >= self.total
 
     def _episodes(self, updates: int) -> float:
-        """Episodes that the decisions before so many updates are."""
         decisions = self.config.train.n_envs * max(self.config.bcell.expansion, 1)
         steps = updates / self.config.train.updates_per_vector_step
         return steps * decisions / self.config.env.episode_length
@@ -163,7 +158,6 @@ class _OnlinePhase:
         return [own, *(one.agent.policy for one in self.learners.of_blocks)]
 
     def _update(self) -> dict[str, Tensor]:
-        """Take one update of every learner; figures of the agent's, and the largest of the others'."""
         run, config, train = self.run, self.config, self.config.train
         done = run.state.counters.phase_update
         if done == train.critic_only_updates:

@@ -73,7 +73,6 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
 
 
 def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: RolloutCollector) -> dict[str, float]:
-    """Collect and learn from rollouts to the end of the phase; the last update's figures and validation metrics."""
     config, state, counters = run.config, run.state, run.state.counters
     steps, rollouts = steps_per_rollout(config), rollouts_of(config)
     result: dict[str, float] = {}
@@ -139,7 +138,6 @@ def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state
 
 
 def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
-    """Figures of an update as tensors, with the largest value; those of steps that were not taken are left out."""
     taken = figures.get("policy_steps", 1) > 0
     known = figures if taken else {name: value for name, value in figures.items() if math.isfinite(value)}
     metrics = {name: torch.tensor(value, dtype=torch.float64) for name, value in known.items()}
@@ -147,7 +145,6 @@ def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
 
 
 def _facts(rewarded: RewardedDecisions, state: TrainingState, episode: float) -> dict[str, float]:
-    """Entries of a row beside the update's own: rewards, ended episodes, the reference."""
     facts = {"episode": episode, "reward": float(rewarded.rewards.mean())}
     if rewarded.decisions.episodes:
         facts["episode_return"] = fmean(one.net_return for one in rewarded.decisions.episodes)

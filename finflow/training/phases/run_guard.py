@@ -96,54 +96,48 @@ class LearningRateScale:
         self.share = share
         self._rates: list[float] = []
 
-    def attach(self, optimiser: torch.optim.Optimizer) -> None:
-        """Scale the steps of an optimiser from here on."""
-        optimiser.register_step_pre_hook(self._lower)
-        optimiser.register_step_post_hook(self._restore)
-
-    def _lower(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
+    def lower(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
+        """Lower the rates before a step."""
         share = self.share()
         if share < 1.0:
             self._rates = [group["lr"] for group in optimiser.param_groups]
             for group in optimiser.param_groups:
                 group["lr"] *= share
 
-    def _restore(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
+    def restore(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
+        """Put them back after it."""
         for group, rate in zip(optimiser.param_groups, self._rates, strict=False):
             group["lr"] = rate
         self._rates = []
 
 
-class StateSnapshots:
-    """Snapshots of a training's state in memory, and the rollback to them."""
+def save_snapshot(state: TrainingState, probe: LearnerProbe) -> None:
+    """Keep a snapshot of the state and of the measurements of its learner in memory."""
+    memory = state.watch
+    tensors, training = take_snapshot(state)
+    policy = probe.decide()
+    tensors = {f"{STATE}{name}": tensor for name, tensor in tensors.items()}
+    tensors |= {f"{PROBE}{field.name}": getattr(policy, field.name) for field in fields(policy)}
+    facts = {"training": training, "figures": measure(policy) | probe.norms()}
+    memory.manager.save(state.counters.update, tensors, facts | {"monitor": memory.monitor.state()}, memory.score)
 
-    def __init__(self, state: TrainingState, seed: int) -> None:
-        self.state = state
-        self.seed = seed
 
-    def save(self, probe: LearnerProbe) -> None:
-        """Keep a snapshot of the state and of the measurements of its learner."""
-        state, memory = self.state, self.state.watch
-        tensors, training = take_snapshot(state)
-        policy = probe.decide()
-        tensors = {f"{STATE}{name}": tensor for name, tensor in tensors.items()}
-        tensors |= {f"{PROBE}{field.name}": getattr(policy, field.name) for field in fields(policy)}
-        facts = {"training": training, "figures": measure(policy) | probe.norms()}
-        memory.manager.save(state.counters.update, tensors, facts | {"monitor": memory.monitor.state()}, memory.score)
+def restore_snapshot(state: TrainingState, seed: int, snapshot: Snapshot, quarantine: bool) -> int:
+    """Restore a snapshot, with other random numbers from there on; with ``quarantine`` replays forget what came since.
 
-    def restore(self, snapshot: Snapshot, quarantine: bool) -> int:
-        """Restore a snapshot, with other random numbers from there on."""
-        state, monitor, training = self.state, self.state.watch.monitor, snapshot.state["training"]
-        rewind(state, without_prefix(snapshot.tensors, STATE), training)
-        forgotten = 0
-        if state.learners is not None and quarantine:
-            written = [one["written"] for one in training["learners"]["learners"]]
-            forgotten = state.learners.forget_after(written)
-        reseed(state, self.seed, state.watch.manager.rollback_count)
-        monitor.load(snapshot.state["monitor"])
-        monitor.update = state.counters.update
-        monitor.settle()
-        return forgotten
+    Returns the number of transitions forgotten.
+    """
+    monitor, training = state.watch.monitor, snapshot.state["training"]
+    rewind(state, without_prefix(snapshot.tensors, STATE), training)
+    forgotten = 0
+    if state.learners is not None and quarantine:
+        written = [one["written"] for one in training["learners"]["learners"]]
+        forgotten = state.learners.forget_after(written)
+    reseed(state, seed, state.watch.manager.rollback_count)
+    monitor.load(snapshot.state["monitor"])
+    monitor.update = state.counters.update
+    monitor.settle()
+    return forgotten
 
 
 REDUCIBLE = frozenset({"critic_loss", "actor_loss", "critic_gradient", "policy_gradient", "reward", "sharpe"})
@@ -167,7 +161,6 @@ class RunGuard:
         self.state = state
         self.memory = state.watch
         self.enabled = config.guard.enabled
-        self.snapshots = StateSnapshots(state, config.train.seed)
         self._announce, self._abort = announce, abort
         self._rates = LearningRateScale(lambda: self.memory.manager.share)
         self._reward_scale, self._policy_moves_far = 1.0, False
@@ -181,7 +174,7 @@ class RunGuard:
             memory.monitor.begin_phase(counters.phase, counters.update)
             memory.manager.begin_phase(counters.update)
             memory.block = {}
-            self.snapshots.save(self.probe)
+            save_snapshot(self.state, self.probe)
 
     def guard_also(self, optimisers: Iterable[torch.optim.Optimizer], rates: Callable[[], float] | None = None) -> None:
         """Skip steps that are not finite, and lower learning rates after alarms, to what ``rates`` returns if given."""
@@ -190,7 +183,8 @@ class RunGuard:
             if isinstance(optimiser, SkippingAdam):
                 optimiser.skip_nonfinite = self.enabled
             if self.enabled:
-                scale.attach(optimiser)
+                optimiser.register_step_pre_hook(scale.lower)
+                optimiser.register_step_post_hook(scale.restore)
 
     def expect_large_moves(self, expected: bool, begins: bool) -> None:
         """Switch the comparisons of the policy with the last healthy one off while it is meant to move far."""
@@ -206,8 +200,15 @@ class RunGuard:
             self.memory.manager.settle()
 
     def accepts(self, batch: Batch) -> bool:
-        """Return True for a batch to learn from."""
-        return not self.enabled or is_learnable(batch)
+        """Return True for a batch with finite rewards, actions and portfolios, and rewards within their limit.
+
+        Features are the same tensors at every update: where they were not finite, neither would the gradient be.
+        """
+        if not self.enabled:
+            return True
+        rewards = batch.outcomes.rewards.abs().max()
+        parts = torch.stack([rewards, batch.actions.sum(), batch.both.portfolio.sum()]).tolist()
+        return parts[0] <= REWARD_LIMIT and math.isfinite(sum(parts))
 
     def learnable(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_] | None:
         """Return True for the environments' rewards that the replay may keep; None for all."""
@@ -230,12 +231,7 @@ class RunGuard:
     def after_update(self, metrics: Mapping[str, Tensor], steps: int = 1) -> bool:
         """Check an update's figures, and at every check interval the policy and the parameters.
 
-        Parameters
-        ----------
-        metrics : mapping of Tensor, ()
-            Empty for an update that was skipped.
-        steps : int
-            Gradient steps that were counted at once.
+        ``metrics``: empty for an update that was skipped. ``steps``: gradient steps that were counted at once.
         """
         if not self.enabled:
             return False
@@ -252,7 +248,7 @@ class RunGuard:
         if alarms:
             return self._respond(alarms)
         if memory.manager.due(counters.phase_update, steps):
-            self.snapshots.save(self.probe)
+            save_snapshot(self.state, self.probe)
         return False
 
     def after_validation(self, sharpe: float, score: float) -> None:
@@ -265,7 +261,6 @@ class RunGuard:
         self.memory.pending = [event.row() for event in events if event.level == ALARM]
 
     def _check(self) -> list[Event]:
-        """Check the parameters, the policy on fixed states, and the figures since the last check."""
         monitor, manager = self.memory.monitor, self.memory.manager
         healthy = manager.last_healthy
         before = healthy.state["figures"] if healthy is not None else {}
@@ -287,7 +282,6 @@ class RunGuard:
         return events
 
     def _respond(self, alarms: Sequence[Event]) -> bool:
-        """Lower learning rates, roll back or stop; returns True after a rollback."""
         memory, counters = self.memory, self.state.counters
         manager, signals = memory.manager, {event.signal for event in alarms}
         answer = manager.respond(counters.update, gently=signals <= REDUCIBLE)
@@ -299,7 +293,7 @@ class RunGuard:
             self._report([self._event(WARNING, "learning rate", f"lowered to {manager.share:g} of its schedule")])
             return False
         snapshot = manager.take(counters.update)
-        forgotten = self.snapshots.restore(snapshot, quarantine=not signals <= CRITIC)
+        forgotten = restore_snapshot(self.state, self.config.train.seed, snapshot, quarantine=not signals <= CRITIC)
         text = f"{len(signals)} alarm(s), {', '.join(sorted(signals))}: back to update {snapshot.update}"
         text += f", learning rates at {manager.share:g} of their schedules"
         text += f", {forgotten} transitions forgotten" if forgotten else ""
@@ -307,10 +301,9 @@ class RunGuard:
         return True
 
     def _stop(self, alarms: Sequence[Event]) -> NoReturn:
-        """Restore the last healthy state and end the training."""
         manager, counters = self.memory.manager, self.state.counters
         if manager.last_healthy is not None:
-            self.snapshots.restore(manager.last_healthy, quarantine=True)
+            restore_snapshot(self.state, self.config.train.seed, manager.last_healthy, quarantine=True)
         reason = f"training stopped at update {counters.update} of the {counters.phase} phase: "
         reason += f"{'; '.join(event.message for event in alarms)}, after {manager.phase_rollbacks} rollback(s)"
         self._report([self._event(ALARM, "stop", reason)])
@@ -322,13 +315,3 @@ class RunGuard:
     def _report(self, events: Sequence[Event]) -> None:
         for event in events:
             self._announce(event)
-
-
-def is_learnable(batch: Batch) -> bool:
-    """Return True for a batch with finite rewards, actions and portfolios, and rewards within their limit.
-
-    Features are the same tensors at every update: where they were not finite, neither would the gradient be.
-    """
-    rewards = batch.outcomes.rewards.abs().max()
-    parts = torch.stack([rewards, batch.actions.sum(), batch.both.portfolio.sum()]).tolist()
-    return parts[0] <= REWARD_LIMIT and math.isfinite(sum(parts))

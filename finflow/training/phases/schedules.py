@@ -53,10 +53,7 @@ class EntropyScheduleConfig:
 
     @classmethod
     def preset(cls, name: str) -> Self:
-        """Make the settings of a preset: ``default``, ``fast`` or ``stable``.
-
-        Raises ConfigError for another name.
-        """
+        """Make the settings of a preset: ``default``, ``fast`` or ``stable``; raises ConfigError for another name."""
         if name not in _PRESETS:
             raise ConfigError(f"an entropy schedule's preset is {', '.join(_PRESETS)}, not {name!r}")
         return cls(**_PRESETS[name])

@@ -26,9 +26,9 @@ from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.validation import (
     PREFIX,
-    GeneralisationMeasure,
     backtest_validation,
     check_reward_model,
+    generalisation_figures,
     mean_kl,
     score_of,
 )
@@ -94,11 +94,6 @@ class TrainingRun:
     def guard(self) -> RunGuard:
         """Checks every update, and rolls the state back after alarms."""
         return RunGuard(self.config, self.state, self._announce, self._abort)
-
-    @cached_property
-    def generalisation(self) -> GeneralisationMeasure:
-        """Measures policies where they learned and where they did not."""
-        return GeneralisationMeasure(self.config, self.training_data, self.device)
 
     @cached_property
     def checkpoints(self) -> CheckpointFolder:
@@ -195,7 +190,10 @@ class TrainingRun:
         backtest, metrics = validation = backtest_validation(self.training_data, policy, self.device)
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
-        row |= self._generalisation_of(policy)
+        if self.config.train.generalisation:
+            row |= generalisation_figures(self.training_data, policy, self.device)
+            if self.state.bcell is not None and self.probe is not None:
+                row[f"{PREFIX}kl"] = mean_kl(policy, self.state.bcell.prior, self.probe)
         watch = self.state.watch.hacking
         row |= check_reward_model(self.training_data, watch, self.state.bcell, validation)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
@@ -214,19 +212,11 @@ class TrainingRun:
             self._stop_hacked("; ".join(watch.reasons))
         return metrics
 
-    def _generalisation_of(self, policy: ExpertPolicy) -> dict[str, float]:
-        """Figures of a policy in all windows, and its divergence from the pretrained policy."""
-        figures = self.generalisation.measure(policy)
-        if figures and self.state.bcell is not None and self.probe is not None:
-            figures[f"{PREFIX}kl"] = mean_kl(policy, self.state.bcell.prior, self.probe)
-        return figures
-
     def _announce(self, event: Event) -> None:
         self.log.event(event.row())
         self.progress.message(f"guard, {event.level}: {event.message} (update {event.update:,})")
 
     def _stop_hacked(self, reason: str) -> NoReturn:
-        """End the training with an event of the guard: the reward model is being hacked."""
         update, phase = self.state.counters.update, self.state.counters.phase
         event = Event(update, phase, ALARM, "hacking", f"reward hacking: {reason}")
         self._announce(event)
@@ -251,14 +241,7 @@ def validate_and_save(
 ) -> dict[str, float]:
     """Validate and write checkpoints where they are due in the online phase.
 
-    Parameters
-    ----------
-        Whether the phase ends here.
-
-    Returns
-    -------
-    dict
-        The update's metrics and the validation's; empty where no validation was due.
+    Returns the update's metrics and the validation's; empty where no validation was due.
     """
     train, updates = run.config.train, run.state.counters.phase_update
     result: dict[str, float] = {}

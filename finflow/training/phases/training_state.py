@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -21,7 +23,7 @@ from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.reference_policy import ReferenceControl
 from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.training_data import TrainingData
-from finflow.training.off_policy.learners import Learners, LearnersPosition, online_updates
+from finflow.training.off_policy.learners import Learners, online_updates
 from finflow.training.on_policy.on_policy_state import OnPolicyState, rollouts_of, steps_per_rollout
 from finflow.training.out_of_fold.evidence import OutOfFold
 from finflow.training.phase_names import OFFLINE
@@ -35,12 +37,8 @@ METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": Be
 class Counters:
     """Progress counters of a training.
 
-    Attributes
-    ----------
-    update : int
-        Gradient updates over both phases; never goes back.
-    phase_update : int
-        Gradient updates of this phase; a rollback takes it back.
+    ``update``: gradient updates over both phases; never goes back. ``phase_update``: gradient updates of this phase; a
+    rollback takes it back.
     """
 
     phase: str = OFFLINE
@@ -66,18 +64,8 @@ class Counters:
 class TrainingState:
     """The state of one training; ``guard.capture`` saves its fields.
 
-    Attributes
-    ----------
-    noise : Generator
-        Draws everything that is random inside an update.
-    exploration : Generator
-        Draws the actions of the online portfolios.
-    entropy_schedule, target_entropy_schedule : EntropyScheduler
-        Step with the online updates.
-    reward_normalizer : RollingNormalizer or None
-        With ``train.reward_normalization``.
-    behaviour_returns : Tensor, (transitions,), or None
-        The behaviour's lambda-returns as last computed, while the offline phase runs.
+    ``noise`` draws everything that is random inside an update, ``exploration`` the actions of the online portfolios.
+    What is None belongs to the other phase, the other kind of online algorithm, or to an option that is off.
     """
 
     counters: Counters
@@ -168,7 +156,9 @@ def rewind(state: TrainingState, tensors: Mapping[str, Tensor], facts: Mapping[s
 
 
 def _snapshot_view(state: TrainingState) -> TrainingState:
-    learners = None if state.learners is None else cast(Any, LearnersPosition(state.learners))
+    learners: Any = state.learners
+    if learners is not None:
+        learners = SimpleNamespace(capture=partial(learners.capture, with_replay=False), restore=learners.restore)
     return replace(state, watch=cast(Any, None), learners=learners)
 
 

@@ -16,7 +16,7 @@ from finflow.errors import CheckpointError, ConfigError
 from finflow.training.data.mirrored_growth import mirror_scale
 from finflow.training.data.replay import ONLINE
 from finflow.training.off_policy.group_update import step_portfolios, update_group
-from finflow.training.off_policy.learners import Learners, LearnersPosition, online_updates, vector_steps
+from finflow.training.off_policy.learners import Learners, online_updates, vector_steps
 from tests.training.off_policy.small_learners import MIDDLE, Desk, desk_of
 
 Make = Callable[..., Config]
@@ -83,15 +83,14 @@ def test_restored_learners_go_on_with_the_same_bits(desk: Callable[[], Desk]) ->
 def test_a_snapshot_leaves_replays_where_they_are(desk: Callable[[], Desk]) -> None:
     made = desk()
     learn(made)
-    position = LearnersPosition(made.learners)
-    tensors, facts = position.capture()
+    tensors, facts = made.learners.capture(with_replay=False)
     assert not any("replay" in name for name in tensors)
     before = [len(one) for one in made.learners.replays]
     learn(made)
     later = [replay.written for replay in made.learners.replays]
-    position.restore(tensors, facts)
+    made.learners.restore(tensors, facts)
     assert [replay.written for replay in made.learners.replays] == later
-    assert differences(position.capture()[0], tensors) == []
+    assert differences(made.learners.capture(with_replay=False)[0], tensors) == []
     forgotten = made.learners.forget_after([one["written"] for one in facts["learners"]])
     assert forgotten == sum(later) - sum(before) > 0
     assert [len(one) for one in made.learners.replays] == before
