@@ -34,10 +34,6 @@ class CostsConfig(Section):
         0.0, "slippage in proportion to participation, basis points when a trade equals a day's volume", ge=0, le=10_000
     )
     slippage_sqrt_bps: Number = key(0.0, "the same, growing with the square root of participation", ge=0, le=10_000)
-    slippage_exponential_bps: Number = key(0.0, "the same, growing exponentially with participation", ge=0, le=10_000)
-    slippage_steepness: Number = key(
-        5.0, "k of the exponential, (exp(k * participation) - 1) / (exp(k) - 1)", gt=0, le=20
-    )
     impact: Number = key(
         0.0, "square-root market impact, in daily volatilities when a trade equals a day's volume", ge=0, le=10
     )

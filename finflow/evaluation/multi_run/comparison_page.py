@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.curve_overlay import measure_curves
-from finflow.evaluation.report.drawing import BLACK, Rendered, draw_wealth, line_style, render_measured
+from finflow.evaluation.report.drawing import BLACK, Rendered, draw_wealth, line_style, render
 from finflow.evaluation.report.metric_tables import columns
 from finflow.evaluation.report.page import figure_section, verdicts_of_several
 from finflow.evaluation.report.report_numbers import DASH, about, json_text, one_of
@@ -266,10 +265,9 @@ def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered
     return Rendered(
         "equity",
         "Equity",
-        "Value of 1 invested in each run, after costs, and in equal weight as the first run has it. A click on an "
-        "entry of the legend greys out the curves that were not asked for.",
+        "Value of 1 invested in each run, after costs, and in equal weight as the first run has it.",
         f"Lines on a log scale of the value of 1 invested, after costs. At the end: {ends}.",
-        *render_measured(draw, 4.2, measure_curves),
+        render(draw, 4.2),
     )
 
 

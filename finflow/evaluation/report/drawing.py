@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.ticker import Locator
 
-    from finflow.evaluation.report.curve_overlay import CurveOverlay
-
-Measured = TypeVar("Measured")
 Dates = NDArray[np.datetime64]
 
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK = (
@@ -92,8 +89,6 @@ class Rendered:
         Description for readers who do not see it.
     png
         The image.
-    curves
-        Where its curves lie, for a page on which they can be greyed out; None where they cannot.
     """
 
     name: str
@@ -101,7 +96,6 @@ class Rendered:
     caption: str
     alt: str
     png: bytes
-    curves: CurveOverlay | None = None
 
     def numbered(self, number: int) -> Rendered:
         """The same under a name that ends in a number, beside others of its name."""
@@ -115,13 +109,6 @@ class Rendered:
 
 def render(draw: Callable[[Figure], None], height: float) -> bytes:
     """Draw one figure of the common width and the given height (inches) and encode it as PNG."""
-    return render_measured(draw, height, lambda figure: None)[0]
-
-
-def render_measured(
-    draw: Callable[[Figure], None], height: float, measure: Callable[[Figure], Measured]
-) -> tuple[bytes, Measured]:
-    """Draw a figure as `render` does, and measure it as it was laid out."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -132,8 +119,7 @@ def render_measured(
         draw(figure)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
-        measured = measure(figure)
-    return buffer.getvalue(), measured
+    return buffer.getvalue()
 
 
 @contextmanager

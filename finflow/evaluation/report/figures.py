@@ -9,7 +9,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.curve_overlay import measure_curves
 from finflow.evaluation.report.drawing import (
     BLACK,
     BLUE,
@@ -23,7 +22,6 @@ from finflow.evaluation.report.drawing import (
     line_style,
     percent_axis,
     render,
-    render_measured,
 )
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics import metrics
@@ -48,17 +46,14 @@ def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
     def draw(figure: Figure) -> None:
         draw_wealth(figure, agent.dates, paths, _styles(agent, strategies))
 
-    png, curves = render_measured(draw, 4.4, measure_curves)
     ends = ", ".join(f"{name} {path[-1]:.2f}" for name, path in paths.items())
     return Rendered(
         "equity",
         "Equity",
         "Value of 1 invested, after costs. Equal distances are equal percentages; the legend is in the order of the "
-        "last value, and a click on an entry greys out the curves that were not asked for. Online selection, which "
-        "loses most to costs, is in the tables alone.",
+        "last value. Online selection, which loses most to costs, is in the tables alone.",
         f"Line chart on a log scale of the value of 1 invested, after costs. At the end: {ends}.",
-        png,
-        curves,
+        render(draw, 4.4),
     )
 
 

@@ -281,6 +281,6 @@ def _environment() -> Environment:
         loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
     environment.globals["dash"] = DASH
-    script = "".join(environment.get_template(name).render() for name in ("sort.js", "curves.js"))
+    script = environment.get_template("sort.js").render()
     environment.globals["script_hash"] = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
     return environment
