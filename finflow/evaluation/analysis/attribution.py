@@ -21,15 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.report_numbers import Number, Numbers, Path, about
+from finflow.evaluation.report.report_numbers import Path
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 
@@ -61,17 +60,6 @@ class Attribution:
     def linked(self, contributions: FloatArray) -> FloatArray:
         """Contributions of all days, in money, of 1 invested: (...) from (steps, ...)."""
         return np.asarray(np.tensordot(self.wealth, contributions, axes=1))
-
-
-class SourceEarnings(TypedDict):
-    """Earnings of one strategy by source; assets (or the lines of the experts), cash and costs sum to the total."""
-
-    total: Annotated[Number, about("Total net return over the window.")]
-    assets: Annotated[Numbers, about("By asset.")]
-    risky: Annotated[Number, about("Sum over the assets.")]
-    experts: Annotated[Numbers | None, about("By expert; `none` is what no expert named. Null without an agent.")]
-    cash: Annotated[Number, about("Interest on cash.")]
-    costs: Annotated[Number, about("Costs, negative.")]
 
 
 def attribute(run: Backtest, growth: FloatArray) -> Attribution:
@@ -143,7 +131,7 @@ def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
     return Section("attribution", "Where the return came from", numbers, tuple(tables), (), tuple(words))
 
 
-def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> SourceEarnings:
+def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> dict[str, Any]:
     assets = dict(zip(run.assets[:-1], found.linked(found.assets).tolist(), strict=True))
     divided: dict[str, float] | None = None
     if found.experts is not None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
-from typing_extensions import TypedDict
 
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import Bounds, Number, Share, about, json_text, plain
+from finflow.evaluation.report.report_numbers import json_text, plain
 from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
-from finflow.evaluation.statistics.metrics import Metric, Metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.report_statistics import (
     SignificanceResults,
@@ -143,42 +140,6 @@ class Results:
     def finding(self) -> str:
         """`ahead`, `behind`, `not shown`, or `not compared`."""
         return "not compared" if self.difference is None else self.difference.finding
-
-
-class StrategyNumbers(Metrics):
-    """One strategy: its metrics, track record against cash and bootstrap intervals."""
-
-    psr: Annotated[Share, about("Probabilistic Sharpe ratio: confidence that the true ratio over cash is above zero.")]
-    minimum_track_record: Annotated[
-        Number, about("Days needed to be 95 % confident of that; null where none would do.")
-    ]
-    intervals: Annotated[dict[Metric, Bounds], about("By metric, low and high end of its bootstrap interval.")]
-
-
-class DifferenceNumbers(TypedDict):
-    """Sharpe ratio of the judged strategy less that of equal weight, paired."""
-
-    finding: Annotated[Literal["ahead", "behind", "not shown", "not compared"], about("By the interval alone.")]
-    sharpe_difference: Annotated[Number, about("The difference, a year.")]
-    interval: Annotated[Bounds, about("Of the difference, at bootstrap.confidence.")]
-    share_ahead: Annotated[Number, about("Share of the resamples in which it is ahead.")]
-
-
-class Bootstrap(TypedDict):
-    """Settings of the stationary bootstrap."""
-
-    block_length: Annotated[int, about("Mean block, days.")]
-    confidence: Annotated[Number, about("Coverage of the intervals.")]
-    samples: Annotated[int, about("Resamples.")]
-    seed: Annotated[int, about("Of the draws.")]
-
-
-class Window(TypedDict):
-    """The days judged."""
-
-    start: Annotated[str, about("End of the first holding period.")]
-    end: Annotated[str, about("End of the last.")]
-    days: Annotated[int, about("Holding periods.")]
 
 
 def compute_results(data: ReportData) -> Results:

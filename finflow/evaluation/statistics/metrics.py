@@ -38,7 +38,6 @@ from finflow.evaluation.report.report_numbers import (
     Turnover,
     Volatility,
     about,
-    one_of,
 )
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
@@ -220,9 +219,6 @@ class Metrics(TypedDict):
     cvar: Annotated[Number, about("Mean of the worst cvar_alpha share of daily returns.")]
     annual_turnover: Turnover
     annual_cost: Cost
-
-
-Metric = Annotated[str, one_of(Metrics.__annotations__)]
 
 
 def summarise(backtest: Backtest, alpha: float = 0.05, days: NDArray[np.int64] | None = None) -> dict[str, Any]:

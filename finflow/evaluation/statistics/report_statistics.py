@@ -96,13 +96,6 @@ class VerdictNumbers(TypedDict):
     tries: Annotated[TriesCounted, about("Tries that deflate.")]
 
 
-class StepM(TypedDict):
-    """Romano and Wolf's stepwise test of all strategies together."""
-
-    size: Annotated[Number, about("Level.")]
-    superior: Annotated[list[str], about("Found better than equal weight.")]
-
-
 def gather_evidence(
     judged: Backtest,
     others: Sequence[Backtest],

@@ -9,28 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
-from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import TIMES
-from finflow.evaluation.report.report_numbers import (
-    Drawdown,
-    High,
-    Lead,
-    Low,
-    Number,
-    Return,
-    Share,
-    Sharpe,
-    Turnover,
-    about,
-)
 from finflow.evaluation.report.section import Cell, Row, Table
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, interval
@@ -43,36 +30,26 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its bootstrap interval."""
+    """A number with its bootstrap interval over the runs."""
 
-    value: Annotated[Number, about("The estimate.")]
-    interval: Annotated[Interval, about("Its bootstrap interval over the runs.")]
+    value: float
+    interval: Interval
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Distribution of a metric over windows, paths or agents."""
+    """Distribution of a metric over windows, paths or agents; the interval is of the mean of the middle half."""
 
-    count: Annotated[int, about("Number of windows, paths or agents.")]
-    interquartile_mean: Annotated[Number, about("Mean of the middle half.")]
-    interval_low: Low
-    interval_high: High
-    low: Annotated[Number, about("Lowest.")]
-    lower_quartile: Annotated[Number, about("Lower quartile.")]
-    median: Annotated[Number, about("Median.")]
-    upper_quartile: Annotated[Number, about("Upper quartile.")]
-    high: Annotated[Number, about("Highest.")]
-    share_positive: Annotated[Share, about("Share over zero.")]
-
-
-class RunFigures(TypedDict):
-    """Figures of one run: a window, a path or an agent."""
-
-    sharpe: Sharpe
-    max_drawdown: Drawdown
-    annual_turnover: Turnover
-    annual_return: Return
-    sharpe_difference: Lead
+    count: int
+    interquartile_mean: float
+    interval_low: float
+    interval_high: float
+    low: float
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    high: float
+    share_positive: float
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
