@@ -63,13 +63,7 @@ class Attribution:
 
 
 def attribute(run: Backtest, growth: FloatArray) -> Attribution:
-    """Divide the returns of a backtest.
-
-    Parameters
-    ----------
-    growth : float64 (steps, K)
-        Gross growth of each asset and of cash over the same days.
-    """
+    """Divide the returns of a backtest, by the gross growth of each asset and of cash, (steps, K)."""
     if growth.shape != run.weights.shape:
         raise ValueError(f"growth is {growth.shape}, the weights {run.weights.shape}")
     earned = run.weights * (growth - 1.0)
@@ -106,13 +100,7 @@ def expert_shares(run: Backtest) -> FloatArray | None:
 
 
 def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
-    """Contributions to the returns of the judged strategy and of equal weight.
-
-    Parameters
-    ----------
-    experts : sequence of str
-        Names of the agent's experts, in their order; unused where the judged one is no agent.
-    """
+    """Contributions to the returns of the judged strategy, with its experts if it is an agent, and of equal weight."""
     bars = context.process.decision_bars(context.window)
     growth = context.process.growth[bars.start + 1 : bars.stop + 1]
     runs = [run for run in context.runs if run.name in (context.judged, BASELINE)]

@@ -108,8 +108,7 @@ def expert_traits(
     known : sequence of int, (steps,)
         The newest bar that each decision knew; those with less than three years before them are left out.
     portfolios : array, (steps, E, K)
-        What each of E experts named, cash last.
-    names : sequence of str, (E,)
+        Of the E experts named, cash last.
 
     Raises
     ------
@@ -215,21 +214,10 @@ STATES = {"calm": (0.0, 0.2), "between": (0.2, 0.8), "crisis": (0.8, 1.0)}
 
 
 def gate_by_state(crisis: FloatArray, gate: FloatArray, cash: FloatArray, names: Sequence[str]) -> ByState:
-    """Mean share of each expert, and of cash in the aim, in each state of the market.
+    """Means in each state of the market: number of decisions, the ``gate`` by expert, and ``cash`` in the aim.
 
-    Parameters
-    ----------
-    crisis : float64 (steps,)
-        The crisis score known to each decision, in [0, 1].
-    gate : float64 (steps, E)
-    cash : float64 (steps,)
-        Share of cash in the portfolio aimed at.
-    names : sequence of str, (E,)
-
-    Returns
-    -------
-    dict
-        State -> ``decisions``, ``gate`` (expert -> share) and ``cash``; states that never were are left out.
+    From the crisis score known to each decision (steps,), in [0, 1], the gate (steps, E) and the share of cash
+    (steps,). States that never were are left out.
     """
     found: ByState = {}
     for state, (low, high) in STATES.items():

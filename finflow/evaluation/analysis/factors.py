@@ -43,17 +43,9 @@ def etf_prices() -> pd.DataFrame:
 
 
 def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:
-    """Returns of market, momentum and volatility over the bars that end at each of ``bars``.
+    """Returns of market, momentum and volatility over the bars that end at each of ``bars``, float64 (bars,) each.
 
-    Parameters
-    ----------
-    bars : range
-        The return at bar t is from t - 1 to t.
-
-    Returns
-    -------
-    dict of float64 (bars,)
-        Not a number where fewer than three assets have the history; the market needs one day of one asset.
+    Not a number where fewer than three assets have the history; the market needs one day of one asset.
     """
     close, lookback = panel.close, panel.bars_per_year
     skipped = bars_per_month(lookback)
@@ -134,16 +126,9 @@ def exposures(
 
 
 def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.DataFrame | None) -> Section | None:
-    """Regress every strategy, with holding periods from close to close as the factors have them, on both sets.
+    """Regress every strategy, with holding periods that end at ``bars``, from close to close as the factors have them.
 
-    Parameters
-    ----------
-    bars : range
-        Bars at which the holding periods of ``runs`` end.
-    runs : sequence of Backtest
-        The judged one first.
-    etfs : DataFrame or None
-        Prices by date; None in a synthetic market.
+    The judged one comes first. ``etfs`` are prices by date; None in a synthetic market.
     """
     own = panel_factors(panel, bars)
     if not np.isfinite(own["momentum"]).any():

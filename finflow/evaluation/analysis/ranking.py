@@ -51,12 +51,10 @@ class Ranking:
 
 
 def rank(weights: FloatArray, forward: FloatArray, top: int, overlap: int = 0) -> Ranking | None:
-    """Compare weights with the returns that came after.
+    """Compare weights, without cash, with the returns that came after, both (fills, assets).
 
     Parameters
     ----------
-    weights : float64 (fills, assets)
-        Without cash.
     forward : float64 (fills, assets)
         Returns from each fill to the horizon; NaN where an asset cannot be followed to it.
     top : int
@@ -87,15 +85,7 @@ def rank(weights: FloatArray, forward: FloatArray, top: int, overlap: int = 0) -
 
 
 def _of_fills(held: FloatArray, realised: FloatArray, top: int) -> FloatArray:
-    """NDCG, hit and reciprocal rank of each fill, each with chance, and the rank correlation: (fills, 7).
-
-    Parameters
-    ----------
-    held, realised : float64 (fills, assets)
-        Weights, and finite returns.
-    top : int
-        K.
-    """
+    """NDCG, hit and reciprocal rank of each fill, each with chance, and the rank correlation: (fills, 7)."""
     count = held.shape[1]
     k = min(top, count)
     places, ranks = (scipy.stats.rankdata(table, axis=1) for table in (realised, held))

@@ -33,17 +33,7 @@ SHORTEST = 10  # days that count
 
 @dataclass(frozen=True)
 class Period:
-    """Days of a panel that are looked at on their own.
-
-    Attributes
-    ----------
-    name
-        What it is called.
-    days : range
-        Bars at which its holding periods end.
-    sample
-        `in-sample`, `validation`, `out-of-sample`, or several of them.
-    """
+    """Days of a panel (bars at which holding periods end), and the windows that they lie in."""
 
     name: str
     days: range

@@ -35,18 +35,10 @@ _DIFFERENCE = ("Sharpe over equal weight", "", 2)
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """One run.
+    """One run: its label, and the daily returns of what it judged and of equal weight at its costs (None without one).
 
-    Attributes
-    ----------
-    label
-        Name of the run.
-    numbers : dict
-        Its metrics and their ``intervals``, verdict (``beats_equal_weight``, ``dsr``, ``spa_p``), ``judged``, ``seed``.
-    returns : float64 (days,)
-        Of the strategy that it judged.
-    baseline : float64 (days,), or None
-        Of equal weight in this run, at its costs.
+    ``numbers`` are its metrics and their ``intervals``, verdict (``beats_equal_weight``, ``dsr``, ``spa_p``),
+    ``judged`` strategy and ``seed``.
     """
 
     label: str
@@ -118,14 +110,10 @@ def make(
     dates: NDArray[np.datetime64],
     choice: Section,
 ) -> PageFiles:
-    """Make the report of a comparison.
+    """Make the report of a comparison of runs over the same days of the same panel.
 
     Parameters
     ----------
-    runs
-        Over the same days of the same panel.
-    groups
-        Of seeds.
     differences
         Configuration key -> run -> value as JSON.
     window

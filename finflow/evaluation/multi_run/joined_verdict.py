@@ -33,19 +33,7 @@ KEY = "walk_forward"
 
 
 def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resampling: Resampling) -> Section:
-    """Section of a walk-forward's page on the verdict over all judged years.
-
-    Parameters
-    ----------
-    found
-        Trainings and windows; one way through the folds a seed.
-    patient
-        Patient equal weight over the same days.
-    tries
-        Configurations that the judged one was chosen among.
-    resampling
-        Of the verdict.
-    """
+    """Section of a walk-forward on the verdict over all judged years, against patient equal weight too."""
     baseline, agent = found.compared[0], mean_of_seeds(found.agents)
     verdict, least = judge_joined(agent, baseline, patient, tries, resampling)
     bars, seeds, windows = agent.bars_per_year, len(found.agents), len(found.others)

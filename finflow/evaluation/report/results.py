@@ -34,19 +34,15 @@ class ReportData:
 
     Attributes
     ----------
-    title
-        Heading of the report.
     agent
         The strategy that is judged: a trained agent, or any other.
     strategies
         Strategies that it is compared with, over the same days; equal weight and the index among them. One with the
         agent's own name is left out.
     bootstrap_samples, confidence, block_length, seed
-        Settings of the bootstrap: resamples, coverage, mean block in days, and what decides the draws.
-    cvar_alpha
-        Level of the CVaR, in (0, 1].
+        Settings of the bootstrap; blocks in days.
     training
-        Rows that training logged; may be empty. See `training_figure.training` for the columns that are drawn.
+        Rows that training logged; may be empty. See `agent_figures.training` for the columns that are drawn.
     facts
         Provenance and settings to print, in this order: values may be mappings and sequences.
     notes
@@ -55,10 +51,8 @@ class ReportData:
         In a synthetic market, its best policy, and how near to it the strategies come.
     experts
         The agent's experts, each deciding alone; over the same days.
-    sections
-        Sections of analyses: sweeps, stress, factors and so on.
-    files
-        Further files beside the page, by name.
+    sections, files
+        Sections of analyses, and further files beside the page, by name.
     tries
         Tries on the panel so far; None where they are not counted, as in tests.
     patient
@@ -66,7 +60,7 @@ class ReportData:
     unjudged
         Reason why there is no verdict; empty where there is one.
     events
-        Events of the guard in training: rows with ``update``, ``phase``, ``level`` and ``message``. None where
+        Events of the guard in training: rows with ``update``, ``phase``, ``level`` and ``message``; None where
         nothing is known of a training.
     """
 
@@ -124,8 +118,6 @@ class Results:
         By strategy and metric, for what the bootstrap can resample.
     difference
         Sharpe ratio of the agent less that of equal weight; None without a comparison.
-    evidence
-        The verdict and the tests behind it.
     experts
         By expert of the agent: its metrics when it decides alone.
     """

@@ -41,7 +41,7 @@ class Overfitting:
     inside, outside : float64 (choices,)
         Its Sharpe ratio (a bar) in sample and out of sample.
     blocks, days
-        How the days were cut: blocks of equal length over the last ``days`` of them.
+        How the last days were cut.
     """
 
     logits: Array

@@ -104,19 +104,9 @@ def improvement_estimate(first: ArrayLike, second: ArrayLike, seed: int, confide
 
 
 def path_distribution(values: ArrayLike, seed: int, confidence: float = 0.95, name: str = "paths") -> Spread:
-    """The distribution of a metric over the paths of a protocol.
+    """The distribution of a metric over the paths of a protocol; raises EvidenceError as the estimates do.
 
-    Parameters
-    ----------
-    values : (paths,)
-        One value a path, such as the Sharpe ratio less that of equal weight.
-    seed, confidence
-        Of the interval of the interquartile mean; paths that share days are less uncertain than it takes them to be.
-
-    Raises
-    ------
-    EvidenceError
-        If there is only one path, or a value is missing.
+    The interval is of the interquartile mean; paths that share days are less uncertain than it takes them to be.
     """
     table = _table(values, name, FEWEST)
     low, lower, median, upper, high = (float(value) for value in np.quantile(table, [0.0, 0.25, 0.5, 0.75, 1.0]))
@@ -189,14 +179,10 @@ def distribution(
     ----------
     rows
         Name -> `figures_of`.
-    seed, confidence
-        Of the bootstrap intervals.
     name
         What the rows are, for words about them.
     words
-        Gets the reason where there is no spread, and the answer is empty.
-    alone
-        That reason where there is one row.
+        Gets the reason where there is no spread (``alone`` where there is one row), and the answer is empty.
     """
     spread: dict[str, Spread] = {}
     if len(rows) < 2:
