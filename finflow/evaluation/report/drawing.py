@@ -41,7 +41,6 @@ DASHES = ("-", "--", "-.", ":")
 WIDTH = 8.0  # inches
 DOTS_PER_INCH = 130
 MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _STYLE: dict[Any, Any] = {
     "figure.facecolor": "white",
@@ -77,19 +76,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Rendered:
-    """One finished figure.
-
-    Attributes
-    ----------
-    name
-        Stem of the PNG's file name, and anchor in the report.
-    title, caption
-        Texts over and under it; the caption says how to read it.
-    alt
-        Description for readers who do not see it.
-    png
-        The image.
-    """
+    """One finished figure: a PNG, the stem of its file, texts over and under it, and one in its place."""
 
     name: str
     title: str

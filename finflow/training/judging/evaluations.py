@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from finflow.config import ActingConfig, Config
 from finflow.errors import CheckpointError, ConfigError, MarketError
-from finflow.evaluation.analysis.feature_distance import FeatureDistance, Values, measure_distance, section
+from finflow.evaluation.analysis.feature_distance import Values, measure_distance, section
 from finflow.evaluation.comparison_context import Make, with_memos
 from finflow.evaluation.report.section import Section
 from finflow.json_text import parse_json
@@ -268,13 +268,13 @@ def distance_sections(checkpoint: Checkpoint, training_data: TrainingData) -> tu
     return (section(_distance(checkpoint, training_data)),)
 
 
-def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> FeatureDistance:
+def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> dict[str, Any]:
     try:
         own = prepare(stored_config(checkpoint))
     except (ConfigError, MarketError) as error:
-        return FeatureDistance(unknown=f"The prices of the agent's training cannot be read: {error}")
+        return {"unknown": f"The prices of the agent's training cannot be read: {error}"}
     if own.process.panel.sha256 != checkpoint.facts["market"]:
-        return FeatureDistance(unknown="The prices of the agent's training have changed since")
+        return {"unknown": "The prices of the agent's training have changed since"}
     features = own.features
     fitted_on = slice(features.first_bar, own.split.train_end)
     trained = _values(features, features.assets[fitted_on], features.market[fitted_on], own.panel.listed[fitted_on])
