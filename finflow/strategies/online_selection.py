@@ -29,8 +29,6 @@ class OnlineSelection(ABC):
 
     Attributes
     ----------
-    memo : mutable mapping, optional
-        Moves made before.
     window : int
         Newest prices that a move depends on.
     """
