@@ -73,6 +73,8 @@ def family_tables(panel: MarketPanel, family: str) -> FloatArray:
     ----------
     panel : MarketPanel
         The market; for behaviour data, its visible part.
+    family : str
+        One of `FAMILIES`.
 
     Returns
     -------

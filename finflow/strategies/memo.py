@@ -33,6 +33,8 @@ def memoised(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compu
     ----------
     memo : mapping or None
         Without one it is computed.
+    name : str
+        Of the computation.
     inputs : sequence of array
         All that the result depends on and that differs between backtests with the same memo.
     compute : callable

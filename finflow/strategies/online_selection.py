@@ -29,6 +29,8 @@ class OnlineSelection(ABC):
 
     Attributes
     ----------
+    memo : mutable mapping, optional
+        Moves made before.
     window : int
         Newest prices that a move depends on.
     """

@@ -32,8 +32,15 @@ class Rolling(ABC):
 
     Parameters
     ----------
+    rebalance_every : int
+        Decisions between fits.
     lookback : int
         Simple returns that a fit uses.
+
+    Attributes
+    ----------
+    memo : mutable mapping, optional
+        Fits made before.
     """
 
     name = "rolling"

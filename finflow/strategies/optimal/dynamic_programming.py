@@ -125,6 +125,8 @@ def axes_for(n_assets: int, with_cash: bool, n_beliefs: int, density: float = 1.
 
     Parameters
     ----------
+    n_assets : int
+        Two to four.
     with_cash : bool
         False restricts the search to fully invested portfolios.
     n_beliefs : int
@@ -229,6 +231,7 @@ def solve_with_costs(
 
     Returns
     -------
+    rule : TradingRule
     gain : float
         Expected log growth a bar, costs paid.
     """

@@ -53,6 +53,10 @@ class PartialTrading:
         Phi: 1 less the autoregression.
     cost : float64 (n, n)
         Lambda, positive definite: a trade dx costs dx' Lambda dx / 2.
+    aversion : float
+        gamma.
+    discount : float
+        rho, in [0, 1).
     """
 
     covariance: FloatArray
@@ -151,6 +155,8 @@ def spread_rule(process: MeanReversion, participation_cost: float) -> SpreadSolu
 
     Parameters
     ----------
+    process : MeanReversion
+        Of two assets.
     participation_cost : float
         Cost of a trade as a share of wealth, for each unit of the squared weight traded in an asset: the rate of the
         ledger's linear slippage times wealth over the value traded in a day.

@@ -115,7 +115,13 @@ class Optimum:
     method: str
 
     def examples(self, assets: Sequence[str]) -> dict[str, str]:
-        """The policy in words: its targets for an account in equal weights, over the range of the belief."""
+        """The policy in words: its targets for an account in equal weights, over the range of the belief.
+
+        Parameters
+        ----------
+        assets : sequence of str
+            Names, without cash.
+        """
         process, names = self.policy.process, [*assets, "cash"]
         grid = np.cumsum(_long_run(process))
         places = [0] if len(process.beliefs) == 1 else [int(np.searchsorted(grid, level)) for level in _LEVELS]
