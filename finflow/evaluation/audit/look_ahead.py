@@ -83,7 +83,7 @@ Unprimed = Mapping[tuple[int, int], "Answer | str"]
 
 
 def unprimed(panel: MarketPanel, components: Sequence[Component], lasts: Iterable[int], seed: int = 0) -> Unprimed:
-    """Answers to a replaced future in a process that has answered nothing before; empty where processes cannot be copied.
+    """Answers to a replaced future in a process that has answered nothing yet; empty where it cannot be copied.
 
     A component that caches the first market that it sees, and answers from it later, gives the same answer to every
     probe. A copy of this process that sees another future first caches that one. Call it before any other probe;

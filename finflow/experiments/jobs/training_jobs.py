@@ -39,8 +39,6 @@ class SeedJob:
     ----------
     config : Config
         With the number of agents as ``train.seeds``.
-    market : str
-        Name among several markets.
     """
 
     config: Config
@@ -140,15 +138,7 @@ def write_universes(folder: Path, names: Sequence[str]) -> None:
 def report_universes(
     names: Sequence[str], outcomes: Sequence[EvaluationOutcome], folder: Path
 ) -> tuple[list[str], Path]:
-    """Report the universes together, from the numbers of each one's own report.
-
-    Returns
-    -------
-    list of str
-        Lines to print.
-    Path
-        The page.
-    """
+    """Report the universes together, from the numbers of each one's own report."""
     universes = []
     for name, outcome in zip(names, outcomes, strict=True):
         content = parse_json(outcome.report.with_name("metrics.json").read_text("utf-8"))

@@ -122,8 +122,6 @@ class Retraining:
 
         Returns
         -------
-        RetrainNumbers
-            Without a new run.
         list of Backtest
             New agent, old agent and equal weight over all folds.
         """
