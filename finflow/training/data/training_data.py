@@ -91,7 +91,7 @@ class TrainingData:
         """A note that names assets that are not listed at every bar that is learned from; None where there is none."""
         windows = [self.process.decision_bars(window) for window in self.train_segments]
         bars = [bar for window in windows for bar in range(window.start, window.stop + 1)]  # with the last one's growth
-        listed = self.process.panel.listed[bars].all(axis=0).tolist()
+        listed = np.asarray(self.process.panel.listed[bars].all(axis=0))
         unlisted = [asset for asset, whole in zip(self.process.panel.assets, listed, strict=True) if not whole]
         if not unlisted:
             return None
