@@ -285,7 +285,7 @@ def test_only_where_the_critic_alone_is_at_fault_are_transitions_kept(
     undisturbed: FinFlowTrainer, monkeypatch: pytest.MonkeyPatch, signals: set[str], quarantined: bool
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(run_guard, "restore_snapshot", lambda *given: asked.append(given[-1]) or 0)
+    monkeypatch.setattr(run_guard, "restore_snapshot", lambda *given, quarantine: asked.append(quarantine) or 0)
     guard = undisturbed._begin().guard
     guard.memory.manager.retries = 0
     assert guard._respond([guard._event("alarm", signal, "words") for signal in sorted(signals)])

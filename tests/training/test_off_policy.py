@@ -10,7 +10,7 @@ import pytest
 
 from finflow.config import Config
 from finflow.training.data.replay import MarketTensors, Transitions
-from finflow.training.data.reward_normalizer import RollingNormalizer
+from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.phases.pretrain import fitted_q_value
 from finflow.training.trainer import FinFlowTrainer
@@ -28,7 +28,7 @@ def test_a_constant_reward_is_worth_itself(tiny: Callable[..., Config], gamma: f
     assert learner is not None
     units = RewardUnits.of(run.training_data.process, 0.002, "none", run.device)
     if normalised:  # in units of rewards whose mean is 1.5 and whose deviation is 3
-        units = units._replace(normalizer=RollingNormalizer(warmup=2))
+        units = units._replace(normalizer=RewardNormalizer(RewardNormalizerConfig(warmup=2)))
         units.normalizer.update([-1.5, 4.5])
     value = fitted_q_value(learner, store, market, units, config)
     assert value == pytest.approx(0.004, rel=0.02)  # seen: within 0.5 %

@@ -36,7 +36,7 @@ from finflow.env.rewards.chosen_reward import (
 )
 from finflow.errors import ConfigError, MarketError
 from finflow.preferences.preference_reward import PREFERENCE, PreferenceReward
-from finflow.training.data.reward_normalizer import RollingNormalizer
+from finflow.training.data.reward_normalizer import RewardNormalizer
 
 
 class RewardUnits(NamedTuple):
@@ -54,7 +54,7 @@ class RewardUnits(NamedTuple):
 
     scale: float
     reference: Tensor
-    normalizer: RollingNormalizer | None = None
+    normalizer: RewardNormalizer | None = None
     whole_spread: bool = False
 
     @classmethod
@@ -75,7 +75,7 @@ class RewardUnits(NamedTuple):
     def scaled(self, rewards: Tensor, bars: Tensor) -> Tensor:
         """Raw rewards of decisions at ``bars``, each (batch,), in these units."""
         scaled = (rewards - self.reference[bars]) / self.scale
-        return scaled if self.normalizer is None else self.normalizer.normalize(scaled)
+        return scaled if self.normalizer is None else self.normalizer.apply(scaled)
 
     def unscaled(self, reward: float) -> float:
         """A reward in these units, in excess of the reference, as a daily log return; clipping cannot be undone."""

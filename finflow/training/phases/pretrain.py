@@ -18,7 +18,7 @@ from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
-from finflow.training.data.reward_normalizer import RollingNormalizer
+from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.critic_quality import measure_decision_scale
@@ -137,7 +137,7 @@ def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:
     """
     if units.normalizer is None or units.normalizer.get_statistics()["count"]:
         return
-    places = np.linspace(0, len(dataset) - 1, min(units.normalizer.window_size, len(dataset))).astype(np.int64)
+    places = np.linspace(0, len(dataset) - 1, min(units.normalizer.config.window_size, len(dataset))).astype(np.int64)
     units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places])
 
 
@@ -148,7 +148,7 @@ def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNor
     """
     if units.normalizer is None:
         return units
-    beginning = units._replace(normalizer=RollingNormalizer.of(keys))
+    beginning = units._replace(normalizer=RewardNormalizer.of(keys))
     fill_window(beginning, dataset)
     return beginning
 

@@ -21,7 +21,7 @@ from finflow.guard.rollback import GuardState
 from finflow.guard.state_capture import capture, restore
 from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.reference_policy import ReferenceControl
-from finflow.training.data.reward_normalizer import RollingNormalizer
+from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.training_data import TrainingData
 from finflow.training.off_policy.learners import Learners, online_updates
 from finflow.training.on_policy.on_policy_state import OnPolicyState, rollouts_of, steps_per_rollout
@@ -74,7 +74,7 @@ class TrainingState:
     entropy_schedule: EntropyScheduler
     target_entropy_schedule: EntropyScheduler
     watch: GuardState
-    reward_normalizer: RollingNormalizer | None = field(default=None)
+    reward_normalizer: RewardNormalizer | None = field(default=None)
     learner: OfflineLearner | None = field(default=None)
     behaviour_returns: Tensor | None = field(default=None)
     bcell: BCell | None = field(default=None)
@@ -108,7 +108,7 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
         EntropyScheduler.of(train.entropy_schedule, total),
         EntropyScheduler.of(train.target_entropy_schedule, total),
         GuardState(config),
-        RollingNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
+        RewardNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
         learner,
         returns,
     )
