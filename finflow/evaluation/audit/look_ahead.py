@@ -83,11 +83,11 @@ Unprimed = Mapping[tuple[int, int], "Answer | str"]
 
 
 def unprimed(panel: MarketPanel, components: Sequence[Component], lasts: Iterable[int], seed: int = 0) -> Unprimed:
-    """Answers to a replaced future in a process that has answered nothing yet; empty where it cannot be copied.
+    """Answers to a replaced future in a process that has answered nothing before, by component and last bar.
 
     A component that caches the first market that it sees, and answers from it later, gives the same answer to every
     probe. A copy of this process that sees another future first caches that one. Call it before any other probe;
-    each component is asked at the first of `lasts` that suits it. By place of the component and last bar.
+    each component is asked at the first of `lasts` that suits it. Empty where processes cannot be copied.
     """
     if sys.platform == "darwin" or "fork" not in multiprocessing.get_all_start_methods():
         return {}
