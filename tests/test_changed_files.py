@@ -15,7 +15,6 @@ from optuna.trial import create_trial
 
 from finflow import memory_limit
 from finflow.config import load_config
-from finflow.config.yaml_text import parse_file
 from finflow.errors import CheckpointError, ConfigError, EvidenceError, FinflowError, MarketError
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.experiments.jobs import independent_trainings
@@ -148,19 +147,6 @@ def test_a_message_that_quotes_a_file_stays_one_line_of_limited_length() -> None
     assert "\n" not in text
     assert len(text) < 1000
     assert str(MarketError("two  blanks stay")) == "two  blanks stay"
-
-
-def test_text_under_the_tag_of_another_type_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "c.yaml"
-    for tag, said in (("float", "no number"), ("bool", "neither true nor false"), ("int", "no whole number")):
-        path.write_text(f"bcell:\n  tau: !!{tag} x\n")
-        with pytest.raises(ConfigError, match=rf"line 2: not valid YAML: {said}"):
-            parse_file(path)
-    path.write_text("bcell:\n  tau: !!timestamp x\n")
-    assert parse_file(path)[0] == {"bcell": {"tau": "x"}}
-    path.write_text("AAPL: !!timestamp x\n")
-    with pytest.raises(FinflowError, match="is not YAML"):
-        read_holdings(path, ("AAPL",))
 
 
 def test_bytes_and_two_levels_of_one_name_in_parquet_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

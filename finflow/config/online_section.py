@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from finflow.config.section_types import (
-    FilePath,
     Int,
     NonNegativeNumber,
     PositiveInt,
@@ -63,7 +63,7 @@ class OnlineConfig(Section):
         None, "approximate KL, in nats, at 1.5 times which the epochs over a rollout end; null is off"
     )
     trust_region: PositiveNumber = key(0.01, "largest KL of an update, in nats, with trpo")
-    reference: Literal["none", "pretrained"] | FilePath = key(
+    reference: Literal["none", "pretrained"] | Path = key(
         "none",
         "frozen policy that on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per free "
         "dimension on the reward: none, the policy at the hand-over, or any agent's checkpoint, as it is deployed",
@@ -85,16 +85,6 @@ class OnlineConfig(Section):
     def on_policy(self) -> bool:
         """True where the algorithm learns from rollouts of its own policy."""
         return self.algorithm in ON_POLICY
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_rollouts(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("algorithm") == "rollouts":
-            raise ValueError(
-                "online.algorithm = rollouts is part of soft actor-critic now: leave it out, or use "
-                "online.algorithm = sac, whose actor looks bcell.expansion exact decisions ahead"
-            )
-        return given
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -160,15 +160,10 @@ class OfflineConfig(Section):
 class StabilityConfig(Section):
     """Limits of the stability monitor; values are in scaled rewards."""
 
-    q_limit: PositiveNumber = key(100.0, "largest healthy magnitude of Q at gamma 0.99; scales with 1 / (1 - gamma)")
-    entropy_limit: Number = key(0.01, "smallest healthy H(w) / ln K and exp((H - H_max) / (K - 1))", ge=0, lt=1)
-    actor_loss_limit: PositiveNumber = key(50.0, "largest healthy actor loss")
     critic_loss_limit: PositiveNumber = key(20.0, "largest healthy critic loss")
-    sharpe_limit: Number = key(-0.5, "smallest healthy validation Sharpe ratio")
     reward_outlier: PositiveNumber = key(50.0, "robust deviations from the median at which a reward is an outlier")
     deviations: PositiveNumber = key(10.0, "robust deviations from its recent values at which a signal is unusual")
-    window: Int = key(100, "updates that a signal is compared with", ge=20)
-    warmup: Int = key(30, "updates of a phase before a signal is compared with itself", ge=5)
+    warmup: Int = key(30, "updates of a phase before a signal is compared with itself", ge=5, le=100)
     hits: PositiveInt = key(5, "updates in a row beyond a limit before there is an alarm")
     quiet: NonNegativeInt = key(30, "updates without alarms after a phase begins or is restored")
     check_interval: PositiveInt = key(10, "updates between checks of the policy and the parameters")

@@ -23,6 +23,11 @@ CRITIC = frozenset({"q", "critic_loss", "critic_gradient", "critic_parameters", 
 """Signals of the critic alone; after a rollback for these, the agent's transitions are kept."""
 
 KEYS = {"q": "q_largest", "critic_loss": "q_loss"}  # of an update's metrics, where they differ from the signals
+Q_LIMIT = 100.0  # largest healthy magnitude of Q, in scaled rewards, at gamma 0.99
+ENTROPY_LIMIT = 0.01  # smallest healthy H(w) / ln K and exp((H - H_max) / (K - 1))
+ACTOR_LOSS_LIMIT = 50.0
+SHARPE_LIMIT = -0.5  # of validations, a year
+WINDOW = 100  # updates that a signal is compared with
 WATCHED = ("q", "critic_loss", "actor_loss", "critic_gradient", "policy_gradient")
 REWARDS = 500  # single rewards that outliers are compared with
 HEALTHY_SHARE = 10.0  # a collapse is sudden where the last healthy policy was this many times over the limit
@@ -50,7 +55,7 @@ class SignalHistory:
     def __init__(self, config: StabilityConfig, q_limit: float) -> None:
         self.config = config
         self.q_limit = q_limit
-        self.windows = {name: RobustWindow(config.window, config.warmup) for name in WATCHED}
+        self.windows = {name: RobustWindow(WINDOW, config.warmup) for name in WATCHED}
         self.windows["rewards"] = RobustWindow(REWARDS, REWARDS // 2, renew=REWARDS // 5)
         self.hits: dict[str, int] = {}
         self.levels: dict[str, str] = {}
@@ -60,7 +65,7 @@ class SignalHistory:
         if name.endswith("_gradient"):
             window = self.windows[name]
             return GRADIENT_RISE * max(window.centre, 1.0) if window.ready else math.inf
-        limits = {"critic_loss": self.config.critic_loss_limit, "actor_loss": self.config.actor_loss_limit}
+        limits = {"critic_loss": self.config.critic_loss_limit, "actor_loss": ACTOR_LOSS_LIMIT}
         return limits.get(name, self.q_limit)
 
     def add(self, name: str, value: float) -> bool:
@@ -139,7 +144,7 @@ class StabilityMonitor:
         settings = config.guard.stability if isinstance(config, Config) else config
         gamma = config.bcell.gamma if isinstance(config, Config) else gamma
         self.config = settings or StabilityConfig()
-        self.q_limit = self.config.q_limit * 0.01 / (1.0 - gamma)
+        self.q_limit = Q_LIMIT * 0.01 / (1.0 - gamma)
         self.phase = ""
         self.update = self.quiet_until = self.skipped = 0
         self.history = SignalHistory(self.config, self.q_limit)
@@ -227,7 +232,7 @@ class StabilityMonitor:
         reference : float, optional
             Concentration of the last healthy policy: only a sudden collapse is an alarm, since one asset may be right.
         """
-        limit, events = self.config.entropy_limit, []
+        limit, events = ENTROPY_LIMIT, []
         if concentration is not None:
             sudden = reference is not None and reference > HEALTHY_SHARE * limit
             events += self._judge("concentration", concentration < limit, sudden, concentration, limit, hits=PROBE_HITS)
@@ -279,10 +284,10 @@ class StabilityMonitor:
         if not math.isfinite(sharpe):
             return []
         usual = median(self.sharpes) if len(self.sharpes) >= LEAST_SHARPES else -math.inf
-        fallen = sharpe < usual - 2.0 * abs(self.config.sharpe_limit)
-        low = sharpe < self.config.sharpe_limit
-        self.sharpes = [*self.sharpes, sharpe][-self.config.window :]
-        return self._judge("sharpe", low, fallen, sharpe, self.config.sharpe_limit, hits=2)
+        fallen = sharpe < usual - 2.0 * abs(SHARPE_LIMIT)
+        low = sharpe < SHARPE_LIMIT
+        self.sharpes = [*self.sharpes, sharpe][-WINDOW:]
+        return self._judge("sharpe", low, fallen, sharpe, SHARPE_LIMIT, hits=2)
 
     def _compare(self, name: str, value: float, limit: float) -> list[Event]:
         """Compare a value with its limit and with its own past."""

@@ -22,6 +22,7 @@ from finflow.errors import ConfigError
 BASIS_POINT = 1e-4
 NO_TRADE = 1e-12  # as a share of wealth: rounding
 TINY = 1e-30  # keeps the root's slope finite at no trade, also in single precision
+STEEPNESS = 5.0  # of the configured exponential slippage
 LARGEST_EXPONENT = 50.0  # far beyond what any account can pay, and well inside single precision
 
 
@@ -275,7 +276,7 @@ def costs_of(env: EnvConfig) -> SumOfCosts:
     if extra.slippage_sqrt_bps > 0.0:
         models.append(SquareRootSlippage(extra.slippage_sqrt_bps * BASIS_POINT))
     if extra.slippage_exponential_bps > 0.0:
-        models.append(ExponentialSlippage(extra.slippage_exponential_bps * BASIS_POINT, extra.slippage_steepness))
+        models.append(ExponentialSlippage(extra.slippage_exponential_bps * BASIS_POINT, STEEPNESS))
     if extra.impact > 0.0:
         models.append(SquareRootImpact(extra.impact))
     return SumOfCosts(models)

@@ -1,4 +1,4 @@
-"""Numbers of a reward model on pairs that it did not learn from: accuracy, calibration, separation, learning curve."""
+"""Numbers of a reward model on pairs that it did not learn from: accuracy, calibration, separation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config.preferences_section import RewardModelConfig
-from finflow.preferences.model_training import PairSplit, calibrate, fit_model, leads, probability, split_pairs
+from finflow.preferences.model_training import calibrate, fit_model, leads, probability, split_pairs
 from finflow.preferences.pair_tensors import PairTensors, Rows
 from finflow.preferences.reward_model import RewardModel
 
@@ -116,21 +116,6 @@ def judge_model(pairs: PairTensors, model: RewardModel, rows: Rows) -> ModelFigu
     return figures_of(leads(pairs, model, rows).numpy(), *pairs.answers(rows), float(model.mistakes))
 
 
-def learning_curve(
-    pairs: PairTensors, split: PairSplit, shape: NetworkShape, config: RewardModelConfig, seed: int
-) -> list[dict[str, float | None]]:
-    """Accuracy on the held-out pairs after learning from a part of them: the whole halved, halved again, and so on.
-
-    The last training, on all of the fitted pairs, is left to the caller.
-    """
-    found: list[dict[str, float | None]] = []
-    for halvings in range(config.learning_curve - 1, 0, -1):
-        rows = split.fitted[: max(len(split.fitted) >> halvings, 1)]
-        figures = judge_model(pairs, fit_model(pairs, rows, split.calibration, shape, config, seed), split.held_out)
-        found.append({"pairs": len(rows), "accuracy": figures.accuracy, "ece": figures.ece})
-    return found
-
-
 @dataclass(frozen=True)
 class LearnedModel:
     """A reward model with its report.
@@ -139,8 +124,6 @@ class LearnedModel:
     ----------
     held_out, later : ModelFigures
         On pairs drawn at random, and on those of the latest segments.
-    curve : list of dict
-        Learning curve on the held-out pairs: ``pairs``, ``accuracy`` and ``ece``.
     counts : mapping
         Pairs by their use, ties and contradictions.
     """
@@ -148,7 +131,6 @@ class LearnedModel:
     model: RewardModel
     held_out: ModelFigures
     later: ModelFigures
-    curve: list[dict[str, float | None]]
     counts: Mapping[str, int]
 
     def report(self) -> dict[str, Any]:
@@ -156,7 +138,6 @@ class LearnedModel:
         return {
             "held_out": {**asdict(self.held_out), "share": self.held_out.share},
             "later": {**asdict(self.later), "share": self.later.share},
-            "learning_curve": self.curve,
             "counts": dict(self.counts),
             "temperature": float(self.model.temperature),
             "mistakes": float(self.model.mistakes),
@@ -165,12 +146,10 @@ class LearnedModel:
     def lines(self) -> list[str]:
         """The report in lines."""
         used = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
-        steps = [f"{row['pairs']:,} pairs {row['accuracy']:.3f}" for row in self.curve if row["accuracy"] is not None]
         return [
             f"pairs: {used}",
             self.held_out.line("held out"),
             self.later.line("later segments"),
-            f"learning curve (accuracy, held out): {', '.join(steps)}",
         ]
 
 
@@ -194,10 +173,8 @@ def learn_model(
         If there are too few pairs.
     """
     split = split_pairs(pairs, seed)
-    curve = learning_curve(pairs, split, shape, config, seed)
     model = fit_model(pairs, split.fitted, split.calibration, shape, config, seed)
     held_out = judge_model(pairs, model, split.held_out)
-    curve.append({"pairs": len(split.fitted), "accuracy": held_out.accuracy, "ece": held_out.ece})
     later, counts = judge_model(pairs, model, split.later), split.counts(pairs, contradictions)
     calibrate(pairs, model, np.concatenate([split.calibration, split.held_out, split.later]))
-    return LearnedModel(model, held_out, later, curve, counts)
+    return LearnedModel(model, held_out, later, counts)

@@ -392,7 +392,6 @@ def test_each_key_adds_its_own_cost() -> None:
             slippage_linear_bps=10.0,
             slippage_sqrt_bps=20.0,
             slippage_exponential_bps=30.0,
-            slippage_steepness=4.0,
             impact=0.7,
         )
     )
@@ -402,7 +401,7 @@ def test_each_key_adds_its_own_cost() -> None:
         Proportional(0.0005),
         LinearSlippage(0.001),
         SquareRootSlippage(0.002),
-        ExponentialSlippage(0.003, 4.0),
+        ExponentialSlippage(0.003, 5.0),
         SquareRootImpact(0.7),
     ]
     assert costs.needs_market

@@ -131,8 +131,7 @@ class RolloutCollector:
         scaled, kept = zip(*(self._scaled(decisions, step, reward) for step, reward in enumerate(raw)), strict=True)
         rewards = torch.stack(scaled)
         if self.by_segment is not None:
-            turnover = torch.from_numpy(decisions.turnover).to(rewards)
-            rewards = self.by_segment.assign(rewards, turnover, decisions.ended)
+            rewards = self.by_segment.assign(rewards, decisions.ended)
         return RewardedDecisions(
             decisions,
             rewards if decisions.charge is None else rewards - decisions.charge,

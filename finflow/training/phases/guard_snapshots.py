@@ -14,7 +14,7 @@ from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimens
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.guard.rollback import Snapshot
 from finflow.guard.signals import PolicyProbe, measure, parameter_norms
-from finflow.guard.stability import HEALTHY_SHARE
+from finflow.guard.stability import ENTROPY_LIMIT, HEALTHY_SHARE
 from finflow.guard.state_capture import without_prefix
 from finflow.training.phases.training_state import TrainingState, reseed, rewind, take_snapshot
 
@@ -69,11 +69,11 @@ class LearnerProbe:
             self._reference = healthy.update, PolicyProbe(**parts)
         return self._reference[1]
 
-    def entropies(self, limit: float) -> dict[str, float]:
-        """Both entropies that the monitor judges, in 0..1, and the band of normal values for its ``limit``."""
+    def entropies(self) -> dict[str, float]:
+        """Both entropies that the monitor judges, in 0..1, and the band of normal values."""
         figures = measure(self.decide())
         judged = {name: figures[name] for name in ("concentration", "policy_entropy")}
-        return judged | {"entropy_band_low": min(HEALTHY_SHARE * limit, 1.0), "entropy_band_high": 1.0}
+        return judged | {"entropy_band_low": min(HEALTHY_SHARE * ENTROPY_LIMIT, 1.0), "entropy_band_high": 1.0}
 
     def norms(self) -> dict[str, float]:
         """Norms of the parameters of each network, and of the learner's other tensors."""
