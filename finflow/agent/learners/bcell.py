@@ -44,8 +44,7 @@ class BCell(LearningAgent):
     networks : Networks, optional
         In place of those for portfolios.
     blocks : int, optional
-        Blocks of the training years whose learners' policies are deployed together with this one's, in a blend with a
-        reference, once that was decided on.
+        Blocks of the training years whose learners' policies are deployed together with this one's, in a blend.
     """
 
     def __init__(
@@ -87,8 +86,7 @@ class BCell(LearningAgent):
 
     @property
     def deployed(self) -> ExpertPolicy:
-        """Policy that is validated and deployed: the average, where there is one, with the policies of the blocks, in
-        the blend that was decided on."""
+        """Policy that is deployed: the average, where there is one, with the blocks' policies, in a blend."""
         policy = self.policy if self.average is None else self.average.policy
         return deployed_policy(policy, self.members or (), Blend.from_tensor(self.blend))
 
@@ -132,12 +130,8 @@ class BCell(LearningAgent):
     def load(cls, path: str | Path, device: str = "cpu") -> BCell:
         """Read an agent from its own file or from any checkpoint of a training.
 
-        From one of the offline phase the networks are taken as the online phase would take them.
-
-        Raises
-        ------
-        CheckpointError
-            If the file is missing, damaged, or holds no B-Cell agent.
+        From one of the offline phase the networks are taken as the online phase would take them. A CheckpointError if
+        the file is missing, damaged, or holds no B-Cell agent.
         """
         tensors, facts = read_tensors(Path(path))
         stored = from_learner({name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}, facts)

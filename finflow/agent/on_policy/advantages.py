@@ -28,32 +28,11 @@ def generalised_advantages(
 
     Parameters
     ----------
-    rewards : Tensor, (steps, environments)
-    values : Tensor, (steps, environments)
-        Of the observations at which the decisions were taken.
-    next_values : Tensor, (steps, environments)
-        Of the observations that followed; where an episode ended, of its own last observation.
-    terminated : Tensor, (steps, environments)
-        1 where the decision ended the episode for good.
-    ended : Tensor, (steps, environments)
-        1 where it was the episode's last, by termination or truncation.
-    gamma : float
-        Discount factor.
-    lam : float
-        Lambda, in 0..1.
-
-    Returns
-    -------
-    Tensor, (steps, environments)
-
-    Raises
-    ------
-    ConfigError
-        If the shapes differ.
+    rewards, values, next_values : Tensor, (steps, environments)
+        The next value is of the observation that followed; where an episode ended, of its own last observation.
+    terminated, ended : Tensor, (steps, environments)
+        1 where the decision ended the episode for good; where it was the episode's last, by truncation too.
     """
-    shapes = {tuple(part.shape) for part in (rewards, values, next_values, terminated, ended)}
-    if len(shapes) != 1 or rewards.ndim != 2:
-        raise ConfigError(f"advantages need tensors of one shape (steps, environments), not {sorted(shapes)}")
     deltas = rewards + gamma * (1.0 - terminated) * next_values - values
     decay = (gamma * lam) * (1.0 - ended)
     advantages = torch.empty_like(deltas)
@@ -65,24 +44,10 @@ def generalised_advantages(
 
 
 def leave_one_out_advantages(returns: Tensor) -> Tensor:
-    """Returns less the mean of the other members of their group, without division by the deviation.
+    """Returns (groups, members) less the mean of the other members, without division by the deviation.
 
-    The other members' returns do not depend on a member's own action, so the baseline is unbiased; where all members
-    of a group start in one state and meet the same prices, it knows these prices.
-
-    Parameters
-    ----------
-    returns : Tensor, (groups, members)
-        Of decisions that were taken in one state.
-
-    Returns
-    -------
-    Tensor, (groups, members)
-
-    Raises
-    ------
-    ConfigError
-        If a group has a single member.
+    The other members' returns do not depend on a member's own action, so the baseline is unbiased; where all members of
+    a group start in one state and meet the same prices, it knows these prices. A ConfigError for a single member.
     """
     members = returns.shape[-1]
     if members < 2:

@@ -12,32 +12,16 @@ from torch import Tensor
 
 
 def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """``-mean min(ratio A, clip(ratio, 1 - eps, 1 + eps) A)``, ().
+    """``-mean min(ratio A, clip(ratio, 1 - eps, 1 + eps) A)``, (), of joint density ratios (batch,).
 
     Beyond the limit a ratio gains nothing more; a change that is for the worse is charged in full.
-
-    Parameters
-    ----------
-    ratio : Tensor, (batch,)
-        Joint density of the action under the policy over that under the policy that took it.
-    advantages : Tensor, (batch,)
-    clip : float
-        Epsilon.
     """
     limited = ratio.clamp(1.0 - clip, 1.0 + clip)
     return -torch.minimum(ratio * advantages, limited * advantages).mean()
 
 
 def penalised_policy_loss(ratio: Tensor, advantages: Tensor, divergence: Tensor, beta: float) -> Tensor:
-    """``-mean(ratio A) + beta mean KL(old || new)``, ().
-
-    Parameters
-    ----------
-    ratio, advantages : Tensor, (batch,)
-        As of `clipped_policy_loss`.
-    divergence : Tensor, (batch,)
-        KL(old || new) in nats.
-    """
+    """``-mean(ratio A) + beta mean KL(old || new)``, (), with the divergence, (batch,), in nats."""
     return beta * divergence.mean() - (ratio * advantages).mean()
 
 
@@ -47,21 +31,12 @@ def surrogate_loss(ratio: Tensor, advantages: Tensor) -> Tensor:
 
 
 def value_loss(values: Tensor, returns: Tensor, old_values: Tensor | None = None, clip: float | None = None) -> Tensor:
-    """Half the mean squared error of values; with ``clip``, of the worse of the value and the clipped value.
+    """Half the mean squared error of values (batch,), ().
 
-    ``0.5 mean max((V - R)^2, (V_old + clip(V - V_old, -eps, eps) - R)^2)``.
+    With ``clip``, of the worse of the value and the clipped value.
 
-    Parameters
-    ----------
-    values, returns : Tensor, (batch,)
-    old_values : Tensor, (batch,), optional
-        Of the value function that the returns were estimated with; needed where there is a ``clip``.
-    clip : float, optional
-        Epsilon, in units of the returns.
-
-    Returns
-    -------
-    Tensor, ()
+    ``0.5 mean max((V - R)^2, (V_old + clip(V - V_old, -eps, eps) - R)^2)``, epsilon in units of the returns. The old
+    values are of the value function that the returns were estimated with.
     """
     error = (values - returns).square()
     if clip is not None and old_values is not None:

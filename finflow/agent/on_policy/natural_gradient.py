@@ -52,10 +52,8 @@ class TrustRegionStep(NamedTuple):
     ----------
     accepted : bool
         False where no step length improved the objective within the limit; the parameters are then what they were.
-    divergence : float
-        Exact mean KL(old || new) after it, in nats.
-    improvement : float
-        Of the objective.
+    divergence, improvement : float
+        Exact mean KL(old || new) after it, in nats, and improvement of the objective.
     length : float
         Share of the longest step that was taken.
     """
@@ -81,8 +79,7 @@ def trust_region_step(
     objective : callable
         The surrogate objective to maximise at the present parameters, ().
     divergence : callable
-        Mean KL(old || present) in nats, (); its gradient is 0 at the old parameters, its second derivative there the
-        Fisher matrix.
+        Mean KL(old || present) in nats, (); its second derivative at the old parameters is the Fisher matrix.
     """
     before = objective()
     direction = natural_gradient(parameters, before, divergence, region)
@@ -136,21 +133,7 @@ def fisher_product(
 
 
 def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, steps: int) -> Tensor:
-    """Solve ``A x = b`` for a symmetric positive definite A that is known by its products.
-
-    Parameters
-    ----------
-    product : callable
-        Maps a vector v to A v.
-    target : Tensor, (n,)
-        b.
-    steps : int
-        Most iterations; n are exact but for rounding.
-
-    Returns
-    -------
-    Tensor, (n,)
-    """
+    """Solve ``A x = b`` for a symmetric positive definite A known by its products; b, ``target``, and x are (n,)."""
     solution = torch.zeros_like(target)
     residual, search = target.clone(), target.clone()
     squared = torch.dot(residual, residual)

@@ -22,18 +22,14 @@ class OnPolicySettings:
     algorithm : str
         ``ppo`` (clipped objective), ``ppo-kl`` (KL penalty), ``trpo`` (trust region), ``a2c`` or ``reinforce`` (one
         policy-gradient step a rollout; the second without a baseline).
-    clip : float
-        Epsilon of the clipped objective.
-    value_clip : float or None
-        Epsilon of the clipped value loss, in units of the returns; None for the plain squared error.
+    clip, value_clip : float
+        Epsilon of the clipped objective, and of the clipped value loss in units of the returns; None for the plain.
     epochs, minibatch : int
         Passes over a rollout, and decisions in one step of them. With ``trpo`` those of the value function.
     value_coefficient, entropy_coefficient : float
         Of the losses. With a value coefficient of 0 there is no value function to learn.
     gradient_norm : float
         Longer gradients are shortened to it; infinite for none.
-    learning_rate : float
-        Of Adam.
     critic_rate_multiple : float
         Learning rate of the value function in multiples of the policy's.
     normalise : str

@@ -44,12 +44,7 @@ def as_one_vector(parameters: Iterable[nn.Parameter]) -> nn.Parameter:
     """Make parameters, and their gradients, views of one vector and its gradient, (n,).
 
     Small networks spend their time on the number of operations: an optimiser that walks over twelve tensors takes
-    several times as long as over one.
-
-    Parameters
-    ----------
-    parameters : iterable of Parameter
-        Of one type and device. They stay in their networks: what is written to the vector is read from them.
+    several times as long as over one. The parameters stay in their networks.
     """
     parts = list(parameters)
     vector = nn.Parameter(torch.cat([part.detach().reshape(-1) for part in parts]))
@@ -72,7 +67,7 @@ class OnPolicyLearner:
     generator : Generator
         Draws the order of decisions in the epochs.
     flat : bool
-        Whether the parameters become views of one vector, which is faster for small networks that nobody else steps.
+        Make the parameters views of one vector, which is faster for small networks that nobody else steps.
 
     Attributes
     ----------
@@ -95,12 +90,7 @@ class OnPolicyLearner:
         self.updates = 0
 
     def update(self, rollout: Rollout, entropy_coefficient: float | None = None) -> Figures:
-        """Learn from one rollout.
-
-        Parameters
-        ----------
-        entropy_coefficient : float, optional
-            In place of the settings', where it follows a schedule.
+        """Learn from one rollout; a scheduled entropy coefficient may replace that of the settings.
 
         Returns
         -------
@@ -251,12 +241,7 @@ def _joint_loss(
 
 
 def check_minibatch(settings: OnPolicySettings, decisions: int) -> None:
-    """Check that a rollout holds at least one minibatch.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Raise a ConfigError where a rollout does not hold one minibatch."""
     if settings.minibatch != WHOLE_ROLLOUT and decisions < settings.minibatch:
         raise ConfigError(
             f"a rollout of {decisions} decisions is shorter than a minibatch of {settings.minibatch}; "
