@@ -21,20 +21,10 @@ LEAST_TURNOVER = 1.0  # a year: a reference that hardly trades counts as trading
 
 @dataclass(frozen=True)
 class ScoredValidation:
-    """Figures of one validation backtest.
+    """Figures of one validation backtest: means of the model's score and of the built-in reward, ``utility``.
 
-    Attributes
-    ----------
-    score : float
-        Mean of the model's score per decision.
-    sharpe : float
-        Annual Sharpe ratio, net of costs.
-    utility : float
-        Mean of the built-in reward per decision.
-    turnover : float
-        A year.
-    concentration : float
-        Mean sum of squared weights: 1 for one asset, 1 / K for equal weights.
+    ``sharpe`` is annual and net of costs, ``turnover`` a year, and ``concentration`` the mean sum of squared weights: 1
+    for one asset, 1 / K for equal weights.
     """
 
     score: float
@@ -121,19 +111,10 @@ class RewardHackingMonitor:
         return {"looks": [_row(one) for one in self.validations], "reference": reference, "hits": self.hits}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """From JSON.
-
-        Raises
-        ------
-        ValueError
-            If the figures of a validation, or the count of suspicious ones, are invalid.
-        """
-        hits, reference = state["hits"], state["reference"]
-        if type(hits) is not int or not 0 <= hits <= len(state["looks"]):
-            raise ValueError("the count of suspicious validations is invalid")
+        """From JSON."""
         self.validations = [_from_row(one) for one in state["looks"]]
-        self.reference = None if reference is None else _from_row(reference)
-        self.hits = hits
+        self.reference = None if state["reference"] is None else _from_row(state["reference"])
+        self.hits = state["hits"]
 
 
 def _diverged(before: ScoredValidation, after: ScoredValidation) -> bool:

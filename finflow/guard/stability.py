@@ -44,13 +44,7 @@ PROBE_HITS = 2  # beyond the limit for an alarm, of signals measured on fixed st
 
 
 class SignalHistory:
-    """Past of every signal: recent values, hits in a row beyond the limit, and the level announced last.
-
-    Parameters
-    ----------
-    q_limit : float
-        Limit of Q-values for the discount of the training.
-    """
+    """Past of every signal: recent values, hits in a row beyond the limit, and the level announced last."""
 
     def __init__(self, config: StabilityConfig, q_limit: float) -> None:
         self.config = config
@@ -76,21 +70,10 @@ class SignalHistory:
         return unusual
 
     def escalate(self, name: str, beyond: bool, unusual: bool, needed: int) -> str | None:
-        """Count a hit, or forget the signal where it is back within its limit.
+        """Count a hit beyond the limit, a warning, or forget the signal where it is back within it.
 
-        Parameters
-        ----------
-        beyond : bool
-            Whether the signal is beyond its limit: a warning.
-        unusual : bool
-            Whether it may become an alarm.
-        needed : int
-            Hits in a row for an alarm.
-
-        Returns
-        -------
-        str or None
-            The level, where it is higher than the one announced last.
+        After ``needed`` hits in a row what is unusual too is an alarm. Returns the level, where it is higher than the
+        one announced last.
         """
         if not beyond:
             self.hits.pop(name, None)
@@ -169,14 +152,7 @@ class StabilityMonitor:
         return self.update < self.quiet_until
 
     def observe(self, update: int, metrics: Mapping[str, float]) -> list[Event]:
-        """Check the figures of one update.
-
-        Parameters
-        ----------
-        metrics : mapping
-            ``q_loss``, ``actor_loss``, ``q``, ``q_largest``, ``critic_gradient``, ``policy_gradient`` are compared
-            with limits; all of them must be finite.
-        """
+        """Check the figures of one update: those in ``WATCHED`` have limits, and all of them must be finite."""
         self.update = update
         broken = sorted(name for name, value in metrics.items() if not math.isfinite(value))
         if broken:
@@ -221,16 +197,10 @@ class StabilityMonitor:
     def check_entropy(
         self, concentration: float | None = None, policy: float | None = None, reference: float | None = None
     ) -> list[Event]:
-        """Check both entropies, in 0..1.
+        """Check both entropies, in 0..1: H(w) / ln K of the portfolios, and exp((H - H_max) / (K - 1)) of the policy.
 
-        Parameters
-        ----------
-        concentration : float, optional
-            H(w) / ln K of the portfolios: 0 is all in one asset.
-        policy : float, optional
-            exp((H - H_max) / (K - 1)) of the policy: 0 always does the same.
-        reference : float, optional
-            Concentration of the last healthy policy: only a sudden collapse is an alarm, since one asset may be right.
+        ``reference`` is the concentration of the last healthy policy: only a sudden collapse is an alarm, since one
+        asset may be right.
         """
         limit, events = ENTROPY_LIMIT, []
         if concentration is not None:
@@ -258,13 +228,7 @@ class StabilityMonitor:
         return self._judge("rewards", bool(outliers.any()), False, float(outliers.sum()), None)
 
     def check_policy(self, figures: Mapping[str, float], reference: Mapping[str, float]) -> list[Event]:
-        """Check concentration, entropy, gate and turnover of the policy on fixed states.
-
-        Parameters
-        ----------
-        figures, reference : mapping
-            Of ``signals.measure``: now, and at the last healthy snapshot.
-        """
+        """Check figures of ``signals.measure`` on fixed states: now, and at the last healthy snapshot."""
         if not all(math.isfinite(value) for value in figures.values()):
             return [self._event(ALARM, "policy", "the policy's decisions are not finite")]
         events = self.check_entropy(

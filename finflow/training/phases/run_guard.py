@@ -192,7 +192,7 @@ class RunGuard:
         """Lower learning rates, roll back or stop; returns True after a rollback."""
         memory, counters = self.memory, self.state.counters
         manager, signals = memory.manager, {event.signal for event in alarms}
-        answer = manager.respond(counters.update, gently=signals <= REDUCIBLE)
+        answer = manager.respond(gently=signals <= REDUCIBLE)
         if answer == STOP:
             self._stop(alarms)
         memory.block = {}
