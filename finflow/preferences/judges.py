@@ -27,15 +27,7 @@ SHALLOWEST = 0.01
 
 
 class JudgeOpinions(NamedTuple):
-    """Opinions of a judge on pairs of segments.
-
-    Attributes
-    ----------
-    chance : float64 (pairs,)
-        Probability of the answer "first".
-    tie : bool (pairs,)
-        True where the judge prefers neither.
-    """
+    """Opinions on pairs: the probability (pairs,) of the answer "first", and True where the judge prefers neither."""
 
     chance: FloatArray
     tie: NDArray[np.bool_]
@@ -56,14 +48,9 @@ class Judge(Protocol):
 
 
 class SyntheticJudge:
-    """Judge with a known utility, by which its answers are drawn.
+    """Judge with a known utility of a segment, more being better, by which its answers are drawn.
 
-    Parameters
-    ----------
-    utility : callable
-        Of a segment; more is better.
-    mistakes : float
-        Share of the answers that are reversed.
+    A share is reversed.
     """
 
     def __init__(self, utility: Utility, mistakes: float = 0.0) -> None:
@@ -76,13 +63,7 @@ class SyntheticJudge:
 
 
 class RuleJudge:
-    """Judge by an ordered list of rules: the first that one of the two segments alone keeps decides, else a tie.
-
-    Parameters
-    ----------
-    rules : sequence of str
-        As ``drawdown <= 0.2``.
-    """
+    """Judge by ordered rules, as ``drawdown <= 0.2``: the first that one segment alone keeps decides, else a tie."""
 
     def __init__(self, rules: Sequence[str], bars_per_year: int) -> None:
         self.bars_per_year = bars_per_year
@@ -112,11 +93,8 @@ class RuleJudge:
 def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
     """Measures of a segment that rules name.
 
-    Returns
-    -------
-    dict
-        ``drawdown``, the deepest, 0 or more; ``turnover`` and ``volatility`` a year; ``return`` of the whole segment;
-        ``loss`` of the worst bar.
+    ``drawdown``, the deepest, 0 or more; ``turnover`` and ``volatility`` a year; ``return`` of the whole segment;
+    ``loss`` of the worst bar.
     """
     return {
         "drawdown": -float(max_drawdown(path.returns)),

@@ -67,18 +67,10 @@ class ModelFigures:
 
 
 def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray, mistakes: float = 0.0) -> ModelFigures:
-    """Figures from leads, answers and what is known of the judge.
+    """Figures from leads (pairs,) of the first segments in log odds, answers and what is known of the judge.
 
-    Parameters
-    ----------
-    lead : float64 (pairs,)
-        Of the first segments, in log odds.
-    targets : float64 (pairs,)
-        1, 0, or 0.5 for a tie; ties are left out.
-    chances : float64 (pairs,)
-        Probability of the judge's answer "first"; NaN where unknown.
-    mistakes : float
-        Share of reversed answers, by the model.
+    ``targets``, (pairs,), are 1, 0, or 0.5 for a tie; ties are left out. ``chances``, (pairs,), are probabilities of
+    the judge's answer "first", NaN where unknown; ``mistakes`` is the share of reversed answers, by the model.
     """
     decided = targets != 0.5
     lead, answers, chances = lead[decided], targets[decided], chances[decided]
@@ -118,15 +110,7 @@ def judge_model(pairs: PairTensors, model: RewardModel, rows: Rows) -> ModelFigu
 
 @dataclass(frozen=True)
 class LearnedModel:
-    """A reward model with its report.
-
-    Attributes
-    ----------
-    held_out, later : ModelFigures
-        On pairs drawn at random, and on those of the latest segments.
-    counts : mapping
-        Pairs by their use, ties and contradictions.
-    """
+    """A reward model with its report: figures on pairs drawn at random and on the latest, and pairs by their use."""
 
     model: RewardModel
     held_out: ModelFigures
@@ -156,21 +140,11 @@ class LearnedModel:
 def learn_model(
     pairs: PairTensors, shape: NetworkShape, config: RewardModelConfig, seed: int, contradictions: int = 0
 ) -> LearnedModel:
-    """Split pairs, fit a reward model, and judge it.
+    """Split pairs, fit a reward model, and judge it; a FinflowError if there are too few pairs.
 
     Figures are of the model as calibrated on the calibration pairs alone. The returned model has its temperature and
     share of mistakes from every pair that it did not learn from, which are three times as many: with few pairs these
-    two numbers are the main error of predicted probabilities.
-
-    Parameters
-    ----------
-    contradictions : int
-        For the report.
-
-    Raises
-    ------
-    FinflowError
-        If there are too few pairs.
+    two numbers are the main error of predicted probabilities. The contradictions are for the report.
     """
     split = split_pairs(pairs, seed)
     model = fit_model(pairs, split.fitted, split.calibration, shape, config, seed)
