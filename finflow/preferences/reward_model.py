@@ -29,7 +29,7 @@ REWARD_STATE = 3  # of an observed portfolio, which a preference is not about
 
 
 class ScoredDecisions(NamedTuple):
-    """Decisions as the model reads them: weights before and right after the trade, (batch, K), and outcomes, (batch,)."""
+    """Decisions that the model reads: weights before and right after the trade, (batch, K), and outcomes, (batch,)."""
 
     held: Tensor
     filled: Tensor

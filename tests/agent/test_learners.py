@@ -14,12 +14,11 @@ from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.learners.soft_actor_critic import minimum_value
 from finflow.agent.learners.td3bc import TD3BC
-from finflow.agent.losses.losses import actor_loss
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.config import AnchorConfig, BCellConfig
 from tests.agent import helpers
-from tests.agent.helpers import CPU, coverage, generator
+from tests.agent.helpers import CPU, actor_loss, coverage, generator
 
 MakeBatch = Callable[..., Batch]
 CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=3, iql_extraction="awr")

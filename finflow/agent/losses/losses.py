@@ -168,18 +168,10 @@ def pessimistic_value(mean: Tensor, spread: Tensor, dropped: int, share: float, 
     return of_states.gather(0, least).flatten()
 
 
-def actor_loss(log_density: Tensor, value: Tensor, alpha: Tensor, n_dimensions: int | Tensor) -> Tensor:
-    """``mean alpha * log pi / (K - 1) - m(s, a)``: entropy is counted per free dimension.
-
-    Haarnoja et al. (2018), Soft Actor-Critic Algorithms and Applications, equation 7.
-    """
-    return (alpha * log_density / n_dimensions - value).mean()
-
-
 def temperature_loss(
     log_alpha: Tensor, log_density: Tensor, target: float | Tensor, n_dimensions: int | Tensor
 ) -> Tensor:
-    """``- log alpha * mean (log pi + H_target) / (K - 1)``; equation 18 of the same paper, in log alpha."""
+    """``- log alpha * mean (log pi + H_target) / (K - 1)``; equation 18 of Haarnoja et al. (2018), in log alpha."""
     excess = log_density.detach() + target
     if isinstance(n_dimensions, Tensor):
         return -(log_alpha * mean_per_dimension(excess, n_dimensions))
