@@ -114,9 +114,7 @@ def run_inspection(path: Path) -> None:
         )
 
 
-def run_explanation(
-    arguments: argparse.Namespace, checkpoint: Path, dates: Sequence[str], changes: Sequence[str], output: Path | None
-) -> None:
+def run_explanation(arguments: argparse.Namespace, checkpoint: Path, dates: Sequence[str], output: Path | None) -> None:
     """Print why an agent traded on some dates; with `output`, write it as JSON too.
 
     Parameters
@@ -127,17 +125,15 @@ def run_explanation(
         A run folder or checkpoint file.
     dates
         Of the test window.
-    changes
-        `FEATURE=VALUE` or `ASSET:FEATURE=VALUE`, each tried alone.
     output
         A file, which is replaced.
     """
     overrides = evaluation_overrides(arguments, checkpoint)
     from finflow.evaluation.report.report_numbers import json_text
     from finflow.files import write_atomically
-    from finflow.training.judging.explainer import explain_dates, parse_feature_change
+    from finflow.training.judging.explainer import explain_dates
 
-    explanations = explain_dates(checkpoint, overrides, dates, [parse_feature_change(change) for change in changes])
+    explanations = explain_dates(checkpoint, overrides, dates)
     if output is not None:
         write_atomically(output, json_text(dict(explanations)))
     print("\n\n".join("\n".join(explanation_lines(date, one)) for date, one in explanations))

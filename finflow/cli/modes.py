@@ -50,7 +50,7 @@ modes:
   tune       search for better values of configuration keys, on validation only: trains many agents
              (--n-trials, --objective), and writes the best configuration; --resume continues a study
   explain    why an agent (--resume) traded on a date of its test window (--date): gate, experts, aim,
-             the features that moved it, and what one changed feature (--what-if) would have done
+             and the features that moved it
   compare    compare several runs: metrics with intervals, verdicts, equity, differences of
              configuration; runs that differ by the seed alone are grouped; and the selection of the
              best run: its probability of overfitting, and its verdict as the best of several
@@ -146,13 +146,6 @@ def _parser() -> Parser:
         help="explain: dates of the test window, as 2020-03-16; decide: the day to decide on, today when left out",
     )
     parser.add_argument(
-        "--what-if",
-        nargs="+",
-        metavar="FEATURE=X",
-        help="explain: a feature at another value, in training deviations from its mean (ASSET:FEATURE=X for one asset "
-        "alone); without it, the features that moved the decision most are set to their means, one at a time",
-    )
-    parser.add_argument(
         "--output",
         type=Path,
         metavar="PATH",
@@ -174,7 +167,6 @@ def _parser() -> Parser:
 #: Options of some modes alone, and their modes; the first is what a command without a mode was meant for.
 _MODES_OF: dict[str, tuple[str, ...]] = {
     "date": ("explain", "decide"),
-    "what-if": ("explain",),
     "output": ("explain", "compare", "prefer"),
     **dict.fromkeys(("ask", "port", "judge", "pairs", "learn", "method"), ("prefer",)),
     "strategy": ("backtest", "audit"),
@@ -287,7 +279,7 @@ _FUNCTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "evaluate": _evaluate,
     "backtest": _backtest,
     "tune": lambda given: run_search(search_configuration(given, given.resume), given),
-    "explain": lambda given: run_explanation(given, given.resume, given.date, given.what_if or (), given.output),
+    "explain": lambda given: run_explanation(given, given.resume, given.date, given.output),
     "compare": lambda given: run_comparison([Path(run) for run in given.run], given.output),
     "paper": lambda given: run_paper(given, given.agents),
     "decide": lambda given: run_decision(given, given.agents),

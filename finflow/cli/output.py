@@ -242,15 +242,7 @@ def explanation_lines(date: str, one: Explanation) -> list[str]:
     ]
     text += [f"  {line}" for line in table_lines(table)]
     error = f"completeness error {parts.completeness_error:+.1e} of wealth"
-    text.append(f"  {error}, {parts.steps} steps; values in training deviations")
-    text.append("")
-    table = [("one feature changed", "from", "to", "traded", "trade rate", "target that changes most")]
-    for feature, changed in one.what_if.items():
-        most = max(changed.target, key=lambda name: abs(changed.target[name] - one.weights[name].target))
-        target = f"{most} {percent(one.weights[most].target, 2)} -> {percent(changed.target[most], 2)}"
-        values = (f"{changed.before:+.2f}", f"{changed.after:+.2f}", percent(changed.traded, 2))
-        table.append((feature, *values, percent(changed.trade_rate), target))
-    return [*text, *(f"  {line}" for line in table_lines(table))]
+    return [*text, f"  {error}, {parts.steps} steps; values in training deviations"]
 
 
 def _print_styled(rows: Sequence[Sequence[str]]) -> None:

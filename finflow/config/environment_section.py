@@ -34,9 +34,6 @@ class CostsConfig(Section):
         0.0, "slippage in proportion to participation, basis points when a trade equals a day's volume", ge=0, le=10_000
     )
     slippage_sqrt_bps: Number = key(0.0, "the same, growing with the square root of participation", ge=0, le=10_000)
-    slippage_exponential_bps: Number = key(
-        0.0, "the same, as (exp(5 * participation) - 1) / (exp(5) - 1)", ge=0, le=10_000
-    )
     impact: Number = key(
         0.0, "square-root market impact, in daily volatilities when a trade equals a day's volume", ge=0, le=10
     )

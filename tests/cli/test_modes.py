@@ -521,7 +521,6 @@ def test_a_universe_file_that_cannot_be_used(
             ["--mode", "train", "--output", "x"],
             "--output belongs to --mode explain or compare or prefer, not",
         ),
-        (["--mode", "train", "--what-if", "rsi_14=0"], "--what-if belongs to --mode explain, not to --mode train"),
         (["--mode", "train", "--date", "2020-03-16"], "--date belongs to --mode explain"),
         (["--mode", "demo", "--resume", "r"], "--mode train --resume RUN"),
         (["--mode", "demo", "--config", "c.yaml"], "--mode train --config FILE"),

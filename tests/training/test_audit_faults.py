@@ -12,6 +12,7 @@ import pytest
 
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
+from finflow.evaluation.audit.findings import FOREKNOWLEDGE
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import panel_loader as sources
@@ -22,8 +23,7 @@ from finflow.training.audit.configuration_audit import Audit, audit_configuratio
 from finflow.training.data import training_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
-from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import train_through
+from tests.training.whole_trainings import checkpoint_of, train_through
 
 pytestmark = pytest.mark.usefixtures("smaller_audit")
 
@@ -92,8 +92,6 @@ def _family_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _observation_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env.decision_process import DecisionProcess
-
     real = DecisionProcess.observe
 
     def late(self: DecisionProcess, state: Any) -> Any:
@@ -103,7 +101,6 @@ def _observation_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _portfolio_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env.decision_process import DecisionProcess
     from finflow.ledger.accounting import drift
 
     real = DecisionProcess.observed_portfolio
@@ -158,8 +155,6 @@ def _paid_for_the_way_to_the_fill(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _observation_of_the_fill_bar_at_lag_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env.decision_process import DecisionProcess
-
     real = DecisionProcess.observe
 
     def late(self: DecisionProcess, state: Any) -> Any:
@@ -298,19 +293,14 @@ def test_a_fault_in_a_part_is_caught_and_named(
 
 
 def test_an_agent_is_audited_with_its_checkpoint(tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of either phase."""
     config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
     trainer = train_through(config)
-    clean = audit_configuration(config, agent=trainer.run_folder)
-    assert (clean.complaint, bad(clean)) == (None, [])
-    assert sum(finding.rows for finding in clean.findings if finding.component == "agent") > 100
+    for path in (checkpoint_of(trainer, "pretrained"), trainer.run_folder):
+        clean = audit_configuration(config, agent=path)
+        assert (clean.complaint, bad(clean)) == (None, [])
+        rows = {one.probe: one.rows for one in clean.findings if one.component == "agent"}
+        assert sum(rows.values()) > 100
+        assert rows[FOREKNOWLEDGE] > 80
     _observation_of_the_fill_bar(monkeypatch)
     assert "agent" in bad(audit_configuration(config, agent=trainer.run_folder))
-
-
-def test_an_agent_of_the_offline_phase_is_audited(tiny: Callable[..., Config]) -> None:
-    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    found = audit_configuration(config, agent=trainer.run_folder)
-    assert (found.complaint, bad(found)) == (None, [])
-    assert sum(finding.rows for finding in found.findings if finding.component == "agent") > 100

@@ -18,10 +18,7 @@ from finflow.cli import main
 from finflow.cli.output import explanation_lines
 from finflow.config import Config
 from finflow.env.process_variants import with_costs
-from finflow.errors import ConfigError
 from finflow.evaluation.analysis.decision_explanation import (
-    ChangedDecision,
-    FeatureChange,
     largest_trades,
     section,
 )
@@ -31,7 +28,7 @@ from finflow.evaluation.report.report_numbers import plain
 from finflow.evaluation.report.section import section_html
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
-from finflow.training.judging.explainer import Explainer, parse_feature_change
+from finflow.training.judging.explainer import Explainer
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
 
@@ -137,55 +134,6 @@ def test_the_parts_of_the_features_sum_to_the_trade(training_data: TrainingData)
     assert list(parts.by_trade) == one.trades[:3]
 
 
-def test_one_changed_feature_changes_the_decision_as_the_policy_says(training_data: TrainingData) -> None:
-    explainer = explainer_of(training_data)
-    _, same = explainer.explain(30)
-    target = {name: own.target for name, own in same.weights.items()}
-    feature, known = next(item for item in same.integrated_gradients.features.items() if item[1].by_asset)
-    asset = explainer.run.assets[0]
-
-    def changed(asked: FeatureChange) -> ChangedDecision:
-        return explainer.explain(30, [asked])[1].what_if[asked.name]
-
-    all_of_them, one_of_them = changed(FeatureChange(feature, 4.0)), changed(FeatureChange(feature, 4.0, asset))
-    assert all_of_them.before == pytest.approx(known.value)
-    assert all_of_them.target != one_of_them.target != target
-    own = float(explainer._states(30).assets[0, 0, explainer.asset_features.index(feature)])
-    unchanged = changed(FeatureChange(feature, own, asset))
-    assert unchanged.target == target, "a feature set to the value that it has changes nothing"
-    assert unchanged.before == own
-    for named in (explainer.market_features[0], "drawdown so far"):
-        assert changed(FeatureChange(named, 3.0)).target != target
-    assert {found.after for found in same.what_if.values()} == {0.0}
-    assert list(same.what_if) == list(same.integrated_gradients.features)[:8]
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        (FeatureChange("volatilty_21", 0.0), "no feature volatilty_21; did you mean volatility_21"),
-        (FeatureChange("market_trend", 0.0, "A"), "market_trend is a feature of the market, not of A"),
-        (FeatureChange("rsi_14", 0.0, "E"), "there is no asset E"),
-    ],
-)
-def test_a_question_about_what_there_is_not_is_answered(
-    training_data: TrainingData, asked: FeatureChange, words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        explainer_of(training_data).explain(3, [asked])
-
-
-@pytest.mark.parametrize("text", ["trend", "=3", "trend=", "trend=much", "trend=nan"])
-def test_a_change_that_cannot_be_read_is_answered(text: str) -> None:
-    with pytest.raises(ConfigError, match="write FEATURE=VALUE"):
-        parse_feature_change(text)
-
-
-def test_a_change_names_a_feature_and_perhaps_an_asset() -> None:
-    assert parse_feature_change("rsi_14=-1.5") == FeatureChange("rsi_14", -1.5)
-    assert parse_feature_change("BRK:B:rsi_14=2") == FeatureChange("rsi_14", 2.0, "BRK:B")
-
-
 def test_the_report_takes_the_largest_trades_apart(
     training_data: TrainingData, fits_schema: Callable[[Any], list[str]]
 ) -> None:
@@ -197,12 +145,12 @@ def test_the_report_takes_the_largest_trades_apart(
     found = explainer.largest(2)
     made = section(found)
     assert list(made.numbers) == [date for date, _ in found]
-    date, one = found[0]
+    date, _ = found[0]
     text = section_html(made)
     assert f'data-path="decisions/{date}/integrated_gradients/completeness_error"' in text
     content = json.loads(json.dumps({"decisions": made.numbers}, allow_nan=False))
     assert not [error for error in fits_schema(content) if "decisions" in error]
-    content["decisions"][date]["what_if"][next(iter(one.what_if))]["traded"] = "much"
+    content["decisions"][date]["traded"] = "much"
     assert [error for error in fits_schema(content) if "decisions" in error]
 
 
@@ -216,10 +164,9 @@ def test_the_command_line_explains_a_date(
     before = readings.read_text().count("\n") if readings.exists() else 0
     capsys.readouterr()
     call = ["--mode", "explain", "--resume", str(trainer.run_folder)]
-    assert main([*call, "--date", "2011-12-24", "--output", str(output), "--what-if", "A:rsi_14=2"]) == 0
+    assert main([*call, "--date", "2011-12-24", "--output", str(output)]) == 0
     content = json.loads(output.read_text())
     assert list(content) == ["2011-12-26"], "a Saturday stands for the Monday after it"
-    assert list(content["2011-12-26"]["what_if"]) == ["A:rsi_14"]
     assert "completeness error" in capsys.readouterr().out
     assert main([*call, "--date", "2011-12-27", "2011-12-28"]) == 0
     assert readings.read_text().count("\n") == max(before, 1), "one agent's reading is counted once"
@@ -227,8 +174,6 @@ def test_the_command_line_explains_a_date(
     for arguments, words in (
         (["--date", "2031-01-01"], "2031-01-01 is not a date of the evaluation, which decides from 2011-11-01 to"),
         (["--date", "16.3.2020"], "'16.3.2020' is not a date: write it as 2020-03-16"),
-        (["--date", "2011-12-27", "--what-if", "moon"], "write FEATURE=VALUE"),
-        (["--date", "2011-12-27", "--what-if", "moon=1"], "there is no feature moon"),
     ):
         said = refusal(capsys, *call, *arguments)
         assert words in said

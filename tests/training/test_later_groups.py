@@ -12,7 +12,7 @@ from finflow import cores
 from finflow.errors import MarketError
 from finflow.tensor_file import read_tensors
 from finflow.training.phases import learner_work as phase
-from finflow.training.phases.run_guard import RunGuard
+from finflow.training.phases.run_guard import RunGuard, restore_snapshot
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.conftest import tiny_in
 from tests.training.whole_trainings import WITH_BLOCKS, Make, latest, train_through
@@ -116,7 +116,7 @@ def test_an_error_in_their_decisions_loses_nothing(
 
 
 def test_what_the_guard_does_reaches_them(
-    tiny: Make, calls: list[cores.ForkedCalls[Any, Any]], monkeypatch: pytest.MonkeyPatch
+    here: Learned, tiny: Make, calls: list[cores.ForkedCalls[Any, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lowered learning rates, and a rollback that forgets transitions, in one process and in two."""
     original = RunGuard.after_update
@@ -127,18 +127,18 @@ def test_what_the_guard_does_reaches_them(
             manager.share = 0.25
         if self.state.counters.phase == "online" and done == 5 and not manager.phase_rollbacks:
             manager.phase_rollbacks = 1
-            self.snapshots.restore(manager.last_healthy, quarantine=True)
+            assert manager.last_healthy is not None
+            restore_snapshot(self.state, self.config.train.seed, manager.last_healthy, quarantine=True)
             return True
         return original(self, *given)
 
     def train() -> Learned:
         return learned(train_through(tiny(**FOUR)))
 
-    plain = train()
     monkeypatch.setattr(RunGuard, "after_update", after_update)
     apart = train()
     assert len(calls) == 3  # the rollback brings them back, and they leave again
     monkeypatch.setattr(cores, "available_cores", lambda: 1)
     check_same(train(), apart)
-    name = next(name for name in plain[0] if name.startswith("learners/4/agent/policy"))
-    assert not torch.equal(plain[0][name], apart[0][name])
+    name = next(name for name in here[0] if name.startswith("learners/4/agent/policy"))
+    assert not torch.equal(here[0][name], apart[0][name])

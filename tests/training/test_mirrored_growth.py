@@ -12,12 +12,11 @@ import torch
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.config import Config
 from finflow.env.process_variants import with_growths
-from finflow.training.data.mirrored_growth import mirrored_growth, predicted_returns
+from finflow.training.data.mirrored_growth import mirror_scale, mirrored_growth, predicted_returns
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket, as_tensors
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.off_policy.mirrored_bars import mirror_scale
 
 Make = Callable[..., Config]
 CPU = torch.device("cpu")

@@ -16,8 +16,7 @@ from finflow.tensor_file import read_tensors
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.phases.finetune import ramp_share
-from finflow.training.phases.offline_store import offline_store
+from finflow.training.phases.finetune import offline_store, ramp_share
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, latest, train_through

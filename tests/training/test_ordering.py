@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from finflow.config import load_config
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.data.epoch_order import epoch_order, group_size, n_groups
-from finflow.training.phases.offline_batches import Epochs
+from finflow.training.phases.offline_batches import Epochs, epoch_order, group_size, n_groups
 from finflow.training.phases.training_state import seeded
 
 

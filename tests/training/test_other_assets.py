@@ -22,8 +22,7 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_checkpoint,
     stored_config,
 )
-from finflow.training.judging.evaluations import evaluate_checkpoint
-from finflow.training.judging.other_market import distance_sections
+from finflow.training.judging.evaluations import distance_sections, evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import write_market
 from tests.training.whole_trainings import Make, checkpoint_of, train_through

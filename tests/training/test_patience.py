@@ -40,14 +40,21 @@ def test_without_patience_every_epoch_is_made(tiny: Make) -> None:
     assert [row["update"] for row in offline_rows(trainer) if "validation_value" in row] == [3, 6, 9, 12, 14]
 
 
+@pytest.fixture(scope="module")
+def whole(tiny: Make) -> FinFlowTrainer:
+    """A training that was never stopped."""
+    return train_through(tiny(**UNCHANGING, train__online_episodes=4))
+
+
 @pytest.mark.parametrize("when", [7, 9, 9 + 25])  # before the end, at it, and online, past 20 steps of warm-up
-def test_a_phase_that_ended_early_is_resumed_bit_for_bit(tiny: Make, stop_training: Stop, when: int) -> None:
+def test_a_phase_that_ended_early_is_resumed_bit_for_bit(
+    whole: FinFlowTrainer, tiny: Make, stop_training: Stop, when: int
+) -> None:
     config = tiny(**UNCHANGING, train__online_episodes=4)
     stopped = stop_training(config, when)
     resumed = FinFlowTrainer(config, resume=stopped.run_folder)
     resumed.train_iql()
     resumed.finetune()
-    whole = train_through(tiny(**UNCHANGING, train__online_episodes=4))
     assert latest(resumed).read_bytes() == latest(whole).read_bytes()
     logs = [(one.run_folder / "metrics.jsonl").read_bytes() for one in (resumed, whole)]
     assert logs[0] == logs[1]

@@ -98,7 +98,9 @@ def test_rows_of_metrics_say_how_the_training_generalises(whole: FinFlowTrainer)
 
 
 def test_without_the_measurement_nothing_else_changes(tiny: Make) -> None:
-    with_it, without = (train_through(tiny(train__generalisation=flag)) for flag in (True, False))
+    with_it, without = (
+        train_through(tiny(train__generalisation=flag, train__online_episodes=4)) for flag in (True, False)
+    )
     assert "generalisation" not in (without.run_folder / "metrics.jsonl").read_text()
     found = [read_newest(latest(one))[1].tensors for one in (with_it, without)]
     assert found[0].keys() == found[1].keys()

@@ -15,11 +15,10 @@ from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import RewardSum
 from finflow.errors import ConfigError, TrainingError
-from finflow.training.data.reward_choice import equal_weight_rewards
-from finflow.training.data.rewards import RewardUnits
+from finflow.training.data.rewards import RewardUnits, equal_weight_rewards
 from finflow.training.data.rollouts import as_tensors
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.out_of_fold.blocks import training_blocks
+from finflow.training.out_of_fold.evidence import training_blocks
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import market_prices
 

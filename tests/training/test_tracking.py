@@ -18,7 +18,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from finflow.config import Config, config_hash, hyperparameters, load_config
 from finflow.errors import ConfigError, OutputError
 from finflow.training.logs.run_log import RunLog
-from finflow.training.logs.wandb_run import check_tracker, open_tracker
+from finflow.training.logs.trackers import check_tracker, open_tracker
 from tests.training.whole_trainings import Make, train_through
 
 WITH_WANDB = load_config(None, {"output.log_with": "wandb"}, environ={})
@@ -147,7 +147,7 @@ import sys, weakref
 from pathlib import Path
 from finflow.config import load_config
 from finflow.training.logs.run_log import RunLog
-from finflow.training.logs.wandb_run import open_tracker
+from finflow.training.logs.trackers import open_tracker
 
 class Owner:
     pass

@@ -128,7 +128,7 @@ def test_seeding_loses_nothing(tiny: Make) -> None:
     assert all(torch.equal(tensor, getattr(agent, part).state_dict()[name]) for (part, name), tensor in before.items())
 
 
-@pytest.mark.parametrize("when", [9, 14 + 6, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
+@pytest.mark.parametrize("when", [9, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
 def test_stopped_and_resumed_equals_never_stopped(whole: Whole, tiny: Make, stop_training: Stop, when: int) -> None:
     stopped = stop_training(tiny(), when)
     resumed = FinFlowTrainer(tiny(), resume=stopped.run_folder)
@@ -242,12 +242,19 @@ def test_a_training_window_shorter_than_an_episode_says_so(tiny: Make) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"bcell__dropout": 0.2, "train__observation_noise": 0.05},
-        {"bcell__alpha_mode": "annealed", "env__execution_lag": 0},
-        {"bcell__alpha_mode": "fixed", "env__execution_lag": 2, "env__max_weight": 0.5, "env__no_trade_band": 0.01},
-        {"train__n_envs": 3, "train__updates_per_vector_step": 2, "train__save_best": False},
-        {"train__profile": True, "train__offline_training_epochs": 4},
-        {"offline__method": "td3bc", "train__best_by": "sharpe"},
+        {
+            **{"bcell__dropout": 0.2, "train__observation_noise": 0.05},
+            **{"bcell__alpha_mode": "annealed", "env__execution_lag": 0},
+        },
+        {
+            **{"bcell__alpha_mode": "fixed", "env__execution_lag": 2, "env__max_weight": 0.5},
+            **{"env__no_trade_band": 0.01, "train__n_envs": 3, "train__updates_per_vector_step": 2},
+            "train__save_best": False,
+        },
+        {
+            **{"train__profile": True, "train__offline_training_epochs": 4},
+            **{"offline__method": "td3bc", "train__best_by": "sharpe"},
+        },
         {"offline__method": "bc", "bcell__n_quantiles": 1, "offline__evaluation_updates": 0},
     ],
 )

@@ -13,26 +13,12 @@ from typing import Annotated
 import numpy as np
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import DASH, Gate, Numbers, about
+from finflow.evaluation.report.report_numbers import Gate, Numbers, about
 from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 SHOWN = 8  # features, assets
 SETTLING = 63  # daily bars in which an account that began in cash is built up
-
-
-@dataclass(frozen=True)
-class FeatureChange:
-    """A feature and the value to give it, in training deviations; of one asset, or of all where none is named."""
-
-    feature: str
-    value: float
-    asset: str | None = None
-
-    @property
-    def name(self) -> str:
-        """`ASSET:FEATURE`, or the feature alone."""
-        return self.feature if self.asset is None else f"{self.asset}:{self.feature}"
 
 
 @dataclass(frozen=True)
@@ -74,27 +60,12 @@ class IntegratedGradients:
 
 
 @dataclass(frozen=True)
-class Move:
-    """Way of a decision from what is held to its target."""
+class Explanation:
+    """One decision of an agent, taken apart."""
 
     gate: Gate
     trade_rate: Annotated[float, about("Share of the way to the aim that it goes.")]
     traded: Annotated[float, about("Half-sum of |target - held|: what it moves, as a share of wealth.")]
-
-
-@dataclass(frozen=True)
-class ChangedDecision(Move):
-    """A decision as it would have been with one feature at another value."""
-
-    before: Annotated[float, about("Its value; the mean over listed assets where the feature of all was changed.")]
-    after: Annotated[float, about("The value given to it.")]
-    target: Annotated[Numbers, about("By asset and cash, the weight asked for.")]
-
-
-@dataclass(frozen=True)
-class Explanation(Move):
-    """One decision of an agent, taken apart."""
-
     holds: Annotated[str, about("What the agent holds: its own policy's portfolio, or a blend with a reference.")]
     known: Annotated[str, about("Newest bar that it knew.")]
     turnover: Annotated[float, about("Of the fill; prices moved between, so that it is not exactly what was traded.")]
@@ -103,7 +74,6 @@ class Explanation(Move):
     earned: Annotated[Numbers, about("By asset, cash and costs, its contribution to that return.")]
     weights: Annotated[dict[str, Weights], about("By asset, and cash.")]
     integrated_gradients: Annotated[IntegratedGradients, about("The trade divided among the features.")]
-    what_if: Annotated[dict[str, ChangedDecision], about("By feature (or ASSET:FEATURE), with it at another value.")]
 
     @property
     def trades(self) -> list[str]:
@@ -149,8 +119,7 @@ def section(dates: Sequence[Dated]) -> Section:
         "The days on which the agent traded most, after it had built up its portfolio. --mode explain takes any other "
         "date apart.",
         "Parts are integrated gradients: they divide the trade, less what would have been traded with every feature at "
-        "its training mean, among the features. Features move together; setting one alone to its mean is a question "
-        "about the agent, not a market that could have been.",
+        "its training mean, among the features.",
     )
     return Section("decisions", "Why it traded", dict(dates), tuple(tables), (), words)
 
@@ -166,11 +135,10 @@ def _features(date: str, one: Explanation) -> Table:
     rows = []
     for feature, _ in one.influences:
         path = (*place, "features", feature)
-        changed = Cell((date, "what_if", feature, "traded"), "%", 2) if feature in one.what_if else DASH
-        rows.append(Row(feature, (Cell((*path, "value")), Cell((*path, "part"), "%", 2, plus=True), changed)))
-    rows.append(Row("every feature at its mean", ("", Cell((*place, "baseline"), "%", 2, plus=True), "")))
-    rows.append(Row("completeness error", ("", Cell((*place, "completeness_error"), "%", 4, plus=True), "")))
-    rows.append(Row("traded", ("", Cell((date, "traded"), "%", 2, plus=True), ""), marked=True))
+        rows.append(Row(feature, (Cell((*path, "value")), Cell((*path, "part"), "%", 2, plus=True))))
+    rows.append(Row("every feature at its mean", ("", Cell((*place, "baseline"), "%", 2, plus=True))))
+    rows.append(Row("completeness error", ("", Cell((*place, "completeness_error"), "%", 4, plus=True))))
+    rows.append(Row("traded", ("", Cell((date, "traded"), "%", 2, plus=True)), marked=True))
     caption = "Values in training deviations from the training mean; of features of assets, the mean over assets."
-    columns = ("Feature", "value", "part in the trade", "traded with it at its mean")
+    columns = ("Feature", "value", "part in the trade")
     return Table(f"{date}: the features that moved it", columns, tuple(rows), caption)

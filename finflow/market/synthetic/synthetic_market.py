@@ -38,7 +38,8 @@ from finflow.market.synthetic.price_processes import (
 LAST_DATE = "2022-12-30"
 _FIRST_PRICE = 100.0
 _LARGEST_LOG_PRICE = 690.0
-VOLATILITY_RATIO = 2.0  # of the second regime over the first
+_VOLATILITY_RATIO = 2.0
+"""Volatility of the second regime over that of the first."""
 _NAMES = ("A", "B", "C", "D")
 
 _PARAMETERS: dict[str, dict[str, float]] = {
@@ -77,7 +78,7 @@ def process_of(config: SyntheticConfig) -> PriceProcess:
     if config.kind == "regime":
         calmer = np.linspace(1.0, values["defensive_ratio"], config.assets)
         calm = covariance * np.outer(calmer, calmer)
-        covariances = np.stack([calm, calm * VOLATILITY_RATIO**2])
+        covariances = np.stack([calm, calm * _VOLATILITY_RATIO**2])
         return Regimes(
             means=np.stack([falling, falling[::-1]]) - 0.5 * np.diagonal(covariances, axis1=1, axis2=2),
             covariances=covariances,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,8 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis.attribution import attribute
 from finflow.evaluation.analysis.decision_explanation import (
-    ChangedDecision,
     Dated,
     Explanation,
-    FeatureChange,
     Influence,
     IntegratedGradients,
     Weights,
@@ -42,21 +38,10 @@ from finflow.training.judging.reading_count import count_reading, ledger_of, pol
 
 REWARD_STATE = ("recent return", "recent squared return", "drawdown so far")
 TRADES = 3  # whose targets are divided among the features, each
-CHANGED = 8  # features that are set to their mean, each alone
 
 
 class Explainer:
-    """Explains the decisions of one backtest.
-
-    Parameters
-    ----------
-    process : DecisionProcess
-        Of ``run``.
-    features : Features
-        For their names.
-    run : Backtest
-        Of an `AgentStrategy`.
-    """
+    """Explains the decisions of one backtest."""
 
     def __init__(
         self, policy: ExpertPolicy, process: DecisionProcess, features: Features, window: range, run: Backtest
@@ -76,21 +61,8 @@ class Explainer:
         """Bars at which the decisions filled."""
         return self.process.panel.dates[self.bars.start : self.bars.stop]
 
-    def explain(self, step: int, asked: Sequence[FeatureChange] = ()) -> Dated:
-        """Explain one decision.
-
-        Parameters
-        ----------
-        step : int
-            Of the backtest.
-        asked : sequence of FeatureChange
-            Changes to try; the most influential features at their means where none are given.
-
-        Raises
-        ------
-        ConfigError
-            If one names a feature or an asset that there is not.
-        """
+    def explain(self, step: int) -> Dated:
+        """Explain the decision of a step of the backtest."""
         bar, run, names = self.bars[step], self.run, self.run.assets
         states = self._states(step)
         decision = decide(self.policy, states)
@@ -104,8 +76,6 @@ class Explainer:
         def influences(row: int) -> dict[str, Influence]:
             return self._influences(states, gradients.assets[row], gradients.market[row], gradients.reward_state[row])
 
-        features = influences(0)
-        tried = asked or [FeatureChange(feature, 0.0) for feature in list(features)[:CHANGED]]
         dates = self.process.panel.dates
         day = self.contributions
         experts, aim = decision.experts[0].tolist(), decision.aim[0].tolist()
@@ -133,13 +103,12 @@ class Explainer:
                 baseline=float(gradients.baseline[0]) - still,
                 completeness_error=float(gradients.error[0]),
                 steps=gradients.steps,
-                features=features,
+                features=influences(0),
                 by_trade={
                     names[int(asset)]: {feature: one.part for feature, one in influences(row).items()}
                     for row, asset in enumerate(largest, start=1)
                 },
             ),
-            what_if={one.name: self._altered(states, one) for one in tried},
         )
 
     def largest(self, count: int) -> list[Dated]:
@@ -147,7 +116,6 @@ class Explainer:
         return [self.explain(step) for step in largest_trades(self.run, count)]
 
     def _states(self, step: int) -> States:
-        """States as the agent observed them."""
         known = self.bars[step] - self.process.lag
         observation = {
             "assets": self.process.asset_features[known].copy(),
@@ -178,43 +146,7 @@ class Explainer:
             }
         return dict(sorted(found.items(), key=lambda one: -abs(one[1].part)))
 
-    def _altered(self, states: States, asked: FeatureChange) -> ChangedDecision:
-        """The decision with one feature at another value."""
-        assets, market, portfolio = (tensor.clone() for tensor in states[:3])
-        listed, names = states.listed[0], self.run.assets[:-1]
-        known = (*self.asset_features, *self.market_features, *REWARD_STATE)
-        if asked.feature not in known:
-            raise ConfigError(f"there is no feature {asked.feature}{_nearest(asked.feature, known)}")
-        if asked.asset is not None and asked.feature not in self.asset_features:
-            raise ConfigError(f"{asked.feature} is a feature of the market, not of {asked.asset}: leave that out")
-        if asked.asset is not None and asked.asset not in names:
-            raise ConfigError(f"there is no asset {asked.asset}{_nearest(asked.asset, names)}")
-        if asked.feature in self.asset_features:
-            column = self.asset_features.index(asked.feature)
-            chosen = listed.clone()
-            if asked.asset is not None:
-                chosen &= torch.arange(len(names)) == names.index(asked.asset)
-            before = float(assets[0, chosen, column].mean()) if bool(chosen.any()) else 0.0
-            assets[0, chosen, column] = asked.value
-        elif asked.feature in self.market_features:
-            column = self.market_features.index(asked.feature)
-            before = float(market[0, column])
-            market[0, column] = asked.value
-        else:
-            column = len(self.run.assets) + REWARD_STATE.index(asked.feature)
-            before = float(portfolio[0, column])
-            portfolio[0, column] = asked.value
-        decision: Decision = decide(self.policy, States(assets, market, portfolio, states.complete))
-        centre = decision.distribution.centre()[0].tolist()
-        return ChangedDecision(
-            **self._move(states, decision),
-            before=before,
-            after=asked.value,
-            target=dict(zip(self.run.assets, centre, strict=True)),
-        )
-
     def _move(self, states: States, decision: Decision) -> dict[str, Any]:
-        """Fields of a `Move`."""
         centre = decision.distribution.centre()[0]
         return {
             "gate": dict(zip(self.policy.sources, decision.gate[0].tolist(), strict=True)),
@@ -223,27 +155,10 @@ class Explainer:
         }
 
 
-def explain_dates(
-    path: Path, overrides: Mapping[str, object], dates: Sequence[str], asked: Sequence[FeatureChange] = ()
-) -> list[Dated]:
+def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[str]) -> list[Dated]:
     """Explain decisions of a trained agent in its test window.
 
     The window is read for that, and the reading is counted where this agent has none on file.
-
-    Parameters
-    ----------
-    path : Path
-        A checkpoint file, or a run folder (its best by validation, or its latest without one).
-    overrides : mapping
-        As in `load_agent`.
-    dates : sequence of str
-        YYYY-MM-DD; a day without trading stands for the next one with.
-    asked : sequence of FeatureChange
-        Changes to try.
-
-    Raises
-    ------
-    ConfigError, CheckpointError, MarketError
     """
     wanted = [_date(text) for text in dates]
     checkpoint, training_data, device = load_agent(path, overrides)
@@ -256,31 +171,10 @@ def explain_dates(
     if not any(reading.judged == identity for reading in readings_of(ledger_of(config), panel)):
         count_reading(config, panel, identity, runs, path)
     explainer = Explainer(policy, process, training_data.features, window, runs[0])
-    return [explainer.explain(step, asked) for step in steps]
-
-
-def parse_feature_change(text: str) -> FeatureChange:
-    """Read `FEATURE=VALUE` or `ASSET:FEATURE=VALUE`.
-
-    Raises
-    ------
-    ConfigError
-    """
-    name, sign, number = text.rpartition("=")
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if not sign or not name or not math.isfinite(value):
-        raise ConfigError(
-            f"{text!r} is not a change of a feature: write FEATURE=VALUE or ASSET:FEATURE=VALUE, as in trend=0"
-        )
-    asset, colon, feature = name.rpartition(":")
-    return FeatureChange(feature, value, asset if colon else None)
+    return [explainer.explain(step) for step in steps]
 
 
 def _steps(process: DecisionProcess, window: range, wanted: Sequence[np.datetime64]) -> list[int]:
-    """Decisions that filled on these days, or on the next day of trading."""
     bars = process.decision_bars(window)
     dates = process.panel.dates[bars.start : bars.stop]
     for date in wanted:
@@ -294,8 +188,3 @@ def _date(text: str) -> np.datetime64:
         return np.datetime64(dt.date.fromisoformat(text), "D")
     except ValueError:
         raise ConfigError(f"{text!r} is not a date: write it as 2020-03-16") from None
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"

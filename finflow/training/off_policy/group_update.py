@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch
+from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.gradient_steps import compute_gradients, parameters_of
 from finflow.agent.learners.sac_critics import CriticLosses, Draws, Expansion, critics_losses, is_conservative
 from finflow.agent.learners.soft_actor_critic import Coefficients, UpdatePoint, held_back
@@ -21,13 +21,37 @@ from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.agent.precision import no_denormals
 from finflow.config import Config
+from finflow.env.coverage import coverage_portfolios, draw_log_gammas
 from finflow.env.portfolio_state import join_states, rows_of
-from finflow.training.data.coverage_pool import CoveragePool
 from finflow.training.data.replay import Transitions, join_rows
 from finflow.training.data.rollouts import RolloutMarket, decide
 from finflow.training.off_policy.counterfactuals import ACTIONS, counterfactual_batch, logged_batch
 from finflow.training.off_policy.exact_decisions import Ahead, Start, look_ahead
 from finflow.training.off_policy.learners import Learner
+
+COVERAGE_POOL = 65_536
+
+
+class CoveragePool:
+    """Portfolios that cover the simplex, drawn once, as proposals for CQL."""
+
+    def __init__(self, seed: int, n_weights: int, device: torch.device) -> None:
+        rng = np.random.default_rng(np.random.SeedSequence([seed, 6]))
+        self.log_gamma = draw_log_gammas(rng, COVERAGE_POOL, n_weights)
+        portfolios, log_density = coverage_portfolios(self.log_gamma)
+        self.portfolios = torch.from_numpy(portfolios).float().to(device)
+        self.log_density = torch.from_numpy(log_density).float().to(device)
+
+    def draw(self, states: States, proposals: int, generator: Generator) -> CoverageProposals:
+        """Proposals for a batch of states, of the assets that are listed in each."""
+        batch, device = len(states.portfolio), self.portfolios.device
+        places = torch.randint(COVERAGE_POOL, (batch, proposals), generator=generator, device=device)
+        if states.complete:
+            return CoverageProposals(self.portfolios[places], self.log_density[places])
+        listed = repeat_groups(states.listed, states).unsqueeze(1).expand(-1, proposals, -1).cpu().numpy()
+        drawn = coverage_portfolios(self.log_gamma[places.cpu().numpy()], listed)
+        return CoverageProposals(*(torch.from_numpy(part).float().to(device) for part in drawn))
+
 
 Metrics = dict[str, Tensor]
 FIRST_SHARE, LAST_SHARE = 0.75, 0.25  # of the behaviour's data in the first and the last batch
@@ -36,14 +60,8 @@ FIRST_SHARE, LAST_SHARE = 0.75, 0.25  # of the behaviour's data in the first and
 class Material(NamedTuple):
     """Data that the learners of a training learn from, beside their own replays.
 
-    Attributes
-    ----------
-    market : RolloutMarket
-        With every learner's mirrored bars.
-    offline : list of Transitions
-        The behaviour's, of each learner those that it may see.
-    may_start : list of bool Tensor, (bars,)
-        Bars from which each learner may look ahead.
+    ``offline``: the behaviour's, of each learner those that it may see. ``may_start`` (bars,): bars from which each
+    learner may look ahead.
     """
 
     market: RolloutMarket
@@ -56,14 +74,8 @@ class Material(NamedTuple):
 class Drawn(NamedTuple):
     """States that one learner learns from, with all random numbers.
 
-    Attributes
-    ----------
-    batch : Batch
-        Of the critics.
-    own : LogisticNormal or None
-        The policy's decisions in its states, where they are known.
-    start : Start or None
-        Portfolios that the actor looks ahead from, where it learns: the first states of the batch among them.
+    ``own``: the policy's decisions in its states, where they are known. ``start``: portfolios that the actor looks
+    ahead from, where it learns: the first states of the batch among them.
     """
 
     batch: Batch
@@ -101,7 +113,6 @@ def draw(material: Material, number: int, learner: Learner, point: UpdatePoint, 
 def _mixed(
     material: Material, number: int, learner: Learner, count: int, point: UpdatePoint, allowed: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Stored transitions of the behaviour and of the learner."""
     share = FIRST_SHARE + (LAST_SHARE - FIRST_SHARE) * point.progress
     behaviour = round(share * count) if len(learner.replay) else count
     parts = ((material.offline[number], behaviour), (learner.replay, count - behaviour))
@@ -119,21 +130,10 @@ def update_group(
 ) -> list[Metrics]:
     """Take one step of critics, policies and temperatures of the learners of a group.
 
-    Parameters
-    ----------
-    learners : mapping of Learner
-        By their numbers.
-    actor : bool
-        Whether the policies learn too.
-    measured : bool
-        Measure the critics' share of the actor's gradient, of the first learner.
-    accepts : callable, optional
-        Returns False for a batch that must not be learned from: nobody in the group takes a step then.
+    With ``measured`` the first learner's figures have the critics' share of the actor's gradient. Where ``accepts``
+    refuses a batch, nobody in the group takes a step.
 
-    Returns
-    -------
-    list of dict of Tensor
-        Figures of each; none where no step was taken.
+    Returns figures of each; none where no step was taken.
     """
     config, everyone = material.config, list(learners.values())
     device = material.market.tensors.market.device
@@ -160,7 +160,6 @@ def update_group(
 def _critics(
     learner: Learner, its: Drawn, expansion: Expansion | None, point: UpdatePoint
 ) -> tuple[CriticLosses, Coefficients]:
-    """Gradients of a learner's critics."""
     coefficients = Coefficients.of(learner.agent, its.batch.actions, its.batch.states, point)
     losses = critics_losses(
         learner.agent, its.batch, its.coverage, its.draws, coefficients, point, None, its.own, expansion
@@ -176,14 +175,13 @@ def _actors(
     point: UpdatePoint,
     measured: bool,
 ) -> list[tuple[Ahead, Metrics]]:
-    """Gradients of the learners' policies, and figures of their penalties."""
     config = material.config
     starts = [its.start for its in drawn if its.start is not None]
     ahead = look_ahead(material.market, learners, starts, point, config)
     loss = -torch.stack([one.earned + one.end for one in ahead]).sum()
     figures: list[Metrics] = [{} for _ in learners]
     for place, (one, its) in enumerate(zip(learners, drawn, strict=True)):
-        if not is_held_back(config):
+        if max(config.bcell.anchor.weight, config.bcell.anchor.final or 0.0) == 0.0:  # no anchor
             break
         decision = one.agent.policy(its.batch.states, starts[place].dropout)
         penalty, figures[place] = held_back(one.agent, decision, its.batch, point)
@@ -192,11 +190,6 @@ def _actors(
         figures[0]["end_share"] = _end_share(ahead[0], learners[0])
     compute_gradients(loss, *(one.agent.policy_optimiser for one in learners))
     return list(zip(ahead, figures, strict=True))
-
-
-def is_held_back(config: Config) -> bool:
-    """Return True where an anchor holds the policy back."""
-    return max(config.bcell.anchor.weight, config.bcell.anchor.final or 0.0) > 0.0
 
 
 def _end_share(ahead: Ahead, learner: Learner) -> Tensor:

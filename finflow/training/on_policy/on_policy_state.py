@@ -4,20 +4,107 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from torch import Generator
+import numpy as np
+import torch
+from torch import Generator, Tensor
 
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.on_policy.natural_gradient import TrustRegion
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
-from finflow.config import Config
+from finflow.config import Config, PreferenceConfig
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.guard.state_capture import check_like
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
-from finflow.training.rollouts.online_environments import Environments, make_environments
-from finflow.training.rollouts.segment_rewards import SegmentRewards
+
+
+class SegmentRewards:
+    """Scores of portfolios whose segments are not over.
+
+    ``waiting`` (portfolios,): score of the segments so far. ``age`` (portfolios,): decisions of the segments so far.
+    """
+
+    def __init__(self, keys: PreferenceConfig, portfolios: int, device: torch.device) -> None:
+        self._length = keys.segment
+        self.waiting = torch.zeros(portfolios, device=device)
+        self.age = torch.zeros(portfolios, dtype=torch.int64, device=device)
+
+    def assign(self, scores: Tensor, ended: Tensor) -> Tensor:
+        """Move scores of consecutive decisions to the ends of their segments; those of open segments are kept.
+
+        Parameters
+        ----------
+        scores : Tensor, (steps, portfolios)
+        ended : Tensor, (steps, portfolios)
+            1 at the last decision of an episode.
+
+        Returns (steps, portfolios): the segment's score at its last decision, zero at the others.
+        """
+        rewards = torch.zeros_like(scores)
+        for step in range(len(scores)):
+            self.waiting += scores[step]
+            self.age += 1
+            due = (self.age >= self._length) | (ended[step] > 0.0)
+            rewards[step] = torch.where(due, self.waiting, rewards[step])
+            self.waiting.masked_fill_(due, 0)
+            self.age.masked_fill_(due, 0)
+        return rewards
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Capture the segments so far."""
+        return {"waiting": self.waiting.clone(), "age": self.age.clone()}, {}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore them."""
+        for name, tensor in (("waiting", self.waiting), ("age", self.age)):
+            check_like(tensors[name], tensor)
+            tensor.copy_(tensors[name])
+        if bool((self.age < 0).any() | (self.age >= self._length).any()):
+            raise ValueError("a segment is longer than it can be")
+
+
+SEED = 5  # added to the training's seed for the environments
+
+
+class Environments:
+    """Environments of the online phase, saved in mid-episode."""
+
+    def __init__(self, env: PortfolioVectorEnv) -> None:
+        self.env = env
+
+    def reseed(self, words: list[int]) -> None:
+        """Other random numbers from here on."""
+        arrays, _ = self.env.get_state()
+        drawn = np.random.default_rng(np.random.SeedSequence(words))
+        self.env.set_state(arrays, dict(drawn.bit_generator.state))
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Capture the environments and their generator."""
+        arrays, generator = self.env.get_state()
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}, {"generator": generator}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore both, if each environment is where an episode can be."""
+        fresh, _ = self.env.get_state()
+        for name, array in fresh.items():
+            check_like(tensors[name], torch.from_numpy(array))
+            if not bool(tensors[name].isfinite().all()):
+                raise ValueError("an environment holds what is not a number")
+        if not bool(np.isin(tensors["bar"].numpy(), self.env.bars).all()):
+            raise ValueError("an environment is at a bar outside of its window")
+        age = tensors["age"]
+        if not bool(((age >= 0) & (age < self.env.episode_length)).all()):
+            raise ValueError("the age of an environment is out of its range")
+        weights = tensors["weights"]
+        sums = weights.sum(dim=1)
+        if bool((weights < -1e-9).any() | ((sums - 1).abs() > 1e-6).any() | (tensors["wealth"] <= 0).any()):
+            raise ValueError("an environment holds what is no portfolio")
+        self.env.set_state({name: tensors[name].numpy() for name in fresh}, state["generator"])
+
 
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
 UNREAD = (
@@ -35,19 +122,17 @@ def on_policy_settings(config: Config) -> OnPolicySettings:
     online = config.online
     given = {"epochs": online.epochs, "minibatch": online.minibatch}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    without_critic = online.advantages == "group" or online.algorithm == "reinforce"
     return OnPolicySettings.of(
         online.algorithm,
         clip=online.clip,
         gamma=discount_of(config),
         gae_lambda=online.gae_lambda,
-        value_coefficient=0.0 if without_critic else VALUE_COEFFICIENT,
+        value_coefficient=0.0 if online.algorithm == "reinforce" else VALUE_COEFFICIENT,
         entropy_coefficient=online.entropy_coefficient,
         gradient_norm=GRADIENT_NORM,
         learning_rate=online.learning_rate,
         critic_rate_multiple=CRITIC_RATE,
         target_kl=online.target_kl,
-        trust_region=TrustRegion(delta=online.trust_region),
         **changes,
     )
 
@@ -69,31 +154,15 @@ def rollouts_of(config: Config) -> int:
 
 
 class OnPolicyState:
-    """Everything that on-policy learning adds to the agent.
-
-    Parameters
-    ----------
-    bcell : BCell
-        Its policy learns.
-    noise : Generator
-        Draws the order of decisions in the epochs.
-
-    Attributes
-    ----------
-    value : ValueNetwork
-        Starts from IQL's V.
-    optimiser : SkippingAdam
-        The learner's.
-    penalty : DoublingKL
-        The learner's.
-    pay : SegmentRewards or None
-        Where rewards are given by the segment.
-    episodes : int
-        Episodes that ended so far.
-    """
+    """Everything that on-policy learning adds to the agent."""
 
     def __init__(self, config: Config, training_data: TrainingData, bcell: BCell, noise: Generator) -> None:
-        self.played = Environments(make_environments(config, training_data, config.online.portfolios))
+        learning, length = training_data.learning, config.env.episode_length
+        env = PortfolioVectorEnv(
+            learning, training_data.train, config.online.portfolios, length, random_portfolios=True
+        )
+        env.reset(seed=config.train.seed + SEED)
+        self.played = Environments(env)
         self.value = copy.deepcopy(bcell.behaviour_value).requires_grad_(True)
         self.value.behaviour.requires_grad_(False)
         market = MarketTensors.of(training_data.learning, bcell.device)

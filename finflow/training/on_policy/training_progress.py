@@ -10,13 +10,16 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
-from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
+from finflow.agent.gradient_steps import set_learning_rate
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.agent.on_policy.on_policy_update import Figures, OnPolicyLearner
+from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.agent.on_policy.task_policies import TaskActorCritic
-from finflow.errors import CheckpointError
+from finflow.errors import CheckpointError, TrainingError
 from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.data.reward_normalizer import RewardNormalizer
-from finflow.training.on_policy.checkpoint_manager import CheckpointManager
+from finflow.training.on_policy.checkpoint_manager import CheckpointManager, CheckpointMetrics
 from finflow.training.phases.schedules import EntropyScheduler
 
 RETURNS_KEPT = 100  # newest episodes whose returns are averaged
@@ -24,19 +27,7 @@ RETURNS_KEPT = 100  # newest episodes whose returns are averaged
 
 @dataclass
 class Learning:
-    """State that a rollback goes back to.
-
-    Attributes
-    ----------
-    learner : OnPolicyLearner
-        Networks, optimiser, coefficient of the penalty and generator.
-    returns : list of float
-        Of the newest episodes.
-    steps : int
-        Gradient updates.
-    constant_entropy : float or None
-        Entropy coefficient in place of the schedule's.
-    """
+    """State that a rollback goes back to."""
 
     learner: OnPolicyLearner
     entropy: EntropyScheduler
@@ -73,10 +64,8 @@ class Learning:
 class TrainingProgress:
     """All that a resume restores.
 
-    Attributes
-    ----------
-    training_step, episode_count, decisions : int
-        Rollouts learned from, episodes that ended, and decisions taken; a rollback does not turn them back.
+    ``training_step``, ``episode_count``, ``decisions``: rollouts learned from, episodes that ended, and decisions
+    taken; a rollback does not turn them back.
     """
 
     learning: Learning
@@ -91,13 +80,7 @@ class TrainingProgress:
         write_tensors(path, tensors, {"trainer": dict(facts), "progress": state})
 
     def load(self, path: Path, facts: Mapping[str, int]) -> None:
-        """Restore a checkpoint.
-
-        Raises
-        ------
-        CheckpointError
-            If it is missing or damaged, or has other facts.
-        """
+        """Restore a checkpoint; raises CheckpointError if it is missing or damaged, or has other facts."""
         tensors, content = read_tensors(path)
         if content.get("trainer") != facts or not isinstance(content.get("progress"), dict):
             found = str(content.get("trainer"))[:120]
@@ -125,3 +108,90 @@ class TrainingProgress:
 def task_seed(seed: int, count: int) -> int:
     """Seed of the ``count``-th restart of a training: independent of all others."""
     return int(np.random.SeedSequence([seed, count]).generate_state(1)[0])
+
+
+SMALLEST_SQUARE = 1e-8
+LARGEST_STEP = 10.0  # of one update, in multiples of the KL threshold; a step of PPO or TRPO is a fraction of it
+BEFORE_LEARNING = CheckpointMetrics(loss=0.0, reward=float("-inf"))
+
+
+def guarded_update(
+    progress: TrainingProgress, rollout: Rollout | None, settings: OnPolicySettings, seed: int
+) -> tuple[Figures, str]:
+    """Learn from a rollout; keep a checkpoint where one is due, or roll back to one.
+
+    Raises TrainingError if rolling back does not help.
+    """
+    learning, checkpoints = progress.learning, progress.checkpoints
+    if checkpoints.last_saved is None:
+        checkpoints.save_state(learning.steps, *learning.capture(), BEFORE_LEARNING)
+    progress.training_step += 1
+    if rollout is None:
+        share = checkpoints.manager.share
+        if not checkpoints.suspicious:  # nothing was learned from what is not finite
+            checkpoints.save_state(learning.steps, *learning.capture(), BEFORE_LEARNING)
+        reason = "a reward or an observation is not a finite number"
+        _roll_back(progress, settings, reason, seed)
+        checkpoints.manager.share = share
+        set_learning_rate(learning.learner.optimiser, settings.learning_rate * share)
+        return {}, reason
+    learning.learner.settings = settings
+    figures = learning.learner.update(rollout, learning.entropy_coefficient)
+    learning.steps += int(figures["policy_steps"])
+    learning.entropy.advance(int(figures["policy_steps"]))
+    metrics = metrics_of(figures, rollout, learning)
+    _, reason = checkpoints.should_rollback(metrics)
+    limit = LARGEST_STEP * checkpoints.config.kl_threshold
+    if not reason and metrics.kl is not None and metrics.kl > limit:  # so far that no second check is needed
+        reason = f"one update moved the policy {metrics.kl:.3g} nats per free dimension, the limit is {limit:.3g}"
+    if reason:
+        _roll_back(progress, settings, reason, seed)
+        return figures, reason
+    if checkpoints.should_save_checkpoint(learning.steps):
+        checkpoints.save_state(learning.steps, *learning.capture(), metrics)
+    if checkpoints.manager.advance(learning.steps, alarmed=False):
+        set_learning_rate(learning.learner.optimiser, settings.learning_rate * checkpoints.manager.share)
+    return figures, ""
+
+
+def metrics_of(figures: Figures, rollout: Rollout, learning: Learning) -> CheckpointMetrics:
+    """Figures of an update as the guard compares them.
+
+    The loss is the value function's, over the mean square of the returns, and the policy's is over the size of the
+    advantages that it was computed with: returns that grow are no alarm. The KL is in nats per free dimension of the
+    action.
+    """
+    normalised = learning.learner.settings.normalise != "none"
+    size = 1.0 if normalised else max(float(rollout.advantages.square().mean()) ** 0.5, SMALLEST_SQUARE)
+    scale = max(float(rollout.returns.square().mean()), SMALLEST_SQUARE)
+    return CheckpointMetrics(
+        loss=figures.get("value_loss", 0.0) / scale,
+        reward=learning.mean_return if learning.mean_return is not None else float(rollout.returns.mean()),
+        kl=figures["kl"] / free_dimensions(rollout.actions, learning),
+        entropy=figures["entropy"],
+        value_loss=figures.get("value_loss"),
+        policy_loss=figures["policy_loss"] / size,
+        explained_variance=figures["explained_variance"],
+    )
+
+
+def free_dimensions(actions: Tensor, learning: Learning) -> int:
+    """Free dimensions of an action: those of a Box, or the number of actions less one."""
+    if actions.ndim > 1:
+        return actions.shape[1]
+    return max(learning.agent.actions - 1, 1)
+
+
+def _roll_back(progress: TrainingProgress, settings: OnPolicySettings, reason: str, seed: int) -> None:
+    """Restore the last healthy state, with lower learning rates and other random numbers."""
+    learning, checkpoints = progress.learning, progress.checkpoints
+    if checkpoints.exhausted:
+        raise TrainingError(
+            f"{reason}, and {checkpoints.manager.phase_rollbacks} rollbacks have not helped; "
+            "lower the learning rate, or look for rewards that are not finite in the environment"
+        )
+    step, tensors, state = checkpoints.rollback_state()
+    learning.restore(tensors, state)
+    checkpoints.manager.last_alarm = step
+    learning.learner.generator.manual_seed(task_seed(seed, checkpoints.manager.rollback_count))
+    set_learning_rate(learning.learner.optimiser, settings.learning_rate * checkpoints.manager.share)

@@ -6,23 +6,225 @@ The evidence chooses the stage, and the blend with a reference that the agent de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from finflow.agent.batch import States
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import load_like
+from finflow.agent.networks.decision import REFERENCES, Blend, MarketReading
+from finflow.agent.networks.policy import ExpertPolicy, blended
+from finflow.agent.networks.policy_ensemble import BatchedPolicies, load_like
 from finflow.config import Config
 from finflow.cores import forked
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import rows_of
+from finflow.evaluation.statistics.out_of_fold import BlendChoice, choose, least_gain
 from finflow.guard.state_capture import without_prefix
+from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData
-from finflow.training.out_of_fold.backtests import BlockPolicy, Evidence, backtest_blends, weigh_evidence
-from finflow.training.out_of_fold.blocks import training_blocks
+
+
+class Block(NamedTuple):
+    """Bars of decisions that one learner does not learn from, and those that it learns from.
+
+    ``held_out``: bars of decisions. ``learned``: bars of decisions; those whose rewards would reach into the block are
+    left out.
+    """
+
+    held_out: range
+    learned: tuple[range, ...]
+
+
+def make_blocks(segments: Sequence[range], count: int, purge: int) -> tuple[Block, ...]:
+    """Split decision bars into contiguous blocks of equal length. ``purge``: bars left out on both sides of a block."""
+    bars = np.concatenate([np.arange(one.start, one.stop) for one in segments])
+    parts = [part for part in np.array_split(bars, count) if len(part)]
+    blocks = []
+    for part in parts:
+        first, last = int(part[0]), int(part[-1])
+        learned = [range(one.start, min(one.stop, first - purge)) for one in segments]
+        learned += [range(max(one.start, last + 1 + purge), one.stop) for one in segments]
+        blocks.append(Block(range(first, last + 1), tuple(one for one in learned if len(one))))
+    return tuple(blocks)
+
+
+def training_blocks(config: Config, training_data: TrainingData) -> tuple[Block, ...]:
+    """Blocks of the training years that a learner each does not see; none with one block or fewer."""
+    count, process = config.out_of_fold.blocks, training_data.learning
+    if count <= 1:
+        return ()
+    # a window's last reward is earned on the bars after its last decision
+    return make_blocks(training_segments(training_data), count, process.lag + process.reward_horizon)
+
+
+def training_segments(training_data: TrainingData) -> list[range]:
+    """Bars of decisions of the training years, in order."""
+    return [training_data.learning.decision_bars(window) for window in training_data.train_segments]
+
+
+CONFIDENCES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the blends that are compared; at 0 the reference itself
+ROWS = 2048  # bars read at once
+
+
+class Evidence(NamedTuple):
+    """Result of the out-of-fold backtests of a training.
+
+    ``forgone``: mean reward of a decision, out of fold, by which the chosen blend before shrinkage exceeds the
+    reference, times the share of it that shrinkage takes away: the cost of shrinkage if the gain is real.
+    """
+
+    look: int
+    blend: Blend
+    choice: BlendChoice
+    unshrunk: float
+    forgone: float
+
+    def facts(self) -> dict[str, float]:
+        """Figures for the log and the report."""
+        return {
+            "confidence": float(self.blend.confidence),
+            "confidence_unshrunk": self.unshrunk,
+            "out_of_fold_t": self.choice.t_statistic,
+            "out_of_fold_selection": self.choice.selection,
+            "out_of_fold_gain": self.choice.gain,
+            "out_of_fold_forgone": self.forgone,
+            "reference": float(REFERENCES.index(self.blend.reference)),
+            "look": float(self.look),
+        }
+
+    def describe(self) -> str:
+        """One line on the evidence out of sample, and what the agent therefore holds."""
+        reference = self.blend.name
+        evidence = f"out of fold t = {self.choice.t_statistic:.1f} over {reference}"
+        if self.blend.confidence == 0.0:
+            return f"{evidence}: nothing was found that holds out of sample; this agent holds {reference}"
+        return f"{evidence}: {self.blend.confidence:.0%} of the learned policy, the rest {reference}"
+
+
+class BlockPolicy(NamedTuple):
+    """Policy of a block as it was at some stage, for a backtest there."""
+
+    policy: ExpertPolicy
+    bars: range
+
+
+@torch.no_grad()
+def backtest_blends(
+    policies: Sequence[BlockPolicy],
+    process: DecisionProcess,
+    tensors: MarketTensors,
+    volatility: tuple[int, float],
+) -> list[NDArray[np.float64]]:
+    """Rewards of every policy's blends with each reference, (references * confidences, decisions) of each policy.
+
+    All accounts begin with the reference's portfolio; those of all policies are stepped together.
+    """
+    accounts = [_Accounts.of(one, tensors, volatility) for one in policies]
+    count = len(accounts[0].aims[0])
+    start = np.repeat([one.bars.start for one in policies], count)
+    state = process.start(start, torch.cat([one.beginning for one in accounts]).double().cpu().numpy())
+    rewards: list[list[NDArray[np.float64]]] = [[] for _ in policies]
+    active, batched = list(range(len(policies))), _BatchedBlends(policies, volatility, tensors.market.device)
+    for place in range(max(len(one.bars) for one in policies)):
+        still = [number for number in active if place < len(policies[number].bars)]
+        if len(still) < len(active):
+            state = rows_of(state, np.repeat([number in still for number in active], count))
+            active, batched = still, _BatchedBlends([policies[n] for n in still], volatility, tensors.market.device)
+        portfolio = torch.as_tensor(
+            process.observed_portfolio(state), dtype=torch.float32, device=tensors.market.device
+        )
+        states = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete)
+        targets = batched.decide(states, [accounts[number] for number in active], place)
+        step = process.step(state, targets.double().cpu().numpy())
+        for number, own in zip(active, step.reward.reshape(len(active), count, 1), strict=True):
+            rewards[number].append(own)
+        state = step.state
+    return [np.concatenate(one, axis=1) for one in rewards]
+
+
+class _Accounts(NamedTuple):
+    """Reading of a block by the accounts of one policy's blends: a row for each reference and confidence.
+
+    Attributes
+    ----------
+    reading : MarketReading, (decisions, ...)
+        Of the policy.
+    aims : Tensor, (decisions, rows, K)
+        Between each reference and the policy's aim.
+    beginning : Tensor, (rows, K)
+        The references' portfolios at the first decision.
+    """
+
+    reading: MarketReading
+    aims: Tensor
+    beginning: Tensor
+
+    @classmethod
+    def of(cls, block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
+        """Read the block with the policy and the references."""
+        device, of_each = tensors.market.device, len(CONFIDENCES)
+        reading = _read(block.policy, block.bars, tensors)
+        references = []
+        for states in _states(block.bars, tensors):
+            portfolios = [Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES]
+            references.append(torch.stack(portfolios, dim=1))
+        reference = torch.cat(references).repeat_interleave(of_each, dim=1)
+        confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES)).unsqueeze(-1)
+        aims = reference.lerp(reading.aim.unsqueeze(1), confidence)
+        return cls(reading, aims, reference[0])
+
+
+class _BatchedBlends:
+    def __init__(self, policies: Sequence[BlockPolicy], volatility: tuple[int, float], device: torch.device) -> None:
+        confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES) * len(policies))
+        blend = Blend(confidence.unsqueeze(-1), REFERENCES[0], volatility)
+        self.policies = BatchedPolicies([blended(one.policy, blend) for one in policies])
+
+    def decide(self, states: States, accounts: Sequence[_Accounts], place: int) -> Tensor:
+        """Targets at one decision of all accounts, the policies' one after the other, (policies * rows, K)."""
+        rows = len(accounts[0].aims[place])
+        now = [one.reading.each(lambda part: part[place].expand(rows, *part.shape[1:])) for one in accounts]
+        read = [reading._replace(aim=one.aims[place]) for reading, one in zip(now, accounts, strict=True)]
+        return self.policies.trade_toward(states, _joined(read)).distribution.centre()
+
+
+def _states(bars: range, tensors: MarketTensors) -> Iterator[States]:
+    for start in range(bars.start, bars.stop, ROWS):
+        rows = torch.arange(start, min(start + ROWS, bars.stop), device=tensors.market.device)
+        yield tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=rows.device))
+
+
+def _read(policy: ExpertPolicy, bars: range, tensors: MarketTensors) -> MarketReading:
+    return _joined([policy.read_market(states) for states in _states(bars, tensors)])
+
+
+def _joined(readings: Sequence[MarketReading]) -> MarketReading:
+    return MarketReading.join(readings, torch.cat)
+
+
+def weigh_evidence(
+    rewards: list[NDArray[np.float64]], blocks: tuple[Block, ...], volatility: tuple[int, float], seed: int
+) -> Evidence:
+    """Choose reference, look and blend. ``rewards`` (references * confidences, bars): of each look, over all blocks."""
+    played = np.stack([one.reshape(len(one) // len(CONFIDENCES), len(CONFIDENCES), -1) for one in rewards])
+    number = np.repeat(np.arange(len(blocks)), [len(block.held_out) for block in blocks])
+    own = int(np.argmax(least_gain(played[0, :, 0], number)))
+    reference = played[0, own, 0]
+    gains = (played[:, own, 1:] - reference).reshape(-1, len(reference))
+    choice = choose(gains, number, seed)
+    look, place = divmod(choice.candidate, len(CONFIDENCES) - 1)
+    unshrunk = CONFIDENCES[1 + place]
+    blend = Blend(unshrunk * choice.confidence, REFERENCES[own], volatility)
+    forgone = max(choice.gain, 0.0) * (1.0 - choice.confidence)
+    return Evidence(look, blend, choice, unshrunk, forgone)
+
 
 Weights = Mapping[str, Tensor]
 
@@ -30,15 +232,8 @@ Weights = Mapping[str, Tensor]
 class OutOfFold:
     """State of the evidence.
 
-    Attributes
-    ----------
-    looks : list of list of dict of Tensor
-        The agent's policy, then those of the blocks, at each stage so far, the first as they were pretrained where they
-        were; none once a blend was decided on.
-    evidence : dict or None
-        Figures of the backtests, once the blend was decided on.
-    judged : bool
-        Whether the finished agent was judged on the validation window.
+    ``looks``: the agent's policy, then those of the blocks, at each stage so far, the first as they were pretrained
+    where they were; none once a blend was decided on.
     """
 
     def __init__(self, config: Config, training_data: TrainingData) -> None:
@@ -52,13 +247,7 @@ class OutOfFold:
         self.looks.append([{name: t.detach().clone() for name, t in one.state_dict().items()} for one in policies])
 
     def choose(self, bcell: BCell, market: RolloutMarket, training_data: TrainingData, seed: int) -> Evidence:
-        """Backtest the blocks' policies in their blocks; give the agent the stage and blend that this justifies.
-
-        Parameters
-        ----------
-        seed : int
-            Of the bootstrap.
-        """
+        """Backtest the blocks' policies in their blocks; give the agent the stage and blend that this justifies."""
         policy = bcell.policy if bcell.average is None else bcell.average.policy
         volatility, count = training_data.log_volatility, len(self.blocks)
         policies = [one for look in self.looks for one in self._policies(policy, look)]
@@ -79,7 +268,6 @@ class OutOfFold:
         return evidence
 
     def _policies(self, like: ExpertPolicy, look: Sequence[Weights]) -> list[BlockPolicy]:
-        """Policies of the blocks as they were at a look."""
         pairs = zip(self.blocks, look[1:], strict=True)
         return [BlockPolicy(load_like(like, own), block.held_out) for block, own in pairs]
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
+from finflow.errors import TrainingError
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.data.coverage_pool import CoveragePool
-from finflow.training.data.replay import MarketTensors
+from finflow.training.data.replay import MarketTensors, Transitions
+from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.critic_quality import (
     FOLLOWED,
@@ -26,24 +27,27 @@ from finflow.training.off_policy.critic_quality import (
     critics_facts,
     measure_decision_scale,
 )
-from finflow.training.off_policy.group_update import Material
+from finflow.training.off_policy.group_update import CoveragePool, Material
 from finflow.training.off_policy.later_groups import Work
 from finflow.training.off_policy.learners import (
+    Learner,
     online_updates,
     vector_steps,
     with_mirrors,
 )
-from finflow.training.out_of_fold.pretraining import pretrain_blocks
+from finflow.training.out_of_fold.evidence import OutOfFold
+from finflow.training.out_of_fold.pretraining import pretrain_blocks, transitions_outside
 from finflow.training.phase_names import ONLINE
-from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.learner_work import WATCHED, LearnersAtWork
-from finflow.training.phases.offline_store import offline_store
 from finflow.training.phases.pretrain import (
+    behaviour_returns,
     behaviour_units,
+    behaviour_values,
     fill_window,
     probe_states,
     reward_units,
 )
+from finflow.training.phases.run_guard import LearnerProbe
 from finflow.training.phases.training_run import LOG_EVERY, TrainingRun, validate_and_save
 
 
@@ -53,24 +57,15 @@ def stage_updates(total: int, looks: int) -> list[int]:
 
 
 def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
-    """Fine-tune the B-Cell from the current state to the end of the online phase.
-
-    Parameters
-    ----------
-    run : TrainingRun
-        Its state's ``bcell``, ``learners`` and ``out_of_fold`` are used.
-
-    Returns
-    -------
-    dict
-        The last update's losses and validation metrics.
-    """
-    return _OnlinePhase(run, dataset).run_to_end()
+    """Fine-tune the B-Cell from the current state to the end of the online phase."""
+    phase = _OnlinePhase(run, dataset)
+    try:
+        return phase.run_to_end()
+    finally:
+        phase.work.later.end()
 
 
 class _OnlinePhase:
-    """The phase in progress: what its steps share."""
-
     def __init__(self, run: TrainingRun, dataset: OfflineDataset) -> None:
         state, config = run.state, run.config
         if state.bcell is None or state.learners is None or state.out_of_fold is None:
@@ -103,12 +98,6 @@ class _OnlinePhase:
 
     def run_to_end(self) -> dict[str, float]:
         """Run the phase from where it stands."""
-        try:
-            return self._run()
-        finally:
-            self.work.later.end()
-
-    def _run(self) -> dict[str, float]:
         run, counters = self.run, self.run.state.counters
         run.progress.start_phase(f"{ONLINE} (B-Cell)", self.total, done=counters.phase_update)
         if counters.vector_step == 0:
@@ -116,7 +105,8 @@ class _OnlinePhase:
         result: dict[str, float] = {}
         metrics: dict[str, Tensor] = {}
         while not self._is_over():
-            if counters.vector_step < self.warmup or counters.phase_update == self._updates_due():
+            due = (counters.vector_step - self.warmup) * self.config.train.updates_per_vector_step
+            if counters.vector_step < self.warmup or counters.phase_update == due:
                 self.work.step()
                 if counters.vector_step <= self.warmup:
                     run.stop_if_asked()
@@ -154,28 +144,20 @@ class _OnlinePhase:
                 market, one.agent.policy, self.config, one.portfolios.segments
             )
 
-    def _updates_due(self) -> int:
-        """Updates that follow the vector steps so far."""
-        return (self.run.state.counters.vector_step - self.warmup) * self.config.train.updates_per_vector_step
-
     def _is_over(self) -> bool:
-        """Return True after the last update."""
         counters = self.run.state.counters
         return counters.vector_step >= self.last_step and counters.phase_update >= self.total
 
     def _episodes(self, updates: int) -> float:
-        """Episodes that the decisions before so many updates are."""
         decisions = self.config.train.n_envs * max(self.config.bcell.expansion, 1)
         steps = updates / self.config.train.updates_per_vector_step
         return steps * decisions / self.config.env.episode_length
 
     def _policies(self) -> list[ExpertPolicy]:
-        """Policies of the agent and of the blocks, as they stand."""
         own = self.bcell.policy if self.bcell.average is None else self.bcell.average.policy
         return [own, *(one.agent.policy for one in self.learners.of_blocks)]
 
     def _update(self) -> dict[str, Tensor]:
-        """Take one update of every learner; figures of the agent's, and the largest of the others'."""
         run, config, train = self.run, self.config, self.config.train
         done = run.state.counters.phase_update
         if done == train.critic_only_updates:
@@ -231,3 +213,29 @@ def ramp_share(config: Config, done: int) -> float:
     if not train.actor_ramp_updates:
         return 1.0
     return min(max(done - train.critic_only_updates + 1, 0) / train.actor_ramp_updates, 1.0)
+
+
+def offline_store(
+    run: TrainingRun,
+    dataset: OfflineDataset,
+    learner: Learner,
+    market: RolloutMarket,
+    beginning: RewardUnits,
+    number: int,
+    evidence: OutOfFold,
+) -> Transitions:
+    """The behaviour's transitions that a learner may see, with its lower bounds of values (Cal-QL)."""
+    own = dataset if number == 0 else transitions_outside(dataset, evidence.blocks[number - 1])
+    if not learner.portfolios.may_start[own.bar].any():
+        raise TrainingError(
+            "the behaviour data has no decision from which every learner could look bcell.expansion decisions ahead; "
+            "raise train.offline_episodes, or set out_of_fold.blocks=1"
+        )
+    store = Transitions.of(own, run.device)
+    keys, value = run.config.bcell, learner.agent.behaviour_value
+    if keys.calibration == "returns":
+        bounds = behaviour_returns(store, value, market.tensors, beginning, own, run.config, td_lambda=1.0)
+    else:
+        bounds = behaviour_values(store, value, market.tensors)
+    store.columns["calibration"].copy_(bounds)
+    return store

@@ -14,29 +14,52 @@ from finflow.agent.learners.offline_learner import OfflineLearner
 from finflow.config import Config
 from finflow.env.decision_process import resumed_state
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.data.epoch_order import epoch_order, group_size, n_groups
+from finflow.training.data.mirrored_growth import NO_MIRROR, Mirror, with_mirrored_bars
 from finflow.training.data.replay import Transitions, make_batch
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.counterfactuals import ACTIONS, Comparison, counterfactual_batch
-from finflow.training.off_policy.mirrored_bars import NO_MIRROR, Mirror, with_mirrored_bars
 from finflow.training.phases.training_state import seeded
+
+LEAST_KEPT = 0.85
+"""Smallest share of the transitions that full groups must hold; the rest is left out of the epoch."""
+
+
+def group_size(bars: Tensor, wanted: int, batch_size: int) -> int:
+    """The largest size of groups, a half, a quarter ... of the one wanted, that leaves few transitions over."""
+    counts = torch.bincount(bars)
+    size = wanted
+    while size > 1 and (size > batch_size or int((counts // size).sum()) * size < LEAST_KEPT * len(bars)):
+        size //= 2
+    return max(size, 1)
+
+
+def n_groups(bars: Tensor, size: int) -> int:
+    """Full groups of an epoch."""
+    return int((torch.bincount(bars) // size).sum())
+
+
+def epoch_order(bars: Tensor, size: int, generator: Generator) -> Tensor:
+    """Rows of an epoch, (n_groups, size): the full groups of each bar's transitions in a new random order.
+
+    ``bars`` (n,): on the CPU, so that the order is the same on every device. ``generator``: on the CPU.
+    """
+    if size == 1:
+        return torch.randperm(len(bars), generator=generator).unsqueeze(1)
+    shuffled = torch.randperm(len(bars), generator=generator)
+    rows = shuffled[bars[shuffled].argsort(stable=True)]
+    counts = torch.bincount(bars)
+    place = torch.arange(len(bars)) - (counts.cumsum(0) - counts)[bars[rows]]
+    full = (counts // size * size)[bars[rows]]
+    groups = rows[place < full].view(-1, size)
+    return groups[torch.randperm(len(groups), generator=generator)]
+
 
 ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
 COMPARED_PURPOSE = 1001  # of the generators of actions to compare, one for each update
 
 
 class Epochs:
-    """Batches of the offline phase: epochs over the data in random order.
-
-    Attributes
-    ----------
-    group_size : int
-        Transitions of one bar that share a row of the market.
-    groups : int
-        Of a batch.
-    updates : int
-        Of an epoch: whole batches; one where the data are fewer.
-    """
+    """Batches of the offline phase: epochs over the data in random order."""
 
     def __init__(self, config: Config, dataset: OfflineDataset) -> None:
         self.seed = config.train.seed
@@ -55,7 +78,10 @@ class Epochs:
         epoch, place = divmod(update, self.updates)
         key = epoch, rollbacks
         if self._order is None or self._order[0] != key:
-            generator = order_generator(self.seed, epoch, rollbacks)
+            generator = seeded(self.seed, ORDER_PURPOSE + epoch)
+            if rollbacks:
+                words = np.random.SeedSequence([self.seed, ORDER_PURPOSE, rollbacks, epoch])
+                generator.manual_seed(int(words.generate_state(1, np.uint64)[0]))
             self._order = key, epoch_order(self.bars, self.group_size, generator)
         return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
 
@@ -64,23 +90,10 @@ class Epochs:
         return update % self.updates == 0
 
 
-def order_generator(seed: int, epoch: int, rollbacks: int) -> Generator:
-    """Draws the order of an epoch: another one for each epoch, and for the same epoch after each rollback."""
-    if rollbacks == 0:
-        return seeded(seed, ORDER_PURPOSE + epoch)
-    words = np.random.SeedSequence([seed, ORDER_PURPOSE, rollbacks, epoch])
-    return Generator().manual_seed(int(words.generate_state(1, np.uint64)[0]))
-
-
 class OfflineBatches(NamedTuple):
     """Batches for the updates of an offline learner.
 
-    Attributes
-    ----------
-    market : RolloutMarket
-        With mirrored bars, where actions are compared.
-    compares : bool
-        Whether each state has several actions, with exact outcomes; batches have as many actions either way.
+    ``compares``: whether each state has several actions, with exact outcomes; batches have as many actions either way.
     """
 
     market: RolloutMarket

@@ -12,7 +12,7 @@ from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
 from finflow.training.data.training_data import prepare
-from finflow.training.off_policy.portfolios import Portfolios
+from finflow.training.off_policy.learners import Portfolios
 
 Make = Callable[..., Config]
 HORIZON, COUNT = 4, 64

@@ -11,7 +11,7 @@ import torch
 from finflow.config import PreferenceConfig
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
-from finflow.training.rollouts.segment_rewards import SegmentRewards
+from finflow.training.on_policy.on_policy_state import SegmentRewards
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_reward_hacking import LOOKS, OFFLINE, RETURN, likes
 from tests.training.whole_trainings import Make, Stop, latest, train_through

@@ -1,0 +1,213 @@
+"""Trackers of a run: TensorBoard event files, and on request a run of Weights & Biases (`output.log_with: wandb`).
+
+The package of the latter is an extra. Its own environment variables decide where a run goes: `WANDB_MODE=offline` keeps
+it on this machine, `WANDB_PROJECT` and `WANDB_ENTITY` name its place.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
+
+from finflow.config import Config, leaves
+from finflow.errors import ConfigError, OutputError
+from finflow.guard.signals import LEVELS
+
+Value = float | int | str | bool | None
+Hyperparameters = Mapping[str, float | int | str]
+
+
+@contextmanager
+def naming_failed_writes(path: Path) -> Iterator[None]:
+    """Turn an OSError into an OutputError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}; free the space or the rights, "
+            "or name another folder with output.logs_dir"
+        ) from error
+
+
+class EventFiles:
+    """TensorBoard event files; each point is on the disk when a method returns.
+
+    After a write that failed, the next point opens a new file; the points between are in metrics.jsonl alone.
+
+    TensorBoard discards the points of earlier files from ``purge_step`` on.
+    """
+
+    def __init__(self, folder: Path, purge_step: int | None) -> None:
+        self._folder = folder
+        _hide_failed_event_writes()
+        with naming_failed_writes(folder / "events.out.tfevents"):
+            self._writer: SummaryWriter | None = SummaryWriter(str(folder), purge_step=purge_step)
+
+    def add(self, step: int, phase: str, row: Mapping[str, Value]) -> None:
+        """The numbers of a row of metrics, each as a curve ``phase/name``."""
+        numbers = {name: float(value) for name, value in row.items() if isinstance(value, float | int)}
+        numbers.pop("update", None)
+
+        def write(writer: SummaryWriter) -> None:
+            for name, value in numbers.items():
+                writer.add_scalar(f"{phase}/{name}", value, step)
+
+        self._write(write)
+
+    def add_event(self, step: int, level: str, signal: str, message: str) -> None:
+        """An event of the guard: a marker as high as its level, and its words."""
+        height = float(1 + LEVELS.index(level))
+        self._write(lambda writer: writer.add_scalar(f"guard_events/{signal}", height, step))
+        self._write(lambda writer: writer.add_text(f"guard/{signal}", f"{level}: {message}", step))
+
+    def add_result(self, step: int, hyperparameters: Hyperparameters, metrics: Mapping[str, float]) -> None:
+        """A row of TensorBoard's HPARAMS page: hyperparameters, and metrics as ``hparams/name``."""
+        named = {f"hparams/{name}": value for name, value in metrics.items()}
+
+        def write(writer: SummaryWriter) -> None:
+            for summary in hparams(dict(hyperparameters), named):  # type: ignore[no-untyped-call]
+                writer._get_file_writer().add_summary(summary, step)  # type: ignore[no-untyped-call]
+            for name, value in named.items():
+                writer.add_scalar(name, value, step)
+
+        self._write(write)
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(OSError):
+                writer.close()
+
+    def _write(self, add: Callable[[SummaryWriter], object]) -> None:
+        """Add points and flush them; a failure closes the file."""
+        try:
+            if self._writer is None:
+                self._writer = SummaryWriter(str(self._folder))
+            add(self._writer)
+            self._writer.flush()
+        except OSError:
+            self.close()
+
+
+def _hide_failed_event_writes() -> None:
+    """Keep the thread of a SummaryWriter from printing a traceback for a failed write, which `flush` raises as well."""
+    shown = threading.excepthook
+    if getattr(shown, "hides_event_writes", False):
+        return
+
+    def show(failure: threading.ExceptHookArgs) -> None:
+        if not (isinstance(failure.exc_value, OSError) and type(failure.thread).__module__.startswith("tensorboard.")):
+            shown(failure)
+
+    show.hides_event_writes = True  # type: ignore[attr-defined]
+    threading.excepthook = show
+
+
+PROJECT = "finflow"
+
+
+def check_tracker(config: Config) -> None:
+    """Refuse a tracker whose package is not installed, before anything is done.
+
+    Raises ConfigError: naming the extra.
+    """
+    if config.output.log_with == "wandb":
+        _wandb()
+
+
+def open_tracker(config: Config, folder: Path, report: Callable[[str], None]) -> Tracker | None:
+    """Begin or resume the configured tracker of a run folder; None with TensorBoard alone.
+
+    Raises ConfigError if the package is not installed, OutputError if the run cannot begin.
+    """
+    return WandbRun(config, folder, report) if config.output.log_with == "wandb" else None
+
+
+class WandbRun:
+    """A run of Weights & Biases; a failure of the service ends the tracking, and never the training."""
+
+    def __init__(self, config: Config, folder: Path, report: Callable[[str], None]) -> None:
+        self._report = report
+        wandb = _wandb()
+        try:
+            self._run: Any = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", PROJECT),
+                id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16],
+                name=folder.name,
+                group=folder.parent.name or None,
+                dir=str(folder),
+                config={key: _plain(value) for key, value in leaves(config).items()},
+                resume="allow",
+            )
+        except Exception as error:
+            raise OutputError(
+                f"Weights & Biases did not start ({_first_line(error)}); log in with wandb login, set "
+                "WANDB_MODE=offline, or leave --log-with out"
+            ) from error
+        atexit.register(self.close)  # before the package's own exit, after which a run cannot be finished any more
+
+    def add(self, step: int, phase: str, row: Mapping[str, Value]) -> None:
+        """The numbers of a row of metrics, each as a curve ``phase/name``."""
+        numbers = {
+            f"{phase}/{name}": float(value)
+            for name, value in row.items()
+            if isinstance(value, float | int) and name != "update"
+        }
+        self._do(lambda run: run.log(numbers, step=step))
+
+    def add_event(self, step: int, level: str, signal: str, message: str) -> None:
+        """An event of the guard, as text under ``guard/signal``."""
+        self._do(lambda run: run.log({f"guard/{signal}": f"{level}: {message}"}, step=step))
+
+    def add_result(self, step: int, hyperparameters: Hyperparameters, metrics: Mapping[str, float]) -> None:
+        """Final metrics, in the summary of the run; its configuration has the hyperparameters."""
+        self._do(lambda run: run.summary.update({f"test/{name}": value for name, value in metrics.items()}))
+
+    def close(self) -> None:
+        """Finish the run; safe to call twice."""
+        atexit.unregister(self.close)
+        self._do(lambda run: run.finish())
+        self._run = None
+
+    def _do(self, call: Callable[[Any], object]) -> None:
+        """Call the service; the first failure is reported and ends the tracking."""
+        if self._run is None:
+            return
+        try:
+            call(self._run)
+        except Exception as error:
+            self._run = None
+            self._report(f"Weights & Biases failed, and is left out from here on: {_first_line(error)}")
+
+
+Tracker = EventFiles | WandbRun
+"""Receives what a run logs: metrics, events of the guard, and the final result."""
+
+
+def _wandb() -> Any:
+    try:
+        return importlib.import_module("wandb")
+    except ImportError:
+        raise ConfigError(
+            "output.log_with = wandb needs the package wandb, which is not installed: pip install 'finflow[wandb]'"
+        ) from None
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, bool | float | int | str) else str(value)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
