@@ -330,7 +330,7 @@ OTHER: dict[str, object] = {
     **{"objectives.reward": "ranking", "objectives.rewards": [{"name": "ranking", "weight": 2.0}]},
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
     **{"train.entropy_schedule.steps": 500, "train.target_entropy_schedule.steps": 500},
-    **{"bcell.anchor.final": 0.5, "bcell.anchor.updates": 500, "guard.hacking.multiple": 3.0},
+    **{"bcell.anchor.final": 0.5, "bcell.anchor.updates": 500},
     **{
         "online.discount": 0.5,
         "online.epochs": 4,

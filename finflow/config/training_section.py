@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from finflow.config.section_types import (
     FilePaths,
@@ -208,12 +208,8 @@ class HackingConfig(Section):
     """Guard against reward hacking, where objectives.reward = preference (docs/reference/preferences.md)."""
 
     enabled: Flag = key(True, "compare the reward model's score with true measures at every validation online")
-    looks: PositiveInt = key(
-        3, "validations in a row at which the score rises while Sharpe ratio and built-in reward fall, before a stop"
-    )
-    fall: NonNegativeNumber = key(0.1, "fall of the Sharpe ratio over these validations, at least, for a stop")
-    multiple: Annotated[Number, Field(gt=1)] | None = key(
-        2.0, "turnover or concentration in multiples of the reference's beyond which there is a stop; null is off"
+    fall: NonNegativeNumber = key(
+        0.1, "fall of the Sharpe ratio over three validations at which the score rises, at least, for a stop"
     )
 
 

@@ -15,6 +15,8 @@ import numpy as np
 
 from finflow.config import HackingConfig
 
+LOOKS = 3  # validations in a row at which the score rises and both net measures fall, before a stop
+MULTIPLE = 2.0  # of the turnover or concentration of the reference, beyond which there is a stop
 LEAST_VALIDATIONS = 3  # for a correlation
 LEAST_TURNOVER = 1.0  # a year: a reference that hardly trades counts as trading this much
 
@@ -77,8 +79,7 @@ class RewardHackingMonitor:
 
     def _divergence(self) -> str | None:
         """Reason where the score rose while the net results fell, at enough validations in a row and by enough."""
-        count = self.config.looks
-        if self.hits < count:
+        if self.hits < LOOKS:
             return None
         first, last = self.validations[-1 - self.hits], self.validations[-1]
         if not first.sharpe - last.sharpe >= self.config.fall:
@@ -91,15 +92,12 @@ class RewardHackingMonitor:
 
     def _excess(self, validation: ScoredValidation, reference: ScoredValidation) -> list[str]:
         """Turnover and concentration against the reference's."""
-        multiple = self.config.multiple
-        if multiple is None:
-            return []
         allowed = {
-            "turnover": multiple * max(reference.turnover, LEAST_TURNOVER),
-            "concentration": multiple * reference.concentration,
+            "turnover": MULTIPLE * max(reference.turnover, LEAST_TURNOVER),
+            "concentration": MULTIPLE * reference.concentration,
         }
         return [
-            f"the {name} is {getattr(validation, name):.3g}, over {multiple:g} times the reference's "
+            f"the {name} is {getattr(validation, name):.3g}, over {MULTIPLE:g} times the reference's "
             f"{getattr(reference, name):.3g}"
             for name, limit in allowed.items()
             if getattr(validation, name) > limit

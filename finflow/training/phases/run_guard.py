@@ -73,7 +73,7 @@ class LearnerProbe:
         return self._reference[1]
 
     def entropies(self) -> dict[str, float]:
-        """Both entropies that the monitor judges, in 0..1, and the band of normal values for its ``limit``."""
+        """Both entropies that the monitor judges, in 0..1, and the band of normal values."""
         figures = measure(self.decide())
         judged = {name: figures[name] for name in ("concentration", "policy_entropy")}
         return judged | {"entropy_band_low": min(HEALTHY_SHARE * ENTROPY_LIMIT, 1.0), "entropy_band_high": 1.0}
