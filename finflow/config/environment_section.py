@@ -30,13 +30,9 @@ class CostsConfig(Section):
     """Costs beside the flat commission and slippage; zero by default."""
 
     minimum: NonNegativeNumber = key(0.0, "minimum commission of each asset traded in a decision, in money")
-    slippage_linear_bps: Number = key(
-        0.0, "slippage in proportion to participation, basis points when a trade equals a day's volume", ge=0, le=10_000
-    )
+    slippage_linear_bps: Number = key(0.0, "slippage by participation, basis points at a day's volume", ge=0, le=10_000)
     slippage_sqrt_bps: Number = key(0.0, "the same, growing with the square root of participation", ge=0, le=10_000)
-    impact: Number = key(
-        0.0, "square-root market impact, in daily volatilities when a trade equals a day's volume", ge=0, le=10
-    )
+    impact: Number = key(0.0, "square-root market impact, in daily volatilities at a day's volume", ge=0, le=10)
     window: Int = key(21, "bars over which volume and volatility are measured for costs", ge=2)
 
 
@@ -51,9 +47,7 @@ class EnvConfig(Section):
     slippage_bps: Number = key(5.0, "slippage, basis points of the traded value", ge=0, le=1000)
     max_weight: PositiveShare = key(1.0, "largest weight of a risky asset")
     max_turnover: PositiveShare = key(1.0, "largest half-sum of absolute trades in a decision; 1 is no limit")
-    no_trade_band: Number = key(
-        0.0, "a decision is traded only if its largest change of a weight exceeds this", ge=0, lt=1
-    )
+    no_trade_band: Number = key(0.0, "trade only where the largest change of a weight exceeds this", ge=0, lt=1)
     costs: CostsConfig = key(CostsConfig(), "minimum commission, slippage by size, impact")
 
 
@@ -67,9 +61,7 @@ class RankingConfig(Section):
     hit_weight: NonNegativeNumber = key(0.3, "weight of Hit@K in mixed")
     grades: Int = key(5, "quantile grades of returns; the gain of grade g is 2^g - 1", ge=2, le=16)
     above_chance: Flag = key(False, "subtract the expectation under a random ranking, so that chance is 0")
-    temperature: PositiveNumber = key(
-        0.1, "softness of the ranks through which gradients pass, in multiples of an equal weight"
-    )
+    temperature: PositiveNumber = key(0.1, "softness of the ranks for gradients, in multiples of an equal weight")
 
 
 class PreferenceConfig(Section):

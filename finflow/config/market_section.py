@@ -48,21 +48,11 @@ class SyntheticConfig(Section):
     assets: Int = key(2, "number of assets", ge=2, le=4)
     bars: Int = key(20_000, "business days, the last of them 2022-12-30", ge=400, le=40_000)
     seed: NonNegativeInt = key(0, "seed of the prices; each seed is another sample of the process")
-    drift: Number | None = key(
-        None, "expected return of the best asset; the kind's own when left out", ge=-0.05, le=0.05
-    )
-    edge: Number | None = key(
-        None, "expected return of the best asset less the worst's; the kind's own when left out", ge=0, le=0.05
-    )
-    volatility: Number | None = key(
-        None, "standard deviation of an asset's log return; the kind's own when left out", gt=0, le=0.5
-    )
-    correlation: Number | None = key(
-        None, "correlation of log returns (mean-reverting: of first and last asset)", ge=0, lt=1
-    )
-    persistence: Fraction | None = key(
-        None, "autocorrelation of the spread, or chance that a regime stays; the kind's own when left out"
-    )
+    drift: Number | None = key(None, "expected return of the best asset; left out: the kind's own", ge=-0.05, le=0.05)
+    edge: Number | None = key(None, "expected return of the best asset less the worst's; likewise", ge=0, le=0.05)
+    volatility: Number | None = key(None, "standard deviation of an asset's log return; likewise", gt=0, le=0.5)
+    correlation: Number | None = key(None, "correlation of log returns (mean-reverting: of first and last)", ge=0, lt=1)
+    persistence: Fraction | None = key(None, "autocorrelation of the spread, or chance that a regime stays; likewise")
     defensive_ratio: Number | None = key(
         None,
         "volatility of the last asset, which leads in the second regime, over that of the first",
@@ -93,9 +83,7 @@ class MarketConfig(Section):
     synthetic: SyntheticConfig = key(SyntheticConfig(), "the market of the source synthetic")
     path: Path | None = key(None, "file of prices, or folder of such files, for the sources csv and parquet")
     tickers: Names | None = key(None, "assets to use; all of the source when left out")
-    tickers_file: Path | None = key(
-        None, "text file that names them instead, separated by commas or lines; # begins a comment"
-    )
+    tickers_file: Path | None = key(None, "text file that names them, separated by commas or lines; # begins a comment")
     benchmark: str | None = key(None, "column or ticker used as the index, never held")
     start: Date | None = key(None, "first date used; the source's first when left out")
     train_end: Date = key(dt.date(2011, 12, 31), "last date of the training window")

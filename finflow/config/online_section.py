@@ -34,9 +34,7 @@ class OnlineConfig(Section):
     learning_rate: PositiveShare = key(3e-4, "on-policy: learning rate of the policy")
     rollout: Int = key(2048, "on-policy: decisions of all portfolios together between two updates", ge=2)
     portfolios: PositiveInt = key(8, "on-policy: portfolios that step together")
-    epochs: PositiveInt | None = key(
-        None, "on-policy: passes over a rollout; left out: 10, and 1 with a2c and reinforce"
-    )
+    epochs: PositiveInt | None = key(None, "on-policy: passes over a rollout; left out: 10; 1 with a2c and reinforce")
     minibatch: PositiveInt | None = key(
         None,
         "on-policy: decisions in a gradient step; left out: 64, 128 with trpo, all with a2c and reinforce",
@@ -53,9 +51,7 @@ class OnlineConfig(Section):
         "weight of the policy's entropy per free dimension; bcell.alpha_mode = annealed follows "
         "train.entropy_schedule instead",
     )
-    target_kl: PositiveNumber | None = key(
-        None, "approximate KL, in nats, at 1.5 times which the epochs over a rollout end; null is off"
-    )
+    target_kl: PositiveNumber | None = key(None, "KL in nats, at 1.5 times which epochs over a rollout end; null: off")
     reference: Literal["none", "pretrained"] | Path = key(
         "none",
         "frozen policy that on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per free "

@@ -62,9 +62,7 @@ class RewardModelConfig(Section):
 class PolicyLearningConfig(Section):
     """Learning of a policy from pairs without a reward model, by DPO or SimPO."""
 
-    dpo_beta: PositiveNumber = key(
-        0.1, "weight of the divergence from the reference in DPO, per free dimension; a larger weight stays closer"
-    )
+    dpo_beta: PositiveNumber = key(0.1, "weight of the divergence from the reference in DPO, per free dimension")
     epochs: PositiveInt = key(40, "passes over the pairs at most; the best by the calibration pairs is kept")
     learning_rate: PositiveNumber = key(1e-3, "learning rate of Adam")
 

@@ -66,9 +66,7 @@ class TrainConfig(Section):
     seed: Int = key(0, "seed of every random number of a run", ge=0, lt=2**32)
     seeds: PositiveInt = key(1, "agents that are trained, with the seeds from train.seed on, and evaluated together")
     device: Literal["auto", "cpu", "cuda", "mps"] = key("auto", "device to train on")
-    threads: Int = key(
-        1, "processor threads for learning; runs repeat bit for bit at one number of threads", ge=1, le=1024
-    )
+    threads: Int = key(1, "threads for learning; runs repeat bit for bit at one number of threads", ge=1, le=1024)
     n_envs: PositiveInt = key(16, "portfolios of each learner that step together online")
     updates_per_vector_step: PositiveInt = key(
         1, "gradient updates after each vector step, which is bcell.expansion decisions, at least one"
@@ -83,9 +81,7 @@ class TrainConfig(Section):
     online_batch_size: Int = key(256, "transitions in a batch of the online phase", ge=2)
     warmup_episodes: NonNegativeInt = key(16, "episodes of the pretrained policy before the first update")
     critic_only_updates: NonNegativeInt = key(0, "online updates of the critics before the policy is trained")
-    actor_ramp_updates: NonNegativeInt = key(
-        20, "further online updates over which the policy's learning rate rises to its full value"
-    )
+    actor_ramp_updates: NonNegativeInt = key(20, "further updates over which the policy's learning rate rises")
     checkpoint_interval: PositiveInt = key(100, "online episodes between checkpoints")
     checkpoint_updates: PositiveInt = key(1200, "updates between checkpoints, if that comes first")
     validation_updates: PositiveInt = key(500, "updates between backtests on the validation window")
@@ -100,16 +96,12 @@ class TrainConfig(Section):
     )
     generalisation: Flag = key(True, "evaluate the policy in training and validation windows at each validation")
     profile: Flag = key(False, "write a torch profiler trace of a few updates of each phase into the run folder")
-    observation_noise: Share = key(
-        0.0, "deviation of noise on the features in batches to learn from, in units of their deviation"
-    )
+    observation_noise: Share = key(0.0, "deviation of noise on the features to learn from, in units of theirs")
     entropy_schedule: EntropyScheduleConfig = key(EntropyScheduleConfig(), "annealing of the entropy coefficient")
     target_entropy_schedule: TargetEntropyScheduleConfig = key(
         TargetEntropyScheduleConfig(), "annealing of the target entropy"
     )
-    reward_normalization: RewardNormalizationConfig = key(
-        RewardNormalizationConfig(), "rewards standardised by their recent past"
-    )
+    reward_normalization: RewardNormalizationConfig = key(RewardNormalizationConfig(), "rewards by their recent past")
 
 
 class OutOfFoldConfig(Section):
@@ -151,9 +143,7 @@ class OfflineConfig(Section):
         "eight actions of one in eight instead",
     )
     evaluation_updates: NonNegativeInt = key(400, "updates of fitted Q evaluation after the offline phase; 0 skips it")
-    patience: NonNegativeInt = key(
-        500, "updates without a better validation after which the phase ends early; 0 runs every epoch"
-    )
+    patience: NonNegativeInt = key(500, "updates without a better validation after which the phase ends; 0: never")
     decisions: FilePaths = key((), "CSV files of your own decisions, dates and weights, to learn from as well")
 
 

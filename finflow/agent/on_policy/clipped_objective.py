@@ -30,23 +30,9 @@ def surrogate_loss(ratio: Tensor, advantages: Tensor) -> Tensor:
     return -(ratio * advantages).mean()
 
 
-def value_loss(values: Tensor, returns: Tensor, old_values: Tensor | None = None, clip: float | None = None) -> Tensor:
-    """Half the mean squared error of values (batch,), ().
-
-    With ``clip``, of the worse of the value and the clipped value.
-
-    ``0.5 mean max((V - R)^2, (V_old + clip(V - V_old, -eps, eps) - R)^2)``, epsilon in units of the returns. The old
-    values are of the value function that the returns were estimated with.
-    """
-    error = (values - returns).square()
-    if clip is not None and old_values is not None:
-        error = torch.maximum(error, (clipped_values(values, old_values, clip) - returns).square())
-    return 0.5 * error.mean()
-
-
-def clipped_values(values: Tensor, old_values: Tensor, clip: float) -> Tensor:
-    """Values held within ``clip`` of the old ones, (batch,)."""
-    return old_values + (values - old_values).clamp(-clip, clip)
+def value_loss(values: Tensor, returns: Tensor) -> Tensor:
+    """Half the mean squared error of values (batch,), ()."""
+    return 0.5 * (values - returns).square().mean()
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:

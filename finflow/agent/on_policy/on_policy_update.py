@@ -108,7 +108,7 @@ class OnPolicyLearner:
         check_minibatch(settings, len(rollout.log_prob))
         if entropy_coefficient is not None:
             settings = replace(settings, entropy_coefficient=entropy_coefficient)
-        if settings.normalise == "rollout":
+        if settings.normalise:
             rollout = rollout._replace(advantages=normalised(rollout.advantages))
         with torch.no_grad():
             old = self.agent.distribution(rollout.observations)
@@ -128,7 +128,7 @@ class OnPolicyLearner:
         if settings.value_coefficient == 0.0:
             return {}
         for part, _ in self._minibatches(rollout, epochs or settings.epochs):
-            loss = value_loss(self.agent.value(part.observations), part.returns, part.values, settings.value_clip)
+            loss = value_loss(self.agent.value(part.observations), part.returns)
             self._descend(loss)
             losses.append(loss.detach())
         return {"value_loss": float(torch.stack(losses).mean())}
@@ -180,18 +180,12 @@ class OnPolicyLearner:
         device = rollout.log_prob.device
         for _ in range(epochs):
             if size >= decisions:
-                yield self._normalised(rollout), torch.arange(decisions, device=device)
+                yield rollout, torch.arange(decisions, device=device)
                 continue
             order = torch.randperm(decisions, generator=self.generator, device=self.generator.device).to(device)
             shuffled = rollout.rows(order)
             for start in range(0, decisions, size):
-                yield self._normalised(shuffled.between(start, start + size)), order[start : start + size]
-
-    def _normalised(self, part: Rollout) -> Rollout:
-        """A minibatch, its advantages normalised where that is done by minibatch."""
-        if self.settings.normalise != "minibatch":
-            return part
-        return part._replace(advantages=normalised(part.advantages))
+                yield shuffled.between(start, start + size), order[start : start + size]
 
     @torch.no_grad()
     def _measured(self, rollout: Rollout, old: ActionDistribution) -> Figures:
@@ -232,7 +226,7 @@ def _joint_loss(
         policy = surrogate_loss(ratio, part.advantages)
     whole, value = policy, torch.zeros_like(policy)
     if settings.value_coefficient > 0.0:
-        value = value_loss(agent.value(part.observations), part.returns, part.values, settings.value_clip)
+        value = value_loss(agent.value(part.observations), part.returns)
         whole = whole + settings.value_coefficient * value
     if settings.entropy_coefficient > 0.0:
         whole = whole - settings.entropy_coefficient * new.entropy().mean()
