@@ -56,13 +56,17 @@ def test_iql_updates_in_the_published_order(shape: NetworkShape, make_batch: Mak
         torch.testing.assert_close(target_parameter, old + 0.005 * (new - old))
 
 
-def test_an_expert_learns_from_its_own_family_only(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch = make_batch()._replace(families=torch.full((16,), 2))
-    learner = make_iql(shape)
-    before = learner.policy.score.weight.detach().clone()
+@pytest.mark.parametrize("family", [2, 5])
+def test_an_expert_learns_from_its_own_family_only_and_the_gate_from_all(
+    family: int, shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    """5 is the coverage mixture, of no expert."""
+    batch, learner = make_batch()._replace(families=torch.full((16,), family)), make_iql(shape)
+    before, gate = learner.policy.score.weight.detach().clone(), learner.policy.gate.weight.detach().clone()
     learner.update(batch, 0.0, generator())
     moved = (learner.policy.score.weight - before).abs().flatten(1).sum(dim=1) > 0
-    assert moved.tolist() == [False, False, True, False, False]
+    assert moved.tolist() == [expert == family for expert in range(5)]
+    assert not torch.equal(learner.policy.gate.weight, gate)
 
 
 def test_an_expert_names_the_aim_of_a_family_that_goes_part_of_the_way(
@@ -82,15 +86,6 @@ def test_an_expert_names_the_aim_of_a_family_that_goes_part_of_the_way(
     named = learner.policy(batch.states).experts[torch.arange(16), batch.families].detach()
     apart = (named - aim).abs().amax(dim=1)
     assert apart.median() < 0.01
-
-
-def test_coverage_teaches_the_gate_but_no_expert(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch = make_batch()._replace(families=torch.full((16,), 5))
-    learner = make_iql(shape)
-    experts, gate = learner.policy.score.weight.detach().clone(), learner.policy.gate.weight.detach().clone()
-    learner.update(batch, 0.0, generator())
-    assert torch.equal(learner.policy.score.weight, experts)
-    assert not torch.equal(learner.policy.gate.weight, gate)
 
 
 def test_seeding_is_exact(shape: NetworkShape, make_batch: MakeBatch) -> None:
