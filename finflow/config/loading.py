@@ -46,25 +46,6 @@ SEARCHABLE = (
     *("env.episode_length", "env.max_turnover", "env.max_weight", "env.no_trade_band"),
 )
 """Sections and keys that a study may search; the others define the evaluation."""
-FORMER_SECTION = "bcell.rollouts"
-MOVED = {
-    "bcell.rollouts.horizon": "bcell.expansion",
-    "bcell.rollouts.portfolios": "train.n_envs",
-    "bcell.rollouts.learning_rate": "bcell.actor_lr",
-    "bcell.rollouts.critic_lr": "bcell.critic_lr",
-    "bcell.rollouts.mirrored": "bcell.mirrored.weight",
-    "bcell.rollouts.mirrored_scaled": "bcell.mirrored.scaled",
-    "bcell.rollouts.regimes": "bcell.mirrored.regimes",
-    "bcell.rollouts.blocks": "out_of_fold.blocks",
-    "bcell.rollouts.pretraining_epochs": "out_of_fold.pretraining_epochs",
-    "bcell.rollouts.looks": "out_of_fold.looks",
-    "bcell.rollouts.actions": "bcell.counterfactual",
-    "bcell.rollouts.critic_updates": "train.updates_per_vector_step",
-}
-"""Keys of a learner that is part of soft actor-critic now, and those that have their place."""
-MAX_LENGTH = 600  # characters of a message, whatever a file has for a key
-_DIVIDED = {name: ("bcell.actor_lr", "bcell.critic_lr") for name in ("bcell.lr", "bcell.learning_rate", "train.lr")}
-"""Names that users try for what is several keys."""
 _NOT_SEARCHABLE = frozenset(
     {
         *("train.seed", "train.seeds", "train.device", "train.threads", "train.profile", "train.save_best"),
@@ -212,7 +193,7 @@ class _Layers:
                 return
         if key in KEYS:
             self.values[key], self.origins[key] = value, origin.of(key)
-        elif key not in SECTIONS and not (isinstance(value, Mapping) and key == FORMER_SECTION):
+        elif key not in SECTIONS:
             self.mistakes.append(_unknown(key, origin))
         elif isinstance(value, Mapping):
             for name, inner in value.items():
@@ -234,16 +215,13 @@ class _Layers:
             config = Config.model_validate(_nested(self.values))
         except ValidationError as error:
             self.mistakes.extend(self._explain(error))
-        except UnicodeEncodeError:
-            self.mistakes.append("a value has half of a character (a lone surrogate), which no text can hold")
         else:
             for key, searched in (config.tune.space or {}).items():
                 self.mistakes.extend(_search_mistakes(key, searched, self.origins.get(SPACE, "default")))
         if self.mistakes or config is None:
             others = len(self.mistakes) - 1
             more = f" (and {others} more mistake{'s' if others > 1 else ''})" if others else ""
-            first = " ".join(self.mistakes[0].split())
-            raise ConfigError((first if len(first) <= MAX_LENGTH else f"{first[:MAX_LENGTH]}...") + more)
+            raise ConfigError(self.mistakes[0] + more)
         return config
 
     def _explain(self, error: ValidationError) -> Iterator[str]:
@@ -313,11 +291,6 @@ def _from_text(key: str, text: str) -> object:
 
 
 def _unknown(key: str, origin: _Origin) -> str:
-    if key in _DIVIDED:
-        keys = " and ".join(_DIVIDED[key])
-        return f"unknown key {key} ({origin.of(key)}): {keys} are keys of their own; --lr X sets both"
-    if key in MOVED:
-        return f"unknown key {key} ({origin.of(key)}): {MOVED[key]} has its place"
     near = _nearest(key)
     if origin.variable is not None:
         variable = ENVIRONMENT_PREFIX + near.upper().replace(".", "__")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from finflow.config.section_types import (
-    FilePath,
     Int,
     NonNegativeNumber,
     PositiveInt,
@@ -34,9 +34,7 @@ class OnlineConfig(Section):
     learning_rate: PositiveShare = key(3e-4, "on-policy: learning rate of the policy")
     rollout: Int = key(2048, "on-policy: decisions of all portfolios together between two updates", ge=2)
     portfolios: PositiveInt = key(8, "on-policy: portfolios that step together")
-    epochs: PositiveInt | None = key(
-        None, "on-policy: passes over a rollout; left out: 10, and 1 with a2c and reinforce"
-    )
+    epochs: PositiveInt | None = key(None, "on-policy: passes over a rollout; left out: 10; 1 with a2c and reinforce")
     minibatch: PositiveInt | None = key(
         None,
         "on-policy: decisions in a gradient step; left out: 64, 128 with trpo, all with a2c and reinforce",
@@ -53,10 +51,8 @@ class OnlineConfig(Section):
         "weight of the policy's entropy per free dimension; bcell.alpha_mode = annealed follows "
         "train.entropy_schedule instead",
     )
-    target_kl: PositiveNumber | None = key(
-        None, "approximate KL, in nats, at 1.5 times which the epochs over a rollout end; null is off"
-    )
-    reference: Literal["none", "pretrained"] | FilePath = key(
+    target_kl: PositiveNumber | None = key(None, "KL in nats, at 1.5 times which epochs over a rollout end; null: off")
+    reference: Literal["none", "pretrained"] | Path = key(
         "none",
         "frozen policy that on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per free "
         "dimension on the reward: none, the policy at the hand-over, or any agent's checkpoint, as it is deployed",
@@ -70,16 +66,6 @@ class OnlineConfig(Section):
     def on_policy(self) -> bool:
         """True where the algorithm learns from rollouts of its own policy."""
         return self.algorithm in ON_POLICY
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_rollouts(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("algorithm") == "rollouts":
-            raise ValueError(
-                "online.algorithm = rollouts is part of soft actor-critic now: leave it out, or use "
-                "online.algorithm = sac, whose actor looks bcell.expansion exact decisions ahead"
-            )
-        return given
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

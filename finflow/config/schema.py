@@ -26,7 +26,7 @@ from finflow.config.evaluation_section import EvaluationConfig, TuneConfig
 from finflow.config.market_section import FeaturesConfig, MarketConfig
 from finflow.config.online_section import ON_POLICY, OnlineConfig
 from finflow.config.preferences_section import PreferencesConfig
-from finflow.config.section_types import FilePath, Section, key
+from finflow.config.section_types import Section, key
 from finflow.config.trading_section import TradingConfig
 from finflow.config.training_section import GuardConfig, OfflineConfig, OutOfFoldConfig, TrainConfig
 
@@ -34,9 +34,9 @@ from finflow.config.training_section import GuardConfig, OfflineConfig, OutOfFol
 class OutputConfig(Section):
     """Folders of files, and where curves go; affects no result."""
 
-    logs_dir: FilePath = key(Path("logs"), "folder that holds the run folders")
-    offline_dir: FilePath = key(Path("data/offline"), "folder of collected offline datasets")
-    readings: FilePath | None = key(None, "log of test evaluations; left out: readings.jsonl in logs_dir")
+    logs_dir: Path = key(Path("logs"), "folder that holds the run folders")
+    offline_dir: Path = key(Path("data/offline"), "folder of collected offline datasets")
+    readings: Path | None = key(None, "log of test evaluations; left out: readings.jsonl in logs_dir")
     log_with: Literal["tensorboard", "wandb"] = key(
         "tensorboard", "where curves go: TensorBoard's files, and with wandb to Weights & Biases too (finflow[wandb])"
     )

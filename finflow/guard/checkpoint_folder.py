@@ -19,14 +19,9 @@ MODELS = "models"
 
 
 class CheckpointFolder:
-    """Writes and finds the checkpoints of a run.
+    """Writes and finds the checkpoints of a run, in its ``models`` folder.
 
-    Parameters
-    ----------
-    folder : Path
-        The run's ``models`` folder.
-    max_checkpoints : int
-        Numbered checkpoints kept, the newest.
+    The newest ``max_checkpoints`` numbered ones stay.
     """
 
     def __init__(
@@ -137,13 +132,7 @@ class CheckpointWriter:
             self._announce(str(error))
 
     def require_written(self) -> None:
-        """See that nothing waits to be written.
-
-        Raises
-        ------
-        OutputError
-            If the last attempt failed.
-        """
+        """Raise an OutputError where the last attempt to write failed."""
         if self.failure is not None:
             raise OutputError(f"the end of this run could not be written: {self.failure}{self._held()}")
 

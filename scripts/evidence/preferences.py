@@ -19,7 +19,7 @@ from finflow.config import Config, changed_config
 from finflow.env.rewards.reward_context import RewardContext
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.preferences.judges import make_judge, mean_variance
+from finflow.preferences.judges import RISK_AVERSION, make_judge, mean_variance
 from finflow.preferences.model_files import save_model
 from finflow.preferences.model_report import LearnedModel, ModelFigures, judge_model, learn_model
 from finflow.preferences.pair_making import judge_pairs
@@ -36,7 +36,6 @@ from scripts.evidence.variants import Variant
 
 PREFIX = "preferences-"
 PAIRS, FRESH = 2_000, 20_000
-RISK_AVERSION = 5.0
 GOALS = {"share": 0.85, "ece": 0.03, "utility": 0.9}
 #: Without blocks of years that are held out, the agent is what it learned, however little of it would be believed.
 SHORTER: dict[str, object] = {
@@ -45,7 +44,6 @@ SHORTER: dict[str, object] = {
     "out_of_fold.blocks": 1,
     "bcell.hidden_dim": 32,
     "guard.hacking.enabled": False,
-    "preferences.model.learning_curve": 1,
 }
 #: Three assets of which the judge would hold a part: about two thirds of the wealth in the best of them alone.
 LOGNORMAL: dict[str, object] = {
@@ -59,7 +57,6 @@ LOGNORMAL: dict[str, object] = {
     "market.synthetic.correlation": 0.3,
     "market.train_end": "2012-12-31",
     "market.validation_end": "2018-12-31",
-    "preferences.judge.risk_aversion": RISK_AVERSION,
     "preferences.judge.mistakes": 0.1,
 }
 
@@ -109,7 +106,7 @@ def learn_known_utility(config: Config) -> dict[str, Any]:
     return {
         "seconds": seconds,
         **{name: getattr(fresh, name) for name in ("accuracy", "attainable", "share", "ece")},
-        "utility": {name: mean_variance(PortfolioPath.of(run), RISK_AVERSION) for name, run in agents.items()},
+        "utility": {name: mean_variance(PortfolioPath.of(run)) for name, run in agents.items()},
         "turnover": {name: float(summarise(run, 0.05)["annual_turnover"]) for name, run in agents.items()},
     }
 

@@ -272,14 +272,3 @@ def test_what_was_captured_is_a_copy() -> None:
     for name, tensor in tensors.items():
         torch.testing.assert_close(tensor, kept[name], rtol=0, atol=0)
     assert rest == facts
-
-
-@pytest.mark.parametrize("moment", ["step", "exp_avg", "exp_avg_sq"])
-def test_an_optimiser_without_one_kind_of_moments_is_refused(moment: str) -> None:
-    """Also where it is missing of every parameter, so that all of them are alike."""
-    tensors, rest = capture(advanced(make(0)))
-    gone = [name for name in tensors if name.startswith("learner/optimiser/") and name.endswith(f".{moment}")]
-    assert gone
-    for name in gone:
-        del tensors[name]
-    assert "its moments are not those of its parameters" in refusal(make(1), tensors, rest)

@@ -11,7 +11,7 @@ import torch
 from finflow.config import RollbackConfig
 from finflow.guard.rollback_triggers import RollbackTriggers
 from finflow.guard.signals import ADVICE, ALARM, WARNING, Event, PolicyProbe, RobustWindow, measure, stop_report
-from finflow.guard.stability import GATE_LIMIT, HEALTHY_SHARE, StabilityMonitor
+from finflow.guard.stability import ENTROPY_LIMIT, GATE_LIMIT, HEALTHY_SHARE, StabilityMonitor
 
 FIGURES = {"concentration": 0.8, "policy_entropy": 0.2, "gate": 0.3, "turnover": 0.05, "kl": 0.0}
 HEALTHY = {"q": 0.5, "q_loss": 2.0, "critic_gradient": 12.0}
@@ -104,7 +104,7 @@ def test_a_policy_is_frozen_at_a_thousandth_of_its_turnover() -> None:
 
 
 def test_a_collapse_is_sudden_where_the_policy_was_more_than_ten_times_over_the_limit() -> None:
-    limit = StabilityMonitor().config.entropy_limit
+    limit = ENTROPY_LIMIT
     for reference, expected in ((HEALTHY_SHARE * limit, [WARNING]), (1.01 * HEALTHY_SHARE * limit, [WARNING, ALARM])):
         monitor = settled()
         looks = [monitor.check_entropy(concentration=0.001, reference=reference) for _ in range(2)]

@@ -140,8 +140,6 @@ CRAFTED: dict[str, Craft] = {
     "a log that is a word": lambda _, facts: facts.update(log="x"),
     "prices that are a number": lambda _, facts: facts.update(market=3),
     "deep facts": lambda _, facts: facts.update(deep=1),
-    "a learning rate that is a word": lambda _, facts: state_of(facts)["bcell"].update(policy_optimiser=["x"]),
-    "a learning rate below zero": lambda _, facts: state_of(facts)["bcell"].update(policy_optimiser=[-1.0]),
     "a learner that is a number": lambda _, facts: state_of(facts).update(bcell=5),
     "a generator of another kind": lambda _, facts: learner_of(facts)["portfolios"].update(
         generator={"bit_generator": "os"}
@@ -166,8 +164,6 @@ CRAFTED: dict[str, Craft] = {
     "moments of a parameter that is not there": lambda tensors, _: tensors.update(
         {f"bcell/critic_optimiser/99.{key}": torch.ones(()) for key in ("step", "exp_avg", "exp_avg_sq")}
     ),
-    "steps below zero": lambda tensors, _: tensors["bcell/critic_optimiser/0.step"].fill_(-4.0),
-    "squares below zero": lambda tensors, _: tensors["bcell/critic_optimiser/0.exp_avg_sq"].fill_(-4.0),
     "a tensor too many": lambda tensors, _: tensors.update(extra=torch.ones(1)),
     "a tensor too few": lambda tensors, _: tensors.pop("exploration"),
 }

@@ -28,7 +28,6 @@ JUDGED = {
     "preferences__judge__random": 6,
     "preferences__judge__length": 10,
     "preferences__model__epochs": 1,
-    "preferences__model__learning_curve": 1,
     "preferences__model__members": 2,
 }
 SHORT = {

@@ -212,14 +212,8 @@ def test_what_an_agent_saved_itself_is_a_reference_too(
     [
         ({}, {"features": None}, "does not say which features"),
         ({}, {"features": {"assets": ["x"], "market": []}}, "was trained on other features"),
-        ({}, {"features": {"assets": "x", "market": []}}, "describes no agent"),
         ({"policy/gate.bias": torch.full((5,), float("nan"))}, {}, "contains values that are not finite"),
         ({"blend": torch.ones(3, dtype=torch.float64)}, {}, "does not fit this finflow"),
-        (
-            {"blend": torch.full((4,), 0.5, dtype=torch.float64)},
-            {},
-            "its blend with a reference is invalid",
-        ),
         ({"policy/gate.bias": torch.zeros(4)}, {}, "does not fit this finflow"),
     ],
 )

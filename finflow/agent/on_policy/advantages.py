@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from finflow.errors import ConfigError
-
 SMALLEST_DEVIATION = 1e-8
 
 
@@ -26,32 +24,11 @@ def generalised_advantages(
 
     Parameters
     ----------
-    rewards : Tensor, (steps, environments)
-    values : Tensor, (steps, environments)
-        Of the observations at which the decisions were taken.
-    next_values : Tensor, (steps, environments)
-        Of the observations that followed; where an episode ended, of its own last observation.
-    terminated : Tensor, (steps, environments)
-        1 where the decision ended the episode for good.
-    ended : Tensor, (steps, environments)
-        1 where it was the episode's last, by termination or truncation.
-    gamma : float
-        Discount factor.
-    lam : float
-        Lambda, in 0..1.
-
-    Returns
-    -------
-    Tensor, (steps, environments)
-
-    Raises
-    ------
-    ConfigError
-        If the shapes differ.
+    rewards, values, next_values : Tensor, (steps, environments)
+        The next value is of the observation that followed; where an episode ended, of its own last observation.
+    terminated, ended : Tensor, (steps, environments)
+        1 where the decision ended the episode for good; where it was the episode's last, by truncation too.
     """
-    shapes = {tuple(part.shape) for part in (rewards, values, next_values, terminated, ended)}
-    if len(shapes) != 1 or rewards.ndim != 2:
-        raise ConfigError(f"advantages need tensors of one shape (steps, environments), not {sorted(shapes)}")
     deltas = rewards + gamma * (1.0 - terminated) * next_values - values
     decay = (gamma * lam) * (1.0 - ended)
     advantages = torch.empty_like(deltas)

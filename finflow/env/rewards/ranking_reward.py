@@ -23,7 +23,6 @@ from finflow.env.rewards.smooth_ranking import smooth_hit, smooth_mrr, smooth_nd
 from finflow.errors import ConfigError
 
 FloatArray = NDArray[np.float64]
-HELD = 1e-6  # share of wealth over which an asset counts as held
 
 
 class RankingReward:
@@ -55,12 +54,7 @@ class RankingReward:
 
     def __call__(self, context: RewardContext) -> Any:
         """Reward of each decision, (batch,)."""
-        weights = context.action if self.config.scores == "target" else context.filled
-        scores, returns = weights[..., :-1], context.horizon_growth[..., :-1] - 1.0
-        candidates = context.followed
-        if self.config.exclude_held:
-            candidates = candidates & (context.weights[..., :-1] <= HELD)
-        return self.score(scores, returns, candidates)
+        return self.score(context.action[..., :-1], context.horizon_growth[..., :-1] - 1.0, context.followed)
 
     def score(self, scores: Any, returns: Any, candidates: Any | None = None) -> Any:
         """Measure scores as a ranking by returns.
@@ -169,7 +163,7 @@ def create_reward_function(
     ndcg_weight, hit_weight : float
         Of ``mixed``.
     **options
-        ``grades``, ``scores``, ``above_chance``, ``exclude_held`` and ``temperature`` of `RankingConfig`.
+        ``grades``, ``above_chance`` and ``temperature`` of `RankingConfig`.
 
     Returns
     -------

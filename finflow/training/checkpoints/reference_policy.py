@@ -108,5 +108,5 @@ def saved_reference(checkpoint: Checkpoint, like: ExpertPolicy) -> FrozenPolicy 
         return None
     try:
         return FrozenPolicy.from_tensors(like, tensors)
-    except ValueError as error:
+    except (RuntimeError, ValueError, LookupError) as error:
         raise CheckpointError(f"its reference cannot be used: {error}") from None

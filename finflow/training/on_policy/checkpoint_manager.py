@@ -204,7 +204,7 @@ class CheckpointManager:
     @property
     def exhausted(self) -> bool:
         """True where rolling back has not helped: too often in a row, or in all."""
-        return self.manager.respond(self.step, gently=False) == STOP
+        return self.manager.respond(gently=False) == STOP
 
     def load_best_checkpoint(
         self, network: nn.Module, optimizer: torch.optim.Optimizer | None = None, scheduler: Any = None

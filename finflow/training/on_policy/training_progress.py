@@ -161,7 +161,7 @@ def metrics_of(figures: Figures, rollout: Rollout, learning: Learning) -> Checkp
     advantages that it was computed with: returns that grow are no alarm. The KL is in nats per free dimension of the
     action.
     """
-    normalised = learning.learner.settings.normalise != "none"
+    normalised = learning.learner.settings.normalise
     size = 1.0 if normalised else max(float(rollout.advantages.square().mean()) ** 0.5, SMALLEST_SQUARE)
     scale = max(float(rollout.returns.square().mean()), SMALLEST_SQUARE)
     return CheckpointMetrics(

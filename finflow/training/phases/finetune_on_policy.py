@@ -124,8 +124,7 @@ def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state
     """Update policy and value function from a rollout; the value function alone in the first ones."""
     learner, settings = on_policy.learner, on_policy_settings(config)
     share = state.watch.manager.share if state.watch.enabled else 1.0
-    region = replace(settings.trust_region, delta=settings.trust_region.delta * share)
-    learner.settings = settings = replace(settings, trust_region=region)
+    learner.settings = settings = replace(settings, trust_region=settings.trust_region * share)
     if config.bcell.online_schedule == "cosine":
         rates = [settings.learning_rate, settings.learning_rate * settings.critic_rate_multiple]
         groups = learner.optimiser.param_groups

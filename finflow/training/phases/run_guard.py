@@ -23,7 +23,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.guard.rollback import LOWER, STOP, Snapshot
 from finflow.guard.signals import ALARM, INFO, WARNING, Event, PolicyProbe, crossed, measure, parameter_norms
-from finflow.guard.stability import CRITIC, HEALTHY_SHARE
+from finflow.guard.stability import CRITIC, ENTROPY_LIMIT, HEALTHY_SHARE
 from finflow.guard.state_capture import without_prefix
 from finflow.training.phases.training_state import TrainingState, reseed, rewind, take_snapshot
 
@@ -72,11 +72,11 @@ class LearnerProbe:
             self._reference = healthy.update, PolicyProbe(**parts)
         return self._reference[1]
 
-    def entropies(self, limit: float) -> dict[str, float]:
-        """Both entropies that the monitor judges, in 0..1, and the band of normal values for its ``limit``."""
+    def entropies(self) -> dict[str, float]:
+        """Both entropies that the monitor judges, in 0..1, and the band of normal values."""
         figures = measure(self.decide())
         judged = {name: figures[name] for name in ("concentration", "policy_entropy")}
-        return judged | {"entropy_band_low": min(HEALTHY_SHARE * limit, 1.0), "entropy_band_high": 1.0}
+        return judged | {"entropy_band_low": min(HEALTHY_SHARE * ENTROPY_LIMIT, 1.0), "entropy_band_high": 1.0}
 
     def norms(self) -> dict[str, float]:
         """Norms of the parameters of each network, and of the learner's other tensors."""
@@ -284,7 +284,7 @@ class RunGuard:
     def _respond(self, alarms: Sequence[Event]) -> bool:
         memory, counters = self.memory, self.state.counters
         manager, signals = memory.manager, {event.signal for event in alarms}
-        answer = manager.respond(counters.update, gently=signals <= REDUCIBLE)
+        answer = manager.respond(gently=signals <= REDUCIBLE)
         if answer == STOP:
             self._stop(alarms)
         memory.block = {}

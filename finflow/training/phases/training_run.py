@@ -136,7 +136,7 @@ class TrainingRun:
         counters.update += steps
         counters.phase_update += steps
         if metrics and crossed(counters.phase_update, steps, LOG_EVERY):
-            entropies = self.guard.probe.entropies(self.config.guard.stability.entropy_limit)
+            entropies = self.guard.probe.entropies()
             row = {name: float(value) for name, value in metrics.items()} | entropies
             self.log.record(counters.phase, counters.update, {**row, **(facts or {})})
         self.progress.advance(steps)

@@ -20,7 +20,7 @@ from finflow.env.rewards.chosen_reward import (
     user_reward,
     with_reward,
 )
-from finflow.env.rewards.ranking_reward import HELD, create_reward_function
+from finflow.env.rewards.ranking_reward import create_reward_function
 from finflow.env.rewards.reward_context import RewardContext
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, TrainingError
@@ -89,19 +89,6 @@ def test_an_asset_that_is_not_listed_is_not_ranked(process: DecisionProcess) -> 
         order = [asset for asset in np.argsort(-target) if np.isfinite(returns[asset])]
         expected.append(1.0 / (1 + order.index(int(returns.argmax()))))
     np.testing.assert_allclose(market.step(state, targets).reward, expected, atol=1e-12)
-
-
-def test_what_is_held_is_not_ranked_where_that_is_asked_for(process: DecisionProcess) -> None:
-    """A millionth of the wealth does not count as held, and half of it does."""
-    reward = create_reward_function("mrr", k=3, horizon=2, exclude_held=True)
-    market = with_reward(process, RewardSum([RewardTerm("ranking", reward)]))
-    bars = np.arange(25, 35)
-    targets = decisions(process, range(25, 35))[1]
-    state = process.start(bars, np.tile([0.5, HELD, 0.0, 0.0, 0.5 - HELD], (10, 1)))
-    brought = process.growth[bars + 1, :-1] * process.growth[bars + 2, :-1] - 1.0
-    others = np.tile([False, True, True, True], (10, 1))
-    expected = create_reward_function("mrr", k=3, horizon=2).score(targets[:, :-1], brought, others)
-    np.testing.assert_array_equal(market.step(state, targets).reward, expected)
 
 
 @pytest.mark.parametrize("names", [("ranking",), (f"{OWN}:ReturnOverThree", "builtin"), (f"{OWN}:HonestForecast",)])
