@@ -27,15 +27,6 @@ FOLDER = "retrainings"
 def prepare_retraining(run: Path, config: Config, parent: Path | None = None) -> Retraining:
     """Read the old agent and the newest prices, cut the folds, and check that each can be trained.
 
-    Parameters
-    ----------
-    run : Path
-        Run folder or checkpoint of the old agent.
-    config : Config
-        Of the old run, with what was asked for on top.
-    parent : Path, optional
-        Folder of the comparisons of this run; `retrainings/RUN` next to the run when left out.
-
     Raises
     ------
     FinflowError
@@ -90,12 +81,7 @@ def _mark(retraining: Retraining) -> str:
 
 
 def _check_universe(panel: MarketPanel, trained: Sequence[str] | None, run: Path) -> None:
-    """Refuse another universe than the old agent's.
-
-    Raises
-    ------
-    MarketError
-    """
+    """Refuse another universe than the old agent's."""
     if trained is None or set(trained) == set(panel.assets):
         return
     gone, new = (sorted(set(one) - set(other)) for one, other in ((trained, panel.assets), (panel.assets, trained)))

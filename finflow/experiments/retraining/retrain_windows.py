@@ -70,13 +70,7 @@ def retrain_folds(known: KnownBars, settings: RetrainConfig) -> tuple[Fold, ...]
 
 
 def newest_window(known: KnownBars, stop: int, settings: RetrainConfig) -> tuple[range, int]:
-    """Bars of a retraining that ends before a bar, its features' history included, and how many of them validate.
-
-    Parameters
-    ----------
-    stop : int
-        First bar that may not be seen.
-    """
+    """Bars of a retraining that ends before a bar, its features' history included, and how many of them validate."""
     piece = range(max(0, stop - known.window - known.history), stop)
     validation = min(int(settings.validation_share * (stop - known.seen)), known.window // 2)
     return piece, max(FEWEST, validation)

@@ -63,21 +63,7 @@ class Retrained(NamedTuple):
 
 @dataclass(frozen=True)
 class Retraining:
-    """Retrainings of an agent on newer prices, and their comparison with it.
-
-    Attributes
-    ----------
-    config : Config
-        Of the old run, with what was asked for on top.
-    panel : MarketPanel
-        Up to the newest bar.
-    old_data : TrainingData
-        The newest prices in the windows of the old agent: what its features are fitted on.
-    folder : Path
-        Of the retrainings and the answer.
-    market : str
-        Always empty: there is a single market.
-    """
+    """Retrainings of an agent on newer prices, and their comparison with it."""
 
     config: Config
     panel: MarketPanel
@@ -86,7 +72,6 @@ class Retraining:
     known: KnownBars
     folds: tuple[Fold, ...]
     folder: Path
-    market: str = ""
 
     @property
     def trainings(self) -> list[Training]:
@@ -113,18 +98,7 @@ class Retraining:
         return lines
 
     def judge(self, checkpoints: Sequence[Path]) -> tuple[RetrainNumbers, list[Backtest]]:
-        """Backtest the retrained agents and the old one, each in the window of its fold.
-
-        Parameters
-        ----------
-        checkpoints : sequence of Path
-            The best of each training, in the order of `trainings`.
-
-        Returns
-        -------
-        list of Backtest
-            New agent, old agent and equal weight over all folds.
-        """
+        """Backtest the retrained agents and the old one, each in the window of its fold."""
         device, rule, evaluation = device_here(self.config.train.device), self.rule, self.config.evaluation
         before, acting, backtests, folds = policy_of(self.old, device), self.config.acting, [], []
         process = process_on(self.old_data, self.panel)
@@ -137,12 +111,8 @@ class Retraining:
             backtests.append((new, old, baseline))
             folds.append(self._numbers_of(fold, new, old))
         runs = [joined([each[place] for each in backtests]) for place in range(3)]
-        lead = measure_lead(
-            runs[0],
-            runs[1],
-            rule,
-            Resampling(evaluation.bootstrap_samples, evaluation.block_length, self.config.train.seed),
-        )
+        resampling = Resampling(evaluation.bootstrap_samples, evaluation.block_length, self.config.train.seed)
+        lead = measure_lead(runs[0], runs[1], rule, resampling)
         numbers = RetrainNumbers(
             answer=rule.answer(lead),
             until=str(self.panel.dates[-1]),
@@ -181,38 +151,23 @@ class Retraining:
     ) -> Training:
         folder = self.folder / name
         settings = training_config(config or self.config, folder, self.config.train.seed, evaluation)
-        return Training(name, folder, settings, self.market, fold, self.old.path)
+        return Training(name, folder, settings, fold=fold, warm_start=self.old.path)
 
     def _numbers_of(self, fold: Fold, new: Backtest, old: Backtest) -> FoldNumbers:
         (piece,), (test,), dates = fold.pieces, fold.tests, self.panel.dates
         ratios = [float(sharpe(one.returns, one.cash_returns, one.bars_per_year)) for one in (old, new)]
-        return FoldNumbers(
-            str(dates[piece.start]),
-            str(dates[piece.stop - 1]),
-            fold.validation,
-            str(dates[test.start]),
-            str(dates[test.stop - 1]),
-            len(new.returns),
-            *ratios,
+        begin, end, judged_from, judged_until = (
+            str(dates[bar]) for bar in (piece.start, piece.stop - 1, test.start, test.stop - 1)
         )
+        return FoldNumbers(begin, end, fold.validation, judged_from, judged_until, len(new.returns), *ratios)
 
     def _notes(self) -> list[str]:
-        notes = []
-        history = check_history(self.panel, (), data_of(self.old))
-        if not history.passed:
-            notes.append(f"history: {history.said}")
-        if gaps := self.old_data.gap_note():
-            notes.append(gaps)
-        return notes
+        history, gaps = check_history(self.panel, (), data_of(self.old)), self.old_data.gap_note()
+        return [f"history: {history.said}"] * (not history.passed) + ([gaps] if gaps else [])
 
 
 def compare_and_train(retraining: Retraining, resources: ComputeResources) -> Retrained:
     """Run the retrainings that are missing, evaluate them, and train the new agent where it replaces the old one.
-
-    Parameters
-    ----------
-    resources : ComputeResources
-        Processes that run the trainings.
 
     Raises
     ------
@@ -221,7 +176,7 @@ def compare_and_train(retraining: Retraining, resources: ComputeResources) -> Re
     """
     check_writable(retraining.folder, keep=False)
     with in_use(retraining.folder, "retraining"):
-        checkpoints = train_all(retraining.trainings, {retraining.market: retraining.panel}, resources)
+        checkpoints = train_all(retraining.trainings, {"": retraining.panel}, resources)
         print("comparing the retrained agents with the old one")
         with stopping_at_once():
             numbers, runs = retraining.judge(checkpoints)
@@ -229,7 +184,7 @@ def compare_and_train(retraining: Retraining, resources: ComputeResources) -> Re
         if numbers.answer == REPLACE:
             print("the new agent is better than the old one; training it on the newest window")
             final = retraining.final()
-            (best,) = train_all([final], {retraining.market: load_panel(final.config.market)}, resources)
+            (best,) = train_all([final], {"": load_panel(final.config.market)}, resources)
             run = resolve_run(best).folder
             numbers = replace(numbers, run=run.relative_to(retraining.folder.resolve()).as_posix())
         table = pd.DataFrame(

@@ -91,19 +91,7 @@ class ComputeResources:
 
 @dataclass
 class TaskQueue:
-    """Waiting tasks, started tasks, and the results of those that ended.
-
-    Attributes
-    ----------
-    tasks : iterable of Task
-        Drawn from when there is room for another.
-    retries : int
-        Times that a task is repeated whose process was killed.
-    on_done : callable or None
-        Takes each task and its result.
-    started : list of Task
-        All tasks that were started, by number.
-    """
+    """Waiting tasks, started tasks, and the results of those that ended."""
 
     tasks: Iterable[Task]
     retries: int

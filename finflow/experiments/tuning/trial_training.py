@@ -54,15 +54,7 @@ class UndefinedObjectiveError(FinflowError):
 
 @dataclass(frozen=True)
 class TrialContext:
-    """Market, folds and seeds that every trial of a study is trained and evaluated on.
-
-    Attributes
-    ----------
-    panel : MarketPanel
-        Cut before the test window.
-    tries : int
-        That deflate the objective ``dsr``.
-    """
+    """Market, folds and seeds that every trial of a study is trained and evaluated on."""
 
     config: Config
     panel: MarketPanel
@@ -125,10 +117,6 @@ class TrialResult:
 
     Attributes
     ----------
-    values : tuple of float
-        The objectives, over all its trainings together.
-    units : list of dict
-        Fold, seed and objectives of each training.
     excess : float64 (days,)
         Daily returns in excess of cash over the evaluated windows, the mean over seeds.
     """
