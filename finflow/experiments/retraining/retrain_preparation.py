@@ -12,8 +12,7 @@ from finflow.config import Config, EvaluationConfig, config_hash, replace_values
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.experiments.jobs.folds import history_of, refuse_own_decisions
-from finflow.experiments.retraining.retrain_windows import KnownBars, retrain_folds
-from finflow.experiments.retraining.retraining import Retraining, data_of
+from finflow.experiments.retraining.retraining import KnownBars, Retraining, data_of, retrain_folds
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.provenance import short_hash

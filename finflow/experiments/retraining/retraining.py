@@ -1,8 +1,9 @@
 """`--mode retrain`: an agent trained further on the newest prices, which replaces the old one where it is shown better.
 
 Walk-forward over the bars that the old agent has not seen: for each fold a retraining on what comes before it, begun
-with the old agent's networks, is compared with the old agent. Where the comparison says "replace", the agent that is to
-replace it is trained on the newest window. The old run is only read.
+with the old agent's networks, is compared with the old agent. All evaluated bars come after the last bar that the old
+agent was trained on or chosen by, and `purge` bars after the last bar of their fold's retraining. Where the comparison
+says "replace", the agent that is to replace it is trained on the newest window. The old run is only read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from finflow.config import Config, EvaluationConfig, replace_values
+from finflow.config import Config, EvaluationConfig, RetrainConfig, replace_values
+from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.report.report_numbers import json_text
@@ -34,7 +36,6 @@ from finflow.experiments.retraining.retrain_results import (
     figures_of,
     measure_lead,
 )
-from finflow.experiments.retraining.retrain_windows import KnownBars, newest_window
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import check_writable, in_use, write_together
 from finflow.json_text import parse_json
@@ -51,6 +52,53 @@ from finflow.training.judging.reading_count import policy_identity
 from finflow.training.phases.stopping import stopping_at_once
 
 NUMBERS, PAGE, RETURNS = "retrain.json", "retrain.html", "returns.csv"
+
+
+@dataclass(frozen=True)
+class KnownBars:
+    """Sizes that decide the windows, in bars of the newest panel."""
+
+    seen: int  # up to the last one that the old agent was trained on or chosen by
+    bars: int  # all of them
+    history: int  # before a window, that its first feature looks back on
+    window: int  # that a retraining learns from and is chosen by
+    purge: int  # before an evaluated window, that are not learned from
+    fewest_evaluated: int  # of all folds together, without which there is no interval
+
+
+def retrain_folds(known: KnownBars, settings: RetrainConfig) -> tuple[Fold, ...]:
+    """Folds of consecutive evaluated windows up to the newest bar, each with the bars of its retraining.
+
+    Raises
+    ------
+    MarketError
+        If the new bars are too few to learn from and to be evaluated on; the line says how many it takes.
+    """
+    new = known.bars - known.seen
+    evaluated = new - int(settings.first_share * new)
+    size = evaluated // settings.folds
+    first = known.bars - size * settings.folds - known.purge
+    if size < FEWEST or size * settings.folds < known.fewest_evaluated or first - known.seen < FEWEST:
+        wanted = max(FEWEST * settings.folds, known.fewest_evaluated) / (1.0 - settings.first_share)
+        raise MarketError(
+            f"there are {new} new bars, of which {max(first - known.seen, 0)} can be learned from and "
+            f"{size * settings.folds} evaluated on: {settings.folds} folds with an interval take about "
+            f"{int(wanted) + known.purge + settings.folds} new bars; wait for them, or use fewer trading.retrain.folds "
+            "or a smaller trading.retrain.first_share or evaluation.block_length"
+        )
+    folds = []
+    for number in range(1, settings.folds + 1):
+        start = known.bars - size * (settings.folds - number + 1)
+        piece, validation = newest_window(known, start - known.purge, settings)
+        folds.append(Fold(number, (piece,), validation, (range(start, start + size),), (0,)))
+    return tuple(folds)
+
+
+def newest_window(known: KnownBars, stop: int, settings: RetrainConfig) -> tuple[range, int]:
+    """Bars of a retraining that ends before a bar, its features' history included, and how many of them validate."""
+    piece = range(max(0, stop - known.window - known.history), stop)
+    validation = min(int(settings.validation_share * (stop - known.seen)), known.window // 2)
+    return piece, max(FEWEST, validation)
 
 
 class Retrained(NamedTuple):
