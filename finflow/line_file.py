@@ -17,11 +17,6 @@ def append_line(path: Path, line: str) -> None:
     a crash left of an earlier line is closed off first, so that it spoils no other; of a line for which the disk has
     not enough room, nothing stays.
 
-    Parameters
-    ----------
-    path
-        The file; created if it is missing.
-
     Raises
     ------
     OutputError

@@ -76,12 +76,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def read_file(path: Path) -> TensorFile:
-    """The same, with the version of its format.
-
-    Raises
-    ------
-    CheckpointError
-    """
+    """The same, with the version of its format."""
     content = _content(path)
     try:
         size = int.from_bytes(content[:8], "little")

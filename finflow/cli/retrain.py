@@ -37,8 +37,7 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
     resources = ComputeResources(given.workers, None, config.train.threads, config.train.device)
     with ready(resources):
         if given.dry_run:
-            panels = {retraining.market: retraining.panel}
-            print("\n".join(describe_trainings(config, retraining.trainings, panels)))
+            print("\n".join(describe_trainings(config, retraining.trainings, {"": retraining.panel})))
             return
         with stopping_between_updates(request_stop):
             try:

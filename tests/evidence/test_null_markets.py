@@ -128,7 +128,7 @@ def test_a_frozen_agent_reads_the_features_of_its_training(tmp_path: Path) -> No
 def test_a_retraining_reads_the_verdict_of_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prices handed to the training are the null's, and the answer is that of metrics.json."""
 
-    def train(trainer: SimpleNamespace) -> SimpleNamespace:
+    def trained(trainer: SimpleNamespace) -> SimpleNamespace:
         panel = load_panel(trainer.config.market)
         assert (panel.n_assets, trainer.config.train.seed) == (20, 7)
         assert panel.benchmark is None
@@ -141,7 +141,7 @@ def test_a_retraining_reads_the_verdict_of_its_report(tmp_path: Path, monkeypatc
         def __init__(self, config: Config) -> None:
             super().__init__(config=config)
 
-        train = train
+        train = trained
 
     monkeypatch.setattr(null_markets, "FinFlowTrainer", Trainer)
     demo = Path(__file__).parents[2] / "configs" / "demo.yaml"

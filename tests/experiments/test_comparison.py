@@ -138,16 +138,6 @@ def test_what_each_was_chosen_among_and_readings_on_file_deflate_too(tmp_path: P
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["choice"]["best"]["tries"] == 168
 
 
-def test_a_report_of_an_earlier_version_has_no_choice_but_compares(tmp_path: Path) -> None:
-    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1)]
-    path = runs[1] / "reports" / "returns.csv"
-    pd.read_csv(path, index_col="date").drop(columns="cash").to_csv(path)
-    text = compare_runs(runs, tmp_path / "out").page.read_text("utf-8")
-    assert "b has no returns of cash; evaluate that run again" in text
-    found = json.loads((tmp_path / "out" / "metrics.json").read_text())["choice"]
-    assert found == {"overfitting": None, "best": None}
-
-
 def test_equal_weight_itself_can_be_compared(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1)]
     path = runs[1] / "reports" / "metrics.json"
@@ -181,17 +171,13 @@ def test_seeds_of_two_configurations_are_set_against_each_other(tmp_path: Path) 
     assert ahead["equal weight"]["interval"]["low"] < ahead["equal weight"]["interval"]["high"]
 
 
-def test_an_undefined_figure_has_no_interquartile_mean(tmp_path: Path) -> None:
+def test_an_undefined_figure_has_no_interquartile_mean_and_other_costs_are_marked(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / "a", sharpe=None), write_run(tmp_path / "b", seed=1)]
-    compare_runs(runs, tmp_path / "out")
+    runs.append(write_run(tmp_path / "c", seed=2, config_env__commission_bps=50.0))
+    text = compare_runs(runs, tmp_path / "out").page.read_text("utf-8")
     (group,) = json.loads((tmp_path / "out" / "metrics.json").read_text())["seeds"].values()
     assert "sharpe" not in group["interquartile_mean"]
     assert "annual_return" in group["interquartile_mean"]
-
-
-def test_other_costs_are_marked(tmp_path: Path) -> None:
-    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1, config_env__commission_bps=50.0)]
-    text = compare_runs(runs, tmp_path / "out").page.read_text("utf-8")
     assert "not judged under the same conditions; env.commission_bps differ" in text
 
 

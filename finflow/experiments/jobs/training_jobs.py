@@ -33,13 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeedJob:
-    """Agents of several seeds in one market.
-
-    Attributes
-    ----------
-    config : Config
-        With the number of agents as ``train.seeds``.
-    """
+    """Agents of several seeds in one market."""
 
     config: Config
     panel: MarketPanel
@@ -88,13 +82,6 @@ TrainingJob: TypeAlias = "SeedJob | ProtocolJob"
 
 def make_seed_job(config: Config, folder: Path, market: str = "") -> SeedJob:
     """Load the prices of a job, and check that an agent can be trained and evaluated.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the job, new or not.
-    market : str
-        Name of the configuration's market among several.
 
     Raises
     ------

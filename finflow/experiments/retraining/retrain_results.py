@@ -124,11 +124,6 @@ class ReplacementRule:
 def measure_lead(new: Backtest, old: Backtest, rule: ReplacementRule, resampling: Resampling) -> SharpeDifference:
     """Lead of the new agent in the Sharpe ratio, with its paired interval.
 
-    Parameters
-    ----------
-    new, old : Backtest
-        Over the same bars.
-
     References
     ----------
     Ledoit and Wolf (2008), Robust Performance Hypothesis Testing with the Sharpe Ratio: resampling in blocks, paired.
