@@ -2,10 +2,7 @@
 
 Four levels, each before the next: overrides (the command line), `FINFLOW_<SECTION>__<KEY>` environment variables, a
 YAML file, the defaults of `finflow.config.schema`. Every mistake is one line that names the key, the value, its
-origin and the allowed values.
-
-YAML is read as version 1.2 writes scalars: `1e-4` is a number, and `ON`, `NO` and `Y` are words (they are tickers
-too), not booleans. A key given twice is an error.
+origin and the allowed values. YAML is read as version 1.2 writes scalars: see `yaml_text`.
 """
 
 from __future__ import annotations
@@ -59,16 +56,10 @@ def load_config(
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Config:
-    """Resolve a configuration from its four levels.
+    """Resolve a configuration from its four levels: a YAML file, or None, overrides, and the environment.
 
-    Parameters
-    ----------
-    path
-        A YAML file with any of the keys, or None for defaults alone.
-    overrides
-        Dotted key -> value, such as {"bcell.cql_alpha": 10}. Strings are read as YAML.
-    environ
-        The environment; the process's own when left out.
+    Overrides are by dotted key, such as {"bcell.cql_alpha": 10}; strings are read as YAML. The environment is the
+    process's own when left out.
 
     Raises
     ------
@@ -90,13 +81,7 @@ def load_config(
 
 
 def changed_config(config: Config, changes: Mapping[str, object]) -> Config:
-    """Return a configuration with other values of some keys, checked as a file's would be.
-
-    Raises
-    ------
-    ConfigError
-        One line for the first value that is not allowed.
-    """
+    """Return a configuration with other values of some keys, checked as a file's would be."""
     return load_config(None, {**leaves(config), **changes}, environ={})
 
 
@@ -203,13 +188,7 @@ class _Layers:
             self.mistakes.append(f"{key} = {_show(value)} ({origin.of(key)}): a section of keys such as {example}")
 
     def resolve(self) -> Config:
-        """Validate the values.
-
-        Raises
-        ------
-        ConfigError
-            One line for the first mistake, with the number of the others.
-        """
+        """Validate the values; a ConfigError for the first mistake, with the number of the others."""
         config = None
         try:
             config = Config.model_validate(_nested(self.values))
@@ -273,13 +252,7 @@ def _nested(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _from_text(key: str, text: str) -> object:
-    """Read text as YAML, unless the key holds text and the value would be another type.
-
-    Raises
-    ------
-    yaml.YAMLError
-        If the text of a section cannot be read; that of a key stays text.
-    """
+    """Read text as YAML; that of a key stays text where it cannot be read, or where the key holds text."""
     try:
         value = parse_scalar(text)
     except yaml.YAMLError:

@@ -1,11 +1,9 @@
 """The configuration schema: its root, the table of all keys, and the allowed values of a key in words.
 
-Frozen pydantic models, one a section, in the files beside this one. Each field carries its default, its bounds and a
-description, from which help texts, error messages and documentation are derived.
-
-Units: rates of return are simple and per year where the name says "rate", per bar otherwise; costs are in basis
-points of the traded value; an episode is `env.episode_length` decisions of one portfolio; an update is one gradient
-update.
+Frozen pydantic models, one a section, in the files beside this one; help texts, error messages and documentation are
+derived from their fields. Rates of return are simple and per year where the name says "rate", per bar otherwise; costs
+are in basis points of the traded value; an episode is `env.episode_length` decisions of one portfolio; an update is one
+gradient update.
 """
 
 from __future__ import annotations
@@ -98,13 +96,10 @@ class Config(Section):
         """Refuse rewards of segments where nothing could use them."""
         if self.objectives.preference.paid == "decision":
             return
-        needed = {
-            "objectives.reward = preference": self.objectives.reward == "preference",
-            f"online.algorithm = {', '.join(ON_POLICY)}": self.online.on_policy,
-        }
-        for name, is_so in needed.items():
-            if not is_so:
-                raise ValueError(f"objectives.preference.paid = segment needs {name}")
+        if self.objectives.reward != "preference":
+            raise ValueError("objectives.preference.paid = segment needs objectives.reward = preference")
+        if not self.online.on_policy:
+            raise ValueError(f"objectives.preference.paid = segment needs online.algorithm = {', '.join(ON_POLICY)}")
 
 
 def changed_keys(config: Config, keys: Iterable[str]) -> list[str]:

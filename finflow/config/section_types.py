@@ -65,13 +65,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def require_below(self, section: str, lower: str, upper: str, reason: str = "") -> None:
-        """Refuse a value of the key `lower` that is not below that of the key `upper`.
-
-        Raises
-        ------
-        ValueError
-            With both keys and their values.
-        """
+        """Refuse a value of the key `lower` that is not below that of the key `upper`; the error names both."""
         low, high = getattr(self, lower), getattr(self, upper)
         if low >= high:
             raise ValueError(f"{section}.{lower} = {low} must be below {section}.{upper} = {high}{reason}")

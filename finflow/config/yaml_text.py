@@ -67,15 +67,7 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.date)
 
 
 def parse_file(path: Path) -> tuple[dict[Any, Any], dict[str, int]]:
-    """Read a YAML file of sections.
-
-    Returns
-    -------
-    content
-        The mapping in the file, empty for an empty file.
-    lines
-        Dotted key -> line of the file, counted from 1.
-    """
+    """Read a YAML file of sections: its content, and dotted key -> line, counted from 1."""
     return _parsed(path, read_text_input(path, "configuration file", ConfigError, "the YAML file"))
 
 
