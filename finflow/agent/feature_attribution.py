@@ -125,7 +125,7 @@ def integrated_gradients(
     inputs = features_of(states)
     baseline_inputs = tuple(map(torch.zeros_like, inputs)) if since is None else features_of(since)
     with torch.no_grad():
-        value, baseline = (scalars(*given, direction=directions) for given in (inputs, baseline_inputs))
+        value, baseline = (scalars(*(*given, directions)) for given in (inputs, baseline_inputs))
     method, steps = IntegratedGradients(scalars), FIRST_STEPS
     while True:
         of_assets, of_market, of_reward = method.attribute(
