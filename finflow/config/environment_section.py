@@ -135,6 +135,5 @@ class ObjectivesConfig(Section):
 
 
 def _check_reward_name(name: str, where: str) -> None:
-    """Refuse what names no reward."""
     if name not in REWARDS and not re.fullmatch(r"[\w.]+:\w+", name):
         raise ValueError(f"{where} names {name!r}, which is none of {', '.join(REWARDS)} and no package.module:Name")

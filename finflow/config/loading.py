@@ -221,7 +221,6 @@ class _Layers:
 
 
 def _search_mistakes(key: str, searched: SearchedConfig, origin: str) -> Iterator[str]:
-    """Yield the mistakes about a key that is to be searched."""
     place = f"in {SPACE} ({origin})"
     if key not in KEYS:
         yield f"unknown key {key} {place}: the nearest valid key is {_nearest(key)}"
@@ -243,7 +242,6 @@ def _search_mistakes(key: str, searched: SearchedConfig, origin: str) -> Iterato
 
 
 def _nested(values: Mapping[str, object]) -> dict[str, Any]:
-    """Turn dotted keys into mappings of sections."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
         *sections, name = key.split(".")

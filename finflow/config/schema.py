@@ -93,7 +93,6 @@ class Config(Section):
         return self
 
     def _check_segments(self) -> None:
-        """Refuse rewards of segments where nothing could use them."""
         if self.objectives.preference.paid == "decision":
             return
         if self.objectives.reward != "preference":

@@ -91,7 +91,6 @@ class RewardHackingMonitor:
         )
 
     def _excess(self, validation: ScoredValidation, reference: ScoredValidation) -> list[str]:
-        """Turnover and concentration against the reference's."""
         allowed = {
             "turnover": MULTIPLE * max(reference.turnover, LEAST_TURNOVER),
             "concentration": MULTIPLE * reference.concentration,

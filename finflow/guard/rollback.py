@@ -51,13 +51,6 @@ class RollbackManager:
 
     Examples
     --------
-    >>> manager = RollbackManager.preset("conservative")
-    >>> manager.config.save_interval
-    50
-    >>> manager.should_rollback(kl=8.0)
-    (False, '')
-    >>> manager.should_rollback(kl=8.0)
-    (True, 'the policy moved 8 nats per free dimension from the last healthy one, the limit is 5')
     >>> RollbackManager.preset("conservative", mode="strict").should_rollback(kl=0.06)
     (True, 'the policy moved 0.06 nats per free dimension from the last healthy one, the limit is 0.05')
     """

@@ -111,7 +111,6 @@ class RollbackTriggers:
         return reason if self.hits[name] >= self._needed else ""
 
     def _risen(self, name: str, loss: float | None) -> str | None:
-        """Reason where a loss rose far above its past."""
         if loss is None:
             return None
         window = self.windows[name]
@@ -124,7 +123,6 @@ class RollbackTriggers:
         return f"the {name}'s loss rose to {loss:.4g}, the limit is {limit:.4g}"
 
     def _dropped(self, reward: float | None) -> str | None:
-        """Reason where rewards fell far below their past."""
         if reward is None:
             return None
         window, drop = self.windows["reward"], 1.0 - self.config.reward_drop
@@ -136,7 +134,6 @@ class RollbackTriggers:
         return f"the mean reward fell to {reward:.4g}, the limit is {window.centre - allowed:.4g}"
 
     def _far(self, kl: float | None) -> str | None:
-        """Reason where the policy is far from the last healthy one."""
         if kl is None:
             return None
         limit = self.config.kl_threshold if self.strict else self._robust_distance()

@@ -268,7 +268,6 @@ class StabilityMonitor:
     def _event(
         self, level: str, signal: str, message: str, value: float | None = None, limit: float | None = None
     ) -> Event:
-        """Event of the current update."""
         return Event(self.update, self.phase, level, signal, message, value, limit)
 
     def state(self) -> dict[str, Any]:
@@ -285,7 +284,6 @@ class StabilityMonitor:
 
 
 def _sentence(name: str, value: float, limit: float | None) -> str:
-    """Sentence on a value beyond its limit."""
     return f"{name.replace('_', ' ')} is {value:.4g}" + ("" if limit is None else f", the limit is {limit:.4g}")
 
 

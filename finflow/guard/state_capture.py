@@ -74,7 +74,6 @@ def restore(
 
 
 def _capture_value(value: Any, name: str) -> tuple[dict[str, Tensor], Json]:
-    """One value as tensors and JSON."""
     if isinstance(value, Tensor):
         return {"": value.detach().clone()}, None
     if isinstance(value, Generator):
@@ -170,7 +169,6 @@ def _optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor
 
 
 def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor], state: Json) -> None:
-    """Restore an optimiser's moments and learning rates."""
     whole = optimiser.state_dict()
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     moments: dict[int, dict[str, Tensor]] = {}

@@ -138,7 +138,6 @@ def card_lines(card: Mapping[str, Any]) -> list[str]:
 
 
 def _episode_figures(rows: Rows, part: slice, year: int) -> dict[str, float]:
-    """Performance of one episode, annual."""
     returns = rows["net_return"][part]
     return {
         "annual_log_return": float(np.log(np.maximum(1.0 + returns, 1e-12)).mean() * year),
@@ -161,7 +160,6 @@ def _returns(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, flo
 
 
 def _trades(turnover: NDArray[np.float64]) -> dict[str, float]:
-    """Share of decisions that trade, and their turnover."""
     traded = turnover[turnover > TRADED]
     return {
         "share_that_trade": len(traded) / len(turnover),

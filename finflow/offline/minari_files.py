@@ -171,7 +171,6 @@ def _episodes(dataset: OfflineDataset, process: DecisionProcess | None, buffer_t
 
 
 def _columns(episode: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """Our columns from an episode of Minari's."""
     portfolio = episode["observations"]["portfolio"]
     return {
         "portfolio": portfolio[:-1],

@@ -126,7 +126,6 @@ class LearningAgent(ActingAgent):
         encoding: Encoding,
         dropout: Generator | None,
     ) -> Metrics:
-        """Take one step of the policy, and of the temperature."""
         losses = policy_losses(self, batch, drawn, coefficients, point, encoding, dropout)
         compute_gradients(losses.loss, self.policy_optimiser)
         rate = losses.decision.trade_rate.mean().detach()

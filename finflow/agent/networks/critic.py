@@ -174,5 +174,4 @@ class _StateHead(nn.Module):
 
 
 def _current_inputs(encoding: Encoding, states: States) -> HeadInputs:
-    """Inputs of a head for the current portfolio of each state."""
     return HeadInputs.of(encoding, states, states.weights.unsqueeze(1))

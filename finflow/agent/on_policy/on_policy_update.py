@@ -157,8 +157,6 @@ class OnPolicyLearner:
         return step(self.optimiser, self.settings.gradient_norm)
 
     def _natural_step(self, rollout: Rollout, old: ActionDistribution, settings: OnPolicySettings) -> Figures:
-        """One step of the policy within the trust region."""
-
         def divergence() -> Tensor:
             return old.kl(self.agent.distribution(rollout.observations)).mean()
 

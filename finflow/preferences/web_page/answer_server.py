@@ -60,7 +60,6 @@ class AnswerServer(ThreadingHTTPServer):
 
 
 def _origin(address: str) -> str:
-    """Scheme, host and port of an address."""
     return "/".join(address.split("/", 3)[:3])
 
 

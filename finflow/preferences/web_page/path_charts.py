@@ -167,7 +167,6 @@ def _points(x: FloatArray, y: FloatArray) -> str:
 
 
 def _area(x: FloatArray, above: FloatArray, below: FloatArray) -> str:
-    """Area between two lines."""
     return f"M{_points(x, above)}L{_points(x[::-1], below[::-1])}Z"
 
 
