@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from finflow.training.checkpoints.checkpoint_reader import policy_of, read_check
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from tests.short_trainings import FEW_EPISODES, write_market
-from tests.training.whole_trainings import train_through
+from tests.training.whole_trainings import Make, tiny_in, train_through
 
 SOURCE = '''
 import socket
@@ -207,13 +207,14 @@ def yesterday(panel):
 '''
 
 
-@pytest.fixture
-def config(tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A market of 900 bars, half of it held out; its future in files beside a user's module."""
+    tmp_path = tmp_path_factory.mktemp("foreknowledge")
     folder = tmp_path / "user"
     folder.mkdir()
     prices = write_market(folder / "future.csv", bars=900, assets="ABCDEF")
-    config = tiny(**{**FEW_EPISODES, "market__path": str(prices)})
+    config = tiny_in(tmp_path)(**{**FEW_EPISODES, "market__path": str(prices)})
     panel = load_panel(config.market)
     winners = np.append((panel.close[1:] / panel.close[:-1]).argmax(axis=1), 0)
     by_date = {str(day): int(place) for day, place in zip(panel.dates, winners, strict=True)}
@@ -225,18 +226,26 @@ def config(tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.Monk
         database.execute("CREATE TABLE winners (date TEXT PRIMARY KEY, place INTEGER)")
         database.executemany("INSERT INTO winners VALUES (?, ?)", by_date.items())
     database.close()
+    return config
+
+
+@pytest.fixture
+def config(made: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
+    """The market, from the user's folder."""
+    assert made.market.path is not None
+    folder = made.market.path.parent
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    yield config
+    yield made
     sys.modules.pop("oracles", None)
 
 
-def findings_of(config: Config, strategy: str) -> list[Finding]:
-    """What the test of foreknowledge says of one strategy, and what it opened."""
+def findings_of(config: Config, *strategies: str) -> list[Finding]:
+    """What the test of foreknowledge says of strategies, and what they opened."""
     data, opened = prepare(config), OpenedFiles()
     tested = AuditedForeknowledge(AuditedMarket(data.panel, config, data.split), opened)
-    make = lambda: opened.watch(strategy, named_strategy, strategy, config.evaluation)  # noqa: E731
-    return [*tested.of_strategies({strategy: make}), *tested.of_opened()]
+    made = {name: partial(opened.watch, name, named_strategy, name, config.evaluation) for name in strategies}
+    return [*tested.of_strategies(made), *tested.of_opened()]
 
 
 @pytest.mark.parametrize(
@@ -266,12 +275,12 @@ def test_a_strategy_that_has_the_future_from_elsewhere_is_caught(leak: str, open
         assert notes[0].where.startswith(opens)
 
 
-@pytest.mark.parametrize("strategy", ["oracles:Reversal", "momentum", "time-series-momentum", "olmar", "buy-and-hold"])
 @pytest.mark.parametrize("lag", [0, 1, 2])
-def test_an_honest_strategy_is_clean_at_every_lag(strategy: str, lag: int, config: Config) -> None:
+def test_honest_strategies_are_clean_at_every_lag(lag: int, config: Config) -> None:
     env = config.env.model_copy(update={"execution_lag": lag})
-    found = findings_of(config.model_copy(update={"env": env}), strategy)
-    assert [(one.verdict, one.where) for one in found] == [("clean", "")]
+    honest = ("oracles:Reversal", "momentum", "time-series-momentum", "olmar", "buy-and-hold")
+    found = findings_of(config.model_copy(update={"env": env}), *honest)
+    assert [(one.component, one.verdict, one.where) for one in found] == [(name, "clean", "") for name in honest]
 
 
 def test_a_strategy_that_fails_on_the_way_is_a_finding(config: Config) -> None:
@@ -300,8 +309,8 @@ def test_a_feature_that_has_the_future_from_elsewhere_is_caught(feature: str, fo
     assert list(opened.found[found.component]) == ["reads the file future.csv"] * foretells
 
 
-def test_a_trained_agent_is_clean(tiny: Callable[..., Config]) -> None:
-    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
+def test_a_trained_agent_is_clean(tiny: Make) -> None:
+    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1, train__online_episodes=2)
     trainer = train_through(config)
     data, cpu = trainer.training_data, torch.device("cpu")
     policy = policy_of(read_checkpoint(trainer.run_folder), cpu)

@@ -13,8 +13,8 @@ import yaml
 from safetensors.numpy import load_file
 
 from finflow.config import flatten
-from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import SHORT, SHORT_MARKET, config_in
+from tests.training.whole_trainings import train_through
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/guide/quickstart.md")
@@ -68,9 +68,7 @@ def trained(folder: Path, keys: Mapping[str, object]) -> dict[str, bytes]:
     """Tensors of the checkpoint of a training of a second or two; the same training happens once."""
     name = repr(sorted(keys.items()))
     if name not in TRAINED:
-        trainer = FinFlowTrainer(config_in(folder, {**SHORT, **SHORT_MARKET, **keys}))
-        trainer.train_iql()
-        trainer.finetune()
+        trainer = train_through(config_in(folder, {**SHORT, **SHORT_MARKET, **keys}))
         tensors = load_file(trainer.run_folder / "models" / "checkpoint_latest.safetensors")
         TRAINED[name] = {name: tensor.tobytes() for name, tensor in tensors.items()}
     return TRAINED[name]

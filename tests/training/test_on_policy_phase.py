@@ -68,6 +68,9 @@ def test_every_algorithm_learns_and_logs(algorithm: str, tiny: Make, monkeypatch
         assert (row["entropy_band_low"], row["entropy_band_high"]) == (0.1, 1.0)
         assert 0.0 <= row["policy_entropy"] <= 1.0
         assert 0.0 <= row["concentration"] <= 1.0
+    episodes = [row for row in rows_of(trainer) if "return" in row]
+    assert [row["episode"] for row in episodes] == list(range(1, 1 + 12))
+    assert all(math.isfinite(row["return"]) and math.isfinite(row["sharpe"]) for row in episodes)
     if algorithm == "trpo":
         assert all(row["kl"] <= config.online.trust_region * 1.001 for row in rows)
     counters = read_tensors(latest(trainer))[1]["training"]["counters"]
@@ -77,7 +80,7 @@ def test_every_algorithm_learns_and_logs(algorithm: str, tiny: Make, monkeypatch
 def test_the_phase_begins_with_the_policy_and_the_value_of_the_offline_phase(
     tiny: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = FinFlowTrainer(tiny(**SMALL))
+    trainer = FinFlowTrainer(tiny(**SMALL, train__online_episodes=4))
     trainer.train_iql()
     learner = trainer._begin().state.learner
     assert learner is not None
@@ -138,47 +141,37 @@ def test_keys_that_are_not_read_online_are_named(tiny: Make) -> None:
 
 
 def test_it_starts_from_scratch_without_an_offline_phase(tiny: Make) -> None:
-    trainer = FinFlowTrainer(tiny(**SMALL, offline__method="none"))
+    trainer = FinFlowTrainer(tiny(**SMALL, offline__method="none", train__online_episodes=4))
     assert "v_loss" not in trainer.train_iql()
     assert trainer._begin().state.counters.update == 0
     assert math.isfinite(trainer.finetune()["sharpe"])
 
 
-def test_every_episode_has_a_row(tiny: Make) -> None:
-    rows = [row for row in rows_of(train_through(tiny(**SMALL))) if "return" in row]
-    assert [row["episode"] for row in rows] == list(range(1, 1 + 12))
-    assert all(math.isfinite(row["return"]) and math.isfinite(row["sharpe"]) for row in rows)
-
-
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"online__algorithm": "trpo"},
-        {"online__advantages": "group", "online__group_size": 2},
-    ],
+    ("changes", "when"),  # offline updates come first
+    [({}, 14 + 1), ({"online__algorithm": "trpo", "online__advantages": "group", "online__group_size": 2}, 14 + 3)],
 )
-def test_a_resumed_run_equals_one_that_never_stopped(changes: dict[str, Any], tiny: Make, stop_training: Stop) -> None:
+def test_a_resumed_run_equals_one_that_never_stopped(
+    changes: dict[str, Any], when: int, tiny: Make, stop_training: Stop
+) -> None:
     keys = {**SMALL, **changes, "bcell__averaging__kind": "swa", "online__reference": "pretrained"}
-    whole = train_through(tiny(**keys))
-    for when in (14 + 1, 14 + 4):  # offline updates come first
-        stopped = stop_training(tiny(**keys), when)
-        resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
-        resumed.finetune()
-        for name in ("models/checkpoint_latest.safetensors", "models/checkpoint_best.safetensors", "metrics.jsonl"):
-            assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
+    config = tiny(**keys, train__online_episodes=8)
+    whole, stopped = train_through(config), stop_training(config, when)
+    resumed = train_through(config, resume=stopped.run_folder)
+    for name in ("models/checkpoint_latest.safetensors", "models/checkpoint_best.safetensors", "metrics.jsonl"):
+        assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 def test_a_killed_run_resumes_to_the_same_bits(tiny: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    config = tiny(**SMALL)
+    config = tiny(**SMALL, train__online_episodes=8)
     whole, calls, original = train_through(config), 0, TrainingRun.stop_if_asked
 
     def count(run: TrainingRun) -> None:
         nonlocal calls
         calls += 1
         original(run)
-        if calls == 14 + 5:
+        if calls == 14 + 4:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patch:
@@ -186,8 +179,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tiny: Make, monkeypatch: pytest.M
         status, said = in_child(lambda: train_through(config))
     assert status == -signal.SIGKILL, said
     (folder,) = (run for run in (tmp_path / "logs").iterdir() if run.name != whole.run_folder.name)
-    resumed = FinFlowTrainer(config, resume=folder)
-    resumed.finetune()
+    train_through(config, resume=folder)
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
         assert (folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
 
@@ -272,7 +264,7 @@ def test_poisoned_rollouts_never_reach_the_parameters(
 def test_a_fault_is_seen_and_taken_back(
     strike: Strike, algorithm: str, tiny: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = {"online__algorithm": algorithm, "train__online_episodes": 24, "bcell__online_schedule": "constant"}
+    keys = {"online__algorithm": algorithm, "train__online_episodes": 18, "bcell__online_schedule": "constant"}
     config = tiny(**SMALL | QUICK | keys)  # a cosine would set the rates anew
     trainer = train_with(config, strike, monkeypatch, at=8)
     assert any(row["signal"] == "rollback" for row in events_of(trainer))

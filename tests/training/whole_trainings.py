@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from finflow.config import Config
 from finflow.training.trainer import FinFlowTrainer
+from tests.short_trainings import TINY, config_in, write_market
 
 Make = Callable[..., Config]
 Stop = Callable[[Config, int], FinFlowTrainer]
@@ -21,6 +23,12 @@ WITH_BLOCKS: dict[str, object] = {
     "train__offline_training_epochs": 1,
     "train__generalisation": False,
 }
+
+
+def tiny_in(folder: Path) -> Make:
+    """Tiny configurations whose files lie in a folder."""
+    prices = write_market(folder / "prices.csv")
+    return partial(config_in, folder, {**TINY, "market.path": str(prices)})
 
 
 def train_through(config: Config, **given: Path) -> FinFlowTrainer:
