@@ -52,8 +52,6 @@ def write_together(files: Mapping[Path, bytes | str], mode: int = 0o666) -> None
     ----------
     files
         Path -> all that the file will hold.
-    mode
-        As of `write_atomically`.
 
     Raises
     ------
@@ -82,8 +80,6 @@ def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True
 
     Parameters
     ----------
-    folder
-        Made when missing.
     key
         The key of the configuration that names it, for the message.
     keep
@@ -115,8 +111,6 @@ def read_input(path: Path, name: str, error: type[FinflowError], wanted: str = "
 
     Parameters
     ----------
-    path
-        The file.
     name
         Its name in messages, such as the key of the configuration that holds the path.
     error

@@ -21,8 +21,6 @@ def append_line(path: Path, line: str) -> None:
     ----------
     path
         The file; created if it is missing.
-    line
-        Without its end.
 
     Raises
     ------
@@ -55,8 +53,6 @@ def drop_last_line(path: Path, line: str) -> None:
 
     Parameters
     ----------
-    path
-        The file.
     line
         The line that has to be its last, without its end.
 

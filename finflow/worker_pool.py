@@ -55,12 +55,8 @@ class OrderedPool(Generic[R]):
         arguments where its process was killed.
     shared : object
         Given to each process once; picklable.
-    workers : int
-        Processes.
     name : str
         Of the workers, for errors: the key of the configuration that asks for them.
-    threads : int
-        Processor threads of each.
     """
 
     def __init__(self, function: Callable[..., R], shared: Any, workers: int, name: str, threads: int = 1) -> None:

@@ -366,7 +366,7 @@ OTHER: dict[str, object] = {
     **{"tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}}, "output.readings": "elsewhere.jsonl"},
     **{f"market.synthetic.{name}": 0.01 for name in ("drift", "edge")},
     **{f"market.synthetic.{name}": 0.2 for name in ("volatility", "correlation", "persistence")},
-    **{f"market.synthetic.{name}": 0.5 for name in ("volatility_ratio", "defensive_ratio")},
+    "market.synthetic.defensive_ratio": 0.5,
 }
 """Another value of the keys whose default gives none."""
 
@@ -404,7 +404,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     if key == "online.reference":  # which on-policy algorithms alone are held to
         base = load_config(None, {"online.algorithm": "ppo"}, {})
         overrides["online.algorithm"] = "ppo"
-    if key in ("objectives.preference.paid", "objectives.preference.scaling"):  # which a learned reward alone has
+    if key == "objectives.preference.paid":  # which a learned reward alone has
         learned = {"objectives.reward": "preference", "objectives.preference.model": "model.safetensors"}
         learned |= {"online.algorithm": "ppo"}
         base = load_config(None, {**learned, "objectives.preference.paid": "decision"}, {})

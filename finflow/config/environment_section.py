@@ -34,10 +34,6 @@ class CostsConfig(Section):
         0.0, "slippage in proportion to participation, basis points when a trade equals a day's volume", ge=0, le=10_000
     )
     slippage_sqrt_bps: Number = key(0.0, "the same, growing with the square root of participation", ge=0, le=10_000)
-    slippage_exponential_bps: Number = key(0.0, "the same, growing exponentially with participation", ge=0, le=10_000)
-    slippage_steepness: Number = key(
-        5.0, "k of the exponential, (exp(k * participation) - 1) / (exp(k) - 1)", gt=0, le=20
-    )
     impact: Number = key(
         0.0, "square-root market impact, in daily volatilities when a trade equals a day's volume", ge=0, le=10
     )
@@ -86,18 +82,6 @@ class PreferenceConfig(Section):
         "decision", "score of each decision, or online, on-policy, their sum at the last decision of a segment"
     )
     segment: PositiveInt = key(21, "decisions of a segment of an episode")
-    scaling: Literal["sum", "turnover", "horizon"] = key(
-        "sum", "reward of a segment: the sum of its scores, per unit of the segment's turnover, or per decision"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.scaling != "sum" and self.paid != "segment":
-            raise ValueError(
-                f"objectives.preference.scaling = {self.scaling} is about the score of a segment: "
-                "objectives.preference.paid must be segment"
-            )
-        return self
 
 
 class RewardTermConfig(Section):

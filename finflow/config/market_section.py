@@ -35,7 +35,7 @@ _PARAMETERS_OF_KIND = {
     "lognormal": ("edge",),
     "constant-drift": ("edge",),
     "mean-reverting": ("persistence",),
-    "regime": ("edge", "persistence", "volatility_ratio", "defensive_ratio"),
+    "regime": ("edge", "persistence", "defensive_ratio"),
     "exchangeable": (),
 }
 
@@ -63,9 +63,6 @@ class SyntheticConfig(Section):
     )
     persistence: Fraction | None = key(
         None, "autocorrelation of the spread, or chance that a regime stays; the kind's own when left out"
-    )
-    volatility_ratio: Number | None = key(
-        None, "volatility of the second regime over that of the first; the kind's own when left out", gt=0, le=10
     )
     defensive_ratio: Number | None = key(
         None,

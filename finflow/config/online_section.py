@@ -41,12 +41,6 @@ class OnlineConfig(Section):
         None,
         "on-policy: decisions in a gradient step; left out: 64, 128 with trpo, all with a2c and reinforce",
     )
-    advantages: Literal["gae", "group"] = key(
-        "gae",
-        "on-policy: generalised advantage estimation, or the return less the mean of the other portfolios that start "
-        "on the same bar, without a critic",
-    )
-    group_size: Int = key(8, "portfolios that start on one bar, with online.advantages = group", ge=2)
     discount: PositiveShare | None = key(
         None,
         "on-policy: discount of rollouts, up to 1, at which nothing counts beyond the end of an episode; left out: "
@@ -62,23 +56,14 @@ class OnlineConfig(Section):
     target_kl: PositiveNumber | None = key(
         None, "approximate KL, in nats, at 1.5 times which the epochs over a rollout end; null is off"
     )
-    trust_region: PositiveNumber = key(0.01, "largest KL of an update, in nats, with trpo")
     reference: Literal["none", "pretrained"] | FilePath = key(
         "none",
         "frozen policy that on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per free "
         "dimension on the reward: none, the policy at the hand-over, or any agent's checkpoint, as it is deployed",
     )
-    reference_control: Literal["fixed", "adaptive", "doubling"] = key(
-        "adaptive",
-        "beta of the reference: fixed, adaptive (Ziegler and others 2019), or doubled and halved at 1.5 times the "
-        "target, within 0.01 to 0.5",
-    )
     reference_beta: PositiveNumber = key(0.1, "beta at the start, in scaled rewards per nat and free dimension")
     reference_target: PositiveNumber = key(
         6.0, "target of the KL to the reference, in nats per free dimension, summed over an episode's decisions"
-    )
-    reference_looks: PositiveInt = key(
-        3, "checks in a row with over twice the target after which the online phase ends early"
     )
 
     @property
@@ -111,8 +96,4 @@ class OnlineConfig(Section):
             minibatch = self.minibatch or USUAL_MINIBATCH.get(self.algorithm, 1)
             if minibatch > self.rollout:
                 raise ValueError(f"online.rollout = {self.rollout} is shorter than online.minibatch = {minibatch}")
-            if self.advantages == "group" and self.portfolios % self.group_size:
-                raise ValueError(
-                    f"online.portfolios = {self.portfolios} must be a multiple of online.group_size = {self.group_size}"
-                )
         return self

@@ -31,7 +31,6 @@ EVERYTHING = CostsConfig(
     minimum=3.0,
     slippage_linear_bps=20.0,
     slippage_sqrt_bps=10.0,
-    slippage_exponential_bps=5.0,
     impact=0.5,
     window=WINDOW,
 )
@@ -112,7 +111,7 @@ def test_costs_of_a_range_of_bars_know_what_their_decisions_know(lag: int) -> No
 
 def test_a_market_without_volume_is_refused_only_where_volume_is_needed() -> None:
     panel = made_panel(volume=None)
-    for key in ("slippage_linear_bps", "slippage_sqrt_bps", "slippage_exponential_bps", "impact"):
+    for key in ("slippage_linear_bps", "slippage_sqrt_bps", "impact"):
         with pytest.raises(ConfigError, match=r"env\.costs .* no volume"):
             made_process(panel, CostsConfig(**{key: 1.0}))
     process = made_process(panel, CostsConfig(minimum=2.0), commission_bps=0.0, slippage_bps=0.0)

@@ -28,7 +28,6 @@ EVERYTHING = CostsConfig(
     minimum=3.0,
     slippage_linear_bps=20.0,
     slippage_sqrt_bps=10.0,
-    slippage_exponential_bps=5.0,
     impact=0.5,
     window=5,
 )

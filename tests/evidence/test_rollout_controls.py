@@ -1,4 +1,4 @@
-"""Evidence beside that on online learning: what differs is what it says, and the momentum rule passes the test."""
+"""Evidence beside that on online learning: what differs is what it says."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from scripts.evidence.rollout_controls import (
     SEEDING,
     control_table,
     control_variants,
-    judge_momentum,
     later_years_table,
     later_years_variants,
-    momentum_table,
     seeding_table,
 )
 from scripts.evidence.rollouts import PLANTED, PREFIX, planted_variants
@@ -42,16 +40,6 @@ def test_controls_differ_from_the_default_by_their_own_keys_alone() -> None:
 def test_without_exact_decisions_there_are_as_many_updates() -> None:
     default, alone = (load_config(None, keys, environ={}) for keys in ({}, CONTROLS["H 0"]))
     assert online_updates(alone) == pytest.approx(online_updates(default), rel=0.01)
-
-
-def test_the_published_edge_passes_the_test_out_of_fold() -> None:
-    """12-1 momentum on monthly portfolios: the positive control (t 3.75 after costs against equal weight alone)."""
-    pytest.importorskip("linearmodels")
-    (variant,) = [one for one in control_variants(1) if one.name.endswith("momentum-rule")]
-    found = judge_momentum(load_config(None, dict(variant.overrides), environ={}))
-    assert found["out_of_fold_t"] > 2.0
-    assert found["confidence"] > 0.25
-    assert f"| {found['out_of_fold_t']:.1f} |" in momentum_table([{"variant": variant.name, **found}])
 
 
 def test_controls_stand_beside_the_default_on_the_same_samples() -> None:

@@ -18,7 +18,6 @@ from finflow.errors import ConfigError
 from finflow.ledger.accounting import Settlement, drift, settle
 from finflow.ledger.costs import (
     CostModel,
-    ExponentialSlippage,
     FixedMinimum,
     LinearSlippage,
     MarketState,
@@ -40,7 +39,6 @@ MODELS: dict[str, CostModel] = {
     "minimum": FixedMinimum(0.001, 5.0),
     "linear": LinearSlippage(0.01),
     "square root": SquareRootSlippage(0.01),
-    "exponential": ExponentialSlippage(0.01, 5.0),
     "impact": SquareRootImpact(1.0),
 }
 MODELS["all"] = SumOfCosts([Proportional(0.0005), *MODELS.values()])
@@ -71,7 +69,9 @@ def where(done: Settlement) -> NDArray[np.bool_]:
     return np.ones(count, dtype=np.bool_) if done.refused is None else ~np.asarray(done.refused)
 
 
-# By hand --------------------------------------------------------------------------------------------------------------
+def test_an_account_that_lost_everything_pays_nothing_for_no_trade() -> None:
+    assert SumOfCosts([Proportional(0.001)]).share(np.zeros((1, 2)), np.zeros(1)).tolist() == [0.0]
+    np.testing.assert_array_equal(SumOfCosts([]).share(np.ones((3, 2)), np.ones(3)), np.zeros(3))
 
 
 def test_golden_minimum_commission() -> None:
@@ -110,7 +110,6 @@ def test_golden_linear_slippage() -> None:
         # all of A is sold: 250 000, a quarter of a day's volume of 1 000 000; its root is a half
         (LinearSlippage(0.004), 250.0),  # 250 000 * 0.004 / 4
         (SquareRootSlippage(0.004), 500.0),  # 250 000 * 0.004 / 2
-        (ExponentialSlippage(0.015, float(np.log(16.0))), 250.0),  # 250 000 * 0.015 * (2 - 1) / (16 - 1)
         (SquareRootImpact(0.8), 2000.0),  # 250 000 * 0.8 * 0.02 / 2
         (FixedMinimum(0.001, 5.0), 250.0),
         (FixedMinimum(0.001, 400.0), 400.0),
@@ -135,7 +134,6 @@ def test_golden_sales(model: CostModel, money: float) -> None:
         (FixedMinimum(0.001, 10_000.0), 10_000.0),  # 10 bp are 990, and of 1 980 000 they are 1 980: ever the minimum
         (LinearSlippage(4 / 99), 20_000.0),  # 990 000 * 4 / 99 * 1 / 4
         (SquareRootSlippage(2 / 99), 20_000.0),  # 990 000 * 2 / 99 * 1 / 2
-        (ExponentialSlippage(15 / 99, float(np.log(16.0))), 20_000.0),  # 990 000 * 15 / 99 * (2 - 1) / (16 - 1)
         (SquareRootImpact(100 / 99), 20_000.0),  # 990 000 * 100 / 99 * 0.02 * 1 / 2
         (SumOfCosts([Proportional(0.5 / 99), LinearSlippage(2 / 99)]), 20_000.0),  # 5 000 of each
     ],
@@ -175,9 +173,6 @@ def test_golden_impact_of_a_purchase() -> None:
     assert 1e6 * done.cost[0] == pytest.approx(9852.58, abs=CENT / 2)
 
 
-# Invariants -----------------------------------------------------------------------------------------------------------
-
-
 @EACH
 def test_costs_of_all_assets_add_up_to_the_share(model: CostModel) -> None:
     before, target, wealth, market = drawn(3, assets=20)
@@ -188,7 +183,7 @@ def test_costs_of_all_assets_add_up_to_the_share(model: CostModel) -> None:
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=seeds, assets=sizes)
 def test_wealth_is_conserved_to_the_cent(model: CostModel, seed: int, assets: int) -> None:
     """Shares and cash before are shares and cash after plus the cost, of the accounts whose trade was carried out."""
@@ -205,7 +200,7 @@ def test_wealth_is_conserved_to_the_cent(model: CostModel, seed: int, assets: in
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=seeds, assets=sizes)
 def test_no_trade_costs_nothing_exactly(model: CostModel, seed: int, assets: int) -> None:
     held, _, wealth, market = drawn(seed, assets)
@@ -216,7 +211,7 @@ def test_no_trade_costs_nothing_exactly(model: CostModel, seed: int, assets: int
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=seeds, assets=sizes)
 def test_permuting_assets_permutes_the_results(model: CostModel, seed: int, assets: int) -> None:
     before, target, wealth, market = drawn(seed, assets)
@@ -231,7 +226,7 @@ def test_permuting_assets_permutes_the_results(model: CostModel, seed: int, asse
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=seeds, assets=sizes)
 def test_an_account_in_a_batch_fares_as_it_would_alone(model: CostModel, seed: int, assets: int) -> None:
     before, target, wealth, market = drawn(seed, assets)
@@ -245,7 +240,7 @@ def test_an_account_in_a_batch_fares_as_it_would_alone(model: CostModel, seed: i
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=seeds, assets=sizes)
 def test_numpy_and_torch_agree(model: CostModel, seed: int, assets: int) -> None:
     before, target, wealth, market = drawn(seed, assets)
@@ -258,7 +253,7 @@ def test_numpy_and_torch_agree(model: CostModel, seed: int, assets: int) -> None
 
 
 @pytest.mark.parametrize("name", GROWING)
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=seeds, assets=sizes)
 def test_larger_trades_and_thinner_markets_cost_more_than_in_proportion(name: str, seed: int, assets: int) -> None:
     before, target, wealth, market = drawn(seed, assets)
@@ -292,13 +287,12 @@ def left_in_money(
     return float(brentq(too_much, 0.6 * wealth, wealth * (1.0 + 1e-9), xtol=1e-12, rtol=1e-14))
 
 
-@pytest.mark.parametrize("name", ["linear", "square root", "exponential", "impact"])
+@pytest.mark.parametrize("name", ["linear", "square root", "impact"])
 def test_the_wealth_factor_is_that_of_an_independent_solver(name: str) -> None:
     """The equation in money, solved by bracketing, the formulas written out without the models."""
     formula = {
         "linear": lambda p, s: 0.01 * p,
         "square root": lambda p, s: 0.01 * np.sqrt(p),
-        "exponential": lambda p, s: 0.01 * (np.exp(5.0 * p) - 1.0) / (np.exp(5.0) - 1.0),
         "impact": lambda p, s: s * np.sqrt(p),
     }[name]
     checked = 0
@@ -343,9 +337,6 @@ def test_the_gradient_where_nothing_is_traded_is_a_number(model: CostModel, dtyp
     assert torch.isfinite(slope).all()
 
 
-# What the account cannot pay ------------------------------------------------------------------------------------------
-
-
 def test_a_trade_that_would_leave_nothing_is_refused_and_costs_nothing() -> None:
     """Ten in the account and a minimum of six for each of two trades; the neighbour with 10 000 can pay."""
     before, target = np.array([[0.0, 0.0, 1.0]] * 2), np.array([[0.5, 0.4, 0.1]] * 2)
@@ -376,9 +367,6 @@ def test_what_is_not_traded_at_all_cannot_be_bought() -> None:
     assert settle(before, np.array([[0.0, 0.4, 0.6]]), impact, MILLION, market).refused is None
 
 
-# From the configuration -----------------------------------------------------------------------------------------------
-
-
 def test_the_defaults_are_a_commission_and_slippage_alone() -> None:
     costs = costs_of(EnvConfig())
     assert costs.models == [Proportional(0.001), Proportional(0.0005)]
@@ -391,8 +379,6 @@ def test_each_key_adds_its_own_cost() -> None:
             minimum=2.0,
             slippage_linear_bps=10.0,
             slippage_sqrt_bps=20.0,
-            slippage_exponential_bps=30.0,
-            slippage_steepness=4.0,
             impact=0.7,
         )
     )
@@ -402,7 +388,6 @@ def test_each_key_adds_its_own_cost() -> None:
         Proportional(0.0005),
         LinearSlippage(0.001),
         SquareRootSlippage(0.002),
-        ExponentialSlippage(0.003, 4.0),
         SquareRootImpact(0.7),
     ]
     assert costs.needs_market
@@ -410,8 +395,7 @@ def test_each_key_adds_its_own_cost() -> None:
 
 
 def test_a_cost_of_a_hundredth_of_a_basis_point_is_not_left_out() -> None:
-    names = ("slippage_linear_bps", "slippage_sqrt_bps", "slippage_exponential_bps", "impact", "minimum")
-    for name in names:
+    for name in ("slippage_linear_bps", "slippage_sqrt_bps", "impact", "minimum"):
         costs = costs_of(EnvConfig(costs=CostsConfig(**{name: 0.01})))
         assert costs.models != costs_of(EnvConfig()).models, name
 

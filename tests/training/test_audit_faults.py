@@ -10,23 +10,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.env import decision_process
 from finflow.env.decision_process import DecisionProcess
-from finflow.ledger.accounting import drift
-from finflow.market.features import feature_set as features
+from finflow.evaluation.audit.findings import FOREKNOWLEDGE
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import panel_loader as sources
 from finflow.market.splits import Split, split_panel
-from finflow.offline.collection import Behaviour
 from finflow.training.audit import audit_subjects as audited
 from finflow.training.audit import configuration_audit as auditing
 from finflow.training.audit.configuration_audit import Audit, audit_configuration
 from finflow.training.data import training_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
-from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import Make
+from tests.training.whole_trainings import Make, checkpoint_of, train_through
 
 pytestmark = pytest.mark.usefixtures("smaller_audit")
 
@@ -37,6 +33,8 @@ def bad(found: Audit) -> list[str]:
 
 
 def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.market.features import feature_set as features
+
     real = features.fit_features
 
     def scaled_by_all_bars(panel: Any, fit_until: int, chosen: Any) -> Any:
@@ -47,6 +45,8 @@ def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _turbulence_of_all_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.market.features import feature_set as features
+
     real = features.fit_turbulence
     monkeypatch.setattr(features, "fit_turbulence", lambda view, fit_until: real(view, len(view.returns)))
 
@@ -71,6 +71,16 @@ def _nothing_is_hidden_from_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_data, "visible", lambda panel, split: panel)
 
 
+def _prices_back_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sources._assemble
+
+    def filled(tables: Any, facts: Any, config: Any) -> Any:
+        smooth = {name: frame.rolling(3, center=True, min_periods=1).mean() for name, frame in tables.items()}
+        return real(smooth, facts, config)
+
+    monkeypatch.setattr(sources, "_assemble", filled)
+
+
 def _family_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
     real = audited.family_tables
     moved = {"momentum": -1}
@@ -81,10 +91,17 @@ def _family_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _observation_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    _observation_of_the_fill_bar_at(lambda lag: True, monkeypatch)
+    real = DecisionProcess.observe
+
+    def late(self: DecisionProcess, state: Any) -> Any:
+        return {**real(self, state), "market": self.market_features[state.bar]}
+
+    monkeypatch.setattr(DecisionProcess, "observe", late)
 
 
 def _portfolio_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.ledger.accounting import drift
+
     real = DecisionProcess.observed_portfolio
 
     def late(self: DecisionProcess, state: Any) -> Any:
@@ -102,6 +119,8 @@ def _prices_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.offline.collection import Behaviour
+
     real = Behaviour._aims
 
     def late(self: Behaviour, *given: Any) -> Any:
@@ -114,12 +133,16 @@ def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _growth_of_the_next_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = decision_process.growth_of
-    monkeypatch.setattr(decision_process, "growth_of", lambda panel, fill: np.roll(real(panel, fill), -1, axis=0))
+    from finflow.env import decision_process as decision
+
+    real = decision.growth_of
+    monkeypatch.setattr(decision, "growth_of", lambda panel, fill: np.roll(real(panel, fill), -1, axis=0))
 
 
 def _paid_for_the_way_to_the_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     """The return that ends at the fill is paid, not the one that begins there: a fill at the bar before."""
+    from finflow.env import decision_process
+
     real = decision_process._rows
 
     def early(table: Any, state: Any) -> Any:
@@ -131,15 +154,11 @@ def _paid_for_the_way_to_the_fill(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _observation_of_the_fill_bar_at_lag_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    _observation_of_the_fill_bar_at(lambda lag: lag == 2, monkeypatch)
-
-
-def _observation_of_the_fill_bar_at(of_lag: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> None:
     real = DecisionProcess.observe
 
     def late(self: DecisionProcess, state: Any) -> Any:
         seen = real(self, state)
-        return {**seen, "market": self.market_features[state.bar]} if of_lag(self.lag) else seen
+        return {**seen, "market": self.market_features[state.bar]} if self.lag == 2 else seen
 
     monkeypatch.setattr(DecisionProcess, "observe", late)
 
@@ -156,7 +175,6 @@ def _through_the_door(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callabl
     return plant
 
 
-_prices_smoothed = _through_the_door(lambda frame: frame.rolling(3, center=True, min_periods=1).mean())
 _back_filled = _through_the_door(lambda frame: frame.bfill(limit=3))
 _interpolated = _through_the_door(lambda frame: frame.interpolate(limit_area="inside"))
 _over_the_last_price = _through_the_door(lambda frame: frame / frame.ffill().iloc[-1])
@@ -236,7 +254,7 @@ def _ask_no_further_than(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (_fitted_on_validation, "training"),
         (_moments_of_validation, "training"),
         (_nothing_is_hidden_from_training, "training"),
-        (_prices_smoothed, "source"),
+        (_prices_back_filled, "source"),
         (_family_shifted, "family momentum"),
         (_observation_of_the_fill_bar, "environment, lag 1"),
         (_portfolio_of_the_fill_bar, "environment, lag 1"),
@@ -270,13 +288,15 @@ def test_a_fault_in_a_part_is_caught_and_named(
     assert str(found.complaint).startswith((f"{named} looks ahead", f"{named} cannot be audited: two runs"))
 
 
-def test_an_agent_of_either_phase_is_audited_with_its_checkpoint(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1, train__online_episodes=2)
-    trainer = FinFlowTrainer(config)
-    for train in (trainer.train_iql, trainer.finetune):
-        train()
-        clean = audit_configuration(config, agent=trainer.run_folder)
+def test_an_agent_is_audited_with_its_checkpoint(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of either phase."""
+    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
+    trainer = train_through(config)
+    for path in (checkpoint_of(trainer, "pretrained"), trainer.run_folder):
+        clean = audit_configuration(config, agent=path)
         assert (clean.complaint, bad(clean)) == (None, [])
-        assert sum(finding.rows for finding in clean.findings if finding.component == "agent") > 100
+        rows = {one.probe: one.rows for one in clean.findings if one.component == "agent"}
+        assert sum(rows.values()) > 100
+        assert rows[FOREKNOWLEDGE] > 80
     _observation_of_the_fill_bar(monkeypatch)
     assert "agent" in bad(audit_configuration(config, agent=trainer.run_folder))

@@ -18,8 +18,8 @@ from finflow.cli import main
 from finflow.errors import CheckpointError
 from finflow.guard.state_capture import capture
 from finflow.tensor_file import VERSION, read_tensors, write_tensors
+from finflow.training import run_folder as code
 from finflow.training import trainer
-from finflow.training.checkpoints import manifest as code
 from finflow.training.checkpoints import starting_point
 from finflow.training.checkpoints.checkpoint_reader import configuration_of, read_checkpoint
 from finflow.training.phases.training_state import TrainingState, start_offline

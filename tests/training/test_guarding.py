@@ -22,7 +22,7 @@ from finflow.guard.rollback import RollbackManager
 from finflow.tensor_file import read_tensors
 from finflow.training.data.replay import Transitions
 from finflow.training.logs.run_log import RunLog
-from finflow.training.phases.guard_snapshots import StateSnapshots
+from finflow.training.phases import run_guard
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
@@ -283,9 +283,9 @@ def test_transitions_since_the_snapshot_are_forgotten_or_kept(undisturbed: FinFl
     assert healthy is not None
     (replay,) = learners.replays
     written, then = replay.written, healthy.state["training"]["learners"]["learners"][0]["written"]
-    assert run.guard.snapshots.restore(healthy, quarantine=False) == 0
+    assert run_guard.restore_snapshot(run.state, 0, healthy, quarantine=False) == 0
     assert replay.written == written
-    assert run.guard.snapshots.restore(healthy, quarantine=True) == written - then > 0
+    assert run_guard.restore_snapshot(run.state, 0, healthy, quarantine=True) == written - then > 0
     assert replay.written == then
     assert run.state.counters.vector_step == healthy.state["training"]["counters"]["vector_step"]
 
@@ -295,7 +295,7 @@ def test_only_where_the_critic_alone_is_at_fault_are_transitions_kept(
     undisturbed: FinFlowTrainer, monkeypatch: pytest.MonkeyPatch, signals: set[str], quarantined: bool
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(StateSnapshots, "restore", lambda own, snapshot, quarantine: asked.append(quarantine) or 0)
+    monkeypatch.setattr(run_guard, "restore_snapshot", lambda *given: asked.append(given[-1]) or 0)
     guard = undisturbed._begin().guard
     guard.memory.manager.retries = 0
     assert guard._respond([guard._event("alarm", signal, "words") for signal in sorted(signals)])

@@ -12,7 +12,7 @@ from finflow import cores
 from finflow.errors import MarketError
 from finflow.tensor_file import read_tensors
 from finflow.training.phases import learner_work as phase
-from finflow.training.phases.run_guard import RunGuard
+from finflow.training.phases.run_guard import RunGuard, restore_snapshot
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import WITH_BLOCKS, Make, latest, train_through
 
@@ -123,7 +123,8 @@ def test_what_the_guard_does_reaches_them(
             manager.share = 0.25
         if self.state.counters.phase == "online" and done == 5 and not manager.phase_rollbacks:
             manager.phase_rollbacks = 1
-            self.snapshots.restore(manager.last_healthy, quarantine=True)
+            assert manager.last_healthy is not None
+            restore_snapshot(self.state, self.config.train.seed, manager.last_healthy, quarantine=True)
             return True
         return original(self, *given)
 

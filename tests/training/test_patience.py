@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 
@@ -24,8 +23,6 @@ def test_the_offline_phase_ends_when_no_validation_is_better(shared: Make, capsy
     result = trainer.train_iql()
     validated = [row["update"] for row in offline_rows(trainer) if "validation_value" in row]
     assert validated == [3, 6, 9]  # the best was the first, and six updates followed it
-    assert math.isfinite(result["value"])
-    assert math.isfinite(result["fitted_q_value"])
     assert result["fitted_q_value"] == offline_rows(trainer)[-1]["fitted_q_value"]
     assert "ends after 9 updates: no better validation for 6 (offline.patience)" in capsys.readouterr().out
 
@@ -39,15 +36,16 @@ def test_without_patience_every_epoch_is_made(shared: Make) -> None:
 @pytest.fixture(scope="module")
 def whole(shared: Make) -> FinFlowTrainer:
     """A training that was never stopped."""
-    return train_through(shared(**UNCHANGING, train__online_episodes=2))
+    return train_through(shared(**UNCHANGING, train__online_episodes=4))
 
 
-@pytest.mark.parametrize("when", [7, 9, 9 + 8])  # before the end, at it, and online, past 5 steps of warm-up
+@pytest.mark.parametrize("when", [7, 9, 9 + 25])  # before the end, at it, and online, past 20 steps of warm-up
 def test_a_phase_that_ended_early_is_resumed_bit_for_bit(
-    shared: Make, whole: FinFlowTrainer, stop_training: Stop, when: int
+    whole: FinFlowTrainer, shared: Make, stop_training: Stop, when: int
 ) -> None:
-    stopped = stop_training(whole.config, when)
-    resumed = train_through(whole.config, resume=stopped.run_folder)
+    config = shared(**UNCHANGING, train__online_episodes=4)
+    stopped = stop_training(config, when)
+    resumed = train_through(config, resume=stopped.run_folder)
     assert latest(resumed).read_bytes() == latest(whole).read_bytes()
     logs = [(one.run_folder / "metrics.jsonl").read_bytes() for one in (resumed, whole)]
     assert logs[0] == logs[1]

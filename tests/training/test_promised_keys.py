@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -9,15 +13,19 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+import yaml
 
 from finflow.cli.options import _KEYS
+from finflow.config import flatten
 from finflow.guard.rollback import RollbackManager
-from finflow.training.data.training_data import prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import SHORT, SHORT_MARKET, config_in
 from tests.training.whole_trainings import train_through
 
 DECIDED: dict[str, np.ndarray] = {}
+PREPARED: dict[str, TrainingData] = {}
 
 
 class Case(NamedTuple):
@@ -134,10 +142,12 @@ def test_every_override_of_the_command_line_names_a_key_that_has_a_case() -> Non
 
 
 def trained(folder: Path, changes: Mapping[str, object]) -> FinFlowTrainer:
-    """A training of a second or two with these keys."""
-    write_prices(folder)
-    paths = {"market.path": str(folder / str(changes["market.path"]))} if changes.get("market.path") else {}
-    return train_through(config_in(folder, {**FEW, **changes, **paths}))
+    """A training of a second or two with these keys; trainings of one market prepare it once."""
+    config = config_in(folder, {**FEW, **changes})
+    market = repr([config.market, config.env, config.features, config.objectives])
+    if market not in PREPARED:
+        PREPARED[market] = prepare(config)
+    return train_through(config, training_data=dataclasses.replace(PREPARED[market], config=config))
 
 
 def decided(folder: Path, changes: Mapping[str, object]) -> np.ndarray:
@@ -188,3 +198,56 @@ def closes(seed: int, dates: pd.DatetimeIndex) -> pd.DataFrame:
     """Random walks of three assets."""
     steps = np.random.default_rng(seed).normal(0.0003, 0.01, size=(len(dates), 3))
     return pd.DataFrame(100.0 * np.exp(np.cumsum(steps, axis=0)), dates, list("abc"))
+
+
+# --- commands of the README and the quickstart
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/guide/quickstart.md")
+PRESETS = ("configs/volatile.yaml", "configs/calm.yaml")
+
+
+def examples() -> list[tuple[str, Mapping[str, object]]]:
+    """Each preset and ``--set`` of a key of the agent in the commands, and what its command has before it."""
+    found: list[tuple[str, Mapping[str, object]]] = []
+    for page in PAGES:
+        for line in re.findall(r"python main\.py --mode train[^`#\n]*", (ROOT / page).read_text("utf-8")):
+            words, before = shlex.split(line), dict[str, object]()
+            for option, value in itertools.pairwise(words):
+                acts = (option == "--config" and value in PRESETS) or (option == "--set" and value.startswith("bcell."))
+                if acts:
+                    found.append((value, dict(before)))
+                    before |= keys_of(value)
+    return found
+
+
+def keys_of(part: str) -> dict[str, object]:
+    """Keys of a preset, or of ``key=value``."""
+    if part in PRESETS:
+        return flatten(yaml.safe_load((ROOT / part).read_text("utf-8")))
+    key, _, value = part.partition("=")
+    return {key: yaml.safe_load(value)}
+
+
+def test_the_pages_have_such_examples() -> None:
+    parts = [part for part, _ in examples()]
+    assert "configs/volatile.yaml" in parts
+    assert "bcell.cql_alpha=10" in parts
+
+
+@pytest.mark.parametrize(("part", "before"), [*examples(), *((preset, {}) for preset in PRESETS)])
+def test_an_example_changes_the_checkpoint(
+    part: str, before: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """All weights of the policy and of the critics differ from those of a training without it."""
+    folder = tmp_path_factory.getbasetemp()
+    changed, plain = (weights(folder, keys) for keys in ({**before, **keys_of(part)}, dict(before)))
+    assert len(plain) > 20
+    assert [name for name, tensor in plain.items() if torch.equal(changed[name], tensor)] == []
+
+
+def weights(folder: Path, keys: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    """Weights of the policy and of the critics of a training."""
+    agent = trained(folder, {**SHORT_MARKET, **keys}).agent
+    named = [*agent.policy.named_parameters("policy"), *agent.critic.named_parameters("critic")]
+    return {name: tensor.detach() for name, tensor in named if name.endswith("weight")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.logistic_normal import log_portfolio
-from finflow.agent.on_policy.kl_controller import DoublingKL, FixedKL, ProportionalKL
+from finflow.cli import main
 from finflow.config import dump_config
 from finflow.config.online_section import OnlineConfig
 from finflow.errors import CheckpointError
@@ -21,16 +20,12 @@ from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.checkpoints.reference_policy import ReferenceControl, read_reference
 from finflow.training.data.training_data import prepare
-from finflow.training.on_policy.rollout_steps import Reference
+from finflow.training.on_policy.market_rollouts import Reference
 from finflow.training.trainer import FinFlowTrainer
-from tests.commands import refusal
 from tests.training.test_guarding import events_of
-from tests.training.test_on_policy_phase import SMALL, grouped_collector
+from tests.training.test_on_policy_phase import SMALL, new_collector
 from tests.training.whole_trainings import WITH_BLOCKS, Make, Stop, checkpoint_of, latest, train_through
 
-#: Of a rollout or two, and of four.
-BRIEF: dict[str, Any] = {"train__online_episodes": 2}
-FOUR: dict[str, Any] = {"train__online_episodes": 6}
 FAST = {"online__learning_rate": 3e-2, "online__entropy_coefficient": 0.0}
 
 
@@ -45,28 +40,18 @@ def apart(trainer: FinFlowTrainer) -> float:
     return float((0.5 * ((2 * change).exp() + shift.square() - 1) - change).mean())
 
 
-def test_the_controllers_follow_their_formulas() -> None:
-    def control(name: str, **keys: Any) -> ReferenceControl:
-        values = {"algorithm": "ppo", "reference_control": name, "reference_beta": 0.1, **keys}
-        return ReferenceControl(OnlineConfig.model_validate(values), episode_length=100)
-
-    fixed, adaptive, doubling = (control(name) for name in ("fixed", "adaptive", "doubling"))
-    kinds = [type(one.controller) for one in (fixed, adaptive, doubling)]
-    assert kinds == [FixedKL, ProportionalKL, DoublingKL]
-    for one in (fixed, adaptive, doubling):
-        one.update(0.066, decisions=2048)  # 6.6 nats an episode, the target is 6
-    assert fixed.beta == 0.1
-    assert adaptive.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000))
-    assert doubling.beta == 0.1  # within 1.5 times of it
+def test_the_coefficient_follows_its_formula() -> None:
+    keys = OnlineConfig.model_validate({"algorithm": "ppo", "reference_beta": 0.1})
+    control = ReferenceControl(keys, episode_length=100)
+    control.update(0.066, decisions=2048)  # 6.6 nats an episode, the target is 6
+    assert control.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000))
     for _ in range(9):
-        adaptive.update(1.0, 10_000)
-        doubling.update(0.1, 2048)
-    assert doubling.beta == 0.5  # and held there
-    assert adaptive.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000) * 1.2**9)
+        control.update(1.0, 10_000)
+    assert control.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000) * 1.2**9)
 
 
 def test_several_looks_beyond_twice_the_target_end_the_phase() -> None:
-    keys = OnlineConfig.model_validate({"algorithm": "ppo", "reference_target": 1.0, "reference_looks": 3})
+    keys = OnlineConfig.model_validate({"algorithm": "ppo", "reference_target": 1.0})
     control = ReferenceControl(keys, episode_length=10)
     assert [control.update(value, 64) is None for value in (0.3, 0.3, 0.1, 0.3, 0.3)] == [True] * 5
     reason = control.update(0.3, 64)
@@ -75,9 +60,19 @@ def test_several_looks_beyond_twice_the_target_end_the_phase() -> None:
     assert control.stopped
 
 
+def test_a_penalty_holds_an_on_policy_algorithm_to_its_reference(tiny: Make) -> None:
+    """Without it the entropy draws the policy away."""
+    keys = {**SMALL, "online__entropy_coefficient": 0.3, "online__learning_rate": 1e-2}
+    keys |= {"online__rollout": 256, "online__portfolios": 8, "online__minibatch": 64}
+    keys |= {"train__online_episodes": 100, "train__validation_updates": 10_000}
+    keys |= {"online__reference": "pretrained", "online__reference_target": 1e6}
+    free, held = (apart(train_through(tiny(**keys, online__reference_beta=beta))) for beta in (1e-9, 10.0))
+    assert free > 4.0 * held
+
+
 def test_the_early_stop_is_an_event_of_the_guard_and_ends_the_phase(tiny: Make) -> None:
-    target = {"online__reference": "pretrained", "online__reference_target": 1e-6, "online__reference_looks": 2}
-    config = tiny(**{**SMALL, **FAST, **target}, online__reference_control="fixed", online__reference_beta=1e-9)
+    target = {"online__reference": "pretrained", "online__reference_target": 1e-6}
+    config = tiny(**{**SMALL, **FAST, **target}, online__reference_beta=1e-9)
     trainer = train_through(config)
     (event,) = [row for row in events_of(trainer) if row["signal"] == "reference"]
     assert "the online phase ends here" in event["message"]
@@ -88,19 +83,15 @@ def test_the_early_stop_is_an_event_of_the_guard_and_ends_the_phase(tiny: Make) 
     assert read_tensors(latest(again))[1]["training"]["counters"] == before  # it is over
 
 
-@pytest.fixture
-def plain_agent(tiny: Make) -> Path:
-    """File of an agent of one policy."""
-    return latest(train_through(tiny(**SMALL, **BRIEF)))
-
-
-def test_a_file_is_the_reference_and_a_resume_does_not_need_it(tiny: Make, plain_agent: Path) -> None:
-    path, reference = plain_agent, read_tensors(plain_agent)[0]
-    keys = {**SMALL, **BRIEF, "online__reference": str(path), "train__seed": 1}
+def test_a_file_is_the_reference_and_a_resume_does_not_need_it(tiny: Make) -> None:
+    first = train_through(tiny(**SMALL, bcell__hidden_dim=16))
+    path = latest(first)
+    keys = {**SMALL, "online__reference": str(path), "train__seed": 1}
     trainer = train_through(tiny(**keys))
+    reference = first.agent.policy.state_dict()
     assert trainer.agent.reference is not None
     (kept,) = trainer.agent.reference.policies()
-    assert all(torch.equal(reference[f"bcell/policy/{name}"], tensor) for name, tensor in kept.state_dict().items())
+    assert all(torch.equal(reference[name], tensor) for name, tensor in kept.state_dict().items())
     path.unlink()
     FinFlowTrainer(tiny(**keys), resume=trainer.run_folder).finetune()
 
@@ -108,20 +99,21 @@ def test_a_file_is_the_reference_and_a_resume_does_not_need_it(tiny: Make, plain
 def test_a_reference_that_does_not_fit_is_one_line_and_writes_nothing(
     tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wide, features = (
-        FinFlowTrainer(tiny(**SMALL, **keys)) for keys in ({"bcell__hidden_dim": 32}, {"features__filters": "momentum"})
-    )
-    for trainer in (wide, features):
-        trainer._begin().checkpoint()
+    wide = latest(train_through(tiny(**SMALL, bcell__hidden_dim=32)))
+    features = latest(train_through(tiny(**SMALL, features__filters="momentum")))
     runs = sorted((tmp_path / "logs").iterdir())
+    capsys.readouterr()
     for path, words in (
-        (latest(wide), "networks of other sizes than configured"),
-        (latest(features), "was trained on other features"),
+        (wide, "networks of other sizes than configured"),
+        (features, "was trained on other features"),
         (tmp_path / "none.safetensors", "does not exist"),
     ):
         config = tmp_path / "config.yaml"
         config.write_text(dump_config(tiny(**SMALL, online__reference=str(path))), "utf-8")
-        assert words in refusal(capsys, "--mode", "train", "--config", str(config))
+        assert main(["--mode", "train", "--config", str(config)]) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
         assert sorted((tmp_path / "logs").iterdir()) == runs
 
 
@@ -153,37 +145,12 @@ def default_agents(shared: Make, tmp_path_factory: pytest.TempPathFactory) -> di
     return files
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "reference", "ratio"),
-    [("ppo", "pretrained", 4.0), ("trpo", "pretrained", 4.0), ("ppo", "several", 2.0)],
-)
-def test_a_penalty_holds_the_policy_to_its_reference(
-    algorithm: str,
-    reference: str,
-    ratio: float,
-    default_agents: dict[str, Path],
-    tiny: Make,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Without it the entropy, or noise, draws the policy away."""
-    monkeypatch.setattr("finflow.training.phases.finetune_on_policy.CRITIC_ONLY_ROLLOUTS", 0)
-    keys = {**SMALL, "online__algorithm": algorithm, "online__learning_rate": 1e-2, "online__portfolios": 8}
-    keys |= {"online__rollout": 256, "online__minibatch": 64, "online__trust_region": 0.05}
-    keys |= {"train__online_episodes": 40, "online__entropy_coefficient": 0.3}
-    if reference == "several":
-        keys |= {"online__rollout": 128, "online__minibatch": 16, "train__online_episodes": 16}
-        keys |= {"online__entropy_coefficient": 0.0}
-    keys |= {"train__validation_updates": 10_000, "online__reference_looks": 1000, "online__reference_control": "fixed"}
-    keys |= {"online__reference": str(default_agents.get(reference, reference))}
-    free, held = (apart(train_through(tiny(**keys, online__reference_beta=beta))) for beta in (1e-9, 100.0))
-    assert free > ratio * held
-
-
 @pytest.mark.parametrize("deployed", DEPLOYED)
 def test_an_agent_of_the_default_training_is_a_reference_as_it_was_deployed(
     deployed: str, default_agents: dict[str, Path], tiny: Make
 ) -> None:
-    trainer = train_through(tiny(**SMALL, **BRIEF, online__reference=str(default_agents[deployed])))
+    config = tiny(**SMALL, online__reference=str(default_agents[deployed]), train__online_episodes=2)
+    trainer = train_through(config)
     reference, run = trainer.agent.reference, trainer._begin()
     assert reference is not None
     assert len(reference.policies()) == MEMBERS[deployed]
@@ -199,24 +166,26 @@ def test_an_agent_of_the_default_training_is_a_reference_as_it_was_deployed(
         assert torch.equal(tensor, learner[f"learner/policy/{name}"])
 
 
-def test_the_reward_is_charged_the_log_ratio_per_free_dimension(default_agents: dict[str, Path], tiny: Make) -> None:
+@pytest.mark.parametrize("deployed", DEPLOYED)
+def test_the_reward_is_charged_the_log_ratio_per_free_dimension(
+    deployed: str, default_agents: dict[str, Path], tiny: Make
+) -> None:
     """On the same draws, with and without a reference; densities are those of the weights."""
-    collector = grouped_collector(tiny)
-    begun = {name: copy.deepcopy(collector) for name in default_agents}
-    free = collector.decide(8, None)
+    played = []
+    for beta in (None, 70.0):
+        collector = new_collector(tiny, online__reference=str(default_agents[deployed]))
+        policy = read_reference(collector.config, prepare(collector.config), torch.device("cpu"))
+        assert policy is not None
+        played.append(collector.decide(8, None if beta is None else Reference(policy, beta)))
+    free, charged = played
+    assert torch.equal(free.decisions.actions, charged.decisions.actions)
     states = collector.agent.states(tuple(part.flatten(0, 1) for part in free.decisions.observations))
     portfolios = log_portfolio(free.decisions.actions.flatten(0, 1)).exp()
-    for deployed, path in default_agents.items():
-        config = tiny(**SMALL, online__reference=str(path))
-        policy = read_reference(config, prepare(config), torch.device("cpu"))
-        assert policy is not None
-        charged = begun[deployed].decide(8, Reference(policy, 70.0))
-        assert torch.equal(free.decisions.actions, charged.decisions.actions)
-        with torch.no_grad():
-            own, other = (one(states).distribution.log_density(portfolios) for one in (collector.agent.policy, policy))
-        cost = 70.0 * (own - other).view_as(free.rewards) / free.decisions.actions.shape[-1]
-        assert float(cost.abs().max()) > 0.2  # ten times what is tolerated
-        torch.testing.assert_close(free.rewards - charged.rewards, cost, rtol=1e-3, atol=2e-2)
+    with torch.no_grad():
+        own, other = (one(states).distribution.log_density(portfolios) for one in (collector.agent.policy, policy))
+    cost = 70.0 * (own - other).view_as(free.rewards) / free.decisions.actions.shape[-1]
+    assert float(cost.abs().max()) > 0.2  # ten times what is tolerated
+    torch.testing.assert_close(free.rewards - charged.rewards, cost, rtol=1e-3, atol=2e-2)
 
 
 def test_what_an_agent_saved_itself_is_a_reference_too(
@@ -276,9 +245,9 @@ def test_a_training_held_to_a_blended_agent_resumes_to_the_same_bits(
     """Without the agent's file, and with a rollback's snapshots in memory."""
     path = tmp_path / "agent.safetensors"
     path.write_bytes(default_agents[deployed].read_bytes())
-    keys = {**SMALL, **FOUR, "online__algorithm": algorithm, "online__reference": str(path)}
+    keys = {**SMALL, "online__algorithm": algorithm, "online__reference": str(path)}
     whole = train_through(tiny(**keys))
-    stopped = stop_training(tiny(**keys), 14 + 2)
+    stopped = stop_training(tiny(**keys), 14 + 4)
     path.unlink()
     resumed = train_through(tiny(**keys), resume=stopped.run_folder)
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
@@ -287,10 +256,23 @@ def test_a_training_held_to_a_blended_agent_resumes_to_the_same_bits(
     BCell.load(latest(resumed))  # which needs none
 
 
+def test_a_penalty_holds_the_policy_to_a_blended_agent(
+    default_agents: dict[str, Path], tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finflow.training.phases.finetune_on_policy.CRITIC_ONLY_ROLLOUTS", 0)
+    keys = {**SMALL, **FAST, "online__learning_rate": 1e-2}
+    keys |= {"online__rollout": 128, "online__portfolios": 8, "train__online_episodes": 16}
+    keys |= {"train__validation_updates": 10_000, "online__reference_target": 1e6}
+    keys |= {"online__reference": str(default_agents["several"])}
+    free, held = (apart(train_through(tiny(**keys, online__reference_beta=beta))) for beta in (1e-9, 100.0))
+    assert free > 2.0 * held
+
+
 def test_a_checkpoint_whose_reference_is_none_is_one_line(
     default_agents: dict[str, Path], tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trained = train_through(tiny(**SMALL, **BRIEF, online__reference=str(default_agents["several"])))
+    keys = {**SMALL, "online__reference": str(default_agents["several"]), "train__online_episodes": 2}
+    trained = train_through(tiny(**keys))
     tensors, facts = read_tensors(latest(trained))
     for change, words in (
         ({"bcell/reference/members.0.gate.other": torch.ones(1)}, "out of place"),
@@ -298,27 +280,9 @@ def test_a_checkpoint_whose_reference_is_none_is_one_line(
     ):
         write_tensors(latest(trained), tensors | change, facts)
         files = {path: path.read_bytes() for path in sorted((tmp_path / "logs").rglob("*")) if path.is_file()}
-        assert words in refusal(capsys, "--mode", "train", "--resume", str(trained.run_folder))
+        capsys.readouterr()
+        assert main(["--mode", "train", "--resume", str(trained.run_folder)]) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
         assert {path: path.read_bytes() for path in sorted((tmp_path / "logs").rglob("*")) if path.is_file()} == files
-
-
-def test_a_training_whose_checkpoint_kept_the_reference_as_its_prior_goes_on(
-    tiny: Make, plain_agent: Path, stop_training: Stop
-) -> None:
-    """As they were written before a blended agent could be a reference: one policy, in the prior's place."""
-    path = plain_agent
-    config = tiny(**SMALL, **FOUR, online__reference=str(path), train__seed=1)
-    stopped = stop_training(config, 14 + 2)
-    tensors, facts = read_tensors(latest(stopped))
-    prefix = "bcell/reference/"
-    older = {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}
-    for name in [name for name in older if name.startswith("bcell/prior/")]:
-        older[name] = tensors[name.replace("bcell/prior/", f"{prefix}members.0.")]
-    del facts["training"]["bcell"]["reference"]
-    write_tensors(latest(stopped), older, facts)
-    resumed = train_through(config, resume=stopped.run_folder)
-    assert resumed.agent.reference is None
-    assert resumed.agent.held_to is resumed.agent.prior
-    given = read_tensors(path)[0]
-    for name, tensor in resumed.agent.held_to.state_dict().items():
-        assert torch.equal(tensor, given[f"bcell/policy/{name}"])

@@ -91,8 +91,9 @@ def test_rows_of_metrics_say_how_the_training_generalises(whole: FinFlowTrainer)
 
 
 def test_without_the_measurement_nothing_else_changes(shared: Make) -> None:
-    keys = {"train__offline_training_epochs": 1, "train__online_episodes": 4}
-    with_it, without = (train_through(shared(train__generalisation=flag, **keys)) for flag in (True, False))
+    with_it, without = (
+        train_through(shared(train__generalisation=flag, train__online_episodes=4)) for flag in (True, False)
+    )
     assert "generalisation" not in (without.run_folder / "metrics.jsonl").read_text()
     found = [read_newest(latest(one))[1].tensors for one in (with_it, without)]
     assert found[0].keys() == found[1].keys()

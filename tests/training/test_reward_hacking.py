@@ -112,8 +112,8 @@ def test_it_can_be_switched_off(tiny: Make, likes: Callable[[int], Path]) -> Non
 
 
 def test_leaving_the_reference_is_a_stop(tiny: Make, likes: Callable[[int], Path]) -> None:
-    keys = {"online__reference": "pretrained", "online__reference_target": 1e-6, "online__reference_looks": 2}
-    keys |= {"online__reference_control": "fixed", "online__reference_beta": 1e-9, "guard__hacking__multiple": None}
+    keys = {"online__reference": "pretrained", "online__reference_target": 1e-6}
+    keys |= {"online__reference_beta": 1e-9, "guard__hacking__multiple": None}
     _, said = stopped(tiny(**LOOKS, **keys, objectives__preference__model=likes(RETURN)))
     assert "over twice its target" in said
 

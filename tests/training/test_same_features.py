@@ -17,8 +17,7 @@ from finflow.market.features.filter_features import HALF_LIVES
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.audit.audit_subjects import AuditSubjects
-from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features
-from finflow.training.checkpoints.feature_names import feature_names
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, feature_names
 from finflow.training.data import training_data
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.evaluations import evaluate_checkpoint

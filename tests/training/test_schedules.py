@@ -58,11 +58,6 @@ def test_the_defaults_of_the_configuration_and_of_the_scheduler_agree() -> None:
     assert EntropyScheduler.of(keys, 985).config.decay_steps == 985
 
 
-def test_a_share_of_the_training_sets_the_steps() -> None:
-    assert EntropyScheduleConfig(decay_share=0.8).over(15_750).decay_steps == 12_600
-    assert EntropyScheduleConfig().over(15_750).decay_steps == 100_000
-
-
 def test_the_information_and_the_reset() -> None:
     schedule = schedule_of("linear", 0.01, 0.002, 4)
     schedule.step()
@@ -97,7 +92,6 @@ def test_a_restored_schedule_continues_where_it_was_saved() -> None:
         lambda: schedule_of("linear", 0.0, 0.01, 5),
         lambda: schedule_of("linear", 0.1, math.inf, 5),
         lambda: schedule_of("linear", 0.1, 0.01, 0),
-        lambda: EntropyScheduleConfig(decay_share=1.5).over(10),
         lambda: EntropyScheduleConfig.preset("slow"),
     ],
 )

@@ -52,14 +52,7 @@ def test_the_same_seed_gives_identical_checkpoints_and_numbers(whole: Whole, sha
 
 
 def test_another_seed_gives_another_agent(whole: Whole, shared: Make) -> None:
-    other = FinFlowTrainer(shared(train__seed=1))
-    other.train_iql()
-    other._hand_over(other._begin())
-    gates = [
-        read_tensors(checkpoint_of(one, "pretrained"))[0]["learner/policy/gate.weight"]
-        for one in (whole.trainer, other)
-    ]
-    assert not torch.equal(*gates)
+    assert latest(whole.trainer).read_bytes() != latest(train_through(shared(train__seed=1))).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +120,7 @@ def test_seeding_loses_nothing(shared: Make) -> None:
     assert all(torch.equal(tensor, getattr(agent, part).state_dict()[name]) for (part, name), tensor in before.items())
 
 
-@pytest.mark.parametrize("when", [9, 14 + 6, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
+@pytest.mark.parametrize("when", [9, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
 def test_stopped_and_resumed_equals_never_stopped(whole: Whole, shared: Make, stop_training: Stop, when: int) -> None:
     stopped = stop_training(shared(), when)
     resumed = FinFlowTrainer(shared(), resume=stopped.run_folder)
@@ -240,25 +233,17 @@ def test_a_training_window_shorter_than_an_episode_says_so(shared: Make) -> None
     "changes",
     [
         {
-            "bcell__dropout": 0.2,
-            "train__observation_noise": 0.05,
-            "bcell__alpha_mode": "annealed",
-            "env__execution_lag": 0,
+            **{"bcell__dropout": 0.2, "train__observation_noise": 0.05},
+            **{"bcell__alpha_mode": "annealed", "env__execution_lag": 0},
         },
         {
-            "bcell__alpha_mode": "fixed",
-            "env__execution_lag": 2,
-            "env__max_weight": 0.5,
-            "env__no_trade_band": 0.01,
-            "train__n_envs": 3,
-            "train__updates_per_vector_step": 2,
+            **{"bcell__alpha_mode": "fixed", "env__execution_lag": 2, "env__max_weight": 0.5},
+            **{"env__no_trade_band": 0.01, "train__n_envs": 3, "train__updates_per_vector_step": 2},
             "train__save_best": False,
         },
         {
-            "train__profile": True,
-            "train__offline_training_epochs": 4,
-            "offline__method": "td3bc",
-            "train__best_by": "sharpe",
+            **{"train__profile": True, "train__offline_training_epochs": 4},
+            **{"offline__method": "td3bc", "train__best_by": "sharpe"},
         },
         {"offline__method": "bc", "bcell__n_quantiles": 1, "offline__evaluation_updates": 0},
     ],

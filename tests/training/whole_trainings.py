@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from finflow.config import Config
 from finflow.training.trainer import FinFlowTrainer
@@ -31,7 +32,7 @@ def tiny_in(folder: Path) -> Make:
     return partial(config_in, folder, {**TINY, "market.path": str(prices)})
 
 
-def train_through(config: Config, **given: Path) -> FinFlowTrainer:
+def train_through(config: Config, **given: Any) -> FinFlowTrainer:
     """Run both phases, without the report."""
     trainer = FinFlowTrainer(config, **given)
     trainer.train_iql()

@@ -1,10 +1,8 @@
-"""Advantages of decisions: generalised advantage estimation, group-relative advantages, and normalisation.
+"""Advantages of decisions: generalised advantage estimation, and normalisation.
 
 References
 ----------
 Schulman and others (2016), High-Dimensional Continuous Control Using Generalized Advantage Estimation, equation 16.
-Mao and others (2019), Variance Reduction for Reinforcement Learning in Input-Driven Environments.
-Kool, van Hoof and Welling (2019), Buy 4 REINFORCE Samples, Get a Baseline for Free!
 """
 
 from __future__ import annotations
@@ -62,32 +60,6 @@ def generalised_advantages(
         following = deltas[step] + decay[step] * following
         advantages[step] = following
     return advantages
-
-
-def leave_one_out_advantages(returns: Tensor) -> Tensor:
-    """Returns less the mean of the other members of their group, without division by the deviation.
-
-    The other members' returns do not depend on a member's own action, so the baseline is unbiased; where all members
-    of a group start in one state and meet the same prices, it knows these prices.
-
-    Parameters
-    ----------
-    returns : Tensor, (groups, members)
-        Of decisions that were taken in one state.
-
-    Returns
-    -------
-    Tensor, (groups, members)
-
-    Raises
-    ------
-    ConfigError
-        If a group has a single member.
-    """
-    members = returns.shape[-1]
-    if members < 2:
-        raise ConfigError("group-relative advantages need at least 2 members in a group, this one has 1")
-    return (returns - returns.mean(dim=-1, keepdim=True)) * (members / (members - 1))
 
 
 def normalised(advantages: Tensor) -> Tensor:

@@ -39,12 +39,8 @@ class Training:
 
     Attributes
     ----------
-    name : str
-        Unique among the trainings.
     folder : Path
         Folder of its run and its note.
-    config : Config
-        From `training_config`.
     market : str
         Name of its panel among several.
     fold : Fold, optional
@@ -128,8 +124,6 @@ def train_all(
 
     Parameters
     ----------
-    panels : mapping of MarketPanel
-        By the trainings' ``market``.
     resources : ComputeResources, optional
         In this process, one after another, when left out.
 

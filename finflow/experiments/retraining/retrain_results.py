@@ -96,8 +96,6 @@ class ReplacementRule:
         In (0, 1).
     margin : float
         In Sharpe ratio a year.
-    comparison : int
-        k, from 1.
     """
 
     confidence: float

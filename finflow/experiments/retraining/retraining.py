@@ -42,13 +42,13 @@ from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.trading.price_checks import check_history
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, policy_of, read_best
-from finflow.training.checkpoints.manifest import MANIFEST
 from finflow.training.checkpoints.run_resolver import resolve_run
 from finflow.training.data.training_data import TrainingData, device_here, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import maker_of
 from finflow.training.judging.reading_count import policy_identity
 from finflow.training.phases.stopping import stopping_at_once
+from finflow.training.run_folder import MANIFEST
 
 NUMBERS, PAGE, RETURNS = "retrain.json", "retrain.html", "returns.csv"
 
@@ -122,8 +122,6 @@ class Retraining:
 
         Returns
         -------
-        RetrainNumbers
-            Without a new run.
         list of Backtest
             New agent, old agent and equal weight over all folds.
         """

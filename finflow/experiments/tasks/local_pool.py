@@ -110,8 +110,6 @@ class _Worker:
     ----------
     index : int
         From 0, among the workers: decides which GPU it has.
-    shared : mapping
-        Arguments of every task.
     """
 
     def __init__(self, index: int, resources: ComputeResources, shared: Mapping[str, Any]) -> None:

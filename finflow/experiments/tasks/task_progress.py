@@ -153,8 +153,6 @@ class TaskDisplay:
         Draw on a terminal; false where each task draws there itself.
     stream
         Where to show it, standard output when left out.
-    clock
-        Seconds, monotonic.
     """
 
     def __init__(

@@ -26,8 +26,6 @@ class Task:
         Of the top level of a module, so that another process finds it by name. It returns a dict of plain values, and
         shows its progress by `task_progress`. It runs again from the start where its process was killed, and must cope
         with the files of the first attempt.
-    arguments : mapping
-        By name, picklable.
     """
 
     name: str
@@ -105,8 +103,6 @@ class TaskQueue:
         Takes each task and its result.
     started : list of Task
         All tasks that were started, by number.
-    results : dict
-        By number.
     """
 
     tasks: Iterable[Task]

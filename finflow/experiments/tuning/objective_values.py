@@ -27,14 +27,10 @@ def measure_objectives(
 
     Parameters
     ----------
-    names
-        Of ``finflow.config.OBJECTIVES``.
     alpha
         Share of the tail that ``cvar`` is the mean of.
     baseline
         Equal weight over the same days, for ``dsr``: the deflated Sharpe ratio of the return over it.
-    tries
-        That deflate it.
     ranking
         Of the backtest's weights, for ``ndcg``, ``hit``, ``mrr`` and ``rank_ic``; these are undefined without.
     """
@@ -59,8 +55,6 @@ def aggregate_values(values: Sequence[float], how: str, deviations: float) -> fl
 
     Parameters
     ----------
-    values
-        One a training.
     how
         ``median``, ``mean``, or ``cautious``: the mean less ``deviations`` times the standard deviation (n - 1).
     """

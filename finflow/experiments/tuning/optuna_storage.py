@@ -39,8 +39,6 @@ def open_storage(tune: TuneConfig, folder: Path, callback: Callable[[Study, Froz
 
     Parameters
     ----------
-    folder : Path
-        Of the study.
     callback : callable
         Has a trial wait again that lost its worker.
 

@@ -38,10 +38,6 @@ def draw_figures(
 
     Parameters
     ----------
-    objective
-        Names.
-    keys
-        That were searched.
     importances
         Objectives whose importances can be computed.
     """

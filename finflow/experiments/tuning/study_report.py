@@ -46,16 +46,12 @@ class StudyData:
 
     Attributes
     ----------
-    objective
-        Names.
     trials
         In the order of their numbers.
     space
         Key -> values that were searched.
     tried
         Configurations that the best was chosen among.
-    facts
-        Settings and provenance.
     """
 
     title: str
@@ -98,13 +94,7 @@ class StudyData:
 
 
 def report_study(config: Config, context: TrialContext, folder: Path, name: str, trials: Sequence[FrozenTrial]) -> Path:
-    """Write the report into the study's folder: the page, its numbers and figures, and the trials' returns.
-
-    Returns
-    -------
-    Path
-        Of the page.
-    """
+    """Write the report into the study's folder: the page, its numbers and figures, and the trials' returns."""
     first, last = context.folds[0].tests[0], context.folds[-1].tests[-1]
     data = StudyData(
         title=f"Search for {' and '.join(config.tune.objective)}: {name}",

@@ -58,12 +58,8 @@ class TrialContext:
 
     Attributes
     ----------
-    config : Config
-        Of the study.
     panel : MarketPanel
         Cut before the test window.
-    searched : tuple of str
-        Keys of the space.
     tries : int
         That deflate the objective ``dsr``.
     """
@@ -135,8 +131,6 @@ class TrialResult:
         Fold, seed and objectives of each training.
     excess : float64 (days,)
         Daily returns in excess of cash over the evaluated windows, the mean over seeds.
-    updates : int
-        Gradient updates made.
     """
 
     values: tuple[float, ...]
@@ -152,13 +146,9 @@ def run_trial(
 
     Parameters
     ----------
-    config : Config
-        Of the trial.
     scratch : Path
         Trainings write here; it is removed at the end, however that comes. Behaviour data that suit every trial go
         into the folder ``offline`` beside it.
-    display : ProgressDisplay, optional
-        Shows its progress.
 
     Raises
     ------
@@ -178,13 +168,7 @@ def run_trial(
 
 
 class TrialRun:
-    """A trial under way: its trainings, one after another, and its objectives so far.
-
-    Parameters
-    ----------
-    config : Config
-        Of the trial.
-    """
+    """A trial under way: its trainings, one after another, and its objectives so far."""
 
     def __init__(self, context: TrialContext, config: Config, scratch: Path, report: Report) -> None:
         self.context, self.config, self.scratch, self.report = context, config, scratch, report

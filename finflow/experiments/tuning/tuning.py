@@ -32,8 +32,6 @@ class StudyOutcome(NamedTuple):
     ----------
     best : Path or None
         The configuration to train with; None where no trial was finished.
-    lines : list of str
-        Lines to print.
     """
 
     folder: Path
@@ -55,8 +53,6 @@ def tune(
         Folder of a study to go on with.
     resources : ComputeResources
         Processes that run the trials.
-    log : callable
-        Prints a line.
 
     Raises
     ------

@@ -29,11 +29,6 @@ Rewards = TypeVar("Rewards", float, NDArray[Any], Tensor)
 class RollingMoments:
     """Mean and deviation of the last rewards.
 
-    Parameters
-    ----------
-    window_size : int
-        Rewards remembered.
-
     References
     ----------
     Welford (1962), Note on a Method for Calculating Corrected Sums of Squares and Products.
@@ -118,16 +113,7 @@ class RollingMoments:
 class RollingNormalizer(RollingMoments):
     """``(r - mean) / (std + 1e-8)`` over the last rewards, clipped; normalising a reward does not remember it.
 
-    Parameters
-    ----------
-    window_size : int
-        Rewards remembered.
-    clip : float
-        Normalised rewards lie in (-clip, clip).
-    warmup : int
-        Nothing is normalised before so many rewards were seen.
-    shift : bool
-        Whether the mean is subtracted; without, rewards are scaled alone, which leaves the objective what it was.
+    Without ``shift`` the mean is not subtracted: rewards are scaled alone, which leaves the objective what it was.
     """
 
     def __init__(self, window_size: int = 1000, clip: float = 10.0, warmup: int = 30, shift: bool = True) -> None:

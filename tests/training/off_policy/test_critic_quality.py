@@ -14,7 +14,6 @@ from finflow.env.coverage import draw_coverage
 from finflow.training.data.rollouts import as_tensors
 from finflow.training.off_policy.counterfactuals import ACTIONS as COMPARED
 from finflow.training.off_policy.critic_quality import (
-    DECISIONS,
     GROUPS,
     ExactReturns,
     compare_advantages,
@@ -116,7 +115,7 @@ def test_decisions_are_priced_by_the_ledger(tiny: Make) -> None:
     policy, market = run.state.learner.policy, market_of(trainer.training_data)
     process = market.process
     bars = np.arange(process.first_bar, process.first_bar + 30)
-    measured = measure_returns(market, policy, bars, run.config, 9, DECISIONS)
+    measured = measure_returns(market, policy, bars, run.config, 9, decisions=True)
     n_weights = process.n_weights
     held = measured.portfolios[:, :n_weights]
     torch.testing.assert_close(measured.actions[:, 0], held)

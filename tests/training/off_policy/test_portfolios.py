@@ -10,7 +10,7 @@ import pytest
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
 from finflow.training.data.training_data import prepare
-from finflow.training.off_policy.portfolios import Portfolios
+from finflow.training.off_policy.learners import Portfolios
 from tests.training.whole_trainings import Make
 
 HORIZON, COUNT = 4, 64

@@ -10,7 +10,7 @@ import torch
 
 from finflow.training.data.training_data import prepare
 from finflow.training.off_policy.learners import Learners
-from finflow.training.out_of_fold.blocks import make_blocks, training_blocks, training_segments
+from finflow.training.out_of_fold.evidence import make_blocks, training_blocks, training_segments
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import WITH_BLOCKS, Make, checkpoint_of
 
