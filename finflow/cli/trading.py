@@ -20,15 +20,7 @@ _SHOWN = 8
 
 
 def run_decision(given: argparse.Namespace, runs: Sequence[Path]) -> None:
-    """Decide with the agent of a run, or with several as one, and print the decision.
-
-    Parameters
-    ----------
-    given
-        With the options of `add_configuration_options`, `add_trading`, ``date`` and ``dry_run``.
-    runs
-        Checkpoint files, run folders, or the folder of a job.
-    """
+    """Decide with the agent of a run, or with several (or a job) as one, and print the decision."""
     overrides = evaluation_overrides(given, runs[0]) | {
         key: value for key, value in explicit(given).items() if key.startswith("market.tickers")
     }
@@ -61,15 +53,7 @@ def run_decision(given: argparse.Namespace, runs: Sequence[Path]) -> None:
 
 
 def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
-    """Trade on paper with the agent of a run, or with several as one, and print the state of the account.
-
-    Parameters
-    ----------
-    given
-        With the options of `add_configuration_options` and `add_trading`.
-    runs
-        Checkpoint files, run folders, or the folder of a job.
-    """
+    """Trade on paper with the agent of a run, or with several (or a job) as one, and print the state of the account."""
     overrides = evaluation_overrides(given, runs[0])
     if given.broker:
         overrides = {**overrides, "trading.broker": given.broker}
@@ -109,12 +93,6 @@ def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
 
 
 def read_date(text: str, option: str) -> dt.date:
-    """Read a date of the command line.
-
-    Raises
-    ------
-    ConfigError
-    """
     try:
         return dt.date.fromisoformat(text)
     except ValueError:

@@ -1,8 +1,8 @@
 """The ledger: growth, trades and their costs. One source of truth for environment, backtest and data.
 
 Weights are shares of wealth over K = assets + cash, cash last, long only. Everything is written against the array
-API: torch runs it batched and differentiably, NumPy in tests. NumPy's portfolios in double precision take the same
-arithmetic compiled (``ledger.compiled``), with the same bits, wherever they step: environment, data and backtests.
+API: torch runs it batched and differentiably. NumPy's portfolios in double precision take the same arithmetic
+compiled (``ledger.compiled``), with the same bits.
 """
 
 from __future__ import annotations
@@ -23,23 +23,12 @@ MAX_ITERATIONS = 200
 
 
 class Settlement(NamedTuple):
-    """Outcome of one trade.
+    """Outcome of one trade."""
 
-    Attributes
-    ----------
-    weights : array, (batch, K)
-        Right after the trade.
-    wealth_factor : array, (batch,)
-        Wealth after over wealth before the trade, ``mu``.
-    turnover : array, (batch,)
-    refused : bool array, (batch,), or None
-        True where the trade could not be paid for and nothing was traded; None where every trade was carried out.
-    """
-
-    weights: Any
-    wealth_factor: Any
-    turnover: Any
-    refused: Any = None
+    weights: Any  # (batch, K), right after the trade
+    wealth_factor: Any  # (batch,), wealth after over wealth before the trade, ``mu``
+    turnover: Any  # (batch,), half-sum of absolute changes of weight
+    refused: Any = None  # (batch,), where the trade could not be paid for and nothing was traded; None: nowhere
 
     @property
     def cost(self) -> Any:
@@ -48,7 +37,7 @@ class Settlement(NamedTuple):
 
 
 def drift(weights: Any, growth: Any) -> Any:
-    """Weights (batch, K) after prices moved by a gross growth (batch, K), e.g. 1.01, and nothing was traded."""
+    """Weights (batch, K) after prices moved by gross growth (batch, K), e.g. 1.01, and nothing was traded."""
     xp = array_namespace(weights)
     grown = weights * growth
     return grown / xp.sum(grown, axis=-1, keepdims=True)
@@ -57,7 +46,7 @@ def drift(weights: Any, growth: Any) -> Any:
 def pay_dividends(weights: Any, shares: Any) -> Any:
     """Turn the dividends of a bar into cash, once weights (batch, K) have drifted with them.
 
-    ``shares`` (batch, assets) are the part of each asset's weight that is a dividend, ``d / (p + d)``.
+    ``shares`` (batch, assets) of each asset's weight are a dividend, ``d / (p + d)``.
     """
     xp = array_namespace(weights)
     paid = weights[..., :-1] * shares
@@ -74,7 +63,7 @@ def before_dividends(weights: Any, shares: Any) -> Any:
 
 
 def pay_out(weights: Any, listed: Any) -> Any:
-    """Turn positions in assets that are not listed any more into cash at their last price, at no cost, (batch, K)."""
+    """Turn positions (batch, K) in assets that are not ``listed`` (batch, assets) into cash, at no cost."""
     xp = array_namespace(weights)
     if bool(xp.all(listed)):
         return weights
@@ -86,7 +75,7 @@ def pay_out(weights: Any, listed: Any) -> Any:
 def orders(
     weights: Any, action: Any, growth: Any, listed: Any, limits: Limits, lag: int, dividends: Any = None
 ) -> tuple[Any, Any]:
-    """Portfolios before and after the trades that actions ask for, at the fill's prices.
+    """Portfolios before and after the trades that actions ask for, at the fill's prices; (batch, K) both.
 
     Parameters
     ----------
@@ -132,17 +121,14 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
 
     The costs come out of the portfolio, so the value traded depends on what they leave. The wealth factor solves
     ``mu = 1 - cost(mu * target - before)``, by iteration to rounding. That is a contraction as long as the last unit
-    traded costs less than itself, which every proportional cost below 100 % does at any size. Costs that grow with
-    size, and fixed ones in a small account, may not: a trade that would leave no wealth, or whose equation is not
-    solved in 200 rounds (its last unit costs nearly its own value, or more), is refused. The account then keeps what
-    it holds, and pays nothing.
+    traded costs less than itself, which every proportional cost below 100 % does. A trade that would leave no wealth,
+    or whose equation is not solved in 200 rounds (its last unit costs nearly its own value, or more), is refused: the
+    account keeps what it holds, and pays nothing.
 
     Parameters
     ----------
-    before : array, (batch, K)
-        Weights before the trade.
-    target : array, (batch, K)
-        Weights right after it, on the simplex.
+    before, target : array, (batch, K)
+        Weights before the trade and right after it, on the simplex.
     wealth : array, (batch,)
         Wealth before the trade, in money.
     market : MarketState, optional
@@ -156,9 +142,7 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
     xp = array_namespace(before)
     proportional = proportional_rates(costs) if is_compiled(before) else None
     if proportional is not None:
-        weights, turnover, factor, last, solved = compiled.settle(
-            before, np.ascontiguousarray(target, dtype=np.float64), proportional, MAX_ITERATIONS, WEALTH_TOLERANCE
-        )
+        weights, turnover, factor, last, solved = _settle_compiled(before, target, proportional)
     else:
         solve = _differentiable_factor if is_torch_array(before) else _wealth_factor
         factor, last, solved = solve(before, target, costs, wealth, market)
@@ -170,6 +154,12 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
         return done
     affordable = (factor > 0.0) & (xp.abs(factor - last) <= SOLVED)
     return done if bool(xp.all(affordable)) else _refuse(before, done, affordable)
+
+
+def _settle_compiled(before: Any, target: Any, rates: Any) -> tuple[Any, ...]:
+    """Weights, turnover, wealth factor after the last round and before it, and whether it has settled."""
+    target = np.ascontiguousarray(target, dtype=np.float64)
+    return compiled.settle(before, target, rates, MAX_ITERATIONS, WEALTH_TOLERANCE)
 
 
 def _differentiable_factor(
@@ -185,16 +175,16 @@ def _differentiable_factor(
     on_processor = before.device.type == "cpu" and is_compiled(start.numpy())
     proportional = proportional_rates(costs) if on_processor else None
     if proportional is not None:
-        _, _, *factors, solved = compiled.settle(
-            start.numpy(), end.numpy().astype(np.float64), proportional, MAX_ITERATIONS, WEALTH_TOLERANCE
-        )
-        factor, last = (torch.from_numpy(each) for each in factors)
+        result = _settle_compiled(start.numpy(), end.numpy(), proportional)
+        xp, solved = array_namespace(before), bool(result[4])
+        factor, last = xp.asarray(result[2]), xp.asarray(result[3])
     else:
         factor, last, solved = _wealth_factor(start, end, costs, account, market)
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in (before, target, wealth)):
         return factor, last, solved
     if proportional is not None:
-        factor = differentiable_root(held, wanted, factor, torch.as_tensor(proportional.sum()))
+        rate = torch.as_tensor(proportional.sum())
+        factor = differentiable_root(held, wanted, factor, rate)
     else:
         # Implicit function theorem at the root: d mu = - d cost / (1 + cost'(mu)), with d cost at constant mu. That is
         # one Newton step from the root, which changes its value by no more than rounding.
@@ -228,7 +218,6 @@ def is_compiled(weights: Any) -> bool:
 
 
 def _refuse(before: Any, wanted: Settlement, affordable: Any) -> Settlement:
-    """The settlement with nothing traded in the accounts that cannot pay."""
     xp = array_namespace(before)
     return Settlement(
         xp.where(affordable[..., None], wanted.weights, before),

@@ -20,13 +20,13 @@ ROUNDING = 1e-12
 class Limits:
     """Limits of the account; the defaults limit nothing."""
 
-    max_weight: float = 1.0  # of one risky asset
-    max_turnover: float = 1.0  # of one decision
+    max_weight: float = 1.0  # largest weight of one risky asset
+    max_turnover: float = 1.0  # largest turnover (half-sum of absolute trades, cash included) of one decision
     no_trade_band: float = 0.0  # a decision whose largest single trade is not over this is not traded at all
 
 
 def project_to_simplex(values: Any) -> Any:
-    """Euclidean projection of finite values (..., K) onto the simplex, row by row.
+    """Euclidean projection of finite numbers (..., K) onto the simplex, row by row.
 
     References
     ----------
@@ -46,7 +46,7 @@ def project_to_simplex(values: Any) -> Any:
 
 
 def as_portfolio(action: Any) -> Any:
-    """Read an action (batch, K) as a portfolio: taken as it is on the simplex, projected onto it otherwise.
+    """Read an action (batch, K) as a portfolio: as it is on the simplex, projected onto it otherwise.
 
     A sum that is off by single-precision rounding is divided out, so that no wealth appears from nowhere.
     """
@@ -62,12 +62,18 @@ def as_portfolio(action: Any) -> Any:
 
 
 def keep_listed(target: Any, listed: Any, held: Any = None) -> Any:
-    """Spread what a target (batch, K) puts into assets that cannot be held over the others, in proportion.
+    """Spread what a target puts into assets that cannot be held over the others, in proportion.
 
     A position that has ended was paid out in cash, and so is what a target leaves in it: only what goes beyond
-    ``held`` is spread, the weights (batch, K) before the trade, positions that have ended among them. So a target that
-    names what is held trades nothing on the day an asset ends either. Where nothing else is left, all is cash; rows
-    that name listed assets alone are returned as they are.
+    ``held`` is spread. So a target that names what is held trades nothing on the day an asset ends either.
+
+    Parameters
+    ----------
+    target : array, (batch, K)
+        Rows that name listed assets alone are returned as they are; all cash where nothing else is left.
+    listed : bool array, (batch, assets)
+    held : array, (batch, K), optional
+        Weights before the trade, positions that have ended among them; none when left out.
     """
     xp = array_namespace(target)
     if bool(xp.all(listed)):
@@ -84,9 +90,9 @@ def keep_listed(target: Any, listed: Any, held: Any = None) -> Any:
 
 
 def turnover(before: Any, target: Any) -> Any:
-    """Half-sum of absolute changes of weight (batch,), cash included: the larger of what is bought and what is sold.
+    """Half-sum of absolute changes of weight, cash included: the larger of what is bought and what is sold, (batch,).
 
-    Cash is what the risky assets leave, so that rounding in it is not a trade.
+    Cash of the portfolios (batch, K) is what the risky assets leave, so that rounding in it is not a trade.
     """
     xp = array_namespace(before)
     change = target[..., :-1] - before[..., :-1]
@@ -94,9 +100,9 @@ def turnover(before: Any, target: Any) -> Any:
 
 
 def apply_limits(before: Any, target: Any, limits: Limits) -> Any:
-    """Apply the account's limits to a target (batch, K) on the simplex.
+    """Apply the account's limits to a target (batch, K) on the simplex, from what is held (batch, K).
 
-    The result is equal to ``before``, the weights held, bit for bit, where nothing is to be traded.
+    The result is on the simplex, and equal to ``before``, bit for bit, where nothing is to be traded.
     """
     xp = array_namespace(before)
     if limits.max_weight < 1.0:

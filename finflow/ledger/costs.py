@@ -22,31 +22,36 @@ from finflow.errors import ConfigError
 BASIS_POINT = 1e-4
 NO_TRADE = 1e-12  # as a share of wealth: rounding
 TINY = 1e-30  # keeps the root's slope finite at no trade, also in single precision
-LARGEST_EXPONENT = 50.0  # far beyond what any account can pay, and well inside single precision
 
 
 class MarketState(NamedTuple):
-    """Value traded in a day, in money, and deviation of a day's log return, (..., assets), as known at the decision."""
+    """Money traded in a day and deviation of a day's log return, (..., assets), as known at the decision."""
 
     volume: Any
     volatility: Any
 
 
 class CostModel(ABC):
-    """A cost of trading.
-
-    The parameters of its methods are signed trades in risky assets (..., assets) as shares of wealth before the trade,
-    that wealth (...,) in money, and the market, which those models need that say so.
-    """
+    """A cost of trading; ``needs_market`` is True where it depends on volume or volatility."""
 
     needs_market = False
 
     @abstractmethod
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Cost of the trade in each asset as a share of wealth, (..., assets); zero where nothing is traded."""
+        """Cost of the trade in each asset, (..., assets), with the parameters of ``share``, which sums it."""
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Sum of the costs of the trades in all assets, (...,)."""
+        """Cost of ``trades`` as a share of wealth before the trade, (...,), zero where nothing is traded.
+
+        Parameters
+        ----------
+        trades : array, (..., assets)
+            Signed trades in risky assets, as shares of wealth before the trade.
+        wealth : array, (...,)
+            In money, before the trade.
+        market : MarketState, optional
+            Needed by the models that say so.
+        """
         return array_namespace(trades).sum(self.by_asset(trades, wealth, market), axis=-1)
 
 
@@ -57,6 +62,7 @@ class Proportional(CostModel):
     rate: float
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``rate * v_i``; wealth does not matter."""
         return self.rate * array_namespace(trades).abs(trades)
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
@@ -67,7 +73,7 @@ class Proportional(CostModel):
 
 @dataclass(frozen=True)
 class FixedMinimum(CostModel):
-    """A commission of ``max(rate * v_i, minimum / W)``, with the minimum in money, for each asset traded.
+    """A proportional commission that is never below ``minimum`` in money for each asset traded.
 
     Trades of up to 1e-12 of wealth are rounding, and free; the sliver of an asset that is sold to pay for the others'
     trades is not.
@@ -77,6 +83,7 @@ class FixedMinimum(CostModel):
     minimum: float
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``max(rate * v_i, minimum / W)`` in the assets that are traded."""
         xp = array_namespace(trades)
         size = xp.abs(trades)
         least = xp.broadcast_to(self.minimum / wealth[..., None], size.shape)
@@ -84,55 +91,34 @@ class FixedMinimum(CostModel):
 
 
 @dataclass(frozen=True)
-class Slippage(CostModel):
-    """Slippage ``rate * v_i f(p_i)`` that grows with participation; ``f(1) = 1``."""
+class LinearSlippage(CostModel):
+    """Slippage in proportion to participation; ``rate`` is lost when the trade is as large as a day's volume."""
 
     rate: float
     needs_market = True
 
-    @abstractmethod
-    def growth(self, participation: Any) -> Any:
-        """``f(p)``."""
-
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        size = array_namespace(trades).abs(trades)
-        return self.rate * size * self.growth(participation(trades, wealth, market))
-
-
-class LinearSlippage(Slippage):
-    """Slippage in proportion to participation: ``f(p) = p``."""
-
-    def growth(self, participation: Any) -> Any:
-        return participation
-
-
-class SquareRootSlippage(Slippage):
-    """Slippage in the square root of participation: ``f(p) = sqrt(p)``."""
-
-    def growth(self, participation: Any) -> Any:
-        return _root(participation)
+        """``rate * v_i p_i``."""
+        return self.rate * array_namespace(trades).abs(trades) * participation(trades, wealth, market)
 
 
 @dataclass(frozen=True)
-class ExponentialSlippage(Slippage):
-    """Slippage that is small in small trades and soars in large ones: ``f(p) = (exp(k p) - 1) / (exp(k) - 1)``.
+class SquareRootSlippage(CostModel):
+    """Slippage in the square root of participation; ``rate`` is that of a trade as large as a day's volume."""
 
-    The steepness ``k`` is positive; towards zero the cost becomes linear in participation.
-    """
+    rate: float
+    needs_market = True
 
-    steepness: float
-
-    def growth(self, participation: Any) -> Any:
-        xp = array_namespace(participation)
-        at_one = xp.expm1(xp.asarray(self.steepness, dtype=participation.dtype))
-        return xp.expm1(xp.clip(self.steepness * participation, None, LARGEST_EXPONENT)) / at_one
+    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``rate * v_i sqrt(p_i)``."""
+        return self.rate * array_namespace(trades).abs(trades) * _root(participation(trades, wealth, market))
 
 
 @dataclass(frozen=True)
 class SquareRootImpact(CostModel):
-    """Market impact by the square-root law, ``coefficient * v_i s_i sqrt(p_i)``.
+    """Market impact by the square-root law: the price moves against a trade, more where prices move much.
 
-    The price moves by so many daily volatilities, of order one, when a whole day's volume is traded.
+    It moves by ``coefficient`` daily volatilities, about one, when a whole day's volume is traded.
 
     References
     ----------
@@ -144,6 +130,7 @@ class SquareRootImpact(CostModel):
     needs_market = True
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``coefficient * v_i s_i sqrt(p_i)``."""
         size = array_namespace(trades).abs(trades)
         return self.coefficient * size * _known(market).volatility * _root(participation(trades, wealth, market))
 
@@ -156,10 +143,12 @@ class SumOfCosts(CostModel):
         self.needs_market = any(model.needs_market for model in models)
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        return sum((model.by_asset(trades, wealth, market) for model in self.models), start=0.0 * trades)
+        """Sum of the models' costs in each asset."""
+        return sum((model.by_asset(trades, wealth, market) for model in self.models), 0.0 * trades)
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        return sum((model.share(trades, wealth, market) for model in self.models), start=0.0 * wealth)
+        """Sum of the models' costs."""
+        return sum((model.share(trades, wealth, market) for model in self.models), 0.0 * wealth)
 
 
 def proportional_rates(costs: CostModel) -> NDArray[np.float64] | None:
@@ -198,8 +187,6 @@ def costs_of(env: EnvConfig) -> SumOfCosts:
         models.append(LinearSlippage(extra.slippage_linear_bps * BASIS_POINT))
     if extra.slippage_sqrt_bps > 0.0:
         models.append(SquareRootSlippage(extra.slippage_sqrt_bps * BASIS_POINT))
-    if extra.slippage_exponential_bps > 0.0:
-        models.append(ExponentialSlippage(extra.slippage_exponential_bps * BASIS_POINT, extra.slippage_steepness))
     if extra.impact > 0.0:
         models.append(SquareRootImpact(extra.impact))
     return SumOfCosts(models)

@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from finflow.config.preferences_section import RULE, JudgeConfig
 from finflow.evaluation.statistics.metrics import max_drawdown
@@ -21,20 +20,14 @@ from finflow.preferences.segment_paths import PortfolioPath
 
 FloatArray = NDArray[np.float64]
 Utility = Callable[[PortfolioPath], float]
+RISK_AVERSION = 5.0
+"""Of the mean-variance utility."""
 SHALLOWEST = 0.01
 """Least drawdown in the Calmar utility: below it the ratio would depend on rounding alone."""
 
 
 class JudgeOpinions(NamedTuple):
-    """Opinions of a judge on pairs of segments.
-
-    Attributes
-    ----------
-    chance : float64 (pairs,)
-        Probability of the answer "first".
-    tie : bool (pairs,)
-        True where the judge prefers neither.
-    """
+    """Opinions on pairs: the probability (pairs,) of the answer "first", and True where the judge prefers neither."""
 
     chance: FloatArray
     tie: NDArray[np.bool_]
@@ -55,36 +48,22 @@ class Judge(Protocol):
 
 
 class SyntheticJudge:
-    """Judge with a known utility, by which its answers are drawn.
+    """Judge with a known utility of a segment, more being better, by which its answers are drawn.
 
-    It says "first" with probability ``m + (1 - 2 m) sigmoid(d / (T s))``, where d is the difference of the utilities,
-    s the deviation of such differences over all pairs asked about, T the temperature and m the rate of mistakes.
-
-    Parameters
-    ----------
-    utility : callable
-        Of a segment; more is better.
+    A share is reversed.
     """
 
-    def __init__(self, utility: Utility, temperature: float = 0.0, mistakes: float = 0.0) -> None:
-        self.utility, self.temperature, self.mistakes = utility, temperature, mistakes
+    def __init__(self, utility: Utility, mistakes: float = 0.0) -> None:
+        self.utility, self.mistakes = utility, mistakes
 
     def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> JudgeOpinions:
         """Opinions on pairs; equal utilities are a tie."""
         lead = np.array([self.utility(one) - self.utility(other) for one, other in zip(firsts, seconds, strict=True)])
-        scale = self.temperature * float(lead.std())
-        clear = np.where(lead > 0.0, 1.0, 0.0) if scale == 0.0 else expit(lead / scale)
-        return JudgeOpinions(self.mistakes + (1.0 - 2.0 * self.mistakes) * clear, lead == 0.0)
+        return JudgeOpinions(np.where(lead > 0.0, 1.0 - self.mistakes, self.mistakes), lead == 0.0)
 
 
 class RuleJudge:
-    """Judge by an ordered list of rules: the first that one of the two segments alone keeps decides, else a tie.
-
-    Parameters
-    ----------
-    rules : sequence of str
-        As ``drawdown <= 0.2``.
-    """
+    """Judge by ordered rules, as ``drawdown <= 0.2``: the first that one segment alone keeps decides, else a tie."""
 
     def __init__(self, rules: Sequence[str], bars_per_year: int) -> None:
         self.bars_per_year = bars_per_year
@@ -114,11 +93,8 @@ class RuleJudge:
 def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
     """Measures of a segment that rules name.
 
-    Returns
-    -------
-    dict
-        ``drawdown``, the deepest, 0 or more; ``turnover`` and ``volatility`` a year; ``return`` of the whole segment;
-        ``loss`` of the worst bar.
+    ``drawdown``, the deepest, 0 or more; ``turnover`` and ``volatility`` a year; ``return`` of the whole segment;
+    ``loss`` of the worst bar.
     """
     return {
         "drawdown": -float(max_drawdown(path.returns)),
@@ -129,9 +105,9 @@ def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
     }
 
 
-def mean_variance(path: PortfolioPath, risk_aversion: float) -> float:
+def mean_variance(path: PortfolioPath) -> float:
     """Mean of the simple returns less half the risk aversion times their variance (1 / n), per bar."""
-    return float(path.returns.mean() - 0.5 * risk_aversion * path.returns.var())
+    return float(path.returns.mean() - 0.5 * RISK_AVERSION * path.returns.var())
 
 
 def log_growth(path: PortfolioPath) -> float:
@@ -144,16 +120,16 @@ def segment_calmar(path: PortfolioPath) -> float:
     return log_growth(path) / max(-float(max_drawdown(path.returns)), SHALLOWEST)
 
 
-UTILITIES: dict[str, Callable[[JudgeConfig], Utility]] = {
-    "mean-variance": lambda config: lambda path: mean_variance(path, config.risk_aversion),
-    "calmar": lambda config: segment_calmar,
-    "log-growth": lambda config: log_growth,
+UTILITIES: dict[str, Utility] = {
+    "mean-variance": mean_variance,
+    "calmar": segment_calmar,
+    "log-growth": log_growth,
 }
-"""Name of a synthetic judge -> makes its utility."""
+"""Name of a synthetic judge -> its utility."""
 
 
 def make_judge(name: str, config: JudgeConfig, bars_per_year: int) -> Judge:
     """Make a judge by its name, a key of `UTILITIES`, or `rules`."""
     if name == "rules":
         return RuleJudge(config.rules, bars_per_year)
-    return SyntheticJudge(UTILITIES[name](config), config.temperature, config.mistakes)
+    return SyntheticJudge(UTILITIES[name], config.mistakes)

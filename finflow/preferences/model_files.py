@@ -18,17 +18,7 @@ KIND = "finflow reward model"
 
 
 class SavedModel(NamedTuple):
-    """A reward model from a file.
-
-    Attributes
-    ----------
-    config : RewardModelConfig
-        That it was fitted with.
-    features : tuple of str
-        Names of the asset features that it reads, then of the market's.
-    report : dict
-        Of its training.
-    """
+    """A reward model from a file, with its configuration, the names of the features it reads, and its report."""
 
     model: RewardModel
     config: RewardModelConfig
@@ -37,13 +27,7 @@ class SavedModel(NamedTuple):
 
 
 def save_model(path: Path, learned: LearnedModel, config: RewardModelConfig, features: tuple[str, ...]) -> None:
-    """Write a reward model as one file, atomically; equal models make equal bytes.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written.
-    """
+    """Write a reward model as one file, atomically; equal models make equal bytes."""
     model = learned.model
     state = {
         "kind": KIND,
@@ -57,13 +41,7 @@ def save_model(path: Path, learned: LearnedModel, config: RewardModelConfig, fea
 
 
 def load_model(path: Path) -> SavedModel:
-    """Read and verify a file written by `save_model`.
-
-    Raises
-    ------
-    CheckpointError
-        If it is missing, damaged, or holds something else.
-    """
+    """Read and verify a file written by `save_model`; a CheckpointError if it is damaged, or holds something else."""
     tensors, state = read_tensors(path)
     if state.get("kind") != KIND:
         raise CheckpointError(f"{path} holds no reward model; make one with --mode prefer --learn")

@@ -1,4 +1,4 @@
-"""Numbers of a reward model on pairs that it did not learn from: accuracy, calibration, separation, learning curve."""
+"""Numbers of a reward model on pairs that it did not learn from: accuracy, calibration, separation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config.preferences_section import RewardModelConfig
-from finflow.preferences.model_training import PairSplit, calibrate, fit_model, leads, probability, split_pairs
+from finflow.preferences.model_training import calibrate, fit_model, leads, probability, split_pairs
 from finflow.preferences.pair_tensors import PairTensors, Rows
 from finflow.preferences.reward_model import RewardModel
 
@@ -67,18 +67,10 @@ class ModelFigures:
 
 
 def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray, mistakes: float = 0.0) -> ModelFigures:
-    """Figures from leads, answers and what is known of the judge.
+    """Figures from leads (pairs,) of the first segments in log odds, answers and what is known of the judge.
 
-    Parameters
-    ----------
-    lead : float64 (pairs,)
-        Of the first segments, in log odds.
-    targets : float64 (pairs,)
-        1, 0, or 0.5 for a tie; ties are left out.
-    chances : float64 (pairs,)
-        Probability of the judge's answer "first"; NaN where unknown.
-    mistakes : float
-        Share of reversed answers, by the model.
+    ``targets``, (pairs,), are 1, 0, or 0.5 for a tie; ties are left out. ``chances``, (pairs,), are probabilities of
+    the judge's answer "first", NaN where unknown; ``mistakes`` is the share of reversed answers, by the model.
     """
     decided = targets != 0.5
     lead, answers, chances = lead[decided], targets[decided], chances[decided]
@@ -116,39 +108,13 @@ def judge_model(pairs: PairTensors, model: RewardModel, rows: Rows) -> ModelFigu
     return figures_of(leads(pairs, model, rows).numpy(), *pairs.answers(rows), float(model.mistakes))
 
 
-def learning_curve(
-    pairs: PairTensors, split: PairSplit, shape: NetworkShape, config: RewardModelConfig, seed: int
-) -> list[dict[str, float | None]]:
-    """Accuracy on the held-out pairs after learning from a part of them: the whole halved, halved again, and so on.
-
-    The last training, on all of the fitted pairs, is left to the caller.
-    """
-    found: list[dict[str, float | None]] = []
-    for halvings in range(config.learning_curve - 1, 0, -1):
-        rows = split.fitted[: max(len(split.fitted) >> halvings, 1)]
-        figures = judge_model(pairs, fit_model(pairs, rows, split.calibration, shape, config, seed), split.held_out)
-        found.append({"pairs": len(rows), "accuracy": figures.accuracy, "ece": figures.ece})
-    return found
-
-
 @dataclass(frozen=True)
 class LearnedModel:
-    """A reward model with its report.
-
-    Attributes
-    ----------
-    held_out, later : ModelFigures
-        On pairs drawn at random, and on those of the latest segments.
-    curve : list of dict
-        Learning curve on the held-out pairs: ``pairs``, ``accuracy`` and ``ece``.
-    counts : mapping
-        Pairs by their use, ties and contradictions.
-    """
+    """A reward model with its report: figures on pairs drawn at random and on the latest, and pairs by their use."""
 
     model: RewardModel
     held_out: ModelFigures
     later: ModelFigures
-    curve: list[dict[str, float | None]]
     counts: Mapping[str, int]
 
     def report(self) -> dict[str, Any]:
@@ -156,7 +122,6 @@ class LearnedModel:
         return {
             "held_out": {**asdict(self.held_out), "share": self.held_out.share},
             "later": {**asdict(self.later), "share": self.later.share},
-            "learning_curve": self.curve,
             "counts": dict(self.counts),
             "temperature": float(self.model.temperature),
             "mistakes": float(self.model.mistakes),
@@ -165,39 +130,25 @@ class LearnedModel:
     def lines(self) -> list[str]:
         """The report in lines."""
         used = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
-        steps = [f"{row['pairs']:,} pairs {row['accuracy']:.3f}" for row in self.curve if row["accuracy"] is not None]
         return [
             f"pairs: {used}",
             self.held_out.line("held out"),
             self.later.line("later segments"),
-            f"learning curve (accuracy, held out): {', '.join(steps)}",
         ]
 
 
 def learn_model(
     pairs: PairTensors, shape: NetworkShape, config: RewardModelConfig, seed: int, contradictions: int = 0
 ) -> LearnedModel:
-    """Split pairs, fit a reward model, and judge it.
+    """Split pairs, fit a reward model, and judge it; a FinflowError if there are too few pairs.
 
     Figures are of the model as calibrated on the calibration pairs alone. The returned model has its temperature and
     share of mistakes from every pair that it did not learn from, which are three times as many: with few pairs these
-    two numbers are the main error of predicted probabilities.
-
-    Parameters
-    ----------
-    contradictions : int
-        For the report.
-
-    Raises
-    ------
-    FinflowError
-        If there are too few pairs.
+    two numbers are the main error of predicted probabilities. The contradictions are for the report.
     """
     split = split_pairs(pairs, seed)
-    curve = learning_curve(pairs, split, shape, config, seed)
     model = fit_model(pairs, split.fitted, split.calibration, shape, config, seed)
     held_out = judge_model(pairs, model, split.held_out)
-    curve.append({"pairs": len(split.fitted), "accuracy": held_out.accuracy, "ece": held_out.ece})
     later, counts = judge_model(pairs, model, split.later), split.counts(pairs, contradictions)
     calibrate(pairs, model, np.concatenate([split.calibration, split.held_out, split.later]))
-    return LearnedModel(model, held_out, later, curve, counts)
+    return LearnedModel(model, held_out, later, counts)

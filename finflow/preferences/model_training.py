@@ -35,13 +35,10 @@ FloatArray = NDArray[np.float64]
 
 
 class PairSplit(NamedTuple):
-    """Rows of pairs by their use.
+    """Rows of pairs by their use, int64 (n,) each.
 
-    Attributes
-    ----------
-    fitted, calibration, held_out, later : int64 (n,)
-        Learned from; for early stopping and the temperature; for the report alone, drawn at random, and of the latest
-        segments. No segment of the others reaches into the days of the later ones.
+    Learned from; for early stopping and the temperature; for the report alone, drawn at random, and of the latest
+    segments. No segment of the others reaches into the days of the later ones.
     """
 
     fitted: Rows
@@ -58,10 +55,7 @@ class PairSplit(NamedTuple):
 def split_pairs(pairs: PairTensors, seed: int) -> PairSplit:
     """Divide pairs: the latest first, those that overlap with them left out, the rest at random.
 
-    Raises
-    ------
-    FinflowError
-        If a part would be empty.
+    A FinflowError for too few.
     """
     count = len(pairs)
     order = np.argsort(pairs.days[0], kind="stable")
@@ -85,7 +79,7 @@ def split_pairs(pairs: PairTensors, seed: int) -> PairSplit:
 def fit_model(
     pairs: PairTensors, fitted: Rows, calibration: Rows, shape: NetworkShape, config: RewardModelConfig, seed: int
 ) -> RewardModel:
-    """Fit an ensemble, and calibrate it.
+    """Fit an ensemble on ``fitted`` pairs, int64 (n,), and calibrate it on others.
 
     The part that is linear in the outcomes is fitted first, alone, by maximum likelihood, and again with the share of
     mistakes from the calibration, which limits the pull of clear cases with reversed answers. Early stopping or decay
@@ -93,11 +87,6 @@ def fit_model(
     predicts answers no worse and is a wrong attitude to risk. Then the whole model is trained, with early stopping on
     the calibration pairs. Members share the linear part, differ in the initial parameters of the rest, and see the
     same batches (Lakshminarayanan et al. 2017).
-
-    Parameters
-    ----------
-    fitted, calibration : int64 (n,)
-        Pairs to learn from, and for early stopping and calibration.
     """
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
     model = RewardModel(shape, config.members, pairs.units(fitted), generator)
@@ -133,25 +122,8 @@ def train_with_early_stopping(
 ) -> int:
     """Pass over shuffled pairs in batches until the calibration loss stops falling, and restore the best parameters.
 
-    Parameters
-    ----------
-    step : callable
-        Takes a gradient step on a batch of rows.
-    calibration_loss : callable
-        Loss on the pairs that are kept for early stopping.
-    fitted : int64 (n,)
-        Pairs to learn from.
-    epochs : int
-        Passes at most.
-    size : int
-        Pairs of a batch.
-    generator : Generator
-        Shuffles the pairs.
-
-    Returns
-    -------
-    int
-        Passes until the parameters that are kept; 0 for the initial ones.
+    ``step`` takes a gradient step on a batch of ``size`` rows of ``fitted``; ``epochs`` are passes at most. Returns the
+    passes until the parameters that are kept; 0 for the initial ones.
     """
     best, best_epoch, kept = calibration_loss(), 0, copy.deepcopy(module.state_dict())
     for epoch in range(1, epochs + 1):
@@ -220,14 +192,8 @@ def fitted_link(lead: Tensor, targets: Tensor) -> tuple[float, float]:
     """Temperature, 0.01 to 100, and share of mistakes that make answers most likely.
 
     By temperature alone (Guo et al. 2017) a judge who errs now and then seems unsure of clear cases. The share of
-    mistakes, the lapse rate of psychometric functions, is therefore fitted too (Wichmann and Hill 2001).
-
-    Parameters
-    ----------
-    lead : Tensor, (pairs,)
-        Log odds at a temperature of 1.
-    targets : Tensor, (pairs,)
-        1, 0, or 0.5 for a tie.
+    mistakes, the lapse rate of psychometric functions, is therefore fitted too (Wichmann and Hill 2001). Leads,
+    (pairs,), are log odds at a temperature of 1; targets, (pairs,), are 1, 0, or 0.5 for a tie.
     """
     from scipy.optimize import minimize_scalar
 

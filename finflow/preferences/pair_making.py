@@ -18,13 +18,7 @@ PAIRS = 2000
 
 
 class JudgedPairs(NamedTuple):
-    """Pairs with the answers of a judge.
-
-    Attributes
-    ----------
-    opinions : JudgeOpinions
-        From which the answers were drawn.
-    """
+    """Pairs with the answers of a judge, and the opinions from which these were drawn."""
 
     pairs: tuple[Pair, ...]
     opinions: JudgeOpinions
@@ -39,13 +33,7 @@ class JudgedPairs(NamedTuple):
 
 
 class DrawnPair(NamedTuple):
-    """Two segments that nobody has compared yet.
-
-    Attributes
-    ----------
-    paths : tuple of PortfolioPath
-        Of the two.
-    """
+    """Two segments that nobody has compared yet, and their paths."""
 
     segments: tuple[Segment, Segment]
     paths: tuple[PortfolioPath, PortfolioPath]
@@ -54,21 +42,9 @@ class DrawnPair(NamedTuple):
 def draw_pairs(
     market: SegmentMarket, count: int, config: JudgeConfig, generator: np.random.Generator
 ) -> list[DrawnPair]:
-    """Draw pairs of segments, of two strategies over the same days.
+    """Draw pairs of segments, of two strategies over the same days, by a generator from `pair_generator`.
 
-    Parameters
-    ----------
-    count : int
-        Number of pairs.
-    config : JudgeConfig
-        Strategies, and length of a segment.
-    generator : Generator
-        From `pair_generator`.
-
-    Raises
-    ------
-    FinflowError
-        If the window is shorter than a segment, or a strategy is unknown.
+    A FinflowError if the window is shorter than a segment, or a strategy is unknown.
     """
     random = [f"{RANDOM}{number}" for number in range(config.random)]
     names = list(dict.fromkeys([*config.strategies, *random]))

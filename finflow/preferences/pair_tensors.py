@@ -13,7 +13,7 @@ from torch import Tensor
 from finflow.errors import FinflowError
 from finflow.preferences.pairs import PairFile
 from finflow.preferences.reward_model import OutcomeUnits, RewardModel, ScoredDecisions
-from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket, cut, paths_of
+from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket, cut, simulate_strategies
 
 SMALLEST_UNIT = 1e-8
 PAIRS_AT_ONCE = 512
@@ -25,18 +25,13 @@ class PairTensors(NamedTuple):
 
     Attributes
     ----------
-    assets : Tensor, (bars, assets, F + 1)
-    market : Tensor, (bars, M)
+    assets, market : Tensor, (bars, assets, F + 1) and (bars, M)
         Features as known to the decision that fills at a bar.
-    bars : Tensor, (decisions,)
-    decisions : ScoredDecisions, (decisions, ...)
-    offsets : int64 (2, pairs)
-        First decision of the two segments.
-    lengths : int64 (pairs,)
-        Decisions of either.
-    targets : Tensor, (pairs,)
-    chances : Tensor, (pairs,)
-        Of the judge; NaN where unknown.
+    bars, decisions : Tensor and ScoredDecisions, (decisions, ...)
+    offsets, lengths : int64 (2, pairs) and (pairs,)
+        First decision of the two segments, and decisions of either.
+    targets, chances : Tensor, (pairs,)
+        The chances are the judge's; NaN where unknown.
     days : datetime64[D] (2, pairs)
         First day of the earlier, last day of the later segment.
     """
@@ -106,19 +101,15 @@ class PairTensors(NamedTuple):
 def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
     """Look up the segments of pairs.
 
-    Raises
-    ------
-    FinflowError
-        One line, with the place of the pair: for an unknown run or strategy, dates outside, and two segments of
-        different lengths.
+    A FinflowError, with the place of the pair, where one cannot be cut or lengths differ.
     """
     pairs = file.pairs
-    sources = [segment.source for pair in pairs for segment in (pair.first, pair.second)]
-    paths = paths_of(market, sources)
+    names = [segment.strategy for pair in pairs for segment in (pair.first, pair.second)]
+    paths = simulate_strategies(market, list(dict.fromkeys(names)))
     cuts: list[tuple[PortfolioPath, PortfolioPath]] = []
     for pair, place in zip(pairs, file.places, strict=True):
         try:
-            first, second = (cut(paths[one.source], one, market) for one in (pair.first, pair.second))
+            first, second = (cut(paths[one.strategy], one, market) for one in (pair.first, pair.second))
         except FinflowError as error:
             raise FinflowError(f"{place}: {error}") from None
         if len(first) != len(second):

@@ -17,9 +17,8 @@ from finflow.files import read_text_input, write_atomically
 from finflow.line_file import append_line, drop_last_line
 
 NAME = "file of pairs"
-SEGMENT_COLUMNS = ("run", "strategy", "start", "end")
+SEGMENT_COLUMNS = ("strategy", "start", "end")
 COLUMNS = (*(f"{which}_{name}" for which in ("first", "second") for name in SEGMENT_COLUMNS), "better")
-OPTIONAL = ("first_run", "second_run", "chance")
 Better = Literal["first", "second", "tie"]
 
 
@@ -30,22 +29,14 @@ class _Record(BaseModel):
 
 
 class Segment(_Record):
-    """Consecutive holding periods of a strategy.
+    """Consecutive holding periods of a strategy, by its name or import path.
 
-    Attributes
-    ----------
-    strategy : str
-        Name of a strategy, or its import path.
-    start, end : date
-        First and last day on which one of its holding periods ends, as the dates of a backtest's returns.
-    run : str or None
-        Folder of the run whose stored backtest it is cut from; None for a strategy simulated on the configured market.
+    ``start`` and ``end`` are days at which they end.
     """
 
     strategy: str = Field(min_length=1)
     start: dt.date
     end: dt.date
-    run: str | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -53,24 +44,14 @@ class Segment(_Record):
             raise ValueError(f"the segment ends on {self.end}, before it starts on {self.start}")
         return self
 
-    @property
-    def source(self) -> tuple[str | None, str]:
-        """Run and strategy, by which segments share a path."""
-        return self.run, self.strategy
-
     def __str__(self) -> str:
-        of = "" if self.run is None else f" of {self.run}"
-        return f"{self.strategy}{of} from {self.start} to {self.end}"
+        return f"{self.strategy} from {self.start} to {self.end}"
 
 
 class Pair(_Record):
     """Two segments, and which is better.
 
-    Attributes
-    ----------
-    better : {"first", "second", "tie"}
-    chance : float or None
-        Probability of the answer "first", where it is known: of a synthetic judge.
+    ``chance`` is the probability of the answer "first", where a judge's is known.
     """
 
     first: Segment
@@ -91,15 +72,7 @@ class Pair(_Record):
 
 
 class PairFile(NamedTuple):
-    """Pairs of one or several files.
-
-    Attributes
-    ----------
-    places : tuple of str
-        File and line of each, for messages.
-    contradictions : int
-        Pairs of segments with different answers.
-    """
+    """Pairs of files, with the file and line of each, and the number of contradictory ones."""
 
     pairs: tuple[Pair, ...]
     places: tuple[str, ...]
@@ -119,19 +92,11 @@ class PairFile(NamedTuple):
 
 
 def read_pairs(paths: Sequence[Path]) -> PairFile:
-    """Read pairs of segments.
+    """Read pairs of segments; contradictory answers are counted, and are no error.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        ``.csv`` files with the columns ``first_run`` (may be empty or left out), ``first_strategy``, ``first_start``,
-        ``first_end``, the same of ``second_``, and ``better``; other files have an object of JSON in every line.
-
-    Raises
-    ------
-    FinflowError
-        One line, with the number of the line: for a file that is missing or empty, and for the first line that is no
-        pair. Contradictory answers are counted, and are no error.
+    ``.csv`` files have the columns ``first_strategy``, ``first_start``, ``first_end``, the same of ``second_``, and
+    ``better``; other files have an object of JSON in every line. A FinflowError, with the number of the line, for a
+    file that is missing or empty, and for the first line that is no pair.
     """
     pairs: list[Pair] = []
     places: list[str] = []
@@ -160,38 +125,18 @@ def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
 
 
 def append_answer(path: Path, pair: Pair) -> None:
-    """Append an answer to a file of JSON lines, in one write that is flushed to the disk.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    FinflowError
-        If the file is named as a CSV file.
-    """
+    """Append an answer to a file of JSON lines, in one write that is flushed to the disk."""
     check_grows(path)
     append_line(path, _as_json(pair))
 
 
 def take_back_answer(path: Path, pair: Pair) -> None:
-    """Remove the last answer from a file.
-
-    Raises
-    ------
-    OutputError
-        If the file ends with something else, or cannot be written.
-    """
+    """Remove the last answer from a file; an OutputError if it ends with something else, or cannot be written."""
     drop_last_line(path, _as_json(pair))
 
 
 def check_grows(path: Path) -> None:
-    """Refuse a file that answers cannot be added to.
-
-    Raises
-    ------
-    FinflowError
-        If it is named as a CSV file.
-    """
+    """Refuse a file that answers cannot be added to: one that is named as a CSV file."""
     if path.suffix.lower() == ".csv":
         raise FinflowError(f"answers are added to files of JSON lines, not to {path}: name one that ends with .jsonl")
 
@@ -223,8 +168,8 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     reader = csv.DictReader(io.StringIO(text), strict=True)
     try:
         header = [name.strip() for name in reader.fieldnames or ()]
-        missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL]
-        unknown = [name for name in header if name not in COLUMNS and name not in OPTIONAL]
+        missing = [name for name in COLUMNS if name not in header]
+        unknown = [name for name in header if name not in (*COLUMNS, "chance")]
         if header and (missing or unknown):
             fault = f"lacks the column {missing[0]}" if missing else f"has an unknown column {unknown[0]!r}"
             raise FinflowError(f"{path}, line 1: the header {fault}; the columns are {', '.join(COLUMNS)}")
@@ -236,8 +181,8 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
             given = {name: value.strip() for name, value in row.items() if value.strip()}
             content: dict[str, Any] = {name: given[name] for name in ("better", "chance") if name in given}
             for which in ("first", "second"):
-                segment = {name: given.get(f"{which}_{name}") for name in SEGMENT_COLUMNS}
-                content[which] = {name: value for name, value in segment.items() if value is not None}
+                names = [name for name in SEGMENT_COLUMNS if f"{which}_{name}" in given]
+                content[which] = {name: given[f"{which}_{name}"] for name in names}
             yield place, content
     except csv.Error as error:
         raise FinflowError(f"{path}, line {reader.line_num}: this is not CSV: {error}") from None

@@ -93,20 +93,8 @@ def fit_policy(
 ) -> int:
     """Train a policy in place; the parameters with the least loss on the calibration pairs are kept.
 
-    Parameters
-    ----------
-    fitted, calibration : int64 (n,)
-        Pairs to learn from, and for early stopping.
-
-    Returns
-    -------
-    int
-        Passes over the pairs until the parameters that are kept.
-
-    Raises
-    ------
-    FinflowError
-        If a density is no finite number, or no pass predicts the calibration pairs better than the policy as it was.
+    Returns the passes over the pairs until these parameters. A FinflowError if a density is no finite number, or no
+    pass predicts the calibration pairs better than the policy as it was.
     """
     config = objective.config
     generator = Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
@@ -145,7 +133,6 @@ class LearnedPolicy:
 
     Attributes
     ----------
-    method : {"dpo", "simpo"}
     before, held_out, later : ModelFigures
         Agreement of the implied log odds with the answers: on the held-out pairs before learning; after it, on these
         and on the pairs of the latest segments.
@@ -195,20 +182,8 @@ def learn_policy(
 ) -> LearnedPolicy:
     """Split pairs, train a policy on them in place, and judge it.
 
-    Parameters
-    ----------
-    reference : ExpertPolicy
-        Frozen; the policy as it is at the beginning.
-    method : {"dpo", "simpo"}
-    config : PreferencesConfig
-        Settings of ``policy``, and the shares of ``model`` that pairs are divided by.
-    contradictions : int
-        For the report.
-
-    Raises
-    ------
-    FinflowError
-        If there are too few pairs, or a density is no finite number.
+    ``reference`` is frozen: the policy as it is at the beginning. The contradictions are for the report. A FinflowError
+    if there are too few pairs, or a density is no finite number.
     """
     split = split_pairs(pairs, seed)
     objective = DirectObjective.of(method, config.policy, pairs, reference)

@@ -17,24 +17,12 @@ from torch.nn.functional import logsigmoid
 
 
 def preference_loss(firsts: Tensor, seconds: Tensor, targets: Tensor, mistakes: float = 0.0) -> Tensor:
-    """Loss of each pair, ``-log sigmoid(r_w - r_l)``; of a tie half that of each of the two answers.
+    """Loss of each pair, ``-log sigmoid(r_w - r_l)``, (..., pairs); of a tie half that of each of the two answers.
 
-    Without ties and mistakes it is the loss of TRL's RewardTrainer before its mean over the batch. Where a share of the
-    answers is turned round, the probability is ``mistakes + (1 - 2 mistakes) sigmoid(...)``: no pair weighs more than
-    the log of that share, however clear the model finds it.
-
-    Parameters
-    ----------
-    firsts, seconds : Tensor, (..., pairs)
-        Scores of the two segments, in log odds.
-    targets : Tensor, (pairs,)
-        1 where the first is better, 0 where the second is, 0.5 for a tie.
-    mistakes : float
-        In 0..0.5.
-
-    Returns
-    -------
-    Tensor, (..., pairs)
+    Scores of the two segments, (..., pairs), are log odds; targets, (pairs,), are 1 where the first is better, 0 where
+    the second is, 0.5 for a tie. Without ties and mistakes it is the loss of TRL's RewardTrainer before its mean over
+    the batch. Where a share of the answers, in 0..0.5, is turned round, the probability is ``mistakes + (1 - 2
+    mistakes) sigmoid(...)``: no pair weighs more than the log of that share.
     """
     lead = firsts - seconds
     first, second = (_log_probability(one, mistakes) for one in (lead, -lead))
@@ -50,18 +38,9 @@ def _log_probability(lead: Tensor, mistakes: float) -> Tensor:
 
 
 def dpo_loss(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
-    """Direct preference optimisation: ``-log sigmoid(beta (l_w - l_l))`` of each pair, l the log ratios.
+    """Direct preference optimisation: ``-log sigmoid(beta (l_w - l_l))`` of each pair, (pairs,).
 
-    Parameters
-    ----------
-    chosen, rejected : Tensor, (pairs,)
-        Log densities of the segments' decisions under the policy less those under the reference, summed over steps.
-    beta : float
-        Weight of the divergence from the reference.
-
-    Returns
-    -------
-    Tensor, (pairs,)
+    l are log densities of the segments' decisions under the policy less those under the reference, summed over steps.
     """
     return -logsigmoid(beta * (chosen - rejected))
 
@@ -69,17 +48,8 @@ def dpo_loss(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
 def simpo_loss(
     chosen: Tensor, rejected: Tensor, lengths: tuple[Tensor, Tensor], beta: float, margin: float = 0.0
 ) -> Tensor:
-    """SimPO, which needs no reference: ``-log sigmoid(beta l_w / n_w - beta l_l / n_l - margin)`` of each pair.
+    """SimPO, which needs no reference: ``-log sigmoid(beta l_w / n_w - beta l_l / n_l - margin)``, (pairs,).
 
-    Parameters
-    ----------
-    chosen, rejected : Tensor, (pairs,)
-        Log densities of the segments' decisions under the policy, summed over steps.
-    lengths : tuple of Tensor, (pairs,) each
-        Decisions, or free dimensions of them, of the two segments.
-
-    Returns
-    -------
-    Tensor, (pairs,)
+    l are log densities of the segments' decisions under the policy, summed over steps; n their numbers.
     """
     return -logsigmoid(beta * chosen / lengths[0] - beta * rejected / lengths[1] - margin)

@@ -23,16 +23,6 @@ class PreferenceReward:
 
     A training learns from it as ``objectives.reward=preference`` with ``objectives.preference.model=FILE``. Several
     models in one sum are rewards of a user's own: ``Desk = PreferenceReward("model.safetensors")``, ``module:Desk``.
-
-    Parameters
-    ----------
-    path : Path or str
-        Written by `--mode prefer --learn`.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is missing, damaged, or holds no reward model.
     """
 
     horizon = 1
@@ -43,13 +33,7 @@ class PreferenceReward:
         self._saved = load_model(self.path)
 
     def __call__(self, context: RewardContext) -> Any:
-        """Score of each decision, (batch,): the mean of the ensemble.
-
-        Raises
-        ------
-        ConfigError
-            If the market has other features than the model reads.
-        """
+        """Score of each decision, (batch,), the ensemble's mean; a ConfigError for a market of other features."""
         observation, model = context.observation, self._saved.model
         assets, market = (_tensor(observation[name]) for name in ("assets", "market"))
         found, read = (assets.shape[2], market.shape[1]), (model.shape.n_asset_features, model.shape.n_market_features)

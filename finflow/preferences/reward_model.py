@@ -29,14 +29,7 @@ REWARD_STATE = 3  # of an observed portfolio, which a preference is not about
 
 
 class ScoredDecisions(NamedTuple):
-    """A batch of decisions as the model reads them.
-
-    Attributes
-    ----------
-    held, filled : Tensor, (batch, K)
-        Weights before the trade and right after it.
-    log_return, turnover, cost : Tensor, (batch,)
-    """
+    """Decisions that the model reads: weights before and right after the trade, (batch, K), and outcomes, (batch,)."""
 
     held: Tensor
     filled: Tensor
@@ -46,13 +39,7 @@ class ScoredDecisions(NamedTuple):
 
 
 class OutcomeUnits(NamedTuple):
-    """Units of the outcomes of decisions, from the pairs that are learned from.
-
-    Attributes
-    ----------
-    log_return, turnover, cost : float
-        Root mean squares.
-    """
+    """Units of the outcomes of decisions: root mean squares over the pairs that are learned from."""
 
     log_return: float
     turnover: float
@@ -60,13 +47,7 @@ class OutcomeUnits(NamedTuple):
 
 
 class RewardModel(nn.Module):
-    """An ensemble of reward models in one batched call; independent parameters throughout.
-
-    Parameters
-    ----------
-    generator : Generator
-        Draws the initial parameters.
-    """
+    """An ensemble of reward models in one batched call; independent parameters throughout."""
 
     temperature: Tensor
     mistakes: Tensor

@@ -19,12 +19,8 @@ from finflow.preferences.reward_model import states_holding
 class SegmentDensity(NamedTuple):
     """Log densities of the segments of some pairs, per free dimension of a decision, in double precision.
 
-    Attributes
-    ----------
-    total : Tensor, (2, pairs)
-        Summed over the decisions of the first and the second segments.
-    divergence : Tensor, ()
-        Mean KL of a decision from a reference, per free dimension; 0 without one.
+    ``total``, (2, pairs), is summed over the decisions of the first and the second segments; ``divergence``, (), the
+    mean KL of a decision from a reference, per free dimension; 0 without one.
     """
 
     total: Tensor
@@ -34,18 +30,12 @@ class SegmentDensity(NamedTuple):
 def segment_density(
     policy: ExpertPolicy, pairs: PairTensors, chosen: Rows, reference: ExpertPolicy | None = None
 ) -> SegmentDensity:
-    """Log densities of what was held in the segments of some pairs.
+    """Log densities of what was held in the segments of some pairs, and the divergence from a reference.
 
     The density is the policy's exact one, logistic-normal, at the weights right after the trade, smoothed into the
     interior of the simplex as the aims of behaviour are: else what is hardly held would decide every pair. The policy
     sees the market and the portfolio that the segment held; the state of the built-in reward, which a preference is not
     about, is zero.
-
-    Parameters
-    ----------
-    chosen : int64 (n,)
-    reference : ExpertPolicy, optional
-        The policy's divergence from it is measured on the same decisions.
     """
     rows, owner = pairs.decisions_of(chosen), pairs.owners_of(chosen)
     bars, place = torch.unique(pairs.bars[rows], return_inverse=True)

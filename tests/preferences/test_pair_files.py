@@ -12,7 +12,7 @@ from finflow.errors import FinflowError
 from finflow.preferences.pairs import Pair, Segment, append_answer, read_pairs, write_pairs
 
 FIRST = {"strategy": "momentum", "start": "2001-01-02", "end": "2001-01-31"}
-SECOND = {"strategy": "equal-weight", "start": "2001-02-01", "end": "2001-03-02", "run": "logs/one"}
+SECOND = {"strategy": "equal-weight", "start": "2001-02-01", "end": "2001-03-02"}
 
 
 def pair(better: str = "first", **changes: Any) -> dict[str, Any]:
@@ -33,15 +33,6 @@ def test_csv_and_json_lines_hold_the_same_pairs(tmp_path: Path) -> None:
     assert read_pairs([tmp_path / "b.csv"]).pairs == found.pairs
     assert read_pairs([tmp_path / "c.jsonl"]).pairs == found.pairs
     assert read_pairs([tmp_path / "b.csv", tmp_path / "c.jsonl"]).places[-1] == f"{tmp_path / 'c.jsonl'}, line 3"
-
-
-def test_columns_of_runs_may_be_left_out(tmp_path: Path) -> None:
-    text = "first_strategy,first_start,first_end,second_strategy,second_start,second_end,better\n"
-    path = tmp_path / "pairs.csv"
-    path.write_text(text + "momentum, 2001-01-02,2001-01-31,olmar,2001-01-02,2001-01-31,second\n", "utf-8")
-    found = read_pairs([path]).pairs
-    assert found[0].first == Segment(**FIRST)
-    assert found[0].second.run is None
 
 
 def test_contradictory_answers_are_counted_and_kept(tmp_path: Path) -> None:

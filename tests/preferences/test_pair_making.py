@@ -5,31 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from finflow.cli import main
 from finflow.config import Config
 from finflow.errors import FinflowError
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.report import tables_of
 from finflow.preferences.judges import SyntheticJudge, log_growth
 from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pairs import Segment, read_pairs
-from finflow.preferences.segment_paths import RandomPortfolios, SegmentMarket, cut, paths_of, random_seed, stored_path
-from finflow.strategies.classical import named_strategy
-from finflow.training.data.training_data import TrainingData
+from finflow.preferences.segment_paths import RandomPortfolios, SegmentMarket, cut, random_seed, simulate_strategies
 from tests.commands import refusal
 from tests.preferences.conftest import small_options
 
 
 def test_a_pair_leads_back_to_the_segments_that_were_judged(small_market: SegmentMarket, small_config: Config) -> None:
     made = judge_pairs(small_market, SyntheticJudge(log_growth), 60, small_config.preferences.judge, seed=3)
-    sources = {segment.source for pair in made.pairs for segment in (pair.first, pair.second)}
-    paths = paths_of(small_market, sorted(sources, key=str))
+    names = {segment.strategy for pair in made.pairs for segment in (pair.first, pair.second)}
+    paths = simulate_strategies(small_market, sorted(names))
     for pair in made.pairs:
-        first, second = (cut(paths[one.source], one, small_market) for one in (pair.first, pair.second))
+        first, second = (cut(paths[one.strategy], one, small_market) for one in (pair.first, pair.second))
         assert len(first) == len(second) == 10
         assert (first.dates == second.dates).all()
         assert pair.better == ("first" if log_growth(first) > log_growth(second) else "second")
@@ -46,46 +41,13 @@ def test_mistakes_are_as_frequent_as_asked_for(small_market: SegmentMarket, smal
 
 
 def test_dates_outside_the_training_window_are_refused(small_market: SegmentMarket) -> None:
-    path = paths_of(small_market, [(None, "equal-weight")])[None, "equal-weight"]
+    path = simulate_strategies(small_market, ["equal-weight"])["equal-weight"]
     for start, end in (("2022-01-03", "2022-01-10"), ("1999-01-04", "1999-01-08")):
         segment = Segment.model_validate({"strategy": "equal-weight", "start": start, "end": end})
         with pytest.raises(FinflowError, match="lie outside its holding periods in the training window"):
             cut(path, segment, small_market)
-
-
-def test_unknown_strategies_and_runs_are_refused(small_market: SegmentMarket, tmp_path: Path) -> None:
     with pytest.raises(FinflowError, match="there is no strategy 'momentun'"):
-        paths_of(small_market, [(None, "momentun")])
-    with pytest.raises(FinflowError, match="there is no run"):
-        paths_of(small_market, [(str(tmp_path / "none"), "agent")])
-
-
-def test_a_stored_backtest_is_the_path_that_was_played(small_data: TrainingData, tmp_path: Path) -> None:
-    process, window = small_data.held_out_process(), small_data.split.test
-    makers = {"momentum": lambda: named_strategy("momentum", small_data.config.evaluation)}
-    (played,) = run_backtests(process, window, [makers["momentum"]()])
-    context = ComparisonContext(process, window, makers, (played,))
-    reports = tmp_path / "run" / "reports"
-    reports.mkdir(parents=True)
-    for name, content in tables_of(context, ["momentum"]).items():
-        (reports / name).write_bytes(content)
-    returns = pd.DataFrame({"momentum": played.returns}, index=pd.Index(played.dates.astype(str), name="date"))
-    returns.to_csv(reports / "returns.csv")
-    run = str(tmp_path / "run")
-    found = stored_path(run, "momentum", process)
-    np.testing.assert_array_equal(found.dates, played.dates)
-    np.testing.assert_allclose(found.returns, played.returns, atol=1e-15)
-    np.testing.assert_allclose(found.filled, played.weights, atol=1e-12)
-    np.testing.assert_allclose(found.costs, played.costs, atol=1e-9)
-    np.testing.assert_allclose(found.turnover, played.turnover, atol=2e-3)
-    with pytest.raises(FinflowError, match="keeps no holdings of 'olmar'"):
-        stored_path(run, "olmar", process)
-    # the market of training ends before that window: nothing of it can be learned from
-    early = stored_path(run, "momentum", small_data.process)
-    assert len(early) == 0
-    segment = Segment.model_validate({"strategy": "momentum", "start": "2022-08-01", "end": "2022-08-05", "run": run})
-    with pytest.raises(FinflowError, match="no day in common"):
-        cut(early, segment, SegmentMarket(small_data.process, small_data.split.train, small_data.config.evaluation))
+        simulate_strategies(small_market, ["momentun"])
 
 
 def test_random_portfolios_are_named_by_their_seed(small_market: SegmentMarket) -> None:

@@ -31,7 +31,7 @@ def pairs(small_market: SegmentMarket, small_config: Config) -> PairTensors:
 
 @pytest.fixture(scope="module")
 def reward(pairs: PairTensors, small_data: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> PreferenceReward:
-    config = small_data.config.preferences.model.model_copy(update={"epochs": 2, "learning_curve": 1})
+    config = small_data.config.preferences.model.model_copy(update={"epochs": 2})
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
     save_model(path, learn_model(pairs, small_data.shape, config, seed=0), config, ("a",))
     return PreferenceReward(path)

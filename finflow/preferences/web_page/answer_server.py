@@ -26,18 +26,7 @@ PATIENCE = 10.0  # seconds that a silent connection is kept
 
 
 class AnswerServer(ThreadingHTTPServer):
-    """Server of one session.
-
-    Parameters
-    ----------
-    port : int
-        0 for a free one.
-
-    Raises
-    ------
-    FinflowError
-        If the port cannot be opened.
-    """
+    """Server of one session, at a port, 0 for a free one; a FinflowError if it cannot be opened."""
 
     daemon_threads = True
     session: AnswerSession
@@ -71,7 +60,6 @@ class AnswerServer(ThreadingHTTPServer):
 
 
 def _origin(address: str) -> str:
-    """Scheme, host and port of an address."""
     return "/".join(address.split("/", 3)[:3])
 
 

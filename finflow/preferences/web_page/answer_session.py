@@ -21,16 +21,9 @@ Choice = Literal["left", "tie", "right"]
 
 
 class Question(NamedTuple):
-    """A pair of segments to be compared.
+    """A pair of segments to be compared, first and second as in the file.
 
-    Attributes
-    ----------
-    segments : tuple of Segment
-        First and second, as in the file.
-    paths : tuple of PortfolioPath
-        Of the first and the second.
-    turned : bool
-        True where the second is shown on the left.
+    ``turned`` where the second is shown on the left.
     """
 
     segments: tuple[Segment, Segment]
@@ -55,19 +48,8 @@ class Question(NamedTuple):
 def make_questions(market: SegmentMarket, count: int, config: JudgeConfig, seed: int) -> tuple[Question, ...]:
     """Draw questions: the first of the pairs that a judge is given by the same seed, none of them twice.
 
-    At least `PAIRS` pairs are drawn, so that a larger number of questions goes on after those of a smaller one.
-
-    Parameters
-    ----------
-    count : int
-        Number of questions; fewer where the market has not as many pairs.
-    config : JudgeConfig
-        Strategies, and length of a segment.
-
-    Raises
-    ------
-    FinflowError
-        If the window is shorter than a segment, or a strategy is unknown.
+    At least `PAIRS` pairs are drawn, so that a larger number of questions goes on after those of a smaller one. There
+    are fewer questions where the market has not as many pairs. Errors are those of `draw_pairs`.
     """
     drawn = draw_pairs(market, max(count, PAIRS), config, pair_generator(seed))
     different: dict[frozenset[Segment], DrawnPair] = {}
@@ -83,13 +65,7 @@ class StaleQuestionError(FinflowError):
 
 
 class AnswerProgress(NamedTuple):
-    """Progress of a person through the questions.
-
-    Attributes
-    ----------
-    questions, answered, skipped : int
-        Of this list of questions; answers of earlier sessions count.
-    """
+    """Progress of a person through this list of questions; answers of earlier sessions count."""
 
     questions: int
     answered: int
@@ -97,17 +73,11 @@ class AnswerProgress(NamedTuple):
 
 
 class AnswerSession:
-    """Questions, and the file that their answers are added to at once.
+    """Questions, and the file, lines of JSON, that their answers are added to at once.
 
-    A question is answered when the file has its pair, so that a session goes on where the file ends. Skipped questions
-    are not in the file, and are asked again in the next session. Threads may share a session.
-
-    Parameters
-    ----------
-    file : Path
-        Lines of JSON; made by the first answer.
-    before : sequence of Pair
-        Answers that the file has, from `answers_so_far`.
+    A question is answered when the file has its pair, so that a session goes on where the file ends: ``before`` is from
+    `answers_so_far`. Skipped questions are not in the file, and are asked again in the next session. Threads may share
+    a session.
     """
 
     def __init__(self, file: Path, questions: Sequence[Question], before: Sequence[Pair]) -> None:
@@ -209,10 +179,7 @@ class AnswerSession:
 def answers_so_far(file: Path) -> tuple[Pair, ...]:
     """Answers in a file that a session goes on with; none where it does not exist.
 
-    Raises
-    ------
-    FinflowError
-        If it is a CSV file, a line of it is no pair, or it cannot be written.
+    A FinflowError if it cannot be added to.
     """
     check_grows(file)
     if not file.exists():

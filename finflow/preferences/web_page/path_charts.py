@@ -40,15 +40,7 @@ class Shape(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A drawing.
-
-    Attributes
-    ----------
-    values : tuple of Tick
-        On the y axis.
-    dates : tuple of Tick
-        On the x axis; without labels where another chart below has them.
-    """
+    """A drawing with ticks on its axes; those of dates have no labels where another chart below has them."""
 
     title: str
     note: str
@@ -94,20 +86,7 @@ class Axis(NamedTuple):
 def path_charts(
     paths: tuple[PortfolioPath, PortfolioPath], layers: Sequence[Layer]
 ) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
-    """Charts of two paths: equity, drawdown, weights and turnover, each of the two on the same scale.
-
-    Parameters
-    ----------
-    paths : tuple of PortfolioPath
-        On the left and on the right.
-    layers : sequence of Layer
-        Of the weights.
-
-    Returns
-    -------
-    tuple of tuple of Chart
-        Of the left and of the right.
-    """
+    """Charts of the left and the right path, on the same scales: equity, drawdown, weights and turnover."""
     wealth = [np.concatenate([[1.0], np.cumprod(1.0 + path.returns)]) for path in paths]
     falls = [np.concatenate([[0.0], drawdown_series(path.returns)]) for path in paths]
     most = max(float(path.turnover.max()) for path in paths)
@@ -137,13 +116,7 @@ def path_charts(
 
 
 def weight_layers(paths: tuple[PortfolioPath, PortfolioPath], assets: Sequence[str]) -> tuple[Layer, ...]:
-    """Layers of the weights of two paths: the assets that are held most, the others together, and cash.
-
-    Parameters
-    ----------
-    assets : sequence of str
-        Names of the weights but the last, which is cash.
-    """
+    """Layers of the weights of two paths: the assets (names, without cash) held most, the others together, and cash."""
     held = np.sum([path.filled[:, :-1].mean(axis=0) for path in paths], axis=0)
     order = [int(place) for place in np.argsort(-held, kind="stable") if held[place] > 0.0]
     named = sorted(order[:NAMED])
@@ -194,7 +167,6 @@ def _points(x: FloatArray, y: FloatArray) -> str:
 
 
 def _area(x: FloatArray, above: FloatArray, below: FloatArray) -> str:
-    """Area between two lines."""
     return f"M{_points(x, above)}L{_points(x[::-1], below[::-1])}Z"
 
 

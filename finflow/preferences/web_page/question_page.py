@@ -28,15 +28,7 @@ FACTS = (
 
 
 class Panel(NamedTuple):
-    """One side of a question.
-
-    Attributes
-    ----------
-    span : str
-        Its holding periods and dates.
-    facts : tuple of (str, str)
-        Names and values.
-    """
+    """One side of a question: its holding periods and dates, facts as names and values, and charts."""
 
     side: str
     span: str
@@ -45,27 +37,13 @@ class Panel(NamedTuple):
 
 
 class PairPage:
-    """Makes the HTML of a session.
-
-    Parameters
-    ----------
-    assets : sequence of str
-        Names of the assets, cash left out.
-    """
+    """Makes the HTML of a session; ``assets`` are names, cash left out."""
 
     def __init__(self, assets: Sequence[str], bars_per_year: int) -> None:
         self.assets, self.bars_per_year = tuple(assets), bars_per_year
 
     def whole(self, session: AnswerSession, token: str, nonce: str) -> str:
-        """The page.
-
-        Parameters
-        ----------
-        token : str
-            That answers have to carry.
-        nonce : str
-            Of its style and script.
-        """
+        """The page; answers have to carry the token, and its style and script the nonce."""
         state = self._state(session)
         return _environment().get_template("pair_page.html.j2").render(**state, token=token, nonce=nonce)
 
