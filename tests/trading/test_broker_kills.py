@@ -15,7 +15,7 @@ from tests.trading.conftest import Trained
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
 def test_kills_trade_nothing_twice_and_lose_nothing(trained: Trained) -> None:
     prices = pd.read_csv(trained.prices, index_col=0)
-    days = tuple(day for day in prices.index if day > "2011-12-01")[:3]
+    days = tuple(day for day in prices.index if day > "2011-12-01")[:4]
     run = trained.run.parent / "killed"
     shutil.copytree(trained.run, run)
     whole = live(Market(trained.run, prices, days))
