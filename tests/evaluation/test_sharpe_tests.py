@@ -37,6 +37,12 @@ def test_psr_is_that_of_the_papers_hedge_fund(months: int, skewness: float, kurt
     assert f"{TrackRecord(FUND, months, skewness, kurtosis).psr():.3f}" == printed
 
 
+def test_psr_and_dsr_are_those_of_pypbo_in_all_its_digits() -> None:
+    assert TrackRecord(FUND, 24, -2.448, 10.164).psr() == pytest.approx(0.91323430688486018, rel=1e-12)
+    strategist = TrackRecord(2.5 / math.sqrt(250.0), 1250, -3.0, 10.0)
+    assert strategist.dsr(100, 0.5 / 250.0) == pytest.approx(0.90039683444939034, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("periods", "skewness", "kurtosis", "printed"),
     [(252, 0.0, 3.0, "2.73"), (52, 0.0, 3.0, "2.83"), (12, 0.0, 3.0, "3.24"), (12, -0.72, 5.78, "4.99")],
