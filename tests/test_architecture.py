@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,6 @@ ROOM_OF = {
 }
 #: Below in the order, but not known to these rooms: tensors and states reach them as arguments.
 UNKNOWN_TO = {"agent": {"guard", "market"}, "guard": {"agent", "market"}}
-
-#: Circles of imports that are still there, each as the modules that reach one another; there may be fewer, never more.
-KNOWN_CYCLES: set[frozenset[str]] = set()
-#: Those of them that are left without the imports for type checkers alone.
-KNOWN_CYCLES_WHEN_RUN: set[frozenset[str]] = set()
 
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "jsonpickle"}
 UNPICKLING = {
@@ -134,28 +130,15 @@ def order_violations(source: str, module: str, is_package: bool = False) -> list
     return found
 
 
-class _WithoutTypes(ast.NodeTransformer):
-    """Leaves out what is imported for type checkers alone."""
-
-    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-        name = node.test.attr if isinstance(node.test, ast.Attribute) else getattr(node.test, "id", "")
-        self.generic_visit(node)
-        return node.orelse if name == "TYPE_CHECKING" else node
-
-
-def import_graph(
-    sources: Mapping[str, str], packages: frozenset[str] = frozenset(), with_types: bool = True
-) -> dict[str, set[str]]:
-    """By module, the modules of the package that it imports, inside functions too, with or without those for types.
+def import_graph(sources: Mapping[str, str], packages: frozenset[str] = frozenset()) -> dict[str, set[str]]:
+    """By module, the modules of the package that it imports, inside functions and for types alone too.
 
     A package that Python runs on the way to a module below it does not count as imported by that alone.
     """
     graph: dict[str, set[str]] = {}
     for module, source in sources.items():
-        tree, found = parsed(source), set()
-        if not with_types:
-            tree = _WithoutTypes().visit(ast.parse(source))  # which it changes
-        for name in _imported(tree, module, module in packages):
+        found = set()
+        for name in _imported(parsed(source), module, module in packages):
             while name and name not in sources:
                 name = name.rpartition(".")[0]
             found.add(name)
@@ -163,22 +146,13 @@ def import_graph(
     return graph
 
 
-def cycles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
-    """Groups of two modules or more that all reach one another."""
-    reached: dict[str, set[str]] = {}
-    for module in graph:
-        seen, waiting = set(), list(graph[module])
-        while waiting:
-            name = waiting.pop()
-            if name not in seen:
-                seen.add(name)
-                waiting += graph[name]
-        reached[module] = seen
-    return {
-        frozenset(other for other in seen if module in reached[other])
-        for module, seen in reached.items()
-        if module in seen
-    }
+def circle(graph: Mapping[str, set[str]]) -> set[str]:
+    """Modules that import one another in a circle; empty where there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return set(error.args[1])
+    return set()
 
 
 def _aliases(tree: ast.AST) -> dict[str, str]:
@@ -333,13 +307,11 @@ def test_an_import_that_keeps_the_order_is_allowed(module: str, source: str) -> 
     assert order_violations(source, module) == []
 
 
-@pytest.mark.parametrize(("with_types", "known"), [(True, KNOWN_CYCLES), (False, KNOWN_CYCLES_WHEN_RUN)])
-def test_no_modules_import_one_another(with_types: bool, known: set[frozenset[str]]) -> None:
+def test_no_modules_import_one_another() -> None:
     packages = frozenset(module_of(path) for path in SOURCES if path.name == "__init__.py")
-    graph = import_graph({module_of(path): path.read_text("utf-8") for path in SOURCES}, packages, with_types)
+    graph = import_graph({module_of(path): path.read_text("utf-8") for path in SOURCES}, packages)
     assert sum(len(names) for names in graph.values()) > 500  # imports were found at all
-    found = [sorted(circle) for circle in cycles(graph) - known]
-    assert found == []
+    assert circle(graph) == set()
 
 
 @pytest.mark.parametrize(
@@ -352,7 +324,7 @@ def test_no_modules_import_one_another(with_types: bool, known: set[frozenset[st
         "def f():\n    from finflow.market.features import compute_features",
         "try:\n    from .features import x\nexcept ImportError:\n    pass",
         "import importlib\nimportlib.import_module('finflow.market.features')",
-        "if TYPE_CHECKING:\n    pass\nelse:\n    from finflow.market import features",
+        "if TYPE_CHECKING:\n    from finflow.market import features",
     ],
 )
 def test_a_planted_circle_is_caught(first: str) -> None:
@@ -363,32 +335,8 @@ def test_a_planted_circle_is_caught(first: str) -> None:
         "finflow.market.store": "from finflow.market.panel import MarketPanel\nimport numpy",
         "finflow.market.cash": "from finflow.market.panel import MarketPanel",
     }
-    circle = frozenset({"finflow.market.panel", "finflow.market.features", "finflow.market.store"})
-    for with_types in (True, False):
-        assert cycles(import_graph(sources, frozenset({"finflow.market"}), with_types)) == {circle}
-
-
-@pytest.mark.parametrize(
-    ("first", "when_checked"),
-    [
-        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from finflow.market.features import X", True),
-        ("import typing\nif typing.TYPE_CHECKING:\n    from .features import X", True),
-        ("from finflow.market.cash import rates", False),
-        ("from finflow import market", False),
-        ("import numpy.features", False),
-    ],
-)
-def test_imports_for_types_make_a_circle_for_checkers_alone(first: str, when_checked: bool) -> None:
-    features = "from finflow.market.panel import MarketPanel\nfrom finflow.market.cash import rates"
-    sources = {"finflow.market.panel": first, "finflow.market.features": features, "finflow.market.cash": ""}
-    circle = frozenset({"finflow.market.panel", "finflow.market.features"})
-    assert cycles(import_graph(sources)) == ({circle} if when_checked else set())
-    assert cycles(import_graph(sources, with_types=False)) == set()
-
-
-def test_circles_that_touch_are_one() -> None:
-    graph = {"a": {"b"}, "b": {"a", "c"}, "c": {"b"}, "d": {"e", "a"}, "e": {"d"}, "f": {"f2"}, "f2": set()}
-    assert cycles(graph) == {frozenset("abc"), frozenset("de")}
+    expected = {"finflow.market.panel", "finflow.market.features", "finflow.market.store"}
+    assert circle(import_graph(sources, frozenset({"finflow.market"}))) == expected
 
 
 def test_a_relative_import_in_a_package_starts_at_that_package() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import signal
 import sys
 import webbrowser
@@ -11,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from finflow.cli import main
 from finflow.config import Config, MarketConfig, config_hash, load_config
 from finflow.experiments.jobs.training_jobs import SeedJob
 from finflow.market.panel import MarketPanel
+from tests.cli.test_output import SUMMARY, Outcome
 from tests.commands import refusal
 
 ROOT = Path(__file__).parents[2]
@@ -29,21 +29,6 @@ PANEL = MarketPanel(  # whose prices give nothing to remark on
     close=np.ones((3, 2)),
     cash_returns=np.zeros(3),
 )
-
-SUMMARY = {
-    "finflow": {"annual_return": 0.186, "annual_volatility": 0.175, "sharpe": 1.06, "max_drawdown": -0.289},
-    "momentum": {"annual_return": 0.2, "annual_volatility": 0.23, "sharpe": 0.91, "annual_turnover": 2.35},
-    "cash": {"annual_return": 0.0, "annual_volatility": 0.0, "sharpe": math.nan, "max_drawdown": 0.0},
-    "equal-weight": {"annual_return": 0.192, "annual_volatility": 0.191, "sharpe": 1.02, "max_drawdown": -0.315},
-}
-
-
-class Outcome(NamedTuple):
-    """As the application has it."""
-
-    run_folder: Path
-    report: Path
-    summary: dict[str, dict[str, float]]
 
 
 class Application:
@@ -295,6 +280,9 @@ def test_open_shows_the_report_when_it_is_written(
     assert opened == []
     assert main(["--mode", "backtest", "--resume", str(run), "--open"]) == 0
     assert opened == [application.outcome.report.resolve().as_uri()]
+    monkeypatch.setattr(webbrowser, "open", lambda url: False)
+    assert main(["--mode", "backtest", "--resume", str(run), "--open"]) == 0
+    assert "found no web browser" in capsys.readouterr().out
     assert "--open belongs to --mode train or demo" in refusal(capsys, "--mode", "inspect", str(run), "--open")
 
 
@@ -376,15 +364,27 @@ def test_a_dry_run_only_counts(protocols: Trainings, capsys: pytest.CaptureFixtu
     protocols.during = lambda: pytest.fail("trained")
     assert main(["--mode", "evaluate", "--protocol", "cpcv", "--dry-run"]) == 0
     assert capsys.readouterr().out == "12 trainings\n"
+    assert main(["--mode", "train", "--seeds", "3", "--dry-run"]) == 0
+    assert protocols.folders == [], "a dry run of a job makes no folder"
 
 
-def test_ctrl_c_in_a_protocol_says_how_to_go_on(protocols: Trainings, capsys: pytest.CaptureFixture[str]) -> None:
-    def press() -> None:
-        raise KeyboardInterrupt
+def press() -> None:
+    raise KeyboardInterrupt
 
-    protocols.during = press
-    said = refusal(capsys, "--mode", "evaluate", "--protocol", "cpcv", status=130)
-    assert said == "stopped; the same command continues from there\n"
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["evaluate", "--protocol", "cpcv"], "stopped; the same command continues from there\n"),
+        (["train", "--seeds", "3"], "stopped; to continue: python main.py --mode train --resume logs/new\n"),
+        (["train"], "stopped before the first checkpoint: nothing to continue from\n"),
+    ],
+)
+def test_ctrl_c_says_how_to_go_on(
+    command: list[str], said: str, protocols: Trainings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    protocols.during = protocols.application.during_training = press
+    assert refusal(capsys, "--mode", *command, status=130) == said
 
 
 # --- several trainings
@@ -397,21 +397,6 @@ def test_several_seeds_are_a_job_shared_out_among_workers(
     assert protocols.jobs == [(load_config(None, {"train.seeds": 3}, {}), Path(), "")]
     assert (protocols.where.workers, protocols.where.cluster, protocols.where.threads) == (2, None, 1)
     assert protocols.folders == ["logs"]
-
-
-def test_a_job_that_is_stopped_says_how_to_go_on(protocols: Trainings, capsys: pytest.CaptureFixture[str]) -> None:
-    def press() -> None:
-        raise KeyboardInterrupt
-
-    protocols.during = press
-    said = refusal(capsys, "--mode", "train", "--seeds", "3", status=130)
-    assert said == "stopped; to continue: python main.py --mode train --resume logs/new\n"
-
-
-def test_a_dry_run_of_a_job_makes_no_folder(protocols: Trainings) -> None:
-    protocols.during = lambda: pytest.fail("trained")
-    assert main(["--mode", "train", "--seeds", "3", "--dry-run"]) == 0
-    assert protocols.folders == []
 
 
 def begun(folder: Path, seeds: int) -> Path:
@@ -575,16 +560,6 @@ def test_ctrl_c_in_a_run_says_how_to_go_on(
     application.during_training = press
     assert main(["--mode", "train"]) == 130
     assert f"stopped; to continue: python main.py --mode train --resume {run}" in capsys.readouterr().err
-
-
-def test_ctrl_c_before_the_first_checkpoint_says_so(
-    application: Application, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def press() -> None:
-        raise KeyboardInterrupt
-
-    application.during_training = press
-    assert refusal(capsys, "--mode", "train", status=130).startswith("stopped before the first checkpoint")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

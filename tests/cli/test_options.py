@@ -31,18 +31,10 @@ def test_named_options_set_the_keys_they_stand_for() -> None:
     assert not config.market.use_cache
 
 
-def test_without_options_the_defaults_hold() -> None:
-    assert resolved() == Config()
-
-
 def test_of_two_options_for_one_key_the_later_counts() -> None:
     assert resolved("--seed", "1", "--set", "train.seed=2").train.seed == 2
     assert resolved("--set", "train.seed=2", "--seed", "1").train.seed == 1
-
-
-def test_options_of_one_call_do_not_reach_the_next() -> None:
-    assert resolved("--seed", "5").train.seed == 5
-    assert resolved().train.seed == 0
+    assert resolved() == Config(), "options of one call do not reach the next"
 
 
 def test_the_command_line_comes_before_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,9 +56,6 @@ def test_a_configuration_of_the_checkout_is_found_from_any_folder(
 def test_tickers_are_those_of_yahoo() -> None:
     market = resolved("--tickers", "AAPL", "MSFT,JPM").market
     assert (market.source, market.tickers) == ("yfinance", ("AAPL", "MSFT", "JPM"))
-
-
-def test_tickers_are_those_of_yahoo_beside_a_file_that_spells_out_the_defaults() -> None:
     assert resolved("--config", "configs/default.yaml", "--tickers", "AAPL", "KO").market.source == "yfinance"
 
 
@@ -82,12 +71,6 @@ def test_tickers_choose_among_the_embedded_stocks_where_that_is_asked_for(monkey
     assert resolved("--tickers", "AAPL", "KO", "--set", "market.source=embedded").market.source == "embedded"
     monkeypatch.setenv("FINFLOW_MARKET__SOURCE", "embedded")
     assert resolved("--tickers", "AAPL", "KO").market.source == "embedded"
-
-
-def test_a_file_may_leave_the_tickers_of_yahoo_to_the_command_line(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("market: {source: yfinance}\n", encoding="utf-8")
-    assert resolved("--config", str(file), "--tickers", "AAPL", "KO").market.tickers == ("AAPL", "KO")
 
 
 def test_a_resolved_configuration_can_be_given_back_as_a_file(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import webbrowser
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,21 +92,3 @@ def test_there_is_no_verdict_where_nothing_was_compared(tmp_path: Path, capsys: 
         outcome: Any = Outcome(tmp_path, report, SUMMARY)
         show_outcome(outcome)
         assert "beats equal weight" not in capsys.readouterr().out
-
-
-def test_the_report_that_was_shown_last_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda url: not opened.append(url))
-    monkeypatch.setattr(output, "_SHOWN", [])
-    output.open_report()
-    assert opened == []  # nothing was written: a dry run
-    output.show_report(tmp_path / "one.html")
-    output.show_report(tmp_path / "two.html")
-    output.open_report()
-    assert opened == [(tmp_path / "two.html").as_uri()]
-    assert capsys.readouterr().out.splitlines() == [f"report: {tmp_path / name}" for name in ("one.html", "two.html")]
-    monkeypatch.setattr(webbrowser, "open", lambda url: False)
-    output.open_report()
-    assert "found no web browser" in capsys.readouterr().out

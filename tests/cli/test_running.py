@@ -11,22 +11,18 @@ from finflow.cli.exit_status import run_safely, stopping_between_updates
 from finflow.errors import FinflowError
 
 
-def test_the_first_signal_asks_for_a_stop_and_the_second_stops_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_for_a_stop_and_the_second_stops_at_once(
+    first: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
     asked: list[bool] = []
     with stopping_between_updates(lambda: asked.append(True)):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(first)
         assert asked == [True]
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert asked == [True]
     assert "once more to stop at once" in capfd.readouterr().err
-
-
-def test_a_polite_kill_stops_as_ctrl_c_does() -> None:
-    asked: list[bool] = []
-    with stopping_between_updates(lambda: asked.append(True)):
-        signal.raise_signal(signal.SIGTERM)
-    assert asked == [True]
 
 
 def test_handlers_are_put_back_whatever_happens() -> None:

@@ -109,32 +109,6 @@ def test_bt_with_our_shares_has_our_equity(make: Callable[[], Strategy], lag: in
     assert equity.max() / equity.min() > 1.05  # something happened
 
 
-def test_what_bt_makes_of_the_same_weights_differs_by_how_it_sizes_orders() -> None:
-    """Equal weight at lag 0, sized by bt itself.
-
-    bt turns each weight into money before costs (an order of ``w V - held``, fees out of that order), one asset after
-    the other; ours are the weights right after the costs are paid. The first purchase is the same in both, 1 / 1.0015
-    of each share of the capital. Afterwards bt's invested share is off by the costs of a single rebalancing, which
-    earn nothing that day: the difference is of the size of cost times return and far below the costs themselves.
-    """
-    prices, _, equity = played(EqualWeight(), 0)
-    algos = (bt.algos.RunDaily(), bt.algos.SelectAll(), bt.algos.WeighEqually(), bt.algos.Rebalance())
-    theirs = equity_by_bt(prices, list(algos))
-    assert theirs[0] == pytest.approx(equity[0], rel=1e-9)
-    apart = np.abs(theirs / equity - 1.0).max()
-    assert 1e-9 < apart < 1e-4
-    cost = 1.0 - equity[-1] / equity_by_ledger_without_costs()[-1]
-    assert cost > 20.0 * apart
-
-
-def equity_by_ledger_without_costs() -> FloatArray:
-    """Equal weight every day for nothing: the product of mean relatives."""
-    close = made_process(0).panel.close[FIRST : BARS - 1]
-    relatives = (close[1:] / close[:-1]).mean(axis=1)
-    grown: FloatArray = CAPITAL * np.concatenate([[1.0], np.cumprod(relatives)])
-    return grown
-
-
 @pytest.mark.parametrize("name", ["crp", "eg", "pamr", "olmar"])
 def test_online_selection_without_costs_earns_what_the_papers_count(name: str) -> None:
     """Wealth is the product of b . x when nothing is paid and decisions fill at once."""

@@ -73,21 +73,9 @@ def back_filling(panel: MarketPanel) -> FloatArray:
     return close
 
 
-def interpolation(panel: MarketPanel) -> FloatArray:
-    known = np.arange(0, panel.n_bars, 5)
-    level = np.nan_to_num(panel.close)
-    return np.stack([np.interp(np.arange(panel.n_bars), known, column[known]) for column in level.T], axis=1)
-
-
 def centred_window(panel: MarketPanel) -> FloatArray:
     moves = returns(panel)
     return np.stack([np.convolve(column, np.ones(5) / 5.0, mode="same") for column in moves.T], axis=1)
-
-
-def full_sample_winsorising(panel: MarketPanel) -> FloatArray:
-    moves = returns(panel)
-    low, high = np.quantile(moves, [0.05, 0.95])
-    return np.clip(moves, low, high)
 
 
 def calendar_that_knows_listings(panel: MarketPanel) -> FloatArray:
@@ -99,12 +87,6 @@ def calendar_that_knows_its_end(panel: MarketPanel) -> FloatArray:
     return np.arange(panel.n_bars) / panel.n_bars
 
 
-def fitting_on_the_test_window(panel: MarketPanel) -> FloatArray:
-    moves = returns(panel)
-    center = moves[30:].mean(axis=0)
-    return moves - center
-
-
 def benchmark_with_hindsight(panel: MarketPanel) -> FloatArray:
     assert panel.benchmark is not None
     return np.nan_to_num(panel.close) / panel.benchmark[-1]
@@ -112,13 +94,6 @@ def benchmark_with_hindsight(panel: MarketPanel) -> FloatArray:
 
 def negative_shift(panel: MarketPanel) -> FloatArray:
     return np.roll(returns(panel), -1, axis=0)
-
-
-def label_in_the_features(panel: MarketPanel) -> FloatArray:
-    week = np.cumsum(returns(panel), axis=0)
-    label = np.zeros_like(week)
-    label[:-5] = week[5:] > week[:-5]
-    return label
 
 
 def forward_looking_volume_rank(panel: MarketPanel) -> FloatArray:
@@ -135,17 +110,6 @@ def rebalancing_by_future_volatility(panel: MarketPanel) -> FloatArray:
     for start in range(0, panel.n_bars, 21):
         days[start + np.argsort(size[start : start + 21])[:10]] = 1.0
     return days
-
-
-def smoothing_from_both_ends(panel: MarketPanel) -> FloatArray:
-    """A filter run forwards and then backwards, so that it has no delay."""
-    there = rolling.ema(returns(panel), 10)
-    return rolling.ema(there[::-1], 10)[::-1]
-
-
-def best_asset_of_the_decade(panel: MarketPanel) -> FloatArray:
-    gain = np.where(panel.listed, panel.close, 0.0).max(axis=0)
-    return np.where(np.arange(panel.n_assets) == np.argmax(gain), 1.0, 0.0) + np.zeros(panel.close.shape)
 
 
 def next_interest(panel: MarketPanel) -> FloatArray:
@@ -166,19 +130,13 @@ def same_bar_fill(panel: MarketPanel) -> FloatArray:
 LEAKS = (
     full_sample_scaling,
     back_filling,
-    interpolation,
     centred_window,
-    full_sample_winsorising,
     calendar_that_knows_listings,
     calendar_that_knows_its_end,
-    fitting_on_the_test_window,
     benchmark_with_hindsight,
     negative_shift,
-    label_in_the_features,
     forward_looking_volume_rank,
     rebalancing_by_future_volatility,
-    smoothing_from_both_ends,
-    best_asset_of_the_decade,
     next_interest,
     todays_range,
 )

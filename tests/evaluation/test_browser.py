@@ -150,21 +150,6 @@ def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
     assert browser.complaints == []
 
 
-def test_what_is_wrong_with_a_page_is_seen(browser: Browser, tmp_path: Path) -> None:
-    """The eyes of these tests: an error of a script, an image that is missing, and a table that is too wide."""
-    wrong = tmp_path / "wrong.html"
-    wrong.write_text(
-        '<body><figure id="lost"><img src="none.png"></figure><p style="width:3000px">x</p>'
-        '<script>console.error("oh")</script></body>'
-    )
-    browser.open(wrong.as_uri())
-    found = browser.measured(DESK)
-    assert found["over"] > 1000
-    assert not dict(found["images"])["lost"]
-    assert any("oh" in complaint for complaint in browser.complaints)
-    assert any("ERR_FILE_NOT_FOUND" in complaint for complaint in browser.complaints)
-
-
 def brightness(colour: str) -> float:
     """Mean of red, green and blue, 0 to 1, of a colour as a browser computes it."""
     return sum(int(part) for part in colour.strip("rgb()").split(",")) / 765.0

@@ -88,15 +88,14 @@ def test_at_the_break_even_cost_the_net_mean_excess_is_zero() -> None:
     assert mean_excess(process, 0.99 * found) > 0.0 > mean_excess(process, 1.01 * found)
 
 
-def test_what_does_not_beat_equal_weight_for_nothing_has_no_cost_to_bear() -> None:
+def test_the_ends_of_what_can_be_borne_are_nothing_and_anything() -> None:
     assert break_even_bps(made_process(edge=-EDGE), WINDOW, Switcher) == 0.0
     assert break_even_bps(made_process(), WINDOW, EqualWeight) == 0.0
-
-
-def test_what_trades_less_than_equal_weight_may_bear_any_cost() -> None:
+    assert capacity(made_process(edge=-EDGE, costs=CostsConfig(impact=1.0)), WINDOW, Switcher) == 0.0
+    with pytest.raises(ConfigError, match=r"env\.costs\.impact"):
+        capacity(made_process(costs=CostsConfig(minimum=1.0)), WINDOW, Switcher)
     drifting = made_process(edge=0.0, noise=0.03)
-    growth = drifting.growth
-    growth[1:, 0], growth[1:, 1] = 1.02, 1.0  # A trends: holding it beats selling it
+    drifting.growth[1:, 0], drifting.growth[1:, 1] = 1.02, 1.0  # A trends: holding it beats selling it
     assert break_even_bps(drifting, WINDOW, BuyAndHold) == float("inf")
 
 
@@ -127,21 +126,6 @@ def test_at_capacity_half_is_gone() -> None:
 
     assert taken(found) <= 0.5 < taken(1.001 * found)
     assert taken(found) == pytest.approx(0.5, rel=1e-3)
-
-
-def test_a_deeper_market_carries_as_much_more_money() -> None:
-    costs = CostsConfig(impact=1.0, window=20)
-    one, ten = (capacity(made_process(volume=volume, costs=costs), WINDOW, Switcher) for volume in (1e8, 1e9))
-    assert ten / one == pytest.approx(10.0, rel=1e-3)
-
-
-def test_where_there_is_nothing_to_lose_capacity_is_nothing() -> None:
-    assert capacity(made_process(edge=-EDGE, costs=CostsConfig(impact=1.0)), WINDOW, Switcher) == 0.0
-
-
-def test_capacity_asks_for_a_cost_that_grows_with_size() -> None:
-    with pytest.raises(ConfigError, match=r"env\.costs\.impact"):
-        capacity(made_process(costs=CostsConfig(minimum=1.0)), WINDOW, Switcher)
 
 
 def test_orders_that_cannot_be_paid_are_on_the_record() -> None:

@@ -72,16 +72,6 @@ def test_an_edge_survives_being_chosen() -> None:
     assert (best.name, best.verdict.answer) == ("trial 19", "yes")
 
 
-@pytest.mark.usefixtures("images")
-def test_probabilities_of_the_best_have_three_digits() -> None:
-    choices = drawn(3, edge=2e-4)
-    choice = judge_choice(np.stack([one.returns - one.cash for one in choices.values()], axis=1), list(choices))
-    best = judge_best(choices, 0, RESAMPLING)
-    text = section_html(choice_section(choice, "the validation window", best))
-    assert f">{best.verdict.psr:.3f}<" in text
-    assert f">{best.verdict.dsr:.3f}<" in text
-
-
 def test_the_difference_of_the_best_is_annual_by_the_bars_of_its_market() -> None:
     """Months taken for days would widen the interval by the root of 21."""
     daily = drawn(3, edge=8e-4)

@@ -7,7 +7,6 @@ import pytest
 from arch.bootstrap import SPA, StepM
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics.significance_tests import Resampling, superior_ability, superior_strategies
 
 SETTINGS = Resampling(samples=400, block_length=5, seed=3)
@@ -32,15 +31,6 @@ def test_the_p_values_are_archs() -> None:
     assert [ours.p_lower, ours.p_consistent, ours.p_upper] == list(theirs.pvalues)
     assert ours.strategies == 4
     assert 0.0 < ours.p_consistent < 1.0
-
-
-def test_the_p_value_is_the_share_of_our_own_draws_that_reach_as_far() -> None:
-    """With one strategy near the benchmark: SPA by its definition, on the days that intervals are drawn from."""
-    benchmark, others = made(count=1, edge=2e-4)
-    difference = others["s0"] - benchmark
-    means = difference[significance.draw_days(300, 400, 5, seed=3)].mean(axis=1)
-    expected = np.mean(means - difference.mean() > difference.mean())
-    assert superior_ability(benchmark, others, SETTINGS).p_consistent == expected
 
 
 def test_the_strategies_named_are_archs_and_only_those_with_an_edge() -> None:

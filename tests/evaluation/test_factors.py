@@ -35,20 +35,6 @@ def test_planted_exposures_are_found_within_their_errors() -> None:
     assert found["days"] == 2000
 
 
-def test_errors_grow_where_days_hang_together() -> None:
-    rng = np.random.default_rng(0)
-
-    def slow() -> np.ndarray:
-        return np.convolve(rng.normal(0.0, 0.01, 2007), np.ones(8) / 8**0.5, "valid")
-
-    market, rest = slow(), slow()
-    found = factors.exposures(rest, {"market": market})
-    mixed = factors.exposures(rng.permutation(rest), {"market": market})
-    assert found is not None
-    assert mixed is not None
-    assert found["error"]["market"] > 1.5 * mixed["error"]["market"]
-
-
 def test_nothing_is_said_of_few_days_or_of_factors_that_are_one() -> None:
     rng = np.random.default_rng(0)
     market, excess = rng.normal(0.0, 0.01, (2, 500))

@@ -12,7 +12,7 @@ from finflow.evaluation.audit.foreknowledge import UnknownReturns, View, ranks_o
 from finflow.evaluation.audit.foreknowledge_scores import FLOOR, Foreknowledge, views_of_portfolios
 from finflow.strategies.classical import EqualWeight
 from finflow.strategies.optimal.optimal_policy import optimum_of
-from finflow.strategies.strategy import Information, Strategy
+from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audited_foreknowledge import decided_views
 from finflow.training.data.training_data import TrainingData, prepare
 
@@ -82,12 +82,6 @@ def test_few_trades_that_outweigh_all_others_prove_nothing() -> None:
     assert not any(row in score.rows for score in found for row in (150, 350))
 
 
-def test_the_same_seed_draws_the_same_placebos() -> None:
-    moves = returns()
-    view, outcome = View("picks", one_hot(moves.argmax(axis=1))), UnknownReturns("returns", moves)
-    assert scores_of(view, outcome, 3) == scores_of(view, outcome, 3) != scores_of(view, outcome, 4)
-
-
 def test_a_timer_of_the_market_is_seen_over_time() -> None:
     moves = returns()
     close = np.exp(np.cumsum(moves, axis=0))
@@ -109,7 +103,7 @@ def found_in(data: TrainingData, strategy: Strategy) -> list[str]:
     return [one.score.view for one in Foreknowledge(data.panel.close).scores(*decided)]
 
 
-@pytest.mark.parametrize("kind", ["lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable"])
+@pytest.mark.parametrize("kind", ["lognormal", "mean-reverting", "regime"])
 def test_the_optimal_policy_of_a_planted_market_is_not_flagged(kind: str) -> None:
     keys = {"market.source": "synthetic", "market.synthetic.kind": kind, "market.synthetic.bars": 2000}
     windows = {"market.train_end": "2018-12-31", "market.validation_end": "2020-12-31"}
@@ -124,22 +118,3 @@ def test_the_optimal_policy_of_a_planted_market_is_not_flagged(kind: str) -> Non
     assert all(limit >= FLOOR for limit in limits)
     if kind in ("mean-reverting", "regime"):
         assert limits[0] > 1.5 * FLOOR
-
-
-def test_an_oracle_of_a_planted_market_is_flagged_where_much_can_be_foretold() -> None:
-    keys = {"market.source": "synthetic", "market.synthetic.kind": "mean-reverting", "market.synthetic.bars": 2000}
-    windows = {"market.train_end": "2018-12-31", "market.validation_end": "2020-12-31"}
-    quick = {"features.filters": "none", "features.regimes": False}
-    data = prepare(load_config(None, {**keys, **windows, **quick}, environ={}))
-    close = data.panel.close
-
-    class Oracle:
-        """Buys what rises most over the bar that it is paid for."""
-
-        name = "oracle"
-
-        def decide(self, information: Information) -> FloatArray:
-            bar = min(len(information.prices), len(close) - 2)
-            return np.eye(len(information.portfolio))[int((close[bar + 1] / close[bar]).argmax())]
-
-    assert "weights" in found_in(data, Oracle())

@@ -32,6 +32,9 @@ OF_RETURNS = (
 def test_returns_compound_to_a_year() -> None:
     assert metrics.annual_return([0.1, -0.1]) == pytest.approx(0.99**126 - 1)
     assert metrics.annual_return(np.full(252, 0.001)) == pytest.approx(1.001**252 - 1)
+    assert metrics.annual_return(np.empty((3, 0))).shape == (3,)
+    assert metrics.annual_turnover([1.0, 0.0, 0.0, 0.0]) == pytest.approx(63.0)
+    assert metrics.annual_cost([0.0015, 0.0]) == pytest.approx(0.189)
 
 
 def test_ruin_is_a_return_of_minus_one() -> None:
@@ -47,10 +50,6 @@ def test_risk_at_the_limit_of_rounding_is_no_risk(monkeypatch: pytest.MonkeyPatc
     assert math.isnan(metrics.sharpe(returns))
     monkeypatch.setattr(metrics, "FLAT", 0.99 * risk)
     assert metrics.sharpe(returns) > 0.0
-
-
-def test_empty_series_have_one_answer_each() -> None:
-    assert metrics.annual_return(np.empty((3, 0))).shape == (3,)
 
 
 def test_volatility_has_one_degree_of_freedom_less() -> None:
@@ -93,11 +92,6 @@ def test_cvar_of_no_share_is_refused(alpha: float) -> None:
         metrics.cvar([0.1], alpha)
 
 
-def test_turnover_and_costs_are_a_year() -> None:
-    assert metrics.annual_turnover([1.0, 0.0, 0.0, 0.0]) == pytest.approx(63.0)
-    assert metrics.annual_cost([0.0015, 0.0]) == pytest.approx(0.189)
-
-
 @pytest.mark.parametrize("metric", OF_RETURNS)
 def test_nothing_and_gaps_give_nan(metric: Callable[..., float]) -> None:
     assert math.isnan(metric([]))
@@ -125,33 +119,11 @@ def test_each_of_several_series_is_worth_what_it_is_alone(metric: Callable[..., 
     assert np.array_equal(metric(several), [[metric(series) for series in pair] for pair in several])
 
 
-@given(SERIES)
-def test_drawdown_lies_between_ruin_and_nothing(returns: np.ndarray) -> None:
-    series = metrics.drawdown_series(returns)
-    assert ((series >= -1.0) & (series <= 0.0)).all()
-    assert metrics.max_drawdown(returns) == series.min()
-
-
-@given(SERIES, st.floats(0.1, 3.0))
-def test_ratios_ignore_how_much_is_at_stake(returns: np.ndarray, scale: float) -> None:
-    if np.std(returns) > 1e-6:
-        assert metrics.sharpe(scale * returns) == pytest.approx(metrics.sharpe(returns), rel=1e-6, abs=1e-9)
-        assert metrics.annual_volatility(scale * returns) == pytest.approx(scale * metrics.annual_volatility(returns))
-    assert metrics.cvar(scale * returns) == pytest.approx(scale * metrics.cvar(returns))
-
-
 @given(SERIES, st.floats(0.01, 0.99), st.floats(0.01, 0.99))
 def test_a_larger_tail_is_a_milder_one(returns: np.ndarray, first: float, second: float) -> None:
     low, high = sorted((first, second))
     assert metrics.cvar(returns, low) <= metrics.cvar(returns, high) + 1e-12
     assert returns.min() - 1e-12 <= metrics.cvar(returns, low) <= returns.mean() + 1e-12
-
-
-@given(SERIES)
-def test_the_order_of_days_matters_to_drawdown_alone(returns: np.ndarray) -> None:
-    backwards = returns[::-1]
-    for metric in (metrics.annual_return, metrics.annual_volatility, metrics.cvar):
-        assert metric(backwards) == pytest.approx(metric(returns), rel=1e-9, abs=1e-12)
 
 
 def test_the_summary_has_every_metric(backtest: Callable[..., Backtest]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import multiprocessing
 from pathlib import Path
@@ -105,7 +104,3 @@ def test_a_ledger_that_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(EvidenceError, match="cannot be read"):
         readings_of(tmp_path / "binary", "p")
-
-
-def test_a_reading_is_a_plain_record() -> None:
-    assert dataclasses.replace(reading("a"), judged="b") == reading("b")

@@ -105,12 +105,3 @@ def test_an_agent_that_only_holds_cash_has_no_sharpe_ratio_to_spread() -> None:
     assert "sharpe" not in cast("dict[str, object]", made.numbers["of_windows"])
     assert "annual_return" in cast("dict[str, object]", made.numbers["of_windows"])
     assert "missing or undefined" in " ".join(made.words)
-
-
-def test_choosing_among_paths_without_skill_is_overfitted_about_half_the_time() -> None:
-    judged = tuple(WindowResult(w + 1, seed, w, 0, run_of(seed, w)) for seed in range(6) for w in range(6))
-    others = tuple(tuple(run_of(90 + number, window, name=f"s{number}") for number in range(8)) for window in range(6))
-    numbers = protocol_section(ProtocolPaths("walk-forward", judged, others, {}), 0.95, 0).numbers
-    pbo = cast("dict[str, float]", numbers["pbo"])
-    assert 0.2 < pbo["median"] < 0.95
-    assert pbo["strategies"] == 9
