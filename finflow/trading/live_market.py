@@ -16,8 +16,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import ConfigError, MarketError
 from finflow.json_text import parse_json
-from finflow.market.features.feature_ranges import FeatureRanges, compute_features_and_ranges
-from finflow.market.features.feature_set import Features
+from finflow.market.features.feature_set import FeatureRanges, Features, compute_features_and_ranges
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import (
@@ -40,27 +39,15 @@ METRICS = Path("reports") / "metrics.json"
 
 @dataclass(frozen=True)
 class Agents:
-    """Trained agents that decide as one.
-
-    Attributes
-    ----------
-    names : tuple of str
-        One each, by seed where they differ.
-    identity : str
-        SHA-256 of their networks, and of how they act where that is not by their centre.
-    config : Config
-        Of the first, with what was asked for on top.
-    folder : Path
-        Of the run, the job or the ensemble.
-    """
+    """Trained agents that decide as one."""
 
     policies: tuple[ExpertPolicy, ...]
-    names: tuple[str, ...]
-    identity: str
-    config: Config
+    names: tuple[str, ...]  # one each, by seed where they differ
+    identity: str  # SHA-256 of their networks, and of how they act where that is not by their centre
+    config: Config  # of the first, with what was asked for on top
     device: torch.device
     checkpoints: tuple[Checkpoint, ...]
-    folder: Path
+    folder: Path  # of the run, the job or the ensemble
 
     def strategies(self) -> list[AgentStrategy | EnsembleStrategy]:
         """The one that decides, fresh, and of several agents each alone after it."""
@@ -69,7 +56,6 @@ class Agents:
         return [EnsembleStrategy(self._members()), *self._members()]
 
     def _members(self) -> list[AgentStrategy]:
-        """Each agent alone, fresh."""
         return [
             AgentStrategy(policy, self.device, name, acting=self.config.acting)
             for policy, name in zip(self.policies, self.names, strict=True)
@@ -88,19 +74,9 @@ class Agents:
 
 
 def load_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agents:
-    """Read the agents that paths name.
+    """Read the agents that checkpoint files, run folders or a job's folder name, with keys of training unchanged.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Checkpoint files, run folders, or the folder of a job, which stands for all of its agents.
-    overrides : mapping
-        Keys on top of the first agent's configuration; those of training may not differ.
-
-    Raises
-    ------
-    ConfigError, CheckpointError
-        If an agent cannot be used, or does not see what the others see.
+    `ConfigError` or `CheckpointError` if an agent cannot be used, or does not see what the others see.
     """
     check_free(overrides)
     checkpoints = [read_best(agent) for path in paths for agent in resolve_run(path).find_agents()]
@@ -127,27 +103,13 @@ def load_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agent
 
 
 class LiveMarket(NamedTuple):
-    """Market up to its newest bar.
-
-    Attributes
-    ----------
-    panel : MarketPanel
-        Its last bar is the newest that a decision may use.
-    train_end : int
-        Bars of the training window.
-    process : DecisionProcess
-        Over all bars of the panel.
-    features : Features
-        Of the process.
-    ranges : FeatureRanges
-        Features of the bar that the next decision knows, and their ranges in training.
-    """
+    """Market up to its newest bar, the last that a decision may use."""
 
     panel: MarketPanel
-    train_end: int
+    train_end: int  # bars of the training window
     process: DecisionProcess
-    features: Features
-    ranges: FeatureRanges
+    features: Features  # of the process
+    ranges: FeatureRanges  # of the bar that the next decision knows
 
     @property
     def known(self) -> int:
@@ -163,17 +125,7 @@ class LiveMarket(NamedTuple):
 def load_prices(config: Config, until: dt.date | None = None, fresh: bool = False) -> MarketPanel:
     """All prices that the configured source has, up to a date, beyond the test window too.
 
-    Parameters
-    ----------
-    until : date, optional
-        The last day; the newest bar when left out.
-    fresh : bool
-        Ask for what is newer than the stored prices, where they are downloaded.
-
-    Raises
-    ------
-    ConfigError
-        If the date lies before all prices.
+    With ``fresh``, what is newer than the stored prices is asked for. `ConfigError` if the date lies before all prices.
     """
     changes: dict[str, object] = {"test_end": None}
     if fresh:
@@ -190,10 +142,7 @@ def load_prices(config: Config, until: dt.date | None = None, fresh: bool = Fals
 def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
     """Features and decision process up to the last bar of a panel, fitted on the training window of the agents.
 
-    Raises
-    ------
-    MarketError
-        If the last bar lies in the years that the agents learned from, or the windows do not fit.
+    `MarketError` if the last bar lies in the years that the agents learned from, or the windows do not fit.
     """
     config = agents.config
     last = panel.dates[-1].astype(dt.date)

@@ -12,7 +12,7 @@ from finflow.config import Config
 from finflow.errors import MarketError, first_few
 from finflow.market.panel import MarketPanel
 from finflow.market.price_gaps import describe_halts, find_halts
-from finflow.market.split_suspects import in_words, split_of
+from finflow.market.price_notes import in_words, split_of
 from finflow.trading.decision_results import Check, Drift
 from finflow.trading.live_market import LiveMarket
 from finflow.trading.trading_calendar import PeriodCalendar, TradingCalendar
@@ -27,13 +27,7 @@ _SHOWN = 5
 
 
 def check_age(panel: MarketPanel, today: dt.date, calendar: TradingCalendar, config: Config) -> Check:
-    """Hold the newest bar to the calendar.
-
-    Raises
-    ------
-    MarketError
-        If more sessions than `trading.max_age` have passed since.
-    """
+    """Hold the newest bar to the calendar: `MarketError` if more sessions than `trading.max_age` have passed since."""
     newest = panel.dates[-1].astype(dt.date)
     missed = calendar.sessions(newest, today)
     limit = config.trading.max_age
@@ -53,21 +47,11 @@ def check_age(panel: MarketPanel, today: dt.date, calendar: TradingCalendar, con
 
 
 def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named: bool) -> Check:
-    """Hold the universe to that of the run.
+    """Hold the universe to that of the run: `MarketError` for the first ticker that has no price any more.
 
-    Parameters
-    ----------
-    expected : sequence of str
-        Tickers of the run's data; empty where they are not known.
-    since : int
-        Bar after which a ticker that ends is gone; one that ended before was part of the run's history.
-    named : bool
-        Whether the command names the tickers itself.
-
-    Raises
-    ------
-    MarketError
-        For the first ticker that has no price any more.
+    ``expected`` are the tickers of the run's data, as far as they are known. A ticker that ends after the bar ``since``
+    is gone; one that ended before was part of the run's history. ``named`` says that the command names the tickers
+    itself.
     """
     gone = {name: "is not in the data any more" for name in expected if name not in panel.assets and not named}
     lasts = panel.n_bars - 1 - np.argmax(panel.listed[::-1], axis=0)
@@ -90,10 +74,7 @@ def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named
 def check_drift(market: LiveMarket, config: Config, accepted: bool) -> tuple[Check, list[Drift]]:
     """Hold the features that the decision reads to their range in training.
 
-    Raises
-    ------
-    MarketError
-        If one lies further outside than `trading.drift_limit`, unless that is accepted.
+    `MarketError` if one lies further outside than `trading.drift_limit`, unless that is accepted.
     """
     drifts = sorted(_drifts(market), key=lambda one: -one.outside)
     limit = config.trading.drift_limit
@@ -174,15 +155,7 @@ def check_jumps(panel: MarketPanel, since: int, train_end: int, limit: float) ->
 
 
 def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> Check:
-    """Compare the prices with those of the run and of earlier decisions, where both know a bar.
-
-    Parameters
-    ----------
-    entries : sequence of mapping
-        Earlier decisions of the log.
-    data : mapping
-        Facts about the run's data, from its manifest.
-    """
+    """Compare the prices with those of the run (facts of its manifest) and of earlier decisions of the log."""
     findings = []
     last = data.get("last_date")
     if last is not None and np.datetime64(last, "D") in panel.dates:

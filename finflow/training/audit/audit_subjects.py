@@ -17,7 +17,7 @@ from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, UNPRIMED
 from finflow.evaluation.backtest import index_backtest
 from finflow.ledger.costs import costs_of
 from finflow.market.features.asset_features import ASSET_FEATURES
-from finflow.market.features.filter_features import filter_features
+from finflow.market.features.filter_features import FILTER_FEATURES
 from finflow.market.features.market_features import MARKET_FEATURES
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.features.user_features import user_feature
@@ -53,7 +53,7 @@ _REWARDS = 91  # purpose of the generator that draws them
 def _unscaled(panel: MarketPanel, chosen: FeaturesConfig) -> Iterator[tuple[str, FloatArray]]:
     """Yield names and values of finflow's features of assets that need only closes, and of the market's."""
     view = PanelView(panel)
-    for one in (*ASSET_FEATURES, *filter_features(chosen)):
+    for one in (*ASSET_FEATURES, *FILTER_FEATURES.get(chosen.filters, ())):
         yield one.name, one.compute(view)
     for name, compute in MARKET_FEATURES.items():
         yield name, compute(view)
