@@ -29,23 +29,12 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class AccountState:
-    """An account at the newest bar.
+    """An account at the newest bar."""
 
-    Attributes
-    ----------
-    shares : float64 array, (assets,)
-    cash : float
-        In money.
-    reward_state : float64 array, (1, 3), or None
-        State of the reward through the newest bar; None for an account that begins.
-    follow_up : FollowUp or None
-        Outcome of the decision before.
-    """
-
-    shares: FloatArray
-    cash: float
-    reward_state: FloatArray | None
-    follow_up: FollowUp | None
+    shares: FloatArray  # (assets,)
+    cash: float  # in money
+    reward_state: FloatArray | None  # (1, 3), through the newest bar; None for an account that begins
+    follow_up: FollowUp | None  # outcome of the decision before
 
 
 @dataclass(frozen=True)
@@ -59,13 +48,7 @@ class StatedAccount:
 
 
 def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[str, Any] | None:
-    """The decision on file that one of a date goes on from; None where there is none.
-
-    Raises
-    ------
-    FinflowError
-        If the log goes on beyond the date.
-    """
+    """The decision on file that one of a date goes on from, None where there is none; the log may not go beyond it."""
     decisions = [entry for entry in entries if entry["kind"] == DECISION]
     later = [entry["date"] for entry in decisions if entry["date"] > date]
     if later:
@@ -86,18 +69,7 @@ def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | No
 
 
 def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: StatedAccount) -> AccountState:
-    """The account at the newest bar of a market.
-
-    Parameters
-    ----------
-    entries : sequence of mapping
-        Of the log, up to this decision.
-
-    Raises
-    ------
-    FinflowError
-        If the command contradicts itself or the log.
-    """
+    """The account at the newest bar of a market, from the log up to this decision and what is given."""
     panel = market.panel
     before = last_decision(entries, str(panel.dates[-1]))
     if before is None:

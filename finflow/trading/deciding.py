@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
+import hashlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from finflow.config import Config
 from finflow.errors import ConfigError, FinflowError, MarketError
+from finflow.evaluation.report.report_numbers import json_text, plain
+from finflow.files import exclusively, write_together
 from finflow.market.panel import MarketPanel
 from finflow.trading import price_checks
-from finflow.trading.account_state import DECISION, StatedAccount, account_at, last_decision
+from finflow.trading.account_state import (
+    DECISION,
+    FILLS,
+    AccountState,
+    StatedAccount,
+    account_at,
+    fills_of,
+    last_decision,
+)
 from finflow.trading.brokers.alpaca_broker import open_alpaca
 from finflow.trading.brokers.broker import MarketOrder, client_id
 from finflow.trading.brokers.order_routing import OrderRouting
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
-from finflow.trading.decision_files import write_decision
 from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.decision_making import DecisionMaking
+from finflow.trading.decision_page import decision_page
 from finflow.trading.decision_results import Check, Decision, Drift
 from finflow.trading.holdings import Holdings, read_fills, read_holdings
-from finflow.trading.live_market import (
-    TRADING,
-    Agents,
-    LiveMarket,
-    load_agents,
-    load_prices,
-    market_until,
-)
+from finflow.trading.live_market import TRADING, Agents, LiveMarket, load_agents, load_prices, market_until
 from finflow.trading.trading_calendar import TradingCalendar, calendar_of
 
 PAPER_BROKER, ALPACA = "paper", "alpaca"
@@ -37,41 +45,19 @@ PAPER_BROKER, ALPACA = "paper", "alpaca"
 
 @dataclass(frozen=True)
 class Request:
-    """Options of a decision.
+    """Options of a decision."""
 
-    Attributes
-    ----------
-    runs : tuple of Path
-        Checkpoint files, run folders or a job.
-    overrides : mapping
-        Keys on top of the configuration of the run.
-    holdings, fills : Path or None
-        Files of what is held, and of what was filled of the decision before.
-    cash : float or None
-        Money at hand.
-    date : date or None
-        Day to decide on; today when left out.
-    accept_drift, accept_verdict : bool
-        Go on in spite of features outside their range, or of the verdict.
-    dry_run : bool
-        Write nothing.
-    broker : str or None
-        ``paper`` or ``alpaca``: the account is that of this broker, and the orders go to it.
-    live : bool
-        The account with real money is confirmed.
-    """
-
-    runs: tuple[Path, ...]
-    overrides: Mapping[str, object] = field(default_factory=dict)
-    holdings: Path | None = None
-    fills: Path | None = None
+    runs: tuple[Path, ...]  # checkpoint files, run folders or a job
+    overrides: Mapping[str, object] = field(default_factory=dict)  # keys on top of the configuration of the run
+    holdings: Path | None = None  # file of what is held
+    fills: Path | None = None  # file of what was filled of the decision before
     cash: float | None = None
-    date: dt.date | None = None
-    accept_drift: bool = False
-    accept_verdict: bool = False
+    date: dt.date | None = None  # day to decide on; today when left out
+    accept_drift: bool = False  # go on in spite of features outside their range
+    accept_verdict: bool = False  # go on in spite of the verdict
     dry_run: bool = False
-    broker: str | None = None
-    live: bool = False
+    broker: str | None = None  # ``paper`` or ``alpaca``: its account, and the orders go to it
+    live: bool = False  # the account with real money is confirmed
 
 
 class DecisionOutcome(NamedTuple):
@@ -88,10 +74,7 @@ class DecisionOutcome(NamedTuple):
 def decide(request: Request) -> DecisionOutcome:
     """Decide, and write `decision.json`, `orders.csv`, `decision.html` and a line of `state.jsonl`.
 
-    Raises
-    ------
-    FinflowError
-        One line that says what to do, where the prices, the account or the verdict forbid a decision.
+    `FinflowError` says in one line what to do, where the prices, the account or the verdict forbid a decision.
     """
     agents = load_agents(request.runs, request.overrides)
     routing = open_routing(agents, request.live) if request.broker == ALPACA else None
@@ -135,7 +118,7 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
     remarks = tuple(remark for remark in (_on_verdict(verdict), log.message) if remark)
     if request.dry_run:
         return DecisionOutcome(made, None, remarks)
-    files = write_decision(folder, made, account, given, market, None if routing is None else routing.mark)
+    files = _write(folder, made, account, given, market, None if routing is None else routing.mark)
     if broker is not None:
         remarks = (*remarks, _submit(broker, made))
     if routing is not None:
@@ -146,10 +129,8 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
 def open_routing(agents: Agents, live: bool) -> OrderRouting:
     """Open the account at Alpaca that the configuration of some agents names.
 
-    Raises
-    ------
-    ConfigError, BrokerError
-        If it cannot be opened, or the agents decide on prices that they would have to trade at themselves.
+    `ConfigError` or `BrokerError` if it cannot be opened, or the agents decide on prices that they would have to trade
+    at.
     """
     if agents.config.env.execution_lag == 0:
         raise ConfigError(
@@ -244,3 +225,70 @@ def _on_verdict(verdict: str | None) -> str | None:
     if verdict is None:
         return "this agent was never evaluated on its test window: --mode evaluate tells whether it is worth trading"
     return "the evaluation found this agent worse than equal weight" if verdict == "no" else None
+
+
+def _write(
+    folder: Path,
+    made: Decision,
+    account: AccountState,
+    given: StatedAccount,
+    market: LiveMarket,
+    broker: str | None = None,
+) -> Path:
+    """Write the files of a decision, then its line of the log; what is there already is left as it is.
+
+    ``broker`` is the mark of the account elsewhere that its orders are for.
+    """
+    place = folder / made.date
+    content = json_text(plain(made))
+    files = {"orders.csv": _orders_csv(made), "decision.html": decision_page(made), "decision.json": content}
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusively(folder / ".lock"):
+        log = DecisionLog.read(folder / STATE)
+        before = last_decision(log.entries, made.date)
+        fills = given.fills
+        if fills is not None and before is not None and fills_of(log.entries, before["date"]) != list(fills):
+            log.append({"kind": FILLS, "date": before["date"], "fills": [list(fill) for fill in fills]})
+        write_together({place / name: text for name, text in files.items()})
+        entry = _entry(made, account, market, hashlib.sha256(content.encode()).hexdigest())
+        if broker is not None:
+            entry["broker"] = broker
+        same_day = [one for one in log.entries if one["kind"] == DECISION and one["date"] == made.date]
+        if not same_day or same_day[-1] != plain(entry):
+            log.append(plain(entry))
+    return place
+
+
+def _entry(made: Decision, account: AccountState, market: LiveMarket, digest: str) -> dict[str, Any]:
+    """Line of the log."""
+    state = account.reward_state
+    if state is None:
+        state = market.process.objective.initial(np.zeros((1, market.process.n_weights)))
+    panel = market.panel
+    held = zip(panel.assets, account.shares.tolist(), strict=True)
+    return {
+        "kind": DECISION,
+        "date": made.date,
+        "agent_sha256": made.agent_sha256,
+        "decision_sha256": digest,
+        "account": {"shares": {name: count for name, count in held if count}, "cash": account.cash},
+        "orders": {one.ticker: one.shares if one.side == "buy" else -one.shares for one in made.orders},
+        "prices": {
+            name: price
+            for name, price in zip(panel.assets, panel.share_closes[-1].tolist(), strict=True)
+            if np.isfinite(price)
+        },
+        "cost": made.cost,
+        "turnover": made.turnover,
+        "reward_state": state[0].tolist(),
+    }
+
+
+def _orders_csv(made: Decision) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["ticker", "side", "shares", "price", "value", "cost"])
+    for one in made.orders:
+        shares = int(one.shares) if float(one.shares).is_integer() else one.shares
+        writer.writerow([one.ticker, one.side, shares, one.price, round(one.value, 2), round(one.cost, 2)])
+    return stream.getvalue()

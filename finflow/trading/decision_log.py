@@ -40,12 +40,7 @@ _NEEDED = {"decision": {"kind", "date"}, "fills": {"kind", "date", "fills"}}
 class DecisionLog:
     """Lines of a log, as they were read and as they are appended.
 
-    Attributes
-    ----------
-    entries : list of dict
-        Contents of the lines, without the hashes, in their order.
-    message : str or None
-        Report of an unfinished last line; None where there was none.
+    ``entries`` are their contents without the hashes; ``message`` reports an unfinished last line.
     """
 
     path: Path
@@ -58,10 +53,7 @@ class DecisionLog:
     def read(cls, path: Path) -> DecisionLog:
         """Read a log and check it line by line; an empty one where there is no file.
 
-        Raises
-        ------
-        FinflowError
-            One line that names the first line that is not what was written.
+        `FinflowError` names the first line that is not what was written.
         """
         log = cls(path)
         try:
@@ -81,13 +73,7 @@ class DecisionLog:
         return log
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Write one more line, flushed to the disk.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be written; the log is then as it was.
-        """
+        """Write one more line, flushed to the disk; if it cannot be written the log is as it was."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with exclusively(self.path.with_name(LOCK)):
             self._catch_up()

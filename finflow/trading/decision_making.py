@@ -41,7 +41,8 @@ class DecisionMaking:
         self.config, panel = agents.config, market.panel
         self.prices = panel.share_closes[-1]
         at_fill = np.nan_to_num(share_prices(panel, self.config.env.fill)[-1])
-        self.observed = self._weights(at_fill)
+        money = np.append(account.shares * at_fill, max(account.cash, 0.0))
+        self.observed = np.asarray(money / max(money.sum(), 1e-300), dtype=np.float64)
         self.plan_account = Account(account.shares, self.prices, account.cash)
         self.value = self.plan_account.wealth
         if not self.value > 0.0:
@@ -63,10 +64,6 @@ class DecisionMaking:
         self.target, self.alone = targets[0], targets[1:]
         portfolio = self.process.observe(self.state)["portfolio"][0]
         self.reasoning = Reasoning(agents, market, portfolio)
-
-    def _weights(self, prices: FloatArray) -> FloatArray:
-        money = np.append(self.account.shares * np.nan_to_num(prices), max(self.account.cash, 0.0))
-        return np.asarray(money / max(money.sum(), 1e-300), dtype=np.float64)
 
     def _portfolio(self) -> PortfolioState:
         """State before the decision, such that what is observed is what is held."""
@@ -105,11 +102,12 @@ class DecisionMaking:
         panel, assets = self.market.panel, (*self.market.panel.assets, "cash")
         after = np.append((self.account.shares + plan.trades) * np.nan_to_num(self.prices), plan.cash)
         planned = after / after.sum()
+        when = "the next session after " if self.process.lag else ""
         figures = np.append(self.prices, 1.0), np.append(self.account.shares, self.account.cash)
         return Decision(
             date=str(panel.dates[-1]),
             known=str(panel.dates[self.market.known]),
-            fills=self._when(),
+            fills=f"at the {self.config.env.fill} of {when}{panel.dates[-1]}",
             agents=list(self.agents.names),
             agent_sha256=self.agents.identity,
             panel_sha256=panel.sha256,
@@ -190,13 +188,7 @@ class DecisionMaking:
         if not len(self.alone):
             return None
         weights = self.alone[:, asset]
-        return TargetSpread(float(weights.min()), float(weights.max()), float(weights.std()))
-
-    def _when(self) -> str:
-        price = self.config.env.fill
-        if self.process.lag == 0:
-            return f"at the {price} of {self.market.panel.dates[-1]}"
-        return f"at the {price} of the next session after {self.market.panel.dates[-1]}"
+        return TargetSpread(float(weights.min()), float(weights.max()))
 
 
 def _refused(settled: Settlement) -> bool:

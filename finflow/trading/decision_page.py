@@ -15,17 +15,9 @@ Column = tuple[str, Cell | Texts]
 
 
 def decision_page(made: Decision) -> str:
-    """The page as HTML: orders, weights, what was held back, reasons, checks."""
     numbers = plain(made)
-    sections = [
-        _orders(made, numbers),
-        _weights(made, numbers),
-        _held_back(made, numbers),
-        _features(made, numbers),
-        _alternatives(made, numbers),
-        _follow_up(made, numbers),
-        _checks(made, numbers),
-    ]
+    parts = (_orders, _weights, _held_back, _features, _alternatives, _follow_up, _checks)
+    sections = [part(made, numbers) for part in parts]
     by = made.agents[0] if len(made.agents) == 1 else f"the mean of {len(made.agents)} agents"
     return render_page(
         f"Decision of {made.date}",
@@ -33,6 +25,14 @@ def decision_page(made: Decision) -> str:
         _finding(made, numbers),
         [section for section in sections if section is not None],
     )
+
+
+def _share(*path: str, decimals: int = 2) -> Cell:
+    return Cell(path, "%", decimals)
+
+
+def _money(*path: str, plus: bool = False) -> Cell:
+    return Cell(path, ",", 2, plus=plus)
 
 
 def _section(key: str, title: str, numbers: object, **parts: object) -> Section:
@@ -44,28 +44,20 @@ def _finding(made: Decision, numbers: dict[str, object]) -> Headline:
     heading = "Nothing to trade" if not count else f"{count} order{'s' if count > 1 else ''}"
     words: list[Sentence] = [f"The agent {made.reasons.holds}."]
     if count:
-        words.append(
-            (
-                "The orders move ",
-                Cell(("turnover",), "%", 2),
-                " of the account and are expected to cost ",
-                Cell(("cost",), ",", 2),
-                " in money, by the prices of the day.",
-            )
-        )
+        of, by = " of the account and are expected to cost ", " in money, by the prices of the day."
+        words.append(("The orders move ", _share("turnover"), of, _money("cost"), by))
     verdicts = {
         "yes": "The evaluation of this agent found it better than equal weight.",
         "no": "The evaluation of this agent found it worse than equal weight.",
         "not shown": "The evaluation of this agent did not show that it beats equal weight.",
     }
     words.append(verdicts.get(str(made.verdict), "This agent was never evaluated on its test window."))
+    cash = ("assets", "cash")
     tiles = (
-        Tile("Account", Cell(("value",), ",", 2)),
-        Tile(
-            "Cash", Cell(("assets", "cash", "planned"), "%", 1), ("before ", Cell(("assets", "cash", "held"), "%", 1))
-        ),
-        Tile("Turnover", Cell(("turnover",), "%", 2)),
-        Tile("Expected cost", Cell(("cost",), ",", 2)),
+        Tile("Account", _money("value")),
+        Tile("Cash", _share(*cash, "planned", decimals=1), ("before ", _share(*cash, "held", decimals=1))),
+        Tile("Turnover", _share("turnover")),
+        Tile("Expected cost", _money("cost")),
     )
     warnings = tuple(f"{check.name}: {check.said}" for check in made.checks if not check.passed)
     return Headline(
@@ -92,62 +84,38 @@ def _orders(made: Decision, numbers: object) -> Section:
     columns: list[Column] = [
         ("side", {order.ticker: order.side for order in made.orders}),
         ("shares", shares),
-        *((key, Cell(("orders", ROW, key), ",", 2)) for key in ("price", "value", "cost")),
+        *((key, _money("orders", ROW, key)) for key in ("price", "value", "cost")),
     ]
     table = make_table("Orders", "Ticker", rows, columns, heading=False)
-    lots = (
-        "any fraction of a share" if made.lot == 0.0 else f"lots of {made.lot:g}" if made.lot != 1 else "whole shares"
-    )
-    notes: tuple[Sentence, ...] = (
-        (
-            f"In {lots}; of all plans that the account can pay for, this one comes nearest to the target in money: ",
-            Cell(("distance",), ",", 2),
-            " is left between them.",
-        ),
-    )
+    lots = {0.0: "any fraction of a share", 1.0: "whole shares"}.get(made.lot, f"lots of {made.lot:g}")
+    nearest = f"In {lots}; of all plans that the account can pay for, this one comes nearest to the target in money: "
+    notes = ((nearest, _money("distance"), " is left between them."),)
     return _section("orders", "Orders", numbers, tables=(table,), notes=notes, links=("orders.csv", "decision.json"))
 
 
 def _weights(made: Decision, numbers: object) -> Section:
     names = sorted(made.assets, key=lambda name: (name == "cash", -made.assets[name].planned, name))
-    columns = [(key, Cell(("assets", ROW, key), "%", 2)) for key in ("held", "aim", "target", "allowed", "planned")]
+    columns = [(key, _share("assets", ROW, key)) for key in ("held", "aim", "target", "allowed", "planned")]
     if len(made.agents) > 1:
-        columns += [
-            ("least of the agents", Cell(("assets", ROW, "spread", "low"), "%", 2)),
-            ("greatest", Cell(("assets", ROW, "spread", "high"), "%", 2)),
-        ]
+        spread = ("assets", ROW, "spread")
+        columns += [("least of the agents", _share(*spread, "low")), ("greatest", _share(*spread, "high"))]
     caption = (
         "Held: before the orders. Aim: where the agent moves to. Target: part of the way there. Allowed: after the "
         "limits of the account. Planned: after the orders. On this page percentages are shares of the account."
     )
-    return _section(
-        "weights", "Weights", numbers, tables=(make_table("Weights", "Asset", names, columns, caption, heading=False),)
-    )
+    table = make_table("Weights", "Asset", names, columns, caption, heading=False)
+    return _section("weights", "Weights", numbers, tables=(table,))
 
 
 def _held_back(made: Decision, numbers: object) -> Section:
     held_back = made.held_back
-    words: list[Sentence] = [
-        (
-            "To reach its aim at once, the agent would replace ",
-            Cell(("held_back", "to_aim"), "%", 2),
-            " of the account. It goes ",
-            Cell(("held_back", "trade_rate"), "%", 1),
-            " of the way: ",
-            Cell(("held_back", "to_target"), "%", 2),
-            ".",
-        )
-    ]
+    at_once, way = _share("held_back", "to_aim"), _share("held_back", "trade_rate", decimals=1)
+    reach, goes = "To reach its aim at once, the agent would replace ", " of the account. It goes "
+    words: list[Sentence] = [(reach, at_once, goes, way, " of the way: ", _share("held_back", "to_target"), ".")]
     if held_back.in_band:
-        words.append(
-            (
-                "The largest change of a weight, ",
-                Cell(("held_back", "largest_change"), "%", 3),
-                ", does not exceed the no-trade band of ",
-                Cell(("held_back", "no_trade_band"), "%", 3),
-                ": nothing is traded.",
-            )
-        )
+        change, band = (_share("held_back", key, decimals=3) for key in ("largest_change", "no_trade_band"))
+        beyond = ", does not exceed the no-trade band of "
+        words.append(("The largest change of a weight, ", change, beyond, band, ": nothing is traded."))
     if held_back.limited:
         words.append("The maximum weight or the maximum turnover of the account changed the target.")
     if held_back.refused:
@@ -156,27 +124,19 @@ def _held_back(made: Decision, numbers: object) -> Section:
 
 
 def _features(made: Decision, numbers: object) -> Section:
-    gate = make_table(
-        "Gate", "Expert", list(made.reasons.gate), [("share in the aim", Cell(("reasons", "gate", ROW), "%", 1))]
-    )
-    tables = [gate]
+    shares = [("share in the aim", _share("reasons", "gate", ROW, decimals=1))]
+    tables = [make_table("Gate", "Expert", list(made.reasons.gate), shares)]
     if made.reasons.features:
-        columns = [
-            ("the bar before", Cell(("reasons", "features", ROW, "before"))),
-            ("now", Cell(("reasons", "features", ROW, "now"))),
-            ("part", Cell(("reasons", "features", ROW, "part"), "%", 3, plus=True)),
-        ]
-        tables.append(
-            make_table(
-                "Features that moved the aim most since the bar before",
-                "Feature",
-                list(made.reasons.largest(FEATURES)),
-                columns,
-                "Values in training deviations from the training mean; parts are integrated gradients, and sum to the "
-                "change.",
-            )
+        of = ("reasons", "features", ROW)
+        part = ("part", Cell((*of, "part"), "%", 3, plus=True))
+        columns = [("the bar before", Cell((*of, "before"))), ("now", Cell((*of, "now"))), part]
+        title = "Features that moved the aim most since the bar before"
+        caption = (
+            "Values in training deviations from the training mean; parts are integrated gradients, and sum to the "
+            "change."
         )
-    words: Sentence = ("Since the bar before the aim has moved by ", Cell(("reasons", "aim_change"), "%", 2), ".")
+        tables.append(make_table(title, "Feature", list(made.reasons.largest(FEATURES)), columns, caption))
+    words: Sentence = ("Since the bar before the aim has moved by ", _share("reasons", "aim_change"), ".")
     return _section("reasons", "Why", numbers, tables=tuple(tables), words=(words,))
 
 
@@ -188,12 +148,9 @@ def _alternatives(made: Decision, numbers: object) -> Section:
         none = "No single feature, anywhere within its range in training, makes it another decision."
         return _section("alternatives", title, numbers, words=(question, none), short="Alternatives")
     rows = [((str(n),), one.feature) for n, one in enumerate(alternatives)]
-    columns: list[Column] = [
-        ("now", Cell(("reasons", "alternatives", ROW, "now"))),
-        ("at", Cell(("reasons", "alternatives", ROW, "changed"))),
-        ("change", Cell(("reasons", "alternatives", ROW, "change"))),
-        ("then", {one.feature: one.outcome for one in alternatives}),
-    ]
+    headings = (("now", "now"), ("at", "changed"), ("change", "change"))
+    columns: list[Column] = [(heading, Cell(("reasons", "alternatives", ROW, key))) for heading, key in headings]
+    columns.append(("then", {one.feature: one.outcome for one in alternatives}))
     caption = "In training deviations, each feature alone and within its range in training; the smallest changes first."
     table = make_table(title, "Feature", rows, columns, caption, heading=False)
     return _section("alternatives", title, numbers, tables=(table,), words=(question,), short="Alternatives")
@@ -211,15 +168,13 @@ def _follow_up(made: Decision, numbers: object) -> Section | None:
     }
     words: list[Sentence] = [sources[before.source]]
     if before.source != "plan":
-        words.append(("Cash is ", Cell(("follow_up", "cash"), ",", 2, plus=True), " against what was expected."))
+        words.append(("Cash is ", _money("follow_up", "cash", plus=True), " against what was expected."))
     if not before.differences:
         words.append("No order differs from its plan.")
         return _section("follow-up", title, numbers, words=tuple(words), short="Before")
-    columns = [
-        ("planned", Cell(("follow_up", "differences", ROW, "planned"), ",", 2, plus=True)),
-        ("done", Cell(("follow_up", "differences", ROW, "done"), ",", 2, plus=True)),
-        ("lost to the price", Cell(("follow_up", "differences", ROW, "shortfall"), ",", 2)),
-    ]
+    of = ("follow_up", "differences", ROW)
+    columns = [(key, _money(*of, key, plus=True)) for key in ("planned", "done")]
+    columns.append(("lost to the price", _money(*of, "shortfall")))
     table = make_table("Orders", "Ticker", list(before.differences), columns, heading=False)
     return _section("follow-up", title, numbers, tables=(table,), words=tuple(words), short="Before")
 

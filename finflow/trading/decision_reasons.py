@@ -33,10 +33,7 @@ _CLIP = 5.0
 class Reasoning:
     """Reasons of what some agents decide together, by the mean of their portfolios.
 
-    Parameters
-    ----------
-    portfolio : float64 array, (K + 3,)
-        Weights held and the state of the reward, as observed.
+    ``portfolio`` (K + 3,) has the weights held and the state of the reward, as observed.
     """
 
     def __init__(self, agents: Agents, market: LiveMarket, portfolio: FloatArray) -> None:
@@ -62,9 +59,10 @@ class Reasoning:
         return states_in_double(states_of(observation, torch.device("cpu")))
 
     def reasons(self) -> Reasons:
-        """Gate, experts, features and alternatives."""
         names = max((policy.sources for policy in self.policies), key=len)
-        gate = _mean(_filled(decision.gate[0], len(names)) for decision in self.decisions)
+        gate = _mean(  # of other agents, with a zero for the reference
+            torch.nn.functional.pad(one.gate[0], (0, len(names) - one.gate.shape[1])) for one in self.decisions
+        )
         experts = [
             _mean(one.experts[0, source] for one in self.decisions if source < one.experts.shape[1])
             for source in range(len(names))
@@ -205,11 +203,6 @@ class _Searched:
     now: float
     low: float
     high: float
-
-
-def _filled(values: Tensor, count: int) -> Tensor:
-    """Shares of the experts, (5,), with a zero for the reference of other agents, (count,)."""
-    return torch.cat([values, values.new_zeros(count - len(values))])
 
 
 def _mean(values: Iterable[Tensor]) -> Tensor:

@@ -8,9 +8,6 @@ from typing import Annotated, Any, Literal
 from finflow.evaluation.report.json_schemas import schema_of
 from finflow.evaluation.report.report_numbers import Answer, Gate, Number, Numbers, about
 
-LEAST_PART = 1e-6
-"""Part of a feature, as a share of the account, that is shown at least."""
-
 
 @dataclass(frozen=True)
 class Check:
@@ -38,7 +35,6 @@ class TargetSpread:
 
     low: Annotated[float, about("Least target weight of an agent.")]
     high: Annotated[float, about("Greatest target weight of an agent.")]
-    deviation: Annotated[float, about("Standard deviation over the agents.")]
 
 
 @dataclass(frozen=True)
@@ -117,8 +113,8 @@ class Reasons:
     alternatives: Annotated[list[Alternative], about("Nearest first; empty where no single feature changes it.")]
 
     def largest(self, count: int) -> dict[str, FeatureMove]:
-        """Features with the largest parts, those that moved nothing left out."""
-        return {name: one for name, one in list(self.features.items())[:count] if abs(one.part) > LEAST_PART}
+        """Features with the largest parts; those that moved less than a millionth of the account are left out."""
+        return {name: one for name, one in list(self.features.items())[:count] if abs(one.part) > 1e-6}
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,7 @@ CASH = "cash"
 
 @dataclass(frozen=True)
 class Holdings:
-    """Shares and money of an account.
-
-    Attributes
-    ----------
-    shares : dict of float
-        By ticker; tickers that are left out have none.
-    cash : float or None
-        In money; None where a file does not say.
-    """
+    """Shares by ticker, and money of an account, None where a file does not say."""
 
     shares: dict[str, float]
     cash: float | None = None
@@ -44,20 +36,10 @@ class Fill(NamedTuple):
 
 
 def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
-    """Read what is held.
+    """Read what is held of the tickers of a universe.
 
     CSV with the columns ``ticker,shares``, in which ``cash`` may stand for a ticker; or JSON or YAML, a mapping of
-    tickers (and ``cash``) to numbers, which may lie under the key ``shares``.
-
-    Parameters
-    ----------
-    universe : sequence of str
-        Tickers that the agent trades.
-
-    Raises
-    ------
-    FinflowError
-        One line that names the file, the place and the remedy.
+    tickers (and ``cash``) to numbers. `FinflowError` names the file, the place and the remedy.
     """
     text = read_text_input(path, "--holdings", FinflowError)
     suffix = path.suffix.lower()
@@ -87,11 +69,6 @@ def read_fills(path: Path, universe: Sequence[str]) -> list[Fill]:
     """Read executions: CSV with the columns ``ticker,shares,price`` and, if there is one, ``cost``.
 
     Shares are negative where they were sold. Several lines of a ticker add up.
-
-    Raises
-    ------
-    FinflowError
-        One line that names the file, the place and the remedy.
     """
     text = read_text_input(path, "--fills", FinflowError)
     fills = []
@@ -123,9 +100,6 @@ def _mapping_pairs(path: Path, text: str, suffix: str) -> list[tuple[str, Any, s
         raise FinflowError(f"--holdings {path} is not {kind}; write a mapping of tickers to shares") from None
     if not isinstance(content, Mapping):
         raise FinflowError(f"--holdings {path} is not a mapping; write tickers with their shares, and cash")
-    inner = content.get("shares")
-    if isinstance(inner, Mapping):
-        content = {name: value for name, value in {**content, **inner}.items() if name != "shares"}
     return [(str(name), value, f"key {str(name)[:40]}") for name, value in content.items()]
 
 

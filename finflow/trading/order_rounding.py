@@ -42,51 +42,28 @@ _NUDGE = 1e-4
 
 @dataclass(frozen=True)
 class Account:
-    """An account before its orders.
+    """An account before its orders."""
 
-    Attributes
-    ----------
-    shares : float64 array, (assets,)
-    prices : float64 array, (assets,)
-        In money; those of assets that cannot be traded are not used.
-    cash : float
-        In money.
-    """
-
-    shares: FloatArray
-    prices: FloatArray
-    cash: float
+    shares: FloatArray  # (assets,)
+    prices: FloatArray  # (assets,), in money; those of assets that cannot be traded are not used
+    cash: float  # in money
 
     @property
     def wealth(self) -> float:
-        """Value of all shares, and cash, in money."""
         return float(np.nansum(self.shares * self.prices)) + self.cash
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Orders that lead to a target.
+    """Orders that lead to a target."""
 
-    Attributes
-    ----------
-    trades : float64 array, (assets,)
-        Shares bought, negative where sold.
-    costs : float64 array, (assets,)
-        Cost of each trade in money.
-    cash : float
-        Left after trades and costs, in money.
-    distance : float
-        Sum over the assets of the absolute difference from the target, in money.
-    """
-
-    trades: FloatArray
-    costs: FloatArray
-    cash: float
-    distance: float
+    trades: FloatArray  # (assets,), shares bought, negative where sold
+    costs: FloatArray  # (assets,), of each trade in money
+    cash: float  # left after trades and costs, in money
+    distance: float  # sum over the assets of the absolute difference from the target, in money
 
     @property
     def cost(self) -> float:
-        """Of all trades, in money."""
         return float(self.costs.sum())
 
 
@@ -101,17 +78,7 @@ class LotRules:
 def price_plan(
     account: Account, trades: FloatArray, wanted: FloatArray, costs: CostModel, market: MarketState | None = None
 ) -> Plan:
-    """Price trades on the ledger's cost models.
-
-    Parameters
-    ----------
-    trades : float64 array, (assets,)
-        In shares.
-    wanted : float64 array, (assets,)
-        Target in money.
-    market : MarketState, optional
-        What costs that depend on volume need, (assets,).
-    """
+    """Price trades in shares (assets,) towards ``wanted`` money (assets,) on the ledger's cost models."""
     prices = np.nan_to_num(account.prices)
     wealth = account.wealth
     paid = costs.by_asset((trades * prices / wealth)[None], np.array([wealth]), market)[0] * wealth
@@ -127,22 +94,9 @@ def round_orders(
     costs: CostModel,
     market: MarketState | None = None,
 ) -> Plan:
-    """Find the affordable orders in whole lots that come nearest to a target.
+    """Find the affordable orders in whole lots that come nearest to ``wanted`` money (assets,), after costs.
 
-    Parameters
-    ----------
-    wanted : float64 array, (assets,)
-        Money in each asset at the target, after costs.
-
-    Returns
-    -------
-    Plan
-        Without any order where none can be afforded.
-
-    Raises
-    ------
-    FinflowError
-        If the solver gives up.
+    Without any order where none can be afforded; `FinflowError` if the solver gives up.
     """
     tradable = np.isfinite(account.prices)
     if rules.lot == 0.0:

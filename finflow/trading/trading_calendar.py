@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import warnings
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -26,24 +25,8 @@ _COMMON = 0.5
 _DAY = dt.timedelta(days=1)
 
 
-class TradingCalendar(Protocol):
-    """Sessions of an exchange, and the name that users read."""
-
-    name: str
-
-    def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
-        """Sessions after one day, up to and including another."""
-        ...
-
-
 class WeekdayCalendar:
-    """Weekdays of past prices, less the days of the year that had no bar in any of the latest five years.
-
-    Parameters
-    ----------
-    dates : datetime64[D] array, (bars,)
-        Ascending.
-    """
+    """Weekdays of past prices, less the days of the year that had no bar in any of the latest five years."""
 
     def __init__(self, dates: NDArray[np.datetime64]) -> None:
         days = [day.astype(dt.date) for day in dates]
@@ -53,7 +36,6 @@ class WeekdayCalendar:
         self.name = "every day" if len(self._weekdays) == 7 else "the weekdays of the prices, less their holidays"
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
-        """Sessions after one day, up to and including another."""
         days = (after + number * _DAY for number in range(1, (until - after).days + 1))
         return [day for day in days if day.weekday() in self._weekdays and not self._is_holiday(day)]
 
@@ -69,19 +51,10 @@ class WeekdayCalendar:
 
 
 class ExchangeCalendar:
-    """Sessions by exchange_calendars.
+    """Sessions by exchange_calendars, of an exchange such as XNYS.
 
-    Parameters
-    ----------
-    name : str
-        Of the exchange, such as XNYS.
-    first : date
-        From which sessions are known, if the exchange is as old; a year from today is the last.
-
-    Raises
-    ------
-    ConfigError
-        If the package does not know the exchange.
+    They are known from ``first`` on, if the exchange is as old, until a year from today. `ConfigError` if the package
+    does not know the exchange.
     """
 
     def __init__(self, name: str, first: dt.date) -> None:
@@ -99,7 +72,6 @@ class ExchangeCalendar:
             raise ConfigError(f"trading.calendar {name!r} is not an exchange that exchange_calendars knows") from error
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
-        """Sessions after one day, up to and including another."""
         known = self._calendar.sessions
         return [session.date() for session in known[(known > pd.Timestamp(after)) & (known <= pd.Timestamp(until))]]
 
@@ -107,14 +79,8 @@ class ExchangeCalendar:
 class PeriodCalendar:
     """Ends of the weeks, which end on Sunday, or of the months that weekly and monthly bars stand for.
 
-    The bar of a period may be dated on any day of it: on its last session, its last day or its first.
-
-    Parameters
-    ----------
-    per_year : int
-        52 for weeks, 12 for months.
-    exchange : ExchangeCalendar, optional
-        A period then ends with its last session, and one without any has no bar.
+    The bar of a period may be dated on any day of it: on its last session, its last day or its first. With an exchange
+    a period ends with its last session, and one without any has no bar.
     """
 
     def __init__(self, per_year: int, exchange: ExchangeCalendar | None = None) -> None:
@@ -131,7 +97,6 @@ class PeriodCalendar:
         return [end for end in ends if end is not None and end <= until]
 
     def period(self, day: dt.date) -> pd.Period:
-        """The week or month of a day."""
         return pd.Period(day, freq=self._frequency)
 
     def _end(self, period: pd.Period) -> dt.date | None:
@@ -140,6 +105,9 @@ class PeriodCalendar:
             return last
         sessions = self._exchange.sessions(period.start_time.date() - _DAY, last)
         return sessions[-1] if sessions else None
+
+
+TradingCalendar = WeekdayCalendar | ExchangeCalendar | PeriodCalendar
 
 
 def calendar_of(name: str | None, dates: NDArray[np.datetime64]) -> TradingCalendar:

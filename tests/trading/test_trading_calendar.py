@@ -57,21 +57,10 @@ def test_without_an_exchange_days_without_a_bar_in_five_years_are_holidays() -> 
     assert {dt.date(2023, 3, 15), dt.date(2024, 2, 29)} <= set(sessions)
 
 
-def test_a_young_market_has_no_holidays_yet() -> None:
-    calendar = calendar_of(None, np.setdiff1d(bars("2020-01-01", "2022-12-30", "B"), np.array(["2021-08-11"], "M8[D]")))
-    assert dt.date(2023, 8, 11) in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 12, 31))
-
-
 def test_a_market_that_never_closes_has_a_session_every_day() -> None:
     calendar = calendar_of(None, bars("2020-01-01", "2022-12-31", "D"))
     assert calendar.name == "every day"
     assert len(calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 31))) == 31
-
-
-def test_weekly_bars_are_old_after_a_week() -> None:
-    calendar = calendar_of(None, bars("2020-01-03", "2022-12-30", "W-FRI"))
-    assert calendar.sessions(dt.date(2022, 12, 30), dt.date(2023, 1, 6)) == []
-    assert len(calendar.sessions(dt.date(2022, 12, 30), dt.date(2023, 1, 20))) == 2
 
 
 @pytest.mark.parametrize(

@@ -60,21 +60,9 @@ def open_alpaca(
 ) -> AlpacaBroker:
     """Open an account at Alpaca.
 
-    Parameters
-    ----------
-    settings : AlpacaConfig
-        Section `trading.alpaca`.
-    confirmed : bool
-        The live account was confirmed; otherwise the terminal asks for confirmation.
-    environ : mapping, optional
-        Environment variables, with the keys.
-    sleep : callable
-        Waits between attempts, in seconds.
-
-    Raises
-    ------
-    ConfigError
-        One line, where the package or a key is missing, the address is not one for keys, or nobody has confirmed.
+    The terminal asks for confirmation of the live account unless it is ``confirmed``; ``environ`` has the keys, and
+    ``sleep`` waits between attempts, in seconds. `ConfigError` where the package or a key is missing, the address is
+    not one for keys, or nobody has confirmed.
     """
     address = _address(settings)
     variables = os.environ if environ is None else environ
@@ -99,10 +87,7 @@ def open_alpaca(
 def _address(settings: AlpacaConfig) -> str | None:
     """Address to call; None for Alpaca's own.
 
-    Raises
-    ------
-    ConfigError
-        If keys would travel unencrypted, or to the live account without its key of the configuration.
+    `ConfigError` if keys would travel unencrypted, or to the live account without its key of the configuration.
     """
     if settings.address is None:
         return None
@@ -124,13 +109,7 @@ def _address(settings: AlpacaConfig) -> str | None:
 
 
 def _confirm() -> None:
-    """Ask for confirmation at the terminal.
-
-    Raises
-    ------
-    ConfigError
-        If there is no terminal, or it says something else.
-    """
+    """Ask for confirmation at the terminal; `ConfigError` if there is none, or it says something else."""
     if not (sys.stdin is not None and sys.stdin.isatty()):
         raise ConfigError("trading.alpaca.live = true trades with real money: confirm it with --live")
     answer = input("orders go to the live account at Alpaca, with real money; type live to go on: ")
@@ -139,15 +118,7 @@ def _confirm() -> None:
 
 
 class AlpacaBroker:
-    """An account at Alpaca; see `Broker`.
-
-    Parameters
-    ----------
-    secrets : tuple of str
-        Kept out of messages.
-    sleep : callable
-        Waits between attempts, in seconds.
-    """
+    """An account at Alpaca; see `Broker`. ``secrets`` are kept out of messages."""
 
     def __init__(
         self, client: TradingClient, settings: AlpacaConfig, secrets: tuple[str, ...], sleep: Callable[[float], None]
@@ -165,34 +136,26 @@ class AlpacaBroker:
         return hashlib.sha256(str(account.id).encode()).hexdigest()[:12]
 
     def positions(self) -> dict[str, float]:
-        """Shares held, by ticker; negative where sold short."""
         held = self._ask(self._client.get_all_positions)
         return {str(one.symbol): float(one.qty) for one in held}
 
     def cash(self) -> float:
-        """Cash at hand, in money."""
         account = self._ask(self._client.get_account)
         return float(account.cash)
 
     def clock(self) -> MarketClock:
-        """Clock of the exchange, in New York."""
         clock = self._ask(self._client.get_clock)
         return MarketClock(clock.timestamp.astimezone(EXCHANGE).date(), bool(clock.is_open))
 
     def status(self, client_id: str) -> OrderStatus | None:
-        """Status of an order; None where no order has this id."""
         order = self._ask(partial(self._client.get_order_by_client_id, client_id), missing_ok=True)
         return None if order is None else self._read(order)
 
     def submit(self, order: MarketOrder) -> OrderStatus:
-        """Place an order, once; see `Broker`.
+        """Place an order, once.
 
-        Raises
-        ------
-        OrderRefused
-            If Alpaca refuses it.
-        BrokerNotReady
-            If no answer comes; the order may be placed, and the same call finds out.
+        `OrderRefused` if Alpaca refuses it; `BrokerNotReady` if no answer comes: the order may be placed, and the same
+        call finds out.
         """
         request = self._request(order)
         for _ in self._attempts():

@@ -24,43 +24,23 @@ class BrokerNotReady(BrokerError):
 
 @dataclass(frozen=True)
 class MarketOrder:
-    """An order at the next price.
+    """An order at the next price."""
 
-    Attributes
-    ----------
-    client_id : str
-        Of the client's own making: an order of the same id is the same order, however often it is submitted.
-    date : str
-        Newest bar that its decision knew.
-    shares : float
-        Negative to sell.
-    """
-
-    client_id: str
-    date: str
+    client_id: str  # an order of the same id is the same order, however often it is submitted
+    date: str  # newest bar that its decision knew
     ticker: str
-    shares: float
+    shares: float  # negative to sell
 
 
 @dataclass(frozen=True)
 class OrderStatus:
-    """Status of an order at a broker.
-
-    Attributes
-    ----------
-    state : str
-        ``accepted`` until it has filled; ``ended`` where it was canceled, rejected or expired before all of it filled.
-    price, cost : float or None
-        Of the fill, in money; the cost is that of the whole order.
-    filled : float
-        Shares that changed hands so far, negative where sold.
-    """
+    """Status of an order at a broker."""
 
     order: MarketOrder
-    state: Literal["accepted", "filled", "ended"]
-    price: float | None = None
-    cost: float | None = None
-    filled: float = 0.0
+    state: Literal["accepted", "filled", "ended"]  # ended: canceled, rejected or expired before all filled
+    price: float | None = None  # of the fill, in money
+    cost: float | None = None  # of the whole order, in money
+    filled: float = 0.0  # shares that changed hands so far, negative where sold
 
 
 class MarketClock(NamedTuple):
@@ -71,24 +51,12 @@ class MarketClock(NamedTuple):
 
 
 class Broker(Protocol):
-    """An account at a broker, which has a clock.
-
-    Attributes
-    ----------
-    name : str
-        In messages, such as ``Alpaca (paper)``.
-    """
+    """An account at a broker, which has a clock, and a name in messages, such as ``Alpaca (paper)``."""
 
     name: str
 
     def account(self) -> str:
-        """Mark of the account: a hash, the same for the same account.
-
-        Raises
-        ------
-        BrokerError
-            If it may not trade.
-        """
+        """Mark of the account: a hash, the same for the same account; `BrokerError` if it may not trade."""
         ...
 
     def clock(self) -> MarketClock:
@@ -106,10 +74,7 @@ class Broker(Protocol):
     def submit(self, order: MarketOrder) -> OrderStatus:
         """Place an order, unless one of its id is known, whose status is then the answer.
 
-        Raises
-        ------
-        BrokerError
-            If an order of its id says something else.
+        `BrokerError` if an order of its id says something else.
         """
         ...
 
@@ -119,14 +84,6 @@ class Broker(Protocol):
 
 
 def client_id(agent: str, date: str, ticker: str) -> str:
-    """Id of the order of an agent's decision in a ticker: one and the same, whenever it is made again.
-
-    Parameters
-    ----------
-    agent : str
-        Hash of the agent.
-    date : str
-        Of the decision.
-    """
+    """Id of the order of an agent (its hash) on a date in a ticker: one and the same, whenever it is made again."""
     digest = hashlib.sha256(f"{agent} {date} {ticker}".encode()).hexdigest()
     return f"{date}-{ticker}-{digest[:12]}"

@@ -30,22 +30,9 @@ PLACED = "placed"
 
 
 class OrderRouting:
-    """Decisions of a log, carried out at a broker.
+    """Decisions of the log in a folder, carried out at a broker.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the log.
-
-    Attributes
-    ----------
-    mark : str
-        Of the account, in the lines of the log.
-
-    Raises
-    ------
-    BrokerError
-        If the account may not trade.
+    ``mark`` is that of the account, in the lines of the log; `BrokerError` if the account may not trade.
     """
 
     def __init__(self, broker: Broker, folder: Path) -> None:
@@ -53,33 +40,19 @@ class OrderRouting:
         self.mark = broker.account()
 
     def check_clock(self, panel: MarketPanel, clock: MarketClock) -> None:
-        """Refuse a bar whose session goes on.
-
-        Raises
-        ------
-        BrokerNotReady
-        """
+        """Refuse a bar whose session goes on, by `BrokerNotReady`."""
         if clock.is_open and str(panel.dates[-1]) == str(clock.day):
             raise BrokerNotReady(
                 f"the session of {clock.day} goes on, and its prices will change: decide after its close"
             )
 
     def decided(self, date: str) -> list[dict[str, Any]]:
-        """Lines of the decisions of a date for this account."""
         return [one for one in DecisionLog.read(self._path).entries if self._is_own(one) and one["date"] == date]
 
     def place(self, date: str) -> str:
-        """Place the orders of the newest decision of a date, sales first, once in all.
+        """Place the orders of the newest decision of a date, sales first, once in all, and say so in a sentence.
 
-        Returns
-        -------
-        str
-            The outcome in a sentence.
-
-        Raises
-        ------
-        BrokerNotReady, BrokerError
-            If the broker gives no answer, or has another order under an id.
+        `BrokerNotReady` or `BrokerError` if the broker gives no answer, or has another order under an id.
         """
         log, entry = DecisionLog.read(self._path), self.decided(date)[-1]
         placed = [one for one in log.entries if one["kind"] == PLACED]
@@ -98,12 +71,7 @@ class OrderRouting:
     def given(self, panel: MarketPanel, capital: float) -> StatedAccount:
         """The account, and the fills of the orders before.
 
-        Raises
-        ------
-        BrokerNotReady
-            If one of them is open.
-        BrokerError
-            If the account holds what the agent does not trade.
+        `BrokerNotReady` if one of them is open, `BrokerError` if the account holds what the agent does not trade.
         """
         fills = self._fills(str(panel.dates[-1]))
         names = {**{name.replace("-", "."): name for name in panel.assets}, **{name: name for name in panel.assets}}

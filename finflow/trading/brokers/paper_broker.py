@@ -24,16 +24,9 @@ _LATER = "9999-12-31"
 class PaperBroker:
     """An account whose orders fill at the bar that the configuration names.
 
-    An order in an asset that is halted at that bar lapses: the next decision sees that it was never done.
-    An order that was accepted is on the disk before it is acknowledged, and so is a fill. After a stop at any moment
-    the same calls lead to the same account.
-
-    Parameters
-    ----------
-    path : Path
-        Of its log.
-    keep : bool
-        Write to it; without, what happens is forgotten (a dry run).
+    An order in an asset that is halted at that bar lapses: the next decision sees that it was never done. An order that
+    was accepted is in the log at ``path`` before it is acknowledged, and so is a fill. After a stop at any moment the
+    same calls lead to the same account. Without ``keep``, what happens is forgotten (a dry run).
     """
 
     def __init__(self, path: Path, keep: bool = True) -> None:
@@ -46,7 +39,6 @@ class PaperBroker:
         return bool(self._entries)
 
     def open(self, cash: float) -> None:
-        """Begin an account with money."""
         self._append({"kind": OPENED, "cash": cash})
 
     def positions(self) -> dict[str, float]:
@@ -58,7 +50,6 @@ class PaperBroker:
         return self._money(_LATER)
 
     def submit(self, order: MarketOrder) -> OrderStatus:
-        """Accept an order, once; see `Broker`."""
         known = self.status(order.client_id)
         if known is None:
             self._append({"kind": ORDER, **asdict(order)})
@@ -71,7 +62,6 @@ class PaperBroker:
         return known
 
     def status(self, client_id: str) -> OrderStatus | None:
-        """Status of an order; None where no order has this id."""
         placed = next((one for one in self._orders() if one["client_id"] == client_id), None)
         if placed is None:
             return None
@@ -86,18 +76,9 @@ class PaperBroker:
     def fill_due(self, process: DecisionProcess) -> None:
         """Fill the orders whose bar has come, at its prices and the ledger's costs.
 
-        Orders of the newest bar wait for the next one, at an execution lag of 0 as well: the decision that named them
-        may be made again until then.
-
-        Parameters
-        ----------
-        process : DecisionProcess
-            Over the bars that have been published.
-
-        Raises
-        ------
-        BrokerError
-            If an order's day or ticker is not in the prices any more.
+        Orders of the newest bar of the process wait for the next one, at an execution lag of 0 as well: the decision
+        that named them may be made again until then. `BrokerError` if an order's day or ticker is not in the prices any
+        more.
         """
         panel = process.panel
         ends = self._ends()

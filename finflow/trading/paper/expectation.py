@@ -45,16 +45,9 @@ LAGS = 10
 
 @dataclass(frozen=True)
 class Expectation:
-    """Distribution of a log return by a backtest.
+    """Mean and deviation of a bar's log return in a backtest of ``count`` bars.
 
-    Attributes
-    ----------
-    mean, deviation : float
-        Of a bar's log return in the backtest.
-    count : int
-        Bars of the backtest.
-    ratio : float
-        Long-run over plain variance, at least 1.
+    ``ratio`` is that of long-run over plain variance, at least 1.
     """
 
     mean: float

@@ -25,61 +25,28 @@ _STATE = ("weights", "wealth", "objective", "objective_before")
 
 @dataclass(frozen=True)
 class DailyAccount:
-    """Account on the evening of a bar.
+    """Account on the evening of a bar."""
 
-    Attributes
-    ----------
-    date : str
-        Of the bar.
-    step : int
-        Decisions made before, this evening's left out.
-    state : dict
-        Of the portfolio before the fill at the bar, as `PortfolioState` has it; None before the first fill.
-    target : list of float or None
-        What filled at the bar; None before the first fill.
-    next_target : list of float or None
-        What was decided this evening for the next bar; None at an execution lag of 0, where it has filled already.
-    filled : list of float or None
-        Weights right after the fill.
-    wealth : float
-        Before the fill, in money.
-    simple_return : float or None
-        Net return of the holding period that ended at the bar; None at the first.
-    cost, turnover : float
-        Of the fill.
-    """
-
-    date: str
-    step: int
-    state: dict[str, Any] | None
-    target: list[float] | None
-    next_target: list[float] | None
-    filled: list[float] | None
-    wealth: float
-    simple_return: float | None
-    cost: float
-    turnover: float
+    date: str  # of the bar
+    step: int  # decisions made before, this evening's left out
+    state: dict[str, Any] | None  # before the fill at the bar, as `PortfolioState` has it; None before the first fill
+    target: list[float] | None  # what filled at the bar; None before the first fill
+    next_target: list[float] | None  # decided this evening for the next bar; None at lag 0, where it has filled already
+    filled: list[float] | None  # weights right after the fill
+    wealth: float  # before the fill, in money
+    simple_return: float | None  # net, of the holding period that ended at the bar; None at the first
+    cost: float  # of the fill
+    turnover: float  # of the fill
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> Self:
-        """An evening from its line of the log."""
         return cls(**{name: entry[name] for name in cls.__dataclass_fields__})
 
 
 def broker_evening(entries: Sequence[Mapping[str, Any]], last: DailyAccount | None) -> DailyAccount:
     """Evening of the newest decision in the log, from the account that the broker reported for it.
 
-    Parameters
-    ----------
-    entries : sequence of mapping
-        Of the log.
-    last : DailyAccount or None
-        The evening before.
-
-    Returns
-    -------
-    DailyAccount
-        Turnover and cost are those of the fills since the decision before, as shares of the account's value.
+    Turnover and cost are those of the fills since the decision before, as shares of the account's value.
     """
     decisions = [one for one in entries if one["kind"] == DECISION and "broker" in one]
     newest = decisions[-1]
@@ -104,23 +71,10 @@ def broker_evening(entries: Sequence[Mapping[str, Any]], last: DailyAccount | No
 
 
 class PaperAccount:
-    """Evenings of an account, one after the other.
+    """Evenings of an account, one after the other, on the bars that have been published.
 
-    Parameters
-    ----------
-    process : DecisionProcess
-        Over the bars that have been published.
-    strategy : Strategy
-        Fresh.
-    first : int
-        Bar of the first fill.
-    last : DailyAccount, optional
-        To go on from.
-
-    Raises
-    ------
-    FinflowError
-        If the bars do not have the evening to go on from, or there is nothing to decide from before the first fill.
+    ``first`` is the bar of the first fill, ``last`` the evening to go on from. `FinflowError` if the bars do not have
+    that, or there is nothing to decide from before the first fill.
     """
 
     def __init__(
@@ -144,7 +98,6 @@ class PaperAccount:
                 )
 
     def evenings(self, until: int) -> Iterator[DailyAccount]:
-        """Evenings after the last one, up to and including that of a bar."""
         while self.bar < until:
             self.bar += 1
             self.last = self._evening(self.bar)
@@ -187,7 +140,8 @@ class PaperAccount:
         last = self.last
         if last is None or last.state is None:
             return self.process.start(np.array([bar])), None, 0
-        outcome = self.process.step(_state_before_fill(last, bar - 1), np.array([last.target]))
+        before = PortfolioState(np.array([bar - 1]), *(np.array([last.state[name]]) for name in _STATE))
+        outcome = self.process.step(before, np.array([last.target]))
         return outcome.state, float(outcome.simple_return[0]), last.step + (0 if self.process.lag else 1)
 
     def _pending(self) -> list[float]:
@@ -198,10 +152,3 @@ class PaperAccount:
     def _decide(self, state: PortfolioState, bar: int, step: int) -> list[float]:
         target: list[float] = targets_of(self.process, state, [self.strategy], step, bar, self.history)[0].tolist()
         return target
-
-
-def _state_before_fill(evening: DailyAccount, bar: int) -> PortfolioState:
-    """State of the portfolio before the fill of an evening."""
-    if evening.state is None:
-        raise ValueError("an account has no state before its first fill")
-    return PortfolioState(np.array([bar]), *(np.array([evening.state[name]]) for name in _STATE))

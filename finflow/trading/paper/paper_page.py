@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from finflow.evaluation.report.drawing import BLUE, LIGHT_GREY, Rendered, date_axis, legend_of_figure, render
-from finflow.evaluation.report.json_schemas import schema_of
-from finflow.evaluation.report.report_numbers import Number, about, plain
+from finflow.evaluation.report.report_numbers import Number, plain
 from finflow.evaluation.report.section import ROW, Cell, Headline, Section, Tile, make_table, render_page
 from finflow.market.panel import MarketPanel
 from finflow.trading.paper.expectation import ALPHA, Expectation
@@ -25,50 +24,44 @@ LATEST = 10
 
 @dataclass(frozen=True)
 class PaperDay:
-    """One evening of a paper account."""
+    """One evening of a paper account: value before the fill, and the edges of the expected band, in money.
 
-    date: Annotated[str, about("Bar.")]
-    value: Annotated[float, about("Value before the fill, in money.")]
-    simple_return: Annotated[Number, about("Net return of the holding period that ended; null at the first.")]
-    turnover: Annotated[float, about("Of the fill.")]
-    cost: Annotated[float, about("Of the fill, a fraction of wealth.")]
-    low: Annotated[Number, about("Lower edge of the expected band, in money; null without a backtest.")]
-    high: Annotated[Number, about("Upper edge of the expected band, in money; null without a backtest.")]
-    evidence: Annotated[Number, about("Evidence against the expectation; 20 or more is outside at 5 %.")]
+    Turnover and cost are of the fill, ``simple_return`` of the holding period that ended. Evidence of 20 or more
+    against the expectation is outside at 5 %. What there is none of is NaN.
+    """
+
+    date: str
+    value: float
+    simple_return: Number
+    turnover: float
+    cost: float
+    low: Number
+    high: Number
+    evidence: Number
 
 
 @dataclass(frozen=True)
 class PaperNumbers:
-    """Numbers of a paper account."""
+    """Numbers of a paper account, which is named after the first day that a decision fills on.
 
-    account: Annotated[str, about("First day that a decision fills on; the name of the account.")]
-    date: Annotated[str, about("Newest bar.")]
-    value: Annotated[float, about("Value at it, in money.")]
-    total_return: Annotated[float, about("Net return since the beginning.")]
-    sharpe: Annotated[Number, about("Sharpe ratio in excess of cash, a year; null for less than two returns.")]
-    turnover: Annotated[float, about("Sum over all fills.")]
-    outside_since: Annotated[
-        str | None, about("First bar at which it was outside the expected band; null where it never was.")
-    ]
-    expected_from: Annotated[int, about("Returns of the backtest behind the expectation; 0 without one.")]
-    days: Annotated[list[PaperDay], about("Every evening since the first fill.")]
+    The value is that at the newest bar, ``date``, in money; the Sharpe ratio is a year's in excess of cash; turnover is
+    summed over all fills. ``outside_since`` is the first bar outside the expected band, ``expected_from`` the returns
+    of the backtest behind the expectation.
+    """
 
-
-def paper_schema() -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of `paper.json`."""
-    return schema_of(PaperNumbers, "paper.json of finflow")
+    account: str
+    date: str
+    value: float
+    total_return: float
+    sharpe: Number
+    turnover: float
+    outside_since: str | None
+    expected_from: int
+    days: list[PaperDay]
 
 
 def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None, panel: MarketPanel) -> PaperNumbers:
-    """Numbers of an account.
-
-    Parameters
-    ----------
-    lines : sequence of mapping
-        Its evenings, as the log has them.
-    panel : MarketPanel
-        For the returns of cash.
-    """
+    """Numbers of an account, from its evenings as the log has them, and the returns of cash of a panel."""
     filled = [line for line in lines if line["filled"] is not None]
     returns = np.array([line["simple_return"] for line in filled if line["simple_return"] is not None])
     capital = float(lines[0]["wealth"])
@@ -109,7 +102,6 @@ def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None,
 
 
 def paper_page(numbers: PaperNumbers) -> str:
-    """The page as HTML."""
     content = plain(asdict(numbers))
     outside = numbers.outside_since is not None
     if not numbers.expected_from:

@@ -41,32 +41,16 @@ _SETTINGS = (
 
 @dataclass(frozen=True)
 class PaperRequest:
-    """Options of a paper account.
+    """Options of a paper account."""
 
-    Attributes
-    ----------
-    runs : tuple of Path
-        Checkpoint files, run folders or a job.
-    overrides : mapping
-        Keys on top of the configuration of the run.
-    first, until : date or None
-        First day that a decision fills on, and the last day; the account begun last, and the newest bar, when left out.
-    follow : bool
-        Wait for new bars at the end.
-    accept_drift, accept_verdict : bool
-        With a broker elsewhere: go on in spite of features outside their range, or of the verdict.
-    live : bool
-        The broker's account with real money is confirmed.
-    """
-
-    runs: tuple[Path, ...]
-    overrides: Mapping[str, object] = field(default_factory=dict)
-    first: dt.date | None = None
-    until: dt.date | None = None
-    follow: bool = False
-    accept_drift: bool = False
-    accept_verdict: bool = False
-    live: bool = False
+    runs: tuple[Path, ...]  # checkpoint files, run folders or a job
+    overrides: Mapping[str, object] = field(default_factory=dict)  # keys on top of the configuration of the run
+    first: dt.date | None = None  # first day that a decision fills on; the account begun last when left out
+    until: dt.date | None = None  # last day; the newest bar when left out
+    follow: bool = False  # wait for new bars at the end
+    accept_drift: bool = False  # with a broker elsewhere: go on in spite of features outside their range
+    accept_verdict: bool = False  # with a broker elsewhere: go on in spite of the verdict
+    live: bool = False  # the broker's account with real money is confirmed
 
 
 class PaperOutcome(NamedTuple):
@@ -91,17 +75,7 @@ def trade_on_paper(
     """Trade an account day by day, from where its log ends, and write its page.
 
     Every evening is one line of `state.jsonl`, flushed to the disk before the next one begins: a stop at any moment
-    loses no line and repeats none.
-
-    Parameters
-    ----------
-    say : callable
-        Prints what happens while it follows the market.
-
-    Raises
-    ------
-    FinflowError
-        One line, where the account cannot begin or go on.
+    loses no line and repeats none. ``say`` prints what happens while it follows the market.
     """
     agents, clock = load_agents(request.runs, request.overrides), clock or Clock()
     folder = agents.folder / TRADING
@@ -150,7 +124,6 @@ class _Trading:
 
     @property
     def newest(self) -> str:
-        """Date of the last evening."""
         return str(self.lines[-1]["date"])
 
     def _first(self) -> dt.date:
