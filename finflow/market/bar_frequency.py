@@ -16,12 +16,9 @@ _NAMES = {BARS_PER_YEAR: "day", WEEKLY: "week", MONTHLY: "month"}
 
 
 def bars_per_year(dates: NDArray[np.datetime64]) -> int:
-    """Bars that make a year: 252 for daily dates, 52 for weekly, 12 for monthly ones.
+    """Bars that make a year: 252 for daily dates (bars,), 52 for weekly, 12 for monthly ones.
 
-    Parameters
-    ----------
-    dates : datetime64[D] (bars,)
-        Ascending. The median step decides, so that holidays and gaps do not matter; fewer than two dates are daily.
+    The median step of the ascending dates decides, so that holidays and gaps do not matter; fewer than two are daily.
     """
     if len(dates) < 2:
         return BARS_PER_YEAR

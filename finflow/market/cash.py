@@ -23,31 +23,17 @@ DateArray = NDArray[np.datetime64]
 
 @dataclass(frozen=True)
 class CashRates:
-    """Annual rates of a file or of Treasury bills, each in force from its date on until the next.
+    """Annual rates of a file or of Treasury bills, each in force from its date on until the next."""
 
-    Attributes
-    ----------
-    dates : datetime64[D] of shape (rates,)
-        Ascending without repeats.
-    rates : float64 of shape (rates,)
-        Effective annual rates as fractions: 0.0525 is 5.25 %.
-    sha256 : str
-        Hash of the file.
-    name : str
-        ``treasury-bills``; empty for a file.
-    until : datetime64[D] or None
-        Last day that Treasury bills cover; None for a file.
-    """
-
-    dates: DateArray
-    rates: FloatArray
+    dates: DateArray  # (rates,), ascending without repeats
+    rates: FloatArray  # (rates,), effective annual ones as fractions: 0.0525 is 5.25 %
     path: Path
     sha256: str
-    name: str = ""
-    until: np.datetime64 | None = None
+    name: str = ""  # ``treasury-bills``; empty for a file
+    until: np.datetime64 | None = None  # last day that Treasury bills cover; None for a file
 
     def facts(self) -> dict[str, Any]:
-        """Return facts for the provenance of a panel."""
+        """Facts for the provenance of a panel."""
         name = self.name or self.path.name
         return {
             "cash_rate": f"series of {name}, in force from each date on, the last one {self.dates[-1]}",
@@ -62,11 +48,6 @@ def treasury_bills() -> CashRates:
     The series is RF of Kenneth R. French's data library, as the package arch ships it: 1,109 months, July 1926 to
     November 2018, simple returns in percent with two decimals. The return r of a month is known when the month begins,
     so the rate ``(1 + r) ** 12 - 1`` is in force from the last day of the month before.
-
-    Raises
-    ------
-    MarketError
-        If the package's file is not there, or is another one.
     """
     name = "treasury-bills"
     path = package_file("arch", "data", "frenchdata", "frenchdata.csv.gz") or Path("frenchdata.csv.gz")
@@ -87,17 +68,7 @@ def treasury_bills() -> CashRates:
 
 
 def check_covered(rate: float | CashRates, last: np.datetime64) -> None:
-    """Refuse bars that lie a month or more after the end of Treasury bills, which have no rate for them.
-
-    Parameters
-    ----------
-    last : datetime64[D]
-        Last bar that is used.
-
-    Raises
-    ------
-    MarketError
-    """
+    """Refuse bars up to ``last`` a month or more after the end of Treasury bills, which have no rate for them."""
     if isinstance(rate, CashRates) and rate.until is not None and last > rate.until + np.timedelta64(31, "D"):
         raise MarketError(
             f"market.cash_rate = {rate.name} ends on {rate.until}, and the prices that are used on {last}: set "
@@ -108,10 +79,7 @@ def check_covered(rate: float | CashRates, last: np.datetime64) -> None:
 def read_rates(path: Path) -> CashRates:
     """Read dates and annual rates from a CSV file, or from a Parquet file that ends in .parquet.
 
-    Raises
-    ------
-    MarketError
-        With one line that names the file, and the row where there is one.
+    `MarketError` is one line that names the file, and the row where there is one.
     """
     sheet = read_sheet(path, "parquet" if path.suffix.lower() == ".parquet" else "csv", "market.cash_rate")
     if sheet.assets is not None or len(sheet.columns) != 1:
@@ -138,16 +106,11 @@ def read_rates(path: Path) -> CashRates:
 
 
 def cash_returns(dates: DateArray, rate: float | CashRates) -> FloatArray:
-    """Compute the simple return of cash over each bar: (1 + rate) ** (1 / 252) - 1 for daily bars, 0 for the first.
+    """Simple return of cash over each bar, (bars,): (1 + rate) ** (1 / 252) - 1 for daily bars, 0 for the first.
 
-    The rate is an effective annual one, spread evenly over the bars of a year (252 daily, 52 weekly, 12 monthly);
-    weekends and holidays earn nothing extra. Of a series, the bar that ends at t earns the rate in force at the bar
-    before, the last one dated on or before t - 1. Nothing is interpolated or filled backwards.
-
-    Raises
-    ------
-    MarketError
-        If the series begins after the first bar.
+    The rate is an effective annual one, spread evenly over the bars of a year (252 daily, 52 weekly, 12 monthly). Of a
+    series, the bar that ends at t earns the rate in force at the bar before, the last one dated on or before t - 1.
+    Nothing is interpolated or filled backwards: `MarketError` if the series begins after the first bar.
     """
     if isinstance(rate, CashRates):
         if len(dates) and rate.dates[0] > dates[0]:

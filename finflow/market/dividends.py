@@ -34,18 +34,12 @@ def reinvest(
         ``close`` and perhaps ``open``, ``high``, ``low`` and ``volume``, adjusted for splits and not for dividends.
     dividends : float64 of shape (bars, assets)
         In money a share, in the units of the closes, at the ex-dates; 0 or NaN elsewhere.
-    dates : datetime64[D] of shape (bars,)
 
     Returns
     -------
     dict
         The fields, their prices with dividends reinvested; ``quoted``, the closes as they were; ``dividends``, the
         yields ``d_t / p_t``.
-
-    Raises
-    ------
-    MarketError
-        If a dividend is negative or infinite, or falls on a day after which the asset has no price any more.
     """
     close = fields["close"]
     listed = np.isfinite(close)
@@ -71,13 +65,7 @@ def reinvest(
 
 
 def as_traded(panel: MarketPanel) -> dict[str, FloatArray]:
-    """Prices of a panel as shares traded at them, and dividends in money a share: what `reinvest` was given.
-
-    Returns
-    -------
-    dict
-        ``close`` and the fields that the panel has, and ``dividends`` where they are paid in cash; (bars, assets) each.
-    """
+    """Prices of a panel as shares traded at them, and dividends in money a share: what `reinvest` was given."""
     tables = {name: getattr(panel, name) for name in (*_PRICES, "volume") if getattr(panel, name) is not None}
     if panel.quoted is None or panel.dividends is None:
         return tables

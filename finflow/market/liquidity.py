@@ -14,29 +14,12 @@ FloatArray = NDArray[np.float64]
 
 
 def liquidity_of(panel: MarketPanel, window: int) -> MarketState:
-    """Measure volume and volatility over trailing bars, row t from bars <= t.
+    """Measure volume in money and daily volatility over trailing bars, (bars, assets), row t from bars <= t.
 
-    Volume in money is the mean over ``window`` bars of shares traded times the close; volatility the standard
-    deviation (ddof 1) of log returns over the same bars. A younger asset has fewer bars. Where nothing was traded, or
-    nothing is known yet, the smallest volume and the highest volatility of that day's other assets are used, a
-    conservative estimate. Prices adjusted for dividends understate the money traded in the distant past;
-    where dividends are paid in cash, it is counted at the prices of the time.
-
-    Parameters
-    ----------
-    window : int
-        Bars, two or more.
-
-    Returns
-    -------
-    MarketState
-        ``volume`` in money and ``volatility`` a day, both (bars, assets). The first ``window`` rows are zero in both:
-        no trade happens on them.
-
-    Raises
-    ------
-    ConfigError
-        If the panel has no volume.
+    Volume in money is the mean over ``window`` bars, two or more, of shares traded times the close; volatility the
+    standard deviation (ddof 1) of log returns over the same bars. A younger asset has fewer bars. Where nothing was
+    traded, or nothing is known yet, the smallest volume and the highest volatility of that day's other assets are used.
+    The first ``window`` rows are zero in both: no trade happens on them.
     """
     if panel.volume is None:
         raise ConfigError(

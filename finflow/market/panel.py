@@ -29,50 +29,25 @@ class MarketPanel:
     """Aligned prices, daily, weekly or monthly, of a fixed list of assets.
 
     Everything is checked on construction: dates ascend without repeats, prices are positive and finite, and a price may
-    be missing (NaN) only before an asset lists and after it ends. Nothing is interpolated or winsorised, and nothing
-    filled but what `halted` marks. The arrays are copies and read-only.
-
-    Attributes
-    ----------
-    dates : datetime64[D] of shape (bars,)
-        Trading days, strictly ascending.
-    assets : tuple of str
-        Names of the risky assets, two or more. Cash is not among them.
-    close : float64 of shape (bars, assets)
-        Closing prices in units of currency; NaN where the asset is not listed.
-    cash_returns : float64 of shape (bars,)
-        Simple return of cash over the bar that ends at t; row 0 is 0. Left out, cash earns nothing.
-    open, high, low, volume : float64 of shape (bars, assets), or None
-        Where the source has them. NaN exactly where `close` is; volume in shares, zero or more.
-    dividends, quoted : float64 of shape (bars, assets), or None
-        Where dividends are paid in cash (`finflow.market.dividends`), both or neither: the dividend yield at its
-        ex-date, the dividend over the close that day, else 0; and the closes that shares trade at. The other prices
-        then have dividends reinvested. NaN exactly where `close` is.
-    halted : bool of shape (bars, assets), or None
-        Bars without a price of their own, at which a listed asset is marked at its last price and cannot be traded
-        (`finflow.market.price_gaps`). None where there is no such bar.
-    benchmark : float64 of shape (bars,), or None
-        Prices of the index that the assets are compared with, complete on every bar.
-    benchmark_name : str or None
-        Its name.
-    provenance : dict
-        Origin of the prices, JSON-able: source, adjustment, survivorship and so on.
+    be missing (NaN) only before an asset lists and after it ends. The arrays are copies and read-only. Those of prices
+    are (bars, assets), NaN exactly where `close` is. Where dividends are paid in cash (`finflow.market.dividends`),
+    `dividends` and `quoted` are there, and the other prices have dividends reinvested.
     """
 
-    dates: DateArray
-    assets: tuple[str, ...]
+    dates: DateArray  # datetime64[D] (bars,)
+    assets: tuple[str, ...]  # risky ones, two or more
     close: FloatArray
-    cash_returns: FloatArray = field(default_factory=lambda: np.zeros(0))
+    cash_returns: FloatArray = field(default_factory=lambda: np.zeros(0))  # simple, over the bar that ends at t
     open: FloatArray | None = None
     high: FloatArray | None = None
     low: FloatArray | None = None
-    volume: FloatArray | None = None
-    dividends: FloatArray | None = None
-    quoted: FloatArray | None = None
-    halted: NDArray[np.bool_] | None = None
-    benchmark: FloatArray | None = None
+    volume: FloatArray | None = None  # in shares, zero or more
+    dividends: FloatArray | None = None  # yield at the ex-date, over the close of that day, else 0
+    quoted: FloatArray | None = None  # the closes that shares trade at
+    halted: NDArray[np.bool_] | None = None  # marked at the last price, not traded (`finflow.market.price_gaps`)
+    benchmark: FloatArray | None = None  # (bars,), the index that the assets are compared with, complete on every bar
     benchmark_name: str | None = None
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)  # origin of the prices, JSON-able
 
     def __post_init__(self) -> None:
         dates = np.array(self.dates, dtype="datetime64[D]")
@@ -107,12 +82,10 @@ class MarketPanel:
 
     @property
     def n_bars(self) -> int:
-        """Number of trading days."""
         return len(self.dates)
 
     @property
     def n_assets(self) -> int:
-        """Number of risky assets, cash not counted."""
         return len(self.assets)
 
     @cached_property
@@ -151,13 +124,7 @@ class MarketPanel:
         return digest.hexdigest()
 
     def until(self, end: int | str | dt.date | np.datetime64) -> MarketPanel:
-        """Cut the panel at a bar or a date.
-
-        Parameters
-        ----------
-        end : int or date
-            A number of bars to keep, or the last date to keep (inclusive).
-        """
+        """Cut the panel to a number of bars, or after a date."""
         stop = int(end) if isinstance(end, (int, np.integer)) else self.bars_until(end)
         if not 0 < stop <= self.n_bars:
             raise MarketError(f"cannot cut a panel of {self.n_bars} bars at {end}")
@@ -175,21 +142,11 @@ class MarketPanel:
         return _rows(self, slice(start, stop))
 
     def spliced(self, pieces: Sequence[range]) -> MarketPanel:
-        """Join segments of bars to one panel, without the bars between them.
+        """Join segments of bars, ascending, disjoint, none empty, to one panel, without the bars between them.
 
         From each join on, an asset's prices are scaled so that it did not move over the join (its volume inversely, so
         that the money traded is unchanged): no return of a bar that was left out can be derived from the prices that
         are kept. Cash earns nothing over a join.
-
-        Parameters
-        ----------
-        pieces : sequence of range
-            Ascending, disjoint, none empty.
-
-        Raises
-        ------
-        MarketError
-            If they overlap, or the panel does not have them.
         """
         ends = [0, *(edge for piece in pieces for edge in (piece.start, piece.stop)), self.n_bars]
         if not pieces or any(not len(piece) for piece in pieces) or ends != sorted(ends):

@@ -57,7 +57,6 @@ def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None
 
 
 def _first(wrong: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return row and column of the first cell that is set."""
     row, column = np.argwhere(wrong)[0]
     return int(row), int(column)
 

@@ -21,20 +21,14 @@ def hold_over_gaps(fields: Mapping[str, FloatArray], max_gap: int) -> tuple[dict
     """Carry the last price of each asset forward over bars that lack one.
 
     Filling goes forward only, and over the bars after an asset's very last price as well: at the time, nobody knows
-    whether an asset without a price is halted or has ended. So an asset counts as ended once `max_gap` bars have
-    passed without a price, and a table that is cut at a bar is filled as the whole table is up to that bar.
-
-    Parameters
-    ----------
-    fields : mapping of str to float64 of shape (bars, assets)
-        ``close``, and perhaps ``open``, ``high``, ``low`` and ``volume``.
-    max_gap : int
-        Bars, at most, over which a price is carried; a longer gap is left from its first bar on. 0 fills nothing.
+    whether an asset without a price is halted or has ended. So an asset counts as ended once `max_gap` bars have passed
+    without a price, and a table that is cut at a bar is filled as the whole table is up to that bar. A longer gap is
+    left from its first bar on.
 
     Returns
     -------
     fields : dict
-        Open, high and low of a filled bar are its close, and its volume is 0.
+        Open, high and low of a filled bar are its close, and its volume is 0; (bars, assets) each.
     halted : bool of shape (bars, assets)
         Bars that were filled.
     """
@@ -55,13 +49,7 @@ def hold_over_gaps(fields: Mapping[str, FloatArray], max_gap: int) -> tuple[dict
 
 
 class Halt(NamedTuple):
-    """Consecutive bars at which an asset was held at its last price.
-
-    Attributes
-    ----------
-    first, last : str
-        Dates.
-    """
+    """Consecutive bars, from one date to another, at which an asset was held at its last price."""
 
     asset: str
     first: str

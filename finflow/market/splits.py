@@ -14,11 +14,7 @@ from finflow.market.panel import MarketPanel
 class Split:
     """Ends of the three windows as bar counts; a window starts where the one before it ends.
 
-    Attributes
-    ----------
-    train_end, validation_end, test_end : int
-        Bars up to the end of each window, so that `panel.close[split.test.start:split.test.stop]` is the test window.
-        The market of a fold has no test window: there `test_end` is `validation_end`.
+    The market of a fold has no test window: there `test_end` is `validation_end`.
     """
 
     train_end: int
@@ -34,7 +30,6 @@ class Split:
 
     @property
     def train(self) -> range:
-        """Bars of the training window."""
         return range(0, self.train_end)
 
     @property
@@ -57,12 +52,7 @@ def split_panel(panel: MarketPanel, config: MarketConfig) -> Split:
     """Convert the configured dates to bar counts.
 
     A window ends with the last bar on or before its date, which may lie a month after the last of all. Without
-    `market.test_end` the test window ends with the panel.
-
-    Raises
-    ------
-    MarketError
-        If a window is empty or the dates are out of order; the line names the key and the span of the data.
+    `market.test_end` the test window ends with the panel. `MarketError` names the key and the span of the data.
     """
     first, last = panel.dates[0], panel.dates[-1]
     span = f"the data runs from {first} to {last}"

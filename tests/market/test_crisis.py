@@ -105,13 +105,6 @@ def test_the_fit_is_the_likeliest() -> None:
     np.testing.assert_allclose(fitted.stay, TRUTH.stay, atol=0.03)
 
 
-def test_the_bad_state_is_the_wilder_one_whatever_its_mean() -> None:
-    returns, states = switching(4)
-    fitted = fit_states(-returns)
-    assert fitted.variances[1] > fitted.variances[0]
-    assert area(filtered(-returns, fitted), states == 1) > 0.9
-
-
 def test_what_comes_after_training_changes_no_fit_and_no_bit_before_it() -> None:
     panel = panel_of(switching(5, 1200)[0])
     whole = score_of(panel, 800)

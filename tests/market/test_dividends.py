@@ -127,13 +127,6 @@ def test_the_remarks_say_that_dividends_are_held_as_cash(tmp_path: Path) -> None
     assert not any("dividends" in note for note in price_notes(load(path, dividends="reinvested")))
 
 
-def test_a_dividend_is_part_of_the_hash(tmp_path: Path) -> None:
-    frame = bars()
-    other = frame.copy()
-    other.loc[DAYS[20], ("Dividends", "AAA")] = 0.0
-    assert load(two_levels(frame, tmp_path)).sha256 != load(two_levels(other, tmp_path / "other")).sha256
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_they_are_passed_over_unless_asked_for(tmp_path: Path, layout: Callable[[pd.DataFrame, Path], Path]) -> None:
     """Even where no number could be made of them."""
@@ -182,17 +175,6 @@ def test_reinvested_at_the_close_they_agree_with_adjusted_prices(tmp_path: Path)
     unadjusted = load(save(frame["Close"], tmp_path / "close.csv"), dividends="reinvested")
     fell = backtest(unadjusted, **FREE)[1]
     assert np.prod(1.0 + fell.returns) < 0.93 * np.prod(1.0 + mine[1].returns)
-
-
-def test_features_read_total_returns(tmp_path: Path) -> None:
-    """On the day of the special dividend, a sixth of the price, they are those of adjusted closes."""
-    frame = bars().drop(columns=["Open", "High", "Low", "Volume"], level="Price")
-    paid = load(two_levels(frame, tmp_path))
-    usual = load(save(adjusted(frame), tmp_path / "adjusted.csv"), dividends="reinvested")
-    mine, theirs = (compute_features(panel, 380) for panel in (paid, usual))
-    assert mine.asset_names == theirs.asset_names
-    np.testing.assert_allclose(mine.assets, theirs.assets, atol=2e-5)
-    np.testing.assert_allclose(mine.market, theirs.market, atol=2e-5)
 
 
 def test_money_traded_is_counted_at_the_prices_of_the_time(tmp_path: Path) -> None:

@@ -129,17 +129,6 @@ def test_an_unfinished_bar_is_not_asked_for_wherever_the_user_sits(
     assert fake.asked[0][1]["end"] == end  # exclusive at Yahoo
 
 
-def test_yahoos_adjusted_closes_are_left_alone_unless_asked_for(tmp_path: Path) -> None:
-    def answer(tickers: list[str]) -> pd.DataFrame:
-        frame = yahoo(tickers, adjusted=False)
-        frame["Adj Close"] = frame["Close"] / 2.0
-        return frame
-
-    panel = load(tmp_path, Fake(answer), auto_adjust=False)
-    np.testing.assert_array_equal(panel.close, yahoo(["AAA", "BBB"], adjusted=False)["Close"])
-    assert "dividends are left out" in panel.provenance["adjusted"]
-
-
 def test_every_shape_yfinance_knows_is_read_alike() -> None:
     one = yahoo(["AAA"])
     expected = tables_from_frame(one, ["AAA"])
@@ -162,22 +151,6 @@ def test_every_shape_yfinance_knows_is_read_alike() -> None:
             assert table.index.tz is None
 
 
-def test_an_adjusted_close_beside_the_close_is_no_field_of_its_own() -> None:
-    one = yahoo(["AAA"])
-    beside = pd.concat([one, (one[["Close"]] / 2.0).rename(columns={"Close": "Adj Close"}, level=0)], axis=1)
-    for shape in (beside, beside.swaplevel(axis=1), beside.droplevel(1, axis=1)):
-        tables = tables_from_frame(shape, ["AAA"])
-        assert list(tables) == list(tables_from_frame(one, ["AAA"]))
-        np.testing.assert_array_equal(tables["close"], one["Close"])
-
-
-def test_prices_without_a_volume_are_whole(tmp_path: Path) -> None:
-    panel = load(tmp_path, Fake(lambda tickers: yahoo(tickers).drop(columns="Volume", level=0)))
-    assert panel.volume is None
-    assert panel.open is not None
-    assert "fields_left_out" not in panel.provenance
-
-
 @pytest.mark.parametrize("empty", [None, pd.DataFrame(), yahoo(["AAA"]).iloc[:0], yahoo(["AAA"]) * np.nan])
 def test_an_empty_answer_is_no_prices(empty: pd.DataFrame | None) -> None:
     tables = tables_from_frame(empty, ["AAA"])
@@ -193,16 +166,10 @@ def test_a_request_seen_before_needs_no_network(tmp_path: Path) -> None:
     assert again.provenance == first.provenance
 
 
-def test_without_the_cache_everything_is_fetched_again(tmp_path: Path) -> None:
-    load(tmp_path, Fake())
-    fake = Fake()
-    load(tmp_path, fake, use_cache=False)
-    assert len(fake.asked) == 1
-
-
 def test_another_request_is_another_download(tmp_path: Path) -> None:
     load(tmp_path, Fake())
-    for settings in ({"auto_adjust": False}, {"tickers": ("AAA", "CCC")}, {"benchmark": "CCC"}):
+    others: list[dict[str, Any]] = [{"auto_adjust": False}, {"tickers": ("AAA", "CCC")}, {"benchmark": "CCC"}]
+    for settings in (*others, {"use_cache": False}):
         fake = Fake()
         load(tmp_path, fake, **settings)
         assert len(fake.asked) == 1
@@ -226,39 +193,12 @@ def test_only_what_is_missing_is_asked_for_again(tmp_path: Path) -> None:
     assert panel.assets == ("AAA", "BBB")
 
 
-def test_a_ticker_that_does_not_exist_is_named_at_once(tmp_path: Path) -> None:
-    fake = Fake(only("AAA"), says="['BBB']: possibly delisted; no timezone found")
-    with pytest.raises(MarketError) as caught:
-        load(tmp_path, fake)
-    message = str(caught.value)
-    assert "no prices for BBB, though 1 other tickers were found" in message
-    assert "possibly delisted" in message
-    assert "\n" not in message
-    assert len(fake.asked) == 1
-    assert not (tmp_path / "store").exists()
-
-
-def test_without_a_network_the_way_out_is_named(tmp_path: Path) -> None:
-    fake = Fake(nothing, says="['AAA', 'BBB']: ConnectionError('Could not resolve host: query1.finance.yahoo.com')")
-    with pytest.raises(MarketError) as caught:
-        load(tmp_path, fake)
-    for word in ("AAA, BBB", "network", "market.source=embedded", "Could not resolve host"):
-        assert word in str(caught.value)
-    assert len(fake.asked) == 3
-
-
 def test_a_dead_network_is_not_waited_for_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("finflow.market.sources.yahoo._PATIENCE", -1.0)
     fake = Fake(TimeoutError("timed out"))
     with pytest.raises(MarketError, match="timed out"):
         load(tmp_path, fake)
     assert len(fake.asked) == 1
-
-
-def test_attempts_wait_longer_each_time(tmp_path: Path, waits: list[float]) -> None:
-    with pytest.raises(MarketError):
-        load(tmp_path, Fake(nothing))
-    assert waits == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("answer", [nothing, only("AAA")])
@@ -286,18 +226,6 @@ def test_one_asset_is_too_few_to_ask_for(tmp_path: Path, settings: dict[str, Any
         load(tmp_path, Fake(), **settings)
 
 
-def test_listings_may_be_ragged(tmp_path: Path) -> None:
-    def answer(tickers: list[str]) -> pd.DataFrame:
-        frame = yahoo(tickers)
-        frame.loc[frame.index[:20], [column for column in frame.columns if column[1] == "AAA"]] = np.nan
-        frame.loc[frame.index[40:], [column for column in frame.columns if column[1] == "BBB"]] = np.nan
-        return frame
-
-    panel = load(tmp_path, Fake(answer), tickers=("AAA", "BBB", "CCC"))
-    assert panel.listed.sum(axis=0).tolist() == [40, 40, 60]
-    assert panel.provenance["dates_dropped"] == 0
-
-
 def test_holidays_of_other_exchanges_are_left_out_not_filled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def answer(tickers: list[str]) -> pd.DataFrame:
         frame = yahoo(tickers)
@@ -320,20 +248,6 @@ def test_a_hole_in_the_prices_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(MarketError, match="BBB has no prices on 15 dates in a row from 2020-01-15"):
         load(tmp_path, Fake(answer))
-
-
-def test_a_field_with_holes_is_left_out_and_said(tmp_path: Path) -> None:
-    def answer(tickers: list[str]) -> pd.DataFrame:
-        frame = yahoo(tickers)
-        frame.loc[frame.index[3], ("Open", "AAA")] = 0.0  # as Yahoo has it for the 1960s
-        frame.loc[frame.index[4], ("Volume", "BBB")] = np.nan
-        return frame
-
-    panel = load(tmp_path, Fake(answer))
-    assert panel.open is None
-    assert panel.volume is None
-    assert panel.high is not None
-    assert panel.provenance["fields_left_out"].startswith("open, volume")
 
 
 def test_a_high_under_its_low_costs_both_fields_and_is_said(tmp_path: Path) -> None:

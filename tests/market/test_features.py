@@ -46,24 +46,12 @@ RAGGED = pytest.mark.parametrize("ragged", [False, True])
 
 
 @RAGGED
-@pytest.mark.parametrize("bars", [FIT, FIT + 1, 561, 699])
+@pytest.mark.parametrize("bars", [FIT, 561])
 def test_cutting_the_data_short_changes_no_bit_of_what_remains(ragged: bool, bars: int) -> None:
     panel = market(ragged=ragged)
     short = compute_features(panel.until(bars), FIT)
     assert short.assets.shape[0] == bars
     assert_equal(compute_features(panel, FIT), short, bars)
-
-
-@RAGGED
-@pytest.mark.parametrize("bar", [FIT, 520, 698])
-def test_a_shock_to_the_future_changes_nothing_before_it(ragged: bool, bar: int) -> None:
-    panel = market(ragged=ragged)
-    shocked = np.array(panel.close)
-    shocked[bar:] *= np.random.default_rng(1).uniform(0.1, 10.0, shocked[bar:].shape)
-    before, after = compute_features(panel, FIT), compute_features(rebuilt(shocked), FIT)
-    assert_equal(before, after, bar)
-    assert not np.array_equal(before.assets[bar], after.assets[bar])
-    assert not np.array_equal(before.market[bar], after.market[bar])
 
 
 def test_every_single_feature_looks_back_only() -> None:
@@ -90,23 +78,15 @@ def test_what_is_fitted_is_fitted_on_the_training_window() -> None:
     assert not np.array_equal(features.market[rows], earlier.market[rows])
 
 
-def test_the_unit_of_a_price_does_not_matter() -> None:
-    panel = market(ragged=True)
-    scaled = rebuilt(panel.close * np.array([1e-6, 0.01, 1.0, 3.7, 100.0, 1e6]))
-    features, same = compute_features(panel, FIT), compute_features(scaled, FIT)
-    np.testing.assert_allclose(features.assets, same.assets, atol=1e-5)
+def test_neither_the_unit_of_a_price_nor_the_order_of_assets_matters() -> None:
+    panel, order = market(ragged=True), np.array([3, 0, 5, 1, 4, 2])
+    other = rebuilt((panel.close * np.array([1e-6, 0.01, 1.0, 3.7, 100.0, 1e6]))[:, order])
+    features, same = compute_features(panel, FIT), compute_features(other, FIT)
+    np.testing.assert_allclose(features.assets[:, order], same.assets, atol=1e-5)
     np.testing.assert_allclose(features.market, same.market, atol=1e-5)
 
 
-def test_permuting_assets_permutes_features() -> None:
-    panel = market(ragged=True)
-    order = np.array([3, 0, 5, 1, 4, 2])
-    features, permuted = compute_features(panel, FIT), compute_features(rebuilt(panel.close[:, order]), FIT)
-    np.testing.assert_allclose(features.assets[:, order], permuted.assets, atol=1e-5)
-    np.testing.assert_allclose(features.market, permuted.market, atol=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_ragged_listings_give_zeros_and_never_nan(seed: int) -> None:
     panel = market(seed, ragged=True)
     features = compute_features(panel, FIT)
@@ -129,16 +109,11 @@ def test_assets_that_do_not_move_or_go_wild_stay_finite() -> None:
     close[:, 1] = np.where(np.arange(BARS) % 2, 1e-3, 1e3)
     close[300:, 2] *= 1e-4
     close[330:, 3] *= 1e4
-    features = compute_features(rebuilt(close), FIT)
-    assert np.isfinite(features.assets).all()
-    assert np.isfinite(features.market).all()
-
-
-def test_a_market_of_equal_assets_is_finite() -> None:
-    path = np.array(market().close[:, :1])
-    features = compute_features(rebuilt(np.repeat(path, 4, axis=1)), FIT)
-    assert np.isfinite(features.assets).all()
-    assert np.isfinite(features.market).all()
+    equal = np.repeat(np.array(market().close[:, :1]), 4, axis=1)
+    for prices in (close, equal):
+        features = compute_features(rebuilt(prices), FIT)
+        assert np.isfinite(features.assets).all()
+        assert np.isfinite(features.market).all()
 
 
 def test_every_expert_has_a_lens_and_every_feature_is_read() -> None:
@@ -226,16 +201,6 @@ def test_turbulence_is_the_mahalanobis_distance_to_training() -> None:
     assert turbulence(view, fit_turbulence(view, FIT))[-1] == pytest.approx(expected, rel=1e-9)
 
 
-def test_turbulence_rises_when_correlations_break() -> None:
-    close = np.array(market(assets=4).close)
-    returns = np.diff(np.log(close), axis=0)
-    returns[600:] = np.abs(returns[600:]) * np.array([1, -1, 1, -1]) * 3
-    broken = rebuilt(np.exp(np.vstack([np.zeros(4), np.cumsum(returns, axis=0)])))
-    view = PanelView(broken)
-    index = turbulence(view, fit_turbulence(view, FIT))
-    assert index[620:].min() > np.nanmax(index[:600])
-
-
 @pytest.mark.parametrize(
     ("bars", "fit_until", "words"),
     [
@@ -255,12 +220,6 @@ def test_assets_that_list_too_late_for_training_are_an_error() -> None:
     close[:400, 1:] = np.nan
     with pytest.raises(MarketError, match="defined for two assets at the same time only from bar 652"):
         compute_features(rebuilt(close), FIT)
-
-
-def test_features_cannot_be_changed() -> None:
-    features = compute_features(market(), FIT)
-    with pytest.raises(ValueError, match="read-only"):
-        features.assets[0] = 1.0
 
 
 @RAGGED

@@ -8,32 +8,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
 
 from finflow.config import MarketConfig, load_config
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.panel import MarketPanel
 from finflow.market.sources import french_portfolios as french
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import prepare_from
 
 ROOT = Path(__file__).resolve().parents[2]
-MONTHS = 300
 SHIPPED = importlib.util.find_spec("linearmodels") is not None
-
-
-def month_ends(count: int) -> NDArray[np.datetime64]:
-    ends = pd.date_range("1970-01-31", periods=count, freq="ME")
-    return ends.to_numpy().astype("datetime64[D]")
-
-
-def monthly(assets: int = 5, months: int = MONTHS) -> MarketPanel:
-    rng = np.random.default_rng(0)
-    returns = 0.008 + 0.04 * rng.standard_normal((months, 1)) + 0.03 * rng.standard_normal((months, assets))
-    names = tuple(f"P{number}" for number in range(assets))
-    return MarketPanel(dates=month_ends(months), assets=names, close=np.cumprod(1.0 + returns, axis=0))
 
 
 def table(months: int = 819) -> pd.DataFrame:

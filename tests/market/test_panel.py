@@ -46,7 +46,11 @@ def with_price(row: int, column: int, price: float) -> np.ndarray:
         ({"cash_returns": np.array([0.0, np.nan, 0.0, 0.0, 0.0])}, ["cash", "finite"]),
         ({"open": with_price(1, 0, 0.0)}, ["'A'", "open", "2020-01-02"]),
         ({"volume": with_price(1, 0, -1.0)}, ["'A'", "volume", "negative"]),
-        ({"high": with_price(0, 0, np.nan)}, ["'A'", "close but none of high", "2020-01-01"]),
+        (
+            {"high": with_price(1, 0, 0.5), "low": with_price(1, 0, 0.6)},
+            ["'A' has a high (0.5) under its low", "2020-01-02", "leave high and low out"],
+        ),
+        ({"high": with_price(0, 0, np.nan)}, ["'A'", "close but none of high", "2020-01-01", "leave high out"]),
         ({"benchmark": np.array([1, 2, np.nan, 4, 5.0]), "benchmark_name": "IDX"}, ["IDX", "no price", "2020-01-03"]),
         ({"benchmark": np.array([1, 2, 0.0, 4, 5.0])}, ["impossible price", "2020-01-03"]),
     ],
@@ -65,11 +69,8 @@ def test_an_asset_may_list_late_and_end_early() -> None:
     close[:2, 0] = np.nan
     close[4:, 1] = np.nan
     ragged = panel(close=close)
+    assert ragged.until(2).assets == ("A", "B")  # one of them lists later
     assert ragged.listed.tolist() == [[False, True], [False, True], [True, True], [True, True], [True, False]]
-
-
-def test_zero_volume_is_a_day_without_trades() -> None:
-    assert panel(volume=with_price(1, 0, 0.0)).volume is not None
 
 
 def test_nothing_in_a_panel_can_be_changed() -> None:
@@ -100,12 +101,6 @@ def test_cut_by_count_and_by_date_is_the_same_and_leaves_nothing_later() -> None
 def test_a_cut_outside_the_data_is_an_error(end: int | str) -> None:
     with pytest.raises(MarketError):
         panel().until(end)
-
-
-def test_a_cut_may_leave_an_asset_that_lists_later() -> None:
-    close = np.array(panel().close)
-    close[:3, 0] = np.nan
-    assert panel(close=close).until(3).assets == ("A", "B")
 
 
 def test_a_later_start_earns_no_cash_on_its_first_bar() -> None:

@@ -13,9 +13,8 @@ from finflow.config import load_config
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.price_gaps import describe_halts, find_halts, hold_over_gaps
-from finflow.market.price_notes import price_notes
+from finflow.market.price_notes import describe_suspects, find_split_suspects, price_notes
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.split_suspects import describe_suspects, find_split_suspects
 from tests.short_trainings import market_prices
 
 FloatArray = NDArray[np.float64]
@@ -116,9 +115,6 @@ def test_notes_name_the_bars_and_what_was_done(holed: Path) -> None:
     assert price_notes(panel.since("2010-06-01")) == []
 
 
-# Splits ---------------------------------------------------------------------------------------------------------------
-
-
 def split_market(split: float, bar: int = 250) -> pd.DataFrame:
     prices = market_prices(bars=400)
     prices.iloc[bar:, 2] /= split
@@ -138,13 +134,9 @@ def test_a_split_that_prices_are_not_adjusted_for_is_named_with_its_ratio(
     assert f"C on {found.date}" in note
     assert f"as after a split of {words}" in note
     assert f"divide the prices of C before {found.date} by {split:g} (or give an Adj Close)" in note
-
-
-def test_dividing_the_older_prices_ends_the_suspicion(tmp_path: Path) -> None:
-    prices = split_market(4.0)
-    prices.iloc[:250, 2] /= 4.0
-    prices.to_csv(tmp_path / "prices.csv")
-    assert find_split_suspects(panel_from(tmp_path / "prices.csv")) == []
+    close = panel.close.copy()
+    close[:250, 2] /= split
+    assert find_split_suspects(MarketPanel(panel.dates, panel.assets, close)) == []
 
 
 def test_crashes_of_the_whole_market_and_wild_assets_are_no_splits() -> None:

@@ -31,8 +31,9 @@ def test_windows_follow_one_another_and_end_on_their_dates() -> None:
         assert panel.dates[window[-1]] == np.datetime64(last)
 
 
-def test_without_a_test_end_the_test_runs_to_the_last_bar() -> None:
-    assert split_panel(daily(), config("2010-12-31", "2011-06-30")).test[-1] == 999
+def test_the_test_runs_to_the_last_bar_without_an_end_or_with_one_soon_after_it() -> None:
+    for end in (None, "2012-10-15"):
+        assert split_panel(daily(), config("2010-12-31", "2011-12-31", end)).test[-1] == 999
 
 
 def test_a_date_without_a_bar_ends_with_the_bar_before() -> None:
@@ -65,10 +66,6 @@ def test_a_window_that_is_empty_or_leaves_the_data_names_its_key_and_the_span_of
         split_panel(daily(), config(*dates))
     assert key in str(caught.value)
     assert "2010-01-01 to 2012-09-26" in str(caught.value)
-
-
-def test_the_end_of_a_month_after_the_last_bar_is_the_last_bar() -> None:
-    assert split_panel(daily(), config("2010-12-31", "2011-12-31", "2012-10-15")).test_end == daily().n_bars
 
 
 def test_a_split_out_of_order_cannot_be_made() -> None:

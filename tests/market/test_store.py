@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from finflow.errors import OutputError
-from finflow.market.sources.price_store import PriceStore
+from finflow.market.sources.yahoo_cache import PriceStore
 
 REQUEST = {"source": "test", "tickers": ["A"], "start": None}
 FRAME = pd.DataFrame({"close/A": [1.0, 2.0]}, index=pd.DatetimeIndex(["2020-01-01", "2020-01-02"], name="Date"))
@@ -27,6 +27,7 @@ def test_what_was_put_in_comes_out(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(got.frame, FRAME, check_freq=False)
     assert (got.facts, got.sha256) == ({"adjusted": True}, put.sha256)
     assert store.get({**REQUEST, "start": "2020-01-01"}) is None
+    assert PriceStore(store.folder, read=False).get(REQUEST) is None
 
 
 def test_files_are_named_by_their_content(tmp_path: Path) -> None:
@@ -75,11 +76,6 @@ def test_damage_is_noticed_and_never_returned(tmp_path: Path, damage: str, caplo
     assert not store.damaged
 
 
-def test_a_store_that_only_writes_answers_nothing(tmp_path: Path) -> None:
-    PriceStore(tmp_path).put(REQUEST, FRAME, {})
-    assert PriceStore(tmp_path, read=False).get(REQUEST) is None
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match=r"market\.cache_dir"):
@@ -122,7 +118,7 @@ _WRITER = """
 import sys
 from pathlib import Path
 import pandas as pd
-from finflow.market.sources.price_store import PriceStore
+from finflow.market.sources.yahoo_cache import PriceStore
 
 store, which = PriceStore(Path(sys.argv[1])), float(sys.argv[2])
 frame = pd.DataFrame({"close/A": [which] * 500}, index=pd.bdate_range("2020-01-01", periods=500, name="Date"))

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from statsmodels.tsa.regime_switching.markov_regression import MarkovRegression
 
-from finflow.market.features import switching_model
-from finflow.market.features.switching_model import SwitchingModel, fit_switching, forward, smooth
+from finflow.market.features import regimes as regimes_module
+from finflow.market.features.regimes import SwitchingModel, fit_switching, forward, smooth
 
 MEANS = np.array([[0.5, -0.3], [-0.5, 0.6]])
 COVARIANCES = np.array([[[1.0, 0.3], [0.3, 0.5]], [[0.6, -0.2], [-0.2, 2.0]]])
@@ -87,7 +87,7 @@ def test_the_likelihood_is_that_of_all_paths_and_no_step_lowers_it() -> None:
 def fit_once(returns: NDArray[np.float64]) -> SwitchingModel:
     """After a single step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(switching_model, "ITERATIONS", 1)
+        patch.setattr(regimes_module, "ITERATIONS", 1)
         return fit_switching(returns, everywhere(len(returns)))
 
 

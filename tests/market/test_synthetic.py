@@ -46,7 +46,7 @@ def test_a_parameter_that_the_kind_lacks_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("assets", [2, 3])
+@pytest.mark.parametrize("assets", [3])
 def test_prices_follow_the_scenarios_of_their_process(kind: str, assets: int) -> None:
     """Mean and covariance of the next return, given the belief, are those that the optimum is computed from."""
     process = process_of(market(kind, assets=assets).synthetic)

@@ -6,7 +6,6 @@ The installed yfinance runs; its HTTP requests are answered with the part of a r
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.sources.yahoo_cache import OVERLAP
 from finflow.trading.live_market import load_prices
+from tests.market.test_yahoo import Known, Reply
 from tests.short_trainings import config_in
 from tests.trading.conftest import KEYS
 
@@ -70,23 +70,6 @@ class Server:
         return {"chart": {"result": [result], "error": None}}
 
 
-class Reply:
-    """What the HTTP library gives back."""
-
-    def __init__(self, content: Any) -> None:
-        self.text, self.status_code, self.url = json.dumps(content), 200, "https://query2.finance.yahoo.com/"
-
-    def json(self) -> Any:
-        return json.loads(self.text)
-
-
-class Zones:
-    """A cache that knows the time zones, as on a machine that asked before."""
-
-    def lookup(self, ticker: str) -> str:
-        return "America/New_York"
-
-
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     made = Server()
@@ -98,7 +81,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 
     monkeypatch.setattr("yfinance.data.YfData.get", get)
     monkeypatch.setattr("yfinance.data.YfData.cache_get", get)
-    monkeypatch.setattr("yfinance.cache.get_tz_cache", Zones)
+    monkeypatch.setattr("yfinance.cache.get_tz_cache", Known)
     monkeypatch.setattr("finflow.market.sources.yahoo._wait", lambda seconds: None)
     monkeypatch.setattr(
         "finflow.market.sources.yahoo._now", lambda: made.today.to_pydatetime().replace(hour=12, tzinfo=dt.UTC)
@@ -184,17 +167,6 @@ def test_a_restated_ticker_is_fetched_anew_and_named(server: Server, load: Load,
     np.testing.assert_allclose(panel.close[:60, 1], before.close[:, 1] * factor, rtol=1e-12)
     server.today = DAYS[70]
     assert load().provenance["restated"] == f"BBB by {shown} ({DAYS[64].date()})"  # it stays known
-
-
-def test_a_dividend_between_two_evenings_leaves_no_jump(server: Server, load: Load) -> None:
-    """Appended to the prices of before, bars after a restatement would show a return that nobody earned."""
-    load()
-    server.today = DAYS[65]
-    server.charts["CCC"].loc[: DAYS[58], "adjusted"] *= 0.9
-    panel = load()
-    moves = np.diff(np.log(panel.close[:, 2]))
-    assert np.argmax(np.abs(moves)) == 58  # on the day itself, where Yahoo has it
-    assert panel.sha256 == whole(server, load).sha256
 
 
 def test_noise_of_single_precision_is_no_restatement(server: Server, load: Load) -> None:

@@ -28,26 +28,15 @@ Compute = Callable[[PanelView], FloatArray]
 
 @dataclass(frozen=True)
 class AssetFeature:
-    """A feature of an asset with its name and lenses.
-
-    Attributes
-    ----------
-    raw : function of a PanelView
-        Returns (bars, assets), each column from its own asset and the market alone.
-    ranked : bool
-        True if the feature is the rank of `raw` among the assets of a bar.
-    needs : tuple of str
-        Fields that a panel must have, in addition to the close.
-    """
+    """A feature of an asset with its name and lenses."""
 
     name: str
     lenses: tuple[str, ...]
-    raw: Compute
-    ranked: bool = False
-    needs: tuple[str, ...] = ()
+    raw: Compute  # returns (bars, assets), each column from its own asset and the market alone
+    ranked: bool = False  # the feature is the rank of `raw` among the assets of a bar
+    needs: tuple[str, ...] = ()  # fields that a panel must have, in addition to the close
 
     def compute(self, view: PanelView) -> FloatArray:
-        """Compute the feature of all assets."""
         raw = self.raw(view)
         return rolling.percentile_rank(raw) if self.ranked else raw
 
@@ -76,7 +65,6 @@ def _moved(view: PanelView, window: int) -> FloatArray:
 
 
 def _momentum_12_1(view: PanelView) -> FloatArray:
-    """Log return of the last twelve months but the last one."""
     return view.change(view.windows.year) - view.change(view.windows.skipped)
 
 

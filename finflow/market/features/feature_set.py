@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,9 +13,9 @@ from finflow.compiled_function import compiled_function
 from finflow.config import LENSES, FeaturesConfig
 from finflow.errors import MarketError
 from finflow.market.features import rolling_windows as rolling
-from finflow.market.features.asset_features import ASSET_FEATURES, AssetFeature
+from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.feature_windows import windows_of
-from finflow.market.features.filter_features import FILTER_FEATURES, filter_features
+from finflow.market.features.filter_features import FILTER_FEATURES
 from finflow.market.features.market_features import (
     MARKET_FEATURES,
     TurbulenceFit,
@@ -41,53 +41,29 @@ _CLIP = 5.0
 
 
 class Fitted(NamedTuple):
-    """Parameters of features, from a training window.
-
-    Attributes
-    ----------
-    regimes : RegimeFit or None
-        None where the feature is left out, or nothing was fitted.
-    assets : float64 (F, 2)
-        Mean and deviation of each asset feature.
-    market : float64 (M, 2)
-        Of each market feature.
-    """
+    """Parameters of features, from a training window."""
 
     turbulence: TurbulenceFit
     crisis: TwoStates
-    regimes: RegimeFit | None
-    assets: FloatArray
-    market: FloatArray
+    regimes: RegimeFit | None  # None where the feature is left out, or nothing was fitted
+    assets: FloatArray  # (F, 2): mean and deviation of each feature
+    market: FloatArray  # (M, 2)
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Features at the close of each bar.
+    """Features at the close of each bar, in training deviations from the training mean, clipped to +-5.
 
-    Attributes
-    ----------
-    assets : float32 of shape (bars, assets, F)
-        Per asset, in training deviations from the training mean, clipped to +-5. Zero where an asset is not listed or
-        has not enough history.
-    market : float32 of shape (bars, M)
-        Market-wide, scaled likewise.
-    asset_names, market_names : tuple of str
-        Names of the F and M features.
-    lenses : dict
-        Expert -> indices into the F features.
-    first_bar : int
-        First row at which every feature is defined (for two assets at least); all rows before it are zero.
-    fitted : Fitted or None
-        Parameters from the training window, to compute the same features of other bars; None if there are none.
+    They are zero where an asset is not listed or has not enough history.
     """
 
-    assets: NDArray[np.float32]
-    market: NDArray[np.float32]
+    assets: NDArray[np.float32]  # (bars, assets, F)
+    market: NDArray[np.float32]  # (bars, M)
     asset_names: tuple[str, ...]
     market_names: tuple[str, ...]
-    lenses: dict[str, tuple[int, ...]]
-    first_bar: int
-    fitted: Fitted | None = None
+    lenses: dict[str, tuple[int, ...]]  # expert -> indices into the F features
+    first_bar: int  # first row at which every feature is defined (for two assets at least); all before it are zero
+    fitted: Fitted | None = None  # parameters from the training window, to compute the same features of other bars
 
 
 _PLAIN = FeaturesConfig(filters="none", regimes=False)
@@ -102,13 +78,10 @@ def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig 
 
     Parameters
     ----------
-    panel : MarketPanel
-        The market.
     fit_until : int
         Number of bars in the training window.
     chosen : FeaturesConfig
-        Features in addition to those of every market: the bank of filters, then those of a user, scaled like the
-        others and after them.
+        The bank of filters, then the features of a user, after those of every market.
 
     Raises
     ------
@@ -131,7 +104,7 @@ def fit_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig) -> 
             f"the training window has {fit_until} of the {panel.n_bars} bars, but features and their scaling need "
             f"{needed} at least; move market.train_end or use more data"
         )
-    raw = _raw(panel, chosen, lambda view: _fit_models(view, fit_until, chosen))
+    raw = _raw(panel, chosen, fit_until)
     if raw.first_bar + _FEWEST_ROWS > fit_until:
         raise MarketError(
             f"the training window ends at bar {fit_until}, but features are defined for two assets at the same time "
@@ -144,17 +117,36 @@ def fit_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig) -> 
     return raw, Fitted(*raw.models, *scales)
 
 
-def apply_features(panel: MarketPanel, fitted: Fitted, chosen: FeaturesConfig = _PLAIN) -> Features:
-    """Compute the features of a panel with the parameters fitted on another.
+class FeatureRanges(NamedTuple):
+    """Features before clipping, at one bar and in training, in training deviations from the training mean."""
 
-    Parameters
-    ----------
-    panel : MarketPanel
-        With the same assets and fields as the one that `fitted` comes from.
-    chosen : FeaturesConfig
-        As it was there.
-    """
-    return scale_features(_raw(panel, chosen, lambda view: fitted[:3]), fitted)
+    assets: FloatArray  # (F, assets), at the bar; NaN where one is not defined
+    market: FloatArray  # (M,)
+    assets_seen: FloatArray  # (F, 2): least and greatest value in training, over all listed assets
+    market_seen: FloatArray  # (M, 2)
+
+
+def compute_features_and_ranges(
+    panel: MarketPanel, fit_until: int, chosen: FeaturesConfig, bar: int
+) -> tuple[Features, FeatureRanges]:
+    """As `compute_features`, bit for bit, and how the features of one bar lie in their range in training."""
+    raw, fitted = fit_features(panel, fit_until, chosen)
+    seen = [
+        np.array([[column[mask].min(), column[mask].max()] for column in values[:, :fit_until]])
+        for values, mask in ((raw.assets, raw.defined[:fit_until]), (raw.market, raw.market_defined[:fit_until]))
+    ]
+    newest = np.where(raw.defined[bar], raw.assets[:, bar], np.nan)
+    return scale_features(raw, fitted), FeatureRanges(
+        (newest - fitted.assets[:, :1]) / fitted.assets[:, 1:],
+        (raw.market[:, bar] - fitted.market[:, 0]) / fitted.market[:, 1],
+        (seen[0] - fitted.assets[:, :1]) / fitted.assets[:, 1:],
+        (seen[1] - fitted.market[:, :1]) / fitted.market[:, 1:],
+    )
+
+
+def apply_features(panel: MarketPanel, fitted: Fitted, chosen: FeaturesConfig = _PLAIN) -> Features:
+    """Compute the features of a panel, of the same assets and fields, with parameters fitted on another."""
+    return scale_features(_raw(panel, chosen, fitted[:3]), fitted)
 
 
 class RawFeatures(NamedTuple):
@@ -170,11 +162,12 @@ class RawFeatures(NamedTuple):
     models: Models
 
 
-def _raw(panel: MarketPanel, chosen: FeaturesConfig, models_of: Callable[[PanelView], Models]) -> RawFeatures:
-    """Compute every feature of every bar, unscaled."""
+def _raw(panel: MarketPanel, chosen: FeaturesConfig, fit: int | Models) -> RawFeatures:
+    """Compute every feature of every bar, unscaled, with models that are given or fitted on so many bars."""
     view = PanelView(panel)
     added = [user_feature(path) for path in chosen.extra]
-    builtin = [*features_of(panel), *filter_features(chosen)]
+    with_fields = [one for one in TRADING_FEATURES if all(getattr(panel, field) is not None for field in one.needs)]
+    builtin = [*ASSET_FEATURES, *with_fields, *FILTER_FEATURES.get(chosen.filters, ())]
     computed = [(one, one.compute(panel)) for one in added]
     of_assets = [(one, values) for one, values in computed if values.ndim == 2]
     of_market = [(one, values) for one, values in computed if values.ndim == 1]
@@ -189,26 +182,28 @@ def _raw(panel: MarketPanel, chosen: FeaturesConfig, models_of: Callable[[PanelV
     )
     _check_names(one.name for one in added)
     raw = np.empty((len(listing), *panel.close.shape))
-    _of_assets(view, builtin, raw)
+    for part in view.parts():  # a few assets at a time
+        for feature, column in zip(builtin, raw, strict=False):
+            column[:, part.columns] = feature.raw(part)
+    for feature, column in zip(builtin, raw, strict=False):
+        if feature.ranked:
+            column[:] = rolling.percentile_rank(column)
     for column, (_, values) in zip(raw[len(builtin) :], of_assets, strict=True):
         column[:] = values
-    models = models_of(view)
+    models = fit
+    if isinstance(models, int):
+        regimes = fit_regimes(view, models) if chosen.regimes else None
+        models = (fit_turbulence(view, models), fit_states(view.market[:models, 0]), regimes)
     fitted = [turbulence(view, models[0]), crisis(view, models[1])]
     fitted += [regime(view, models[2])] if chosen.regimes else []
     known = [compute(view) for compute in MARKET_FEATURES.values()]
     market_raw = np.stack([*known, *fitted, *(values for _, values in of_market)])
-    defined = _all_finite(raw) & view.listed
-    market_defined = _all_finite(market_raw)
+    defined: NDArray[np.bool_] = np.isfinite(raw).all(axis=0) & view.listed
+    market_defined = np.asarray(np.isfinite(market_raw).all(axis=0))
     ready = np.flatnonzero((defined.sum(axis=1) >= 2) & market_defined)
     first_bar = int(ready[0]) if ready.size else panel.n_bars
     defined[:first_bar], market_defined[:first_bar] = False, False
     return RawFeatures(raw, market_raw, defined, market_defined, listing, market_names, first_bar, models)
-
-
-def _fit_models(view: PanelView, fit_until: int, chosen: FeaturesConfig) -> Models:
-    """Fit the models that features are made with."""
-    states = fit_states(view.market[:fit_until, 0])
-    return fit_turbulence(view, fit_until), states, fit_regimes(view, fit_until) if chosen.regimes else None
 
 
 def scale_features(raw: RawFeatures, fitted: Fitted) -> Features:
@@ -225,14 +220,6 @@ def scale_features(raw: RawFeatures, fitted: Fitted) -> Features:
     )
 
 
-def features_of(panel: MarketPanel) -> list[AssetFeature]:
-    """List finflow's features of an asset for which a panel has the fields."""
-    return [
-        *ASSET_FEATURES,
-        *(one for one in TRADING_FEATURES if all(getattr(panel, field) is not None for field in one.needs)),
-    ]
-
-
 def _check_names(added: Iterable[str]) -> None:
     """Refuse a user's feature with the name of one of finflow's, whether or not this panel has it."""
     ours = {
@@ -245,24 +232,6 @@ def _check_names(added: Iterable[str]) -> None:
     taken = ours.intersection(added)
     if taken:
         raise MarketError(f"features.extra has a feature {min(taken)!r}, and so has finflow; give yours another name")
-
-
-def _all_finite(columns: FloatArray) -> NDArray[np.bool_]:
-    """Mask of rows in which every column is finite."""
-    defined: NDArray[np.bool_] = np.isfinite(columns[0])
-    for column in columns[1:]:
-        defined &= np.isfinite(column)
-    return defined
-
-
-def _of_assets(view: PanelView, features: Sequence[AssetFeature], raw: FloatArray) -> None:
-    """Fill in every feature of every asset, for a few assets at a time."""
-    for part in view.parts():
-        for feature, column in zip(features, raw, strict=False):
-            column[:, part.columns] = feature.raw(part)
-    for feature, column in zip(features, raw, strict=False):
-        if feature.ranked:
-            column[:] = rolling.percentile_rank(column)
 
 
 def _scale(raw: FloatArray, defined: NDArray[np.bool_], fits: FloatArray) -> NDArray[np.float32]:

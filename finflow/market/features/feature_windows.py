@@ -1,11 +1,9 @@
 """Windows of the features in bars: of daily, weekly and monthly prices.
 
-Features of daily prices look back over days and weeks, and estimate second moments over as little as a month. A month
-of monthly bars is one bar, so monthly features have windows of their own: momentum is the year less its last month on
-either (Jegadeesh and Titman 1993), trends are those of ten months (Faber 2007), volatilities and betas are estimated
-over three years of months as over a year of days (Fama and MacBeth 1973 take five to eight years). Weeks lie between:
-the trend is that of 40 weeks, which are 200 days, and second moments are estimated over two years. A feature whose
-window differs has another name, so that an agent of daily features is refused on weekly or monthly prices.
+A month of monthly bars is one bar, so monthly features have windows of their own: momentum is the year less its last
+month on either (Jegadeesh and Titman 1993), trends are those of ten months (Faber 2007), volatilities and betas are
+estimated over three years of months as over a year of days (Fama and MacBeth 1973 take five to eight years). Weeks lie
+between. A feature whose window differs has another name, so that an agent of daily features is refused on other prices.
 """
 
 from __future__ import annotations
@@ -17,40 +15,24 @@ from finflow.market.bar_frequency import MONTHLY, WEEKLY
 
 @dataclass(frozen=True)
 class FeatureWindows:
-    """Windows in bars; the defaults are those of daily prices.
+    """Windows in bars; the defaults are those of daily prices."""
 
-    Attributes
-    ----------
-    week, fortnight, month, quarter, half, year : int
-        Of sums of returns, extremes and averages.
-    skipped : int
-        Last bars that 12-1 momentum leaves out.
-    brief, medium, long : int
-        Of deviations, betas and correlations, from the shortest to the longest.
-    fast, slow : int
-        Spans of the MACD.
-    strength, bands, trend : int
-        Of the RSI, of Bollinger's bands and of moving averages that show a trend.
-    bar : str
-        Name of a bar.
-    """
-
-    week: int = 5
+    week: int = 5  # to year: of sums of returns, extremes and averages
     fortnight: int = 10
     month: int = 21
     quarter: int = 63
     half: int = 126
     year: int = 252
-    skipped: int = 21
-    brief: int = 21
+    skipped: int = 21  # last bars that 12-1 momentum leaves out
+    brief: int = 21  # to long: of deviations, betas and correlations
     medium: int = 63
     long: int = 252
-    fast: int = 12
+    fast: int = 12  # and slow: spans of the MACD
     slow: int = 26
-    strength: int = 14
-    bands: int = 20
-    trend: int = 200
-    bar: str = "day"
+    strength: int = 14  # of the RSI
+    bands: int = 20  # of Bollinger's bands
+    trend: int = 200  # of moving averages that show a trend
+    bar: str = "day"  # name of a bar
 
     @property
     def longest(self) -> int:
@@ -104,5 +86,4 @@ MONTHLY_WINDOWS = FeatureWindows(
 
 
 def windows_of(bars_per_year: int) -> FeatureWindows:
-    """Windows for prices with so many bars a year: 252, 52 or 12."""
     return {WEEKLY: WEEKLY_WINDOWS, MONTHLY: MONTHLY_WINDOWS}.get(bars_per_year, DAILY_WINDOWS)

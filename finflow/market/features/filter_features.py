@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.compiled_function import compiled_function
-from finflow.config import LENSES, FeaturesConfig
+from finflow.config import LENSES
 from finflow.market.features.asset_features import AssetFeature
 from finflow.market.features.rolling_windows import FLOOR, PanelView, Series
 
@@ -30,17 +30,10 @@ HALF_LIVES = (0.7, 1.5, 3.0, 6.0, 12.0, 25.0)
 
 
 def relative_average(view: PanelView, half_life: float) -> FloatArray:
-    """Exponential average of market-relative returns, in deviations of the average of white noise (Muth 1960).
+    """Exponential average of market-relative returns, in deviations of that of white noise, (bars, assets).
 
-    Parameters
-    ----------
-    half_life : float
-        Bars after which a return counts half.
-
-    Returns
-    -------
-    float64 (bars, assets)
-        NaN where the asset has fewer than 63 returns (weekly prices: 26, monthly: 12). Row t is made from bars <= t.
+    A return counts half after ``half_life`` bars (Muth 1960). NaN where the asset has fewer than 63 returns (weekly:
+    26, monthly: 12).
     """
     relative = view.returns - view.market
     spread = np.maximum(Series(relative).std(view.windows.medium), FLOOR)
@@ -73,8 +66,3 @@ FILTER_FEATURES: dict[str, tuple[AssetFeature, ...]] = {
     for readers, lenses in (("momentum", ("momentum",)), ("all", LENSES))
 }
 """Value of `features.filters` -> the bank, as the lenses of that value read it."""
-
-
-def filter_features(chosen: FeaturesConfig) -> tuple[AssetFeature, ...]:
-    """List the members of the bank that a configuration asks for; empty where it asks for none."""
-    return FILTER_FEATURES.get(chosen.filters, ())

@@ -98,7 +98,7 @@ def mean_correlation(view: PanelView) -> FloatArray:
     """Mean pair correlation over 63 bars, -1 to 1, weighted by the product of deviations (Pollet and Wilson 2010).
 
     (n^2 var(m) - sum s^2) / ((sum s)^2 - sum s^2), as an implied correlation is made from an index and its parts. Exact
-    while the listed assets are the same through the window, near it when one joins or leaves.
+    while the listed assets are the same through the window.
     """
     window = view.windows.medium
     spreads = view.gather(lambda part: part.spread(window))
@@ -137,17 +137,7 @@ def breadth(view: PanelView) -> FloatArray:
 
 
 class TurbulenceFit(NamedTuple):
-    """Parameters of the turbulence, from the training window.
-
-    Attributes
-    ----------
-    used : bool (assets,)
-        Assets with enough training returns.
-    center, scale : float64 (assets,)
-        Of the returns.
-    inverse : float64 (assets, assets)
-        Of their shrunk correlations.
-    """
+    """Training returns' center and scale (assets,), the inverse of their shrunk correlations, and assets used."""
 
     used: NDArray[np.bool_]
     center: FloatArray
@@ -160,7 +150,7 @@ def turbulence(view: PanelView, fitted: TurbulenceFit) -> FloatArray:
 
     z are returns standardised by each asset's training mean and deviation, C their training correlations shrunk a tenth
     towards the identity, n the number of assets that have a return. An asset with under 60 training returns is left
-    out; one that is not listed adds nothing.
+    out.
     """
     known = np.isfinite(view.returns) & fitted.used
     padded = _standardised(view, known, fitted.center, fitted.scale)
@@ -203,15 +193,7 @@ def _standardised(view: PanelView, known: NDArray[np.bool_], center: FloatArray,
 
 
 class TwoStates(NamedTuple):
-    """Parameters of a market of two states; the second has the larger variance.
-
-    Attributes
-    ----------
-    means, variances : float64 (2,)
-        Of the daily log return in each state.
-    stay : float64 (2,)
-        Chance that a state lasts another bar.
-    """
+    """Mean, variance and chance to last another bar of two states, (2,) each; the second has the larger variance."""
 
     means: FloatArray
     variances: FloatArray
@@ -222,18 +204,14 @@ def crisis(view: PanelView, states: TwoStates) -> FloatArray:
     """P(bad state at t | m up to t), 0 to 1: a filter of two states fitted on training (Hamilton 1989), shape (bars,).
 
     Two states in which m is normal, each with a mean, a variance and a persistence; bad is the one of larger variance.
-    The horizon follows from the persistence, some weeks.
     """
     return filtered(view.market[:, 0], states)
 
 
 def fit_states(returns: FloatArray) -> TwoStates:
-    """Fit the two states of largest likelihood.
+    """Fit the two states of largest likelihood to log returns (bars,).
 
-    Parameters
-    ----------
-    returns : float64 (bars,)
-        Log returns; NaN where none is known, which leaves the state's probability unchanged.
+    NaN where none is known, which leaves the state's probability unchanged.
     """
     known = returns[np.isfinite(returns)]
     variance = max(float(known.var()), FLOOR**2) if known.size else 1.0

@@ -1,12 +1,13 @@
 """Feature of the market: the probability of the second of two regimes of its returns, filtered as of each bar.
 
-The model is of the mean return over the assets and of the leading components of their returns over it, so that it sees
-who leads as well as how much moves; the crisis score sees the mean alone. It is fitted on the training window. The
-second regime is the one whose returns spread more.
+The Markov-switching model is of the mean return over the assets and of the leading components of their returns over it,
+so that it sees who leads as well as how much moves; the crisis score sees the mean alone. It is fitted on the training
+window, by expectation maximisation. The second regime is the one whose returns spread more.
 
 References
 ----------
 Hamilton (1989), A New Approach to the Economic Analysis of Nonstationary Time Series and the Business Cycle.
+Rabiner (1989), A Tutorial on Hidden Markov Models, equations 19 to 40 (scaled forward and backward probabilities).
 """
 
 from __future__ import annotations
@@ -16,30 +17,173 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.compiled_function import compiled_function
 from finflow.market.features.rolling_windows import PanelView
-from finflow.market.features.switching_model import COMPONENTS, FEWEST, SwitchingModel, fit_switching, rotated
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+REGIMES = 2
+COMPONENTS = 2  # of returns over the market's
+FEWEST = 250  # bars that a model is fitted to
+ITERATIONS = 60
+TOLERANCE = 1e-2  # of the log likelihood
+SPAN = 21  # bars of the average size of returns that the fit begins from
+PRIOR = 10.0  # bars of the whole's covariance that each regime's is averaged with
+
+
+class SwitchingModel(NamedTuple):
+    """Regimes of a vector of returns: normal in each, with its own mean and covariance."""
+
+    means: FloatArray  # (regimes, D)
+    covariances: FloatArray  # (regimes, D, D)
+    transitions: FloatArray  # (regimes, regimes): chance of each column's regime on the bar after one in the row's
+    smoothed: FloatArray  # (bars, regimes): chance of each regime given all bars that the model was fitted to
+    log_likelihood: float
+
+    def filtered(self, returns: FloatArray, known: BoolArray) -> FloatArray:
+        """Probability of each regime given the known rows so far, (bars, regimes)."""
+        found: FloatArray = forward(self.log_densities(returns, known), self.transitions, np.full(REGIMES, 0.5))[0]
+        return found
+
+    def log_densities(self, returns: FloatArray, known: BoolArray) -> FloatArray:
+        """Log density of each row in each regime, less a constant; zero where it is not known, (bars, regimes)."""
+        columns = []
+        for mean, covariance in zip(self.means, self.covariances, strict=True):
+            root = np.linalg.cholesky(np.linalg.inv(covariance))
+            scaled = rotated(returns - mean, root)
+            columns.append(np.log(np.diag(root)).sum() - 0.5 * (scaled**2).sum(axis=1))
+        return np.stack(columns, axis=1) * known[:, None]
+
+
+def fit_switching(returns: FloatArray, known: BoolArray) -> SwitchingModel:
+    """Fit two regimes to the known rows (bars,) of returns (bars, D) of about unit size.
+
+    Expectation maximisation, from bars of small and of large returns.
+    """
+    size = np.convolve(np.sqrt((returns**2).sum(axis=1)) * known, np.ones(SPAN) / SPAN, "same")
+    large = size > np.median(size[known])
+    smoothed = 0.1 + 0.8 * np.stack([~large, large], axis=1)
+    transitions = np.array([[0.98, 0.02], [0.02, 0.98]])
+    model = SwitchingModel(*_regimes(returns, smoothed * known[:, None]), transitions, smoothed, -np.inf)
+    for _ in range(ITERATIONS):
+        densities = model.log_densities(returns, known)
+        smoothed, pairs, likelihood = smooth(densities, model.transitions, model.smoothed[0])
+        moved = SwitchingModel(
+            *_regimes(returns, smoothed * known[:, None]),
+            pairs / pairs.sum(axis=1, keepdims=True),
+            smoothed,
+            likelihood,
+        )
+        converged = likelihood - model.log_likelihood < TOLERANCE
+        model = moved
+        if converged:
+            break
+    return model
+
+
+def _regimes(returns: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weighted means and covariances, (regimes, D) and (regimes, D, D)."""
+    weight, sums, squares = _weighted_sums(returns, weights)
+    whole_mean = sums.sum(axis=0) / weight.sum()
+    whole = squares.sum(axis=0) / weight.sum() - np.outer(whole_mean, whole_mean)
+    means = sums / np.maximum(weight, 1e-12)[:, None]
+    scatter = squares - weight[:, None, None] * means[:, :, None] * means[:, None, :]
+    prior = PRIOR * (whole + 1e-9 * np.eye(len(whole)))
+    return means, (scatter + prior) / (weight + PRIOR)[:, None, None]
+
+
+def rotated(rows: FloatArray, columns: FloatArray) -> FloatArray:
+    """Products of rows (bars, D) with a few columns (D, n), row by row: no bit depends on how many bars there are."""
+    found: FloatArray = np.stack([(rows * column).sum(axis=1) for column in columns.T], axis=1)
+    return found
+
+
+@compiled_function()
+def _weighted_sums(rows: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Sums of weights (S,), of weighted rows (S, D), and of their squares (S, D, D)."""
+    bars, regimes, size = len(rows), weights.shape[1], rows.shape[1]
+    weight, sums, squares = np.zeros(regimes), np.zeros((regimes, size)), np.zeros((regimes, size, size))
+    for t in range(bars):
+        for s in range(regimes):
+            w = weights[t, s]
+            weight[s] += w
+            for i in range(size):
+                sums[s, i] += w * rows[t, i]
+                for j in range(size):
+                    squares[s, i, j] += w * rows[t, i] * rows[t, j]
+    return weight, sums, squares
+
+
+@compiled_function(error_model="numpy")
+def forward(densities: FloatArray, transitions: FloatArray, first: FloatArray) -> tuple[FloatArray, float]:
+    """Filtered probabilities (bars, S), and the log likelihood."""
+    bars, regimes = densities.shape
+    found, likelihood = np.empty_like(densities), 0.0
+    predicted = first.copy()
+    for t in range(bars):
+        largest = _largest(densities[t])
+        total = 0.0
+        for i in range(regimes):
+            found[t, i] = predicted[i] * np.exp(densities[t, i] - largest)
+            total += found[t, i]
+        likelihood += np.log(total) + largest
+        for i in range(regimes):
+            found[t, i] /= total
+            predicted[i] = 0.0
+        for i in range(regimes):
+            for j in range(regimes):
+                predicted[j] += found[t, i] * transitions[i, j]
+    return found, likelihood
+
+
+@compiled_function(error_model="numpy")
+def smooth(densities: FloatArray, transitions: FloatArray, first: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """Smoothed probabilities (bars, S), expected numbers of transitions (S, S), and the log likelihood."""
+    filtered, likelihood = forward(densities, transitions, first)
+    bars, regimes = densities.shape
+    smoothed, pairs = np.empty_like(filtered), np.zeros((regimes, regimes))
+    behind, ahead, joint = np.ones(regimes), np.empty(regimes), np.empty((regimes, regimes))
+    for i in range(regimes):
+        smoothed[bars - 1, i] = filtered[bars - 1, i]
+    for t in range(bars - 2, -1, -1):
+        largest = _largest(densities[t + 1])
+        for j in range(regimes):
+            ahead[j] = np.exp(densities[t + 1, j] - largest) * behind[j]
+        total, reached = 0.0, 0.0
+        for i in range(regimes):
+            behind[i] = 0.0
+            for j in range(regimes):
+                joint[i, j] = filtered[t, i] * transitions[i, j] * ahead[j]
+                behind[i] += transitions[i, j] * ahead[j]
+                total += joint[i, j]
+            reached += behind[i]
+        for i in range(regimes):
+            behind[i] /= reached
+            mass = 0.0
+            for j in range(regimes):
+                pairs[i, j] += joint[i, j] / total
+                mass += joint[i, j]
+            smoothed[t, i] = mass / total
+    return smoothed, pairs, likelihood
+
+
+@compiled_function()
+def _largest(values: FloatArray) -> float:
+    """Largest of one row: compiled much faster than the method of an array."""
+    largest: float = values[0]
+    for i in range(1, len(values)):
+        largest = max(largest, values[i])
+    return largest
+
 
 class RegimeFit(NamedTuple):
-    """Parameters of the feature, from the training window.
+    """Parameters of the feature, from the training window."""
 
-    Attributes
-    ----------
-    components : float64 (assets, n)
-        Leading directions of the returns over their mean.
-    scale : float64 (1 + n,)
-        Deviations of mean and components.
-    second : int
-        Number of the regime with the larger spread.
-    """
-
-    components: FloatArray
-    scale: FloatArray
+    components: FloatArray  # (assets, n): leading directions of the returns over their mean
+    scale: FloatArray  # (1 + n,): deviations of mean and components
     model: SwitchingModel
-    second: int
+    second: int  # number of the regime with the larger spread
 
 
 def regime(view: PanelView, fit: RegimeFit | None) -> FloatArray:
@@ -69,10 +213,7 @@ def fit_regimes(view: PanelView, fit_until: int) -> RegimeFit | None:
 
 
 def _parts(returns: FloatArray) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Mean return over the assets that have one, (bars,), returns over it, (bars, assets), and bars with two of them.
-
-    Zeros where nothing is known.
-    """
+    """Mean return (bars,), returns over it (bars, assets), 0 where not known, and bars (bars,) with two known ones."""
     known = np.isfinite(returns)
     count = known.sum(axis=1)
     mean = np.where(known, returns, 0.0).sum(axis=1) / np.maximum(count, 1)

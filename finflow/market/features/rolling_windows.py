@@ -1,9 +1,8 @@
 """Trailing windows over columns, and the series of a panel that features are made from.
 
-Every value at row t is made from rows t - window + 1 ... t. Sums are differences of running sums in float64, whose cost
-does not depend on the window. A running sum from the first row on has the same bits for a row whether or not later rows
-exist. Its rounding error is bounded by the size of the sum: at daily log returns over a century it is under 1e-13,
-against values of 1e-4 and more. Smaller deviations are noise, so `std` gives 0 for them.
+Every value at row t is made from rows t - window + 1 ... t. Sums are differences of running sums in float64, so that a
+row has the same bits whether or not later rows exist. The rounding error is bounded by the size of the sum: at daily
+log returns over a century it is under 1e-13, against values of 1e-4 and more. Smaller deviations are noise.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.compiled_function import compiled_function
-from finflow.errors import MarketError
 from finflow.market.features.feature_windows import windows_of
 from finflow.market.panel import MarketPanel
 
@@ -31,13 +29,7 @@ _COLUMNS = 32
 
 
 class Series:
-    """Columns of numbers with their running sums, each computed once.
-
-    Parameters
-    ----------
-    values : float64 (rows, columns)
-        NaN where not known.
-    """
+    """Columns of numbers (rows, columns), NaN where not known, with their running sums, each computed once."""
 
     def __init__(self, values: FloatArray) -> None:
         self.values = values
@@ -86,12 +78,7 @@ class Series:
 
 
 class SeriesPair:
-    """Two series, broadcast over columns, where both are known.
-
-    Parameters
-    ----------
-    left, right : float64 (rows, columns)
-    """
+    """Two series (rows, columns), broadcast over columns, where both are known."""
 
     def __init__(self, left: FloatArray, right: FloatArray) -> None:
         known = np.isfinite(left) & np.isfinite(right)
@@ -191,7 +178,6 @@ class PanelView:
             self.market = market
 
     def parts(self) -> Iterator[PanelView]:
-        """Yield views of a few assets at a time."""
         if self.panel.n_assets <= _COLUMNS:
             yield self
             return
@@ -203,21 +189,12 @@ class PanelView:
         return np.concatenate([series(part) for part in self.parts()], axis=1)
 
     def field(self, name: str) -> FloatArray:
-        """Return open, high, low or volume.
-
-        Raises
-        ------
-        MarketError
-            If the panel has none.
-        """
-        values: FloatArray | None = getattr(self.panel, name)
-        if values is None:
-            raise MarketError(f"the market has no {name}")
-        return values[:, self.columns]
+        """Open, high, low or volume of a panel that has it."""
+        values: FloatArray = getattr(self.panel, name)[:, self.columns]
+        return values
 
     @cached_property
     def volume(self) -> Series:
-        """Running sums of the volume."""
         return Series(self.field("volume"))
 
     @cached_property
@@ -244,7 +221,6 @@ class PanelView:
 
     @cached_property
     def market_series(self) -> Series:
-        """Running sums of `market`."""
         return Series(self.market)
 
     @cached_property
@@ -254,7 +230,6 @@ class PanelView:
 
     @cached_property
     def path_series(self) -> Series:
-        """Running sums of `path`."""
         return Series(self.path)
 
     @cached_property

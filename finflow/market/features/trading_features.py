@@ -1,8 +1,7 @@
 """Features of an asset made from open, high, low and volume: they are there where a panel has the fields.
 
-`TRADING_FEATURES` lists them, so that the number of features depends on the source. In the formulas, further to those
-of `asset_features`, O, H, L, C and V are the day's open, high, low, close and volume in shares. Ratios of volume are
-clipped to a hundredth and 100, and are 1 where nothing was traded.
+In the formulas, further to those of `asset_features`, O, H, L, C and V are the day's open, high, low, close and volume
+in shares. Ratios of volume are clipped to a hundredth and 100, and are 1 where nothing was traded.
 """
 
 from __future__ import annotations

@@ -25,19 +25,12 @@ class UserFeature(NamedTuple):
 
 
 def user_feature(path: str) -> UserFeature:
-    """Import a feature of a user.
+    """Import a feature of a user, ``package.module:function``, for every expert, or with ``@lens`` for one.
 
-    Parameters
-    ----------
-    path : str
-        `package.module:function`, for every expert, or `package.module:function@lens`, for one. The function takes the
-        panel and returns (bars, assets), or (bars,) for a feature of the market, which all experts read; row t may use
-        bars up to t. Where a value is not finite, the whole asset, or the whole market, counts as unknown at that bar.
-
-    Raises
-    ------
-    MarketError
-        If it cannot be imported; and, on computing, if it raises or returns anything else.
+    The function takes the panel and returns (bars, assets), or (bars,) for a feature of the market, which all experts
+    read; row t may use bars up to t. Where a value is not finite, the whole asset, or the whole market, counts as
+    unknown at that bar. `MarketError` if it cannot be imported; and, on computing, if it raises or returns anything
+    else.
     """
     place, _, lens = path.partition("@")
     name = place.rpartition(":")[2]

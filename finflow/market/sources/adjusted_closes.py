@@ -14,26 +14,11 @@ ADJUSTED = "adj_close"
 def with_adjusted_closes(
     path: Path, tables: dict[str, pd.DataFrame], auto_adjust: bool
 ) -> tuple[dict[str, pd.DataFrame], dict[str, str]]:
-    """Make the close of a file's tables the one asked for.
+    """Make the close of a file's tables the one asked for, without the field `ADJUSTED`.
 
-    Parameters
-    ----------
-    path : Path
-        Of the file or folder, for messages.
-    tables : dict of str to DataFrame
-        By field; with `ADJUSTED` where there is an Adj Close.
-    auto_adjust : bool
-        Use it as the close, and multiply open, high and low by Adj Close / Close; else leave it out.
-
-    Returns
-    -------
-    tables, facts : dict and dict
-        Without the field `ADJUSTED`; and how the prices are adjusted, in words.
-
-    Raises
-    ------
-    MarketError
-        If the file does not have the close that is asked for.
+    With ``auto_adjust`` an Adj Close becomes the close, and open, high and low are multiplied by Adj Close / Close;
+    else it is left out. The second result says in words how the prices are adjusted. `MarketError` if the file does not
+    have the close that is asked for.
     """
     if ADJUSTED not in tables:
         words = "as in the file; dividends and splits count only if its prices are adjusted for them"

@@ -39,30 +39,16 @@ _COLUMNS = ("dates", "MktRF", "RF", *_PORTFOLIOS)
 
 
 class FrenchPortfolios(NamedTuple):
-    """Prices of the portfolios and of the market, returns of cash, and facts for the provenance.
+    """Prices of the portfolios and of the market, returns of cash, and facts for the provenance."""
 
-    Attributes
-    ----------
-    close : DataFrame (months, 31)
-        Value of 1 invested at the end of December 1948, at the end of each month, with dividends.
-    cash : float64 (months,)
-        Simple return of a Treasury bill over the month that ends there; 0 for the first.
-    """
-
-    close: pd.DataFrame
-    cash: NDArray[np.float64]
+    close: pd.DataFrame  # (months, 31): value at each month's end of 1 at the end of December 1948, with dividends
+    cash: NDArray[np.float64]  # (months,): return of a Treasury bill over the month that ends there; first 0
     facts: dict[str, Any]
 
 
 @lru_cache(maxsize=1)
 def french_portfolios() -> FrenchPortfolios:
-    """Read the portfolios, once in a process.
-
-    Raises
-    ------
-    MarketError
-        If the package or its file is not there, or has other columns.
-    """
+    """Read the portfolios, once in a process; `MarketError` if the file is not there, or is another."""
     path = _file()
     try:
         content = path.read_bytes()

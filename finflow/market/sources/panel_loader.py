@@ -23,7 +23,6 @@ from finflow.market.panel import MarketPanel
 from finflow.market.price_gaps import hold_over_gaps
 from finflow.market.sources.french_portfolios import french_portfolios
 from finflow.market.sources.price_files import PriceTables, read_prices
-from finflow.market.sources.price_store import PriceStore
 from finflow.market.sources.shipped_tables import shipped_table
 from finflow.market.sources.yahoo import Download
 from finflow.market.sources.yahoo_cache import download_prices
@@ -37,24 +36,10 @@ _INDEX = "SP500"
 
 
 def load_panel(config: MarketConfig, download: Download | None = None) -> MarketPanel:
-    """Load the configured market.
+    """Load the configured market from `market.start` on; `split_panel` applies the other dates.
 
-    Parameters
-    ----------
-    config : MarketConfig
-        The `market` section of the configuration.
-    download : callable, optional
-        Stands in for `yfinance.download`, for tests.
-
-    Returns
-    -------
-    MarketPanel
-        From `market.start` on; `split_panel` applies the other dates.
-
-    Raises
-    ------
-    MarketError
-        With one line that names the asset, column or date at fault.
+    ``download`` stands in for `yfinance.download`, for tests. `MarketError` is one line that names the asset, column or
+    date at fault.
     """
     names = _asset_names(config)
     _rate(config)  # errors of the rate are reported before those of the prices
@@ -66,9 +51,7 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
         portfolios = french_portfolios()
         return _assemble({"close": portfolios.close}, portfolios.facts, config, portfolios.cash)
     if config.source == "yfinance":
-        tables, facts = download_prices(
-            config, names or (), PriceStore(config.cache_dir, read=config.use_cache), download
-        )
+        tables, facts = download_prices(config, names or (), download)
         return _assemble(tables, facts, config)
     if config.path is None:
         raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
@@ -82,13 +65,7 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
 
 
 def named_assets(config: MarketConfig) -> tuple[str, ...] | None:
-    """Return the names of `market.tickers` or of `market.tickers_file`; None where neither is set.
-
-    Raises
-    ------
-    MarketError
-        If there is only one, or if the file cannot be used.
-    """
+    """Names of `market.tickers` or of `market.tickers_file`; None where neither is set."""
     if config.tickers_file is None:
         names, key = config.tickers, "market.tickers"
     else:
@@ -101,10 +78,7 @@ def named_assets(config: MarketConfig) -> tuple[str, ...] | None:
 def read_tickers(path: Path) -> tuple[str, ...]:
     """Read names separated by commas, blanks or lines; text after # on a line is a comment.
 
-    Raises
-    ------
-    MarketError
-        With one line that names the file, and the line where there is one.
+    `MarketError` is one line that names the file, and the line where there is one.
     """
     text = read_text_input(path, "market.tickers_file", MarketError)
     lines: dict[str, int] = {}
@@ -199,18 +173,12 @@ def _assemble(
     panel = MarketPanel(
         dates=dates[kept],
         assets=tuple(names),
-        close=fields["close"],
         cash_returns=cash_returns_used,
-        open=fields.get("open"),
-        high=fields.get("high"),
-        low=fields.get("low"),
-        volume=fields.get("volume"),
-        dividends=fields.get("dividends"),
-        quoted=fields.get("quoted"),
         halted=halted,
         benchmark=None if benchmark is None else close[benchmark].to_numpy(dtype=np.float64)[kept],
         benchmark_name=benchmark,
         provenance={**provenance, **cash_facts},
+        **fields,
     )
     _check_listings(panel)
     return panel

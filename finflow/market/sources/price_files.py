@@ -56,13 +56,11 @@ def read_prices(
     file, one row an asset     Date, a column Ticker, Symbol or Asset, Close and perhaps Open, High, Low, Volume
     folder, one file a field   close.csv, and perhaps open.csv, ..., each with one column an asset
     folder, one file an asset  AAPL.csv, ..., each with Date, Close and perhaps Open, High, Low, Volume
-    folder of rows             files of one row a date and asset, together
     =========================  ==================================================================================
 
-    Upper and lower case in the names of fields are one, and other columns of files with fields are passed over. Where
-    a file has an Adj Close, it becomes the close if ``auto_adjust`` is set, and open, high and low are multiplied by
-    Adj Close / Close, as yfinance does; volume stays. If it is not set, Adj Close is not used. Rows of the layouts
-    with one asset a row or a file may come in any order; in the others dates must ascend.
+    Case in the names of fields does not count, and other columns of files with fields are passed over. For Adj Close
+    see `with_adjusted_closes`. Rows of the layouts with one asset a row or a file may come in any order; in the others
+    dates must ascend.
 
     Parameters
     ----------
@@ -150,23 +148,8 @@ def _folder(path: Path, kind: str, wanted: _Wanted) -> tuple[PriceTables, str, l
         tables, names = _by_field(sheets, wanted)
         return tables, FILE_A_FIELD, list(sheets.values()), names
     names = tuple(dict.fromkeys(file.stem for file in files))
-    chosen = [file for file in files if file.stem in wanted]
-    first = read_sheet((chosen or files)[0], kind)
-    of_many = first.assets is not None
-    sheets_read = [first if file == first.path else read_sheet(file, kind) for file in (files if of_many else chosen)]
-    for sheet in sheets_read:
-        if (sheet.assets is not None) != of_many:
-            having, lacking = (first, sheet) if of_many else (sheet, first)
-            raise MarketError(
-                f"{having.path} has a column that names the asset of a row and {lacking.path.name} has none; a folder "
-                "holds files of one kind"
-            )
-    if of_many:
-        rows = [_Rows.of_many(sheet) for sheet in sheets_read]
-        names = tuple(pd.unique(np.concatenate([part.assets for part in rows])))
-        return _stacked(rows, names, wanted), LONG, sheets_read, names
-    rows = [_Rows.of_one(sheet) for sheet in sheets_read]
-    return _stacked(rows, names, wanted), FILE_AN_ASSET, sheets_read, names
+    rows = [_Rows.of_one(read_sheet(file, kind)) for file in files if file.stem in wanted]
+    return _stacked(rows, names, wanted), FILE_AN_ASSET, [part.sheet for part in rows], names
 
 
 def _files(path: Path, kind: str) -> list[Path]:
@@ -240,7 +223,6 @@ class _Rows:
     fields: dict[str, int]
 
     def numbers(self, field: str) -> NDArray[np.float64]:
-        """Values of a field, (rows,); NaN where the sheet does not have it."""
         if field not in self.fields:
             return np.full(len(self.assets), np.nan)
         return self.sheet.numbers(self.fields[field])
@@ -257,6 +239,11 @@ class _Rows:
 
     @classmethod
     def of_one(cls, sheet: PriceSheet) -> _Rows:
+        if sheet.assets is not None:
+            raise MarketError(
+                f"{sheet.path} has a column that names the asset of a row; a folder holds one file a field or one file "
+                "an asset: join such files to one"
+            )
         name = sheet.path.stem
         labels = [field or other for field, other in sheet.columns]
         other = next((asset for field, asset in sheet.columns if field and asset.casefold() != name.casefold()), None)

@@ -28,32 +28,15 @@ _MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null"
 
 @dataclass(frozen=True)
 class PriceSheet:
-    """Columns of a file, numbers not yet parsed.
-
-    Attributes
-    ----------
-    sha256 : str
-        Hash of the file's bytes.
-    days : DatetimeIndex
-        One a row, without a time zone: the wall-clock day where the file has times.
-    columns : tuple of (str, str)
-        (field, asset) of each column of numbers. The field is "" in files with one line of column names, which are
-        then the second.
-    cells : tuple of Series
-        Content of each column of numbers, as it was read.
-    assets : array of str, or None
-        The asset of each row, where the file has a column Ticker, Symbol or Asset.
-    place : callable
-        Row -> how a message names it.
-    """
+    """Columns of a file, numbers not yet parsed."""
 
     path: Path
-    sha256: str
-    days: pd.DatetimeIndex
-    columns: tuple[tuple[str, str], ...]
+    sha256: str  # of the file's bytes
+    days: pd.DatetimeIndex  # one a row, without a time zone: the wall-clock day where the file has times
+    columns: tuple[tuple[str, str], ...]  # (field, asset) of each; the field is "" in files with one line of names
     cells: tuple[pd.Series[Any], ...]
-    assets: NDArray[np.object_] | None
-    place: Callable[[int], str]
+    assets: NDArray[np.object_] | None  # the asset of each row, where the file has a column that names it
+    place: Callable[[int], str]  # row -> how a message names it
 
     def numbers(self, position: int) -> NDArray[np.float64]:
         """Values of a column, NaN where missing; `MarketError` for what is not a number."""
@@ -80,23 +63,12 @@ def plain_name(name: str) -> str:
 
 
 def read_sheet(path: Path, kind: str, key: str = "market.path") -> PriceSheet:
-    """Read a file.
+    """Read a file of the kind "csv" or "parquet" that a ``key`` of the configuration names.
 
     The dates are the column called Date, Datetime or Timestamp, or else the first one (of Parquet the index, where it
     holds anything but integers). In a CSV file an empty cell (or NA, NaN, null) is a missing number, else a cell must
     be a number; nothing is guessed or repaired. Two lines of column names are read if they are those of yfinance.
-
-    Parameters
-    ----------
-    kind : str
-        "csv" or "parquet".
-    key : str
-        The key of the configuration that names it, for messages.
-
-    Raises
-    ------
-    MarketError
-        With one line that names the file, and line and column where there is one.
+    `MarketError` is one line that names the file, and line and column where there is one.
     """
     digest = hashlib.sha256(read_input(path, key, MarketError)).hexdigest()
     return _read_csv(path, digest) if kind == "csv" else _read_parquet(path, digest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,15 +16,6 @@ def package_file(package: str, *parts: str) -> Path | None:
 
 
 def shipped_table(name: str) -> pd.DataFrame:
-    """Read a table that skfolio ships, as its own loader does.
-
-    Parameters
-    ----------
-    name : str
-        "sp500_dataset", "sp500_index" or "factors_dataset".
-    """
-    path = package_file("skfolio", "datasets", "data", f"{name}.csv.gz")
-    if path is not None and path.is_file():
-        return pd.read_csv(path, index_col=0, parse_dates=[0], date_format="%Y-%m-%d")
-    table: pd.DataFrame = getattr(import_module("skfolio.datasets"), f"load_{name}")()
-    return table
+    """Read a table that skfolio ships: "sp500_dataset", "sp500_index" or "factors_dataset"."""
+    path = package_file("skfolio", "datasets", "data", f"{name}.csv.gz") or Path(f"{name}.csv.gz")
+    return pd.read_csv(path, index_col=0, parse_dates=[0], date_format="%Y-%m-%d")

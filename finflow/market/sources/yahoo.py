@@ -45,8 +45,7 @@ def tables_from_frame(frame: pd.DataFrame | None, tickers: Sequence[str]) -> Pri
     """Split a frame of any shape that yfinance returns into one frame a field, dates by tickers.
 
     Handles columns of (Price, Ticker), (Ticker, Price) and, for one ticker, Price alone; dates with and without a
-    time zone; rows and columns without a single value, which are left out; and a date that Yahoo returns twice (the
-    last row counts).
+    time zone; and a date that Yahoo returns twice (the last row counts). Rows and columns without a value are left out.
     """
     if frame is None or frame.empty:
         return {}
@@ -135,10 +134,7 @@ def fetch_prices(
 def request_prices(config: MarketConfig, tickers: list[str], download: Download) -> dict[str, PriceTables]:
     """Request prices from `market.start` on, and those still missing again while that may help.
 
-    Raises
-    ------
-    MarketError
-        With the tickers that have no prices, yfinance's reason and advice.
+    `MarketError` has the tickers that have no prices, yfinance's reason and advice.
     """
     options = {
         **{"start": str(config.start or dt.date(1900, 1, 1)), "end": str(request_end(config))},
@@ -203,7 +199,6 @@ def _captured_log() -> Iterator[list[str]]:
 
 
 def _describe_failure(missing: list[str], n_found: int, reasons: list[str]) -> str:
-    """Return one line with the missing tickers, yfinance's reason and advice."""
     reason = " ".join(" ".join(reasons).split())
     names = first_few(missing, 10)
     shown = f" (yfinance: {reason[:160]})" if reason else ""
@@ -238,10 +233,7 @@ def check_closes(close: pd.DataFrame) -> None:
 def same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:
     """Leave out the dates on which some listed asset has no price; nothing is filled.
 
-    Raises
-    ------
-    MarketError
-        If an asset lacks more than ten dates in a row between its first and last price.
+    `MarketError` if an asset lacks more than ten dates in a row between its first and last price.
     """
     close = tables["close"]
     present = close.notna().to_numpy()

@@ -1,4 +1,4 @@
-"""Downloaded prices of Yahoo on disk: kept by request, and extended by the bars that have come since.
+"""Downloaded prices of Yahoo on disk: kept by request and hash, and extended by the bars that have come since.
 
 An extension asks for the last `OVERLAP` stored bars again, with those after them. Where a close of these is another
 than the stored one, Yahoo has restated the prices of that ticker (a dividend or a split): its whole history is fetched
@@ -8,7 +8,13 @@ anew, and the factor is noted. All other stored prices stay as they are, bit for
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import io
+import json
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +22,9 @@ import pandas as pd
 
 from finflow.config import MarketConfig
 from finflow.config.section_types import first_repeated
-from finflow.errors import MarketError
+from finflow.errors import MarketError, OutputError
+from finflow.files import write_atomically
 from finflow.market.sources.price_files import PriceTables
-from finflow.market.sources.price_store import PriceStore, StoredPrices
 from finflow.market.sources.yahoo import (
     Download,
     check_closes,
@@ -30,34 +36,93 @@ from finflow.market.sources.yahoo import (
     yfinance_download,
 )
 
+logger = logging.getLogger(__name__)
+
 OVERLAP = 21
 """Stored bars that an extension asks for again."""
 RESTATED = 1e-5
 """Relative change of a stored close that counts as one; Yahoo writes single precision."""
 
 
+@dataclass(frozen=True)
+class StoredPrices:
+    """A frame equal to the one stored, the facts stored with it, and the hash of the Parquet file."""
+
+    frame: pd.DataFrame
+    facts: dict[str, Any]
+    sha256: str
+
+
+class PriceStore:
+    """A folder of Parquet files named by their SHA-256, and one JSON manifest a request that points to one of them.
+
+    The Parquet file is in place before the manifest that names it, and both appear by an atomic rename: a process
+    killed at any moment leaves the old state or the new one. A file whose hash has changed is never returned, nor is
+    a manifest whose own has. Of processes that write at once the last manifest counts. With ``read`` off the store only
+    writes (`--no-cache`).
+    """
+
+    def __init__(self, folder: Path, read: bool = True) -> None:
+        self.folder = folder
+        self.read = read
+        self.damaged = False
+        """Whether the last `get` found damaged data."""
+
+    def get(self, request: Mapping[str, Any]) -> StoredPrices | None:
+        """Return the prices stored for a request, or None if there are none, or damaged ones (with a warning)."""
+        self.damaged = False
+        manifest_path = self._manifest(request)
+        if not self.read or not manifest_path.exists():
+            return None
+        try:
+            manifest = json.loads(manifest_path.read_text("utf-8"))
+            if manifest.pop("manifest_sha256", None) != _hash(manifest):
+                raise ValueError("the SHA-256 of their manifest has changed")
+            if _hash(manifest["request"]) != _hash(request):
+                raise ValueError("their manifest answers another request")
+            digest, facts = str(manifest["sha256"]), dict(manifest["facts"])
+            content = (self.folder / f"{digest}.parquet").read_bytes()
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise ValueError(f"the SHA-256 of {digest[:12]}.parquet has changed")
+            return StoredPrices(pd.read_parquet(io.BytesIO(content)), facts, digest)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self.damaged = True
+            logger.warning("stored prices in %s are damaged (%s); fetching them again", self.folder, error)
+            return None
+
+    def put(self, request: Mapping[str, Any], frame: pd.DataFrame, facts: Mapping[str, Any]) -> StoredPrices:
+        """Store a frame for a request, in place of an earlier one."""
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer)
+        content = buffer.getvalue()
+        digest = hashlib.sha256(content).hexdigest()
+        manifest: dict[str, Any] = {"request": dict(request), "sha256": digest, "facts": dict(facts)}
+        manifest["manifest_sha256"] = _hash(manifest)
+        try:
+            write_atomically(self.folder / f"{digest}.parquet", content)
+            write_atomically(self._manifest(request), json.dumps(manifest, indent=1, sort_keys=True))
+        except OutputError as error:
+            raise OutputError(f"downloaded prices cannot be stored (market.cache_dir): {error}") from None
+        return StoredPrices(frame, dict(facts), digest)
+
+    def _manifest(self, request: Mapping[str, Any]) -> Path:
+        return self.folder / f"{_hash(request)[:32]}.json"
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    """SHA-256 of canonical JSON."""
+    canonical = json.dumps(dict(content), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
 def download_prices(
-    config: MarketConfig, assets: Sequence[str], store: PriceStore, download: Download | None = None
+    config: MarketConfig, assets: Sequence[str], download: Download | None = None
 ) -> tuple[PriceTables, dict[str, Any]]:
     """Get the prices of tickers and of the configured benchmark from the store, or else from Yahoo.
 
-    With `market.extend_cache`, stored prices are extended by the bars that have come since, and stored again.
-
-    Parameters
-    ----------
-    config : MarketConfig
-        Its benchmark, start, test_end and auto_adjust are part of the request.
-    assets : sequence of str
-        Tickers in upper case, two or more.
-    store : PriceStore
-        Cache of downloaded prices by request.
-    download : callable, optional
-        `yfinance.download` when left out.
-
-    Raises
-    ------
-    MarketError
-        With the tickers that could not be downloaded, and advice.
+    With `market.extend_cache`, stored prices are extended by the bars that have come since, and stored again. The
+    request is of the tickers, in upper case, the benchmark, start, test_end and auto_adjust; ``download`` stands in for
+    `yfinance.download`. `MarketError` has the tickers that could not be downloaded, and advice.
     """
     if (repeated := first_repeated(assets)) is not None:
         raise MarketError(f"market.tickers names {repeated} more than once (Yahoo's tickers are in upper case)")
@@ -70,6 +135,7 @@ def download_prices(
         "test_end": str(config.test_end) if config.test_end else None,
         "auto_adjust": config.auto_adjust,
     }
+    store = PriceStore(config.cache_dir, config.use_cache)
     stored = store.get(request)
     if stored is None:
         was_damaged = store.damaged
@@ -90,13 +156,7 @@ def download_prices(
 def _extend(
     config: MarketConfig, assets: Sequence[str], stored: StoredPrices, download: Download
 ) -> tuple[PriceTables, dict[str, Any]] | None:
-    """Stored prices with the bars that have come since, and their facts; None where there are none.
-
-    Raises
-    ------
-    MarketError
-        With the tickers that are still listed and could not be downloaded.
-    """
+    """Stored prices with the bars that have come since, and their facts; None where there are none."""
     tables = _unpack(stored.frame)
     close = tables["close"]
     last = close.index[-1]

@@ -1,8 +1,10 @@
 """Price processes simple enough that the best portfolio can be computed.
 
 A process is Markov in one number, its *belief*, a sufficient statistic of prices up to a bar for later bars. It
-draws returns, filters the belief from prices, and lists the outcomes of the next bar as weighted scenarios
-(Gauss-Hermite nodes), each with the belief that follows. Optimal policies are computed from those scenarios.
+draws log prices (bars, assets), the first row zero (up to the spread of a mean reversion), filters the belief after
+every bar, (bars,), has ascending nodes over the belief's range (one where returns are independent), and lists the
+outcomes of the next bar as weighted scenarios (Gauss-Hermite nodes), each with the belief that follows. Optimal
+policies are computed from those scenarios.
 
 Returns are log returns per bar. An expected return mu means E[exp(r)] = exp(mu) to the order of the Ito term: the mean
 of r is mu less half the variance.
@@ -13,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import scipy
@@ -29,59 +31,11 @@ _WIDEST_BELIEF = 4.5
 
 
 class Scenarios(NamedTuple):
-    """Outcomes of one bar.
-
-    Attributes
-    ----------
-    probability : float64 (scenarios,)
-    returns : float64 (scenarios, assets)
-        Log returns of the bar.
-    belief : float64 (scenarios,)
-        Belief after the bar.
-    """
+    """Outcomes of one bar: probabilities (n,), log returns (n, assets), and the belief after the bar (n,)."""
 
     probability: FloatArray
     returns: FloatArray
     belief: FloatArray
-
-
-class PriceProcess(Protocol):
-    """A process of prices."""
-
-    def __hash__(self) -> int:
-        """Hash by identity, so that results computed from a process can be cached."""
-        ...
-
-    @property
-    def n_assets(self) -> int:
-        """Number of risky assets."""
-        ...
-
-    @property
-    def belief_name(self) -> str:
-        """Name of the belief, in words."""
-        ...
-
-    @property
-    def beliefs(self) -> FloatArray:
-        """Nodes over the range of the belief, ascending; a single one where returns are independent."""
-        ...
-
-    def draw(self, rng: np.random.Generator, bars: int) -> FloatArray:
-        """Draw log prices of shape (bars, assets), the first row zero (up to the spread of a mean reversion)."""
-        ...
-
-    def filtered(self, log_prices: FloatArray) -> FloatArray:
-        """Filter the belief after every bar, from that bar and those before it, shape (bars,)."""
-        ...
-
-    def belief(self, log_prices: FloatArray) -> float:
-        """Filter the belief after the last bar."""
-        ...
-
-    def scenarios(self, belief: float) -> Scenarios:
-        """List the outcomes of the next bar."""
-        ...
 
 
 def correlated(n_assets: int, volatility: float, correlation: float) -> FloatArray:
@@ -104,17 +58,10 @@ def _normal_nodes(dimensions: int, degree: int = 5) -> tuple[FloatArray, FloatAr
 
 @dataclass(frozen=True, eq=False)
 class IndependentReturns:
-    """Log-normal returns, independent from bar to bar (Merton 1969).
+    """Log-normal returns, independent from bar to bar (Merton 1969)."""
 
-    Parameters
-    ----------
-    mean : float64 (assets,)
-        Of the log return.
-    covariance : float64 (assets, assets)
-    """
-
-    mean: FloatArray
-    covariance: FloatArray
+    mean: FloatArray  # (assets,), of the log return
+    covariance: FloatArray  # (assets, assets)
 
     belief_name: ClassVar[str] = "nothing to know"
 
@@ -145,36 +92,23 @@ class IndependentReturns:
 
 @dataclass(frozen=True, eq=False)
 class MeanReversion:
-    """Prices around a common random walk, with a spread z that is an autoregression: z' = persistence * z + innovation.
+    """Prices around a common walk, with a spread z that is an autoregression: z' = persistence * z + innovation.
 
     Asset i has the log return mean + common + loading_i * (z' - z); loadings fall evenly from 1/2 to -1/2, so z is the
-    log price of the first asset over that of the last, less `level`: observed in prices without error. At lag 1 a
-    decision knows z one bar late and earns the bar after: its expected change is -persistence (1 - persistence) z.
+    log price of the first asset over that of the last: observed in prices without error. At lag 1 a decision knows z
+    one bar late and earns the bar after: its expected change is -persistence (1 - persistence) z.
 
     Among the agent's features the differences between assets of macd_12_26, relative_strength_126, return_63 and
-    drawdown_252 depend on z: each is the spread less its past. A linear regression on all features explains three
-    quarters of its variance at the default parameters.
-
-    Parameters
-    ----------
-    mean : float
-        Log return common to all assets.
-    common : float
-        Standard deviation of the common part.
-    innovation : float
-        Standard deviation of the spread's innovation.
-    persistence : float
-        In (0, 1).
-    level : float
-        Mean of the log price ratio.
+    drawdown_252 depend on z. A linear regression on all features explains three quarters of its variance at the default
+    parameters.
     """
 
-    mean: float
-    common: float
-    innovation: float
-    persistence: float
+    mean: float  # log return common to all assets
+    common: float  # standard deviation of the common part
+    innovation: float  # standard deviation of the spread's innovation
+    persistence: float  # in (0, 1)
     assets: int
-    level: float = 0.0
+    level: float = 0.0  # mean of the log price ratio
 
     belief_name: ClassVar[str] = "spread"
 
@@ -225,21 +159,12 @@ class Regimes:
 
     At lag 1 a decision knows the filter one bar late. Among the agent's features turbulence, market_volatility and
     dispersion depend on the regime's volatility, and the differences between assets of rsi_14, bollinger_20 and
-    return_5 on the assets that it favours. A linear regression on all features explains three quarters of the belief's
-    variance at the default parameters.
-
-    Parameters
-    ----------
-    means : float64 (2, assets)
-        Of the log return in each regime.
-    covariances : float64 (2, assets, assets)
-    stay : float64 (2,)
-        Chance that a regime lasts another bar.
+    return_5 on the assets that it favours.
     """
 
-    means: FloatArray
-    covariances: FloatArray
-    stay: FloatArray
+    means: FloatArray  # (2, assets), of the log return in each regime
+    covariances: FloatArray  # (2, assets, assets)
+    stay: FloatArray  # (2,): chance that a regime lasts another bar
 
     belief_name: ClassVar[str] = "chance of the second regime"
 
@@ -310,3 +235,6 @@ class Regimes:
         likelihood = self.log_likelihood(returns)
         odds = np.exp(np.clip(likelihood[:, 1] - likelihood[:, 0], -60.0, 60.0))
         return Scenarios(probability, returns, ahead * odds / (ahead * odds + 1.0 - ahead))
+
+
+PriceProcess = IndependentReturns | MeanReversion | Regimes

@@ -62,7 +62,6 @@ def parameters_of(config: SyntheticConfig) -> dict[str, float]:
 
 
 def process_of(config: SyntheticConfig) -> PriceProcess:
-    """Make the process that the configured market is drawn from."""
     values = parameters_of(config)
     drift, volatility, correlation = values["drift"], values["volatility"], values["correlation"]
     falling = drift - values.get("edge", 0.0) * np.linspace(0.0, 1.0, config.assets)

@@ -16,7 +16,7 @@ from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, UNPRIMED
 from finflow.evaluation.backtest import index_backtest
 from finflow.ledger.costs import costs_of
 from finflow.market.features.asset_features import ASSET_FEATURES
-from finflow.market.features.filter_features import filter_features
+from finflow.market.features.filter_features import FILTER_FEATURES
 from finflow.market.features.market_features import MARKET_FEATURES
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.features.user_features import user_feature
@@ -158,7 +158,7 @@ class AuditSubjects(AuditedMarket):
         raw: Answer = {}
         if self.before == 1:  # near a probe unscaled and unrounded, too: a leak too small to survive that would hide
             view = PanelView(panel)
-            own = (*ASSET_FEATURES, *filter_features(self.config.features))
+            own = (*ASSET_FEATURES, *FILTER_FEATURES.get(self.config.features.filters, ()))
             raw = {f"raw {one.name}": by_bar(one.compute(view)) for one in own}
             raw |= {f"raw {name}": by_bar(compute(view)) for name, compute in MARKET_FEATURES.items()}
         return {**assets, **market, "first bar": first, **raw}

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.market.features.switching_model import COMPONENTS, FEWEST, REGIMES, fit_switching
+from finflow.market.features.regimes import COMPONENTS, FEWEST, REGIMES, fit_switching
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
