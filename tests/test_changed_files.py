@@ -92,15 +92,6 @@ def test_the_run_that_a_note_names_lies_in_its_folder(tmp_path: Path, monkeypatc
         assert bool(training.note(None)) is kept  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("entry", [{"date": "2020-01-01"}, {"kind": "decision", "date": 3}, {"kind": "fills"}])
-def test_a_line_of_another_hand_is_refused_even_under_a_hash_that_is_right(
-    entry: dict[str, Any], tmp_path: Path
-) -> None:
-    DecisionLog.read(tmp_path / "state.jsonl").append(entry)
-    with pytest.raises(FinflowError, match="lacks what a line of its kind says"):
-        DecisionLog.read(tmp_path / "state.jsonl")
-
-
 def test_few_bytes_that_hold_more_than_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pd.DataFrame({"Date": pd.date_range("2000", periods=5000), "A": 1.0}).to_parquet(tmp_path / "p.parquet")
     monkeypatch.setattr(memory_limit, "machine_memory", lambda: 100_000)

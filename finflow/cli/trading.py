@@ -60,19 +60,21 @@ def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
     first, until = (
         None if vars(given)[name] is None else read_date(vars(given)[name], f"--{name}") for name in ("from", "until")
     )
-    from finflow.trading.paper.paper_trading import PaperRequest, trade_on_paper
+    from finflow.trading.deciding import Request
+    from finflow.trading.paper.paper_trading import trade_on_paper
 
-    request = PaperRequest(
-        tuple(runs),
-        overrides,
-        first,
-        until,
-        given.follow,
-        accept_drift=given.accept_drift,
-        accept_verdict=given.i_know,
-        live=given.live,
+    outcome = trade_on_paper(
+        Request(
+            tuple(runs),
+            overrides,
+            first=first,
+            until=until,
+            follow=given.follow,
+            accept_drift=given.accept_drift,
+            accept_verdict=given.i_know,
+            live=given.live,
+        )
     )
-    outcome = trade_on_paper(request)
     numbers = outcome.numbers
     sharpe = "-" if numbers.sharpe != numbers.sharpe else f"{numbers.sharpe:.2f}"
     print(f"paper account of {numbers.account}, {len(numbers.days):,} evenings up to {numbers.date}")
@@ -85,8 +87,8 @@ def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
         print("it is within the band that its backtest implies (5 %, at every check)")
     else:
         print("there is no expectation to compare with: the run has no backtest before the account began")
-    for remark in outcome.remarks:
-        print(f"note: {remark}")
+    if outcome.message is not None:
+        print(f"note: {outcome.message}")
     print(f"page: {outcome.page}")
 
 

@@ -10,31 +10,15 @@ from finflow.config import load_config
 from finflow.training.off_policy.learners import online_updates
 from scripts.evidence.generalisation import CLASSICAL
 from scripts.evidence.rollout_controls import (
-    ALONE,
     CONTROLS,
     DEFAULT,
-    MARKETS,
     OFFLINE,
     REFERENCES,
-    SEEDING,
     control_table,
-    control_variants,
     later_years_table,
-    later_years_variants,
     seeding_table,
 )
-from scripts.evidence.rollouts import PLANTED, PREFIX, planted_variants
-
-
-def test_controls_differ_from_the_default_by_their_own_keys_alone() -> None:
-    default = {one.name: one.overrides for one in planted_variants(1)}
-    variants = {one.name: one for one in control_variants(1)}
-    for control, keys in {**CONTROLS, **SEEDING}.items():
-        for name, beside in default.items():
-            one = variants.get(f"{name}-{control.replace(' ', '-').lower()}")
-            assert (one is not None) == (name.removeprefix(PREFIX) in MARKETS[control])
-            if one is not None:
-                assert {key: value for key, value in one.overrides.items() if beside.get(key) != value} == ALONE | keys
+from scripts.evidence.rollouts import PLANTED, PREFIX
 
 
 def test_without_exact_decisions_there_are_as_many_updates() -> None:
@@ -79,11 +63,3 @@ def test_later_years_are_compared_with_the_best_of_what_needs_no_learning_online
         "| default less each | 4 | 0.350, standard error 0.150 | 0.250, standard error 0.150 | "
     )
     assert lines[-1].endswith("| 0.050, standard error 0.150 | | -0.050, standard error 0.150 |")
-
-
-def test_later_years_train_the_default_and_its_offline_phase() -> None:
-    variants = later_years_variants(2)
-    trained = [one for one in variants if CLASSICAL not in one.name]
-    assert [one.seeds for one in trained] == [(0, 1)] * 6
-    only = {key for one in trained for key in one.overrides} - {key for key in variants[0].overrides}
-    assert only == {"train.online_episodes", "out_of_fold.pretraining_epochs"}

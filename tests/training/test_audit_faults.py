@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.audit.findings import FOREKNOWLEDGE
 from finflow.market.features.feature_set import compute_features
@@ -23,7 +22,7 @@ from finflow.training.audit.configuration_audit import Audit, audit_configuratio
 from finflow.training.data import training_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
-from tests.training.whole_trainings import checkpoint_of, train_through
+from tests.training.whole_trainings import Make, checkpoint_of, train_through
 
 pytestmark = pytest.mark.usefixtures("smaller_audit")
 
@@ -278,10 +277,7 @@ def _ask_no_further_than(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_fault_in_a_part_is_caught_and_named(
-    plant: Callable[[pytest.MonkeyPatch], None],
-    named: str,
-    tiny: Callable[..., Config],
-    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None], named: str, tiny: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny(market__benchmark="A", market__train_end="2011-06-30")
     plant(monkeypatch)
@@ -292,7 +288,7 @@ def test_a_fault_in_a_part_is_caught_and_named(
     assert str(found.complaint).startswith((f"{named} looks ahead", f"{named} cannot be audited: two runs"))
 
 
-def test_an_agent_is_audited_with_its_checkpoint(tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_is_audited_with_its_checkpoint(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of either phase."""
     config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
     trainer = train_through(config)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -205,11 +204,11 @@ def yesterday(panel):
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> Iterator[Config]:
+def config(shared: Make, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
     """A market of 900 bars, half of it held out; its future in files beside a user's module."""
     folder = tmp_path_factory.mktemp("user")
     prices = write_market(folder / "future.csv", bars=900, assets="ABCDEF")
-    config = make_tiny(tmp_path_factory.mktemp("tiny"))(**{**FEW_EPISODES, "market__path": str(prices)})
+    config = shared(**{**FEW_EPISODES, "market__path": str(prices)})
     panel = load_panel(config.market)
     winners = np.append((panel.close[1:] / panel.close[:-1]).argmax(axis=1), 0)
     by_date = {str(day): int(place) for day, place in zip(panel.dates, winners, strict=True)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from finflow.trading.paper.expectation import Expectation
 from finflow.trading.paper.paper_trading import PaperRequest, trade_on_paper
 from finflow.training.checkpoints.checkpoint_reader import check_same_features, read_checkpoint
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import latest, train_through
+from tests.training.whole_trainings import Make, latest, train_through
 
 
 class Rhythm(NamedTuple):
@@ -59,7 +58,7 @@ MONTHLY = Rhythm(
 )
 
 
-def configured(rhythm: Rhythm, tiny: Callable[..., Config], folder: Path, **keys: object) -> Config:
+def configured(rhythm: Rhythm, tiny: Make, folder: Path, **keys: object) -> Config:
     """A tiny configuration over bars of four assets."""
     rng, count = np.random.default_rng(0), len(rhythm.dates)
     size = 10.0 * rhythm.drift if rhythm is WEEKLY else 5.0 * rhythm.drift
@@ -71,9 +70,7 @@ def configured(rhythm: Rhythm, tiny: Callable[..., Config], folder: Path, **keys
 
 @pytest.mark.usefixtures("quick_reports")
 @pytest.mark.parametrize("rhythm", [WEEKLY, MONTHLY], ids=["weekly", "monthly"])
-def test_an_agent_is_trained_judged_and_traded_by_the_year(
-    rhythm: Rhythm, tiny: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_an_agent_is_trained_judged_and_traded_by_the_year(rhythm: Rhythm, tiny: Make, tmp_path: Path) -> None:
     trainer = FinFlowTrainer(configured(rhythm, tiny, tmp_path))
     outcome = trainer.train()
     data, config = trainer.training_data, trainer.config
@@ -103,7 +100,7 @@ def test_an_agent_is_trained_judged_and_traded_by_the_year(
         assert (lived[0].low, lived[0].high) == pytest.approx((capital * low[0], capital * high[0]))
 
 
-def test_an_agent_of_months_has_evidence_out_of_fold(tiny: Callable[..., Config], tmp_path: Path) -> None:
+def test_an_agent_of_months_has_evidence_out_of_fold(tiny: Make, tmp_path: Path) -> None:
     """The inverse-volatility reference reads the monthly feature."""
     trainer = train_through(configured(MONTHLY, tiny, tmp_path, out_of_fold__blocks=2, out_of_fold__looks=1))
     state = trainer._begin().state.out_of_fold

@@ -15,7 +15,6 @@ import torch
 
 from finflow import tensor_file
 from finflow.cli import main
-from finflow.config import Config
 from finflow.errors import CheckpointError
 from finflow.guard.state_capture import capture
 from finflow.tensor_file import VERSION, read_tensors, write_tensors
@@ -26,17 +25,16 @@ from finflow.training.checkpoints.checkpoint_reader import configuration_of, rea
 from finflow.training.phases.training_state import TrainingState, start_offline
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
-from tests.training.whole_trainings import train_through
+from tests.training.whole_trainings import Make, train_through
 
-Make = Callable[..., Config]
 CPU = torch.device("cpu")
 REAL = json.dumps
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> Path:
+def trained(shared: Make) -> Path:
     """The run folder of a training that reached its end."""
-    return train_through(make_tiny(tmp_path_factory.mktemp("trained"))()).run_folder
+    return train_through(shared()).run_folder
 
 
 @pytest.fixture

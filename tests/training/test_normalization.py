@@ -19,7 +19,7 @@ from finflow.training.data.replay import MarketTensors, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.phases.pretrain import fill_window
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import Make, Stop, latest
+from tests.training.whole_trainings import Make, Stop, latest, train_through
 
 
 def exact(window: np.ndarray) -> tuple[float, float]:
@@ -237,8 +237,7 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
     torch.testing.assert_close(normalised.rewards, expected.float(), rtol=1e-4, atol=1e-5)
 
     stopped = stop_training(tiny(**keys), 14 + 5 + 9)
-    resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
-    resumed.finetune()
+    resumed = train_through(tiny(**keys), resume=stopped.run_folder)
     assert latest(resumed).read_bytes() == latest(trainer).read_bytes()
 
 

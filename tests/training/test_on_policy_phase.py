@@ -135,8 +135,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(
     keys = {**SMALL, "online__algorithm": algorithm, "bcell__averaging__kind": "swa", "online__reference": "pretrained"}
     whole = train_through(tiny(**keys))
     stopped = stop_training(tiny(**keys), when)
-    resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
-    resumed.finetune()
+    resumed = train_through(tiny(**keys), resume=stopped.run_folder)
     for name in ("models/checkpoint_latest.safetensors", "models/checkpoint_best.safetensors", "metrics.jsonl"):
         assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
 
@@ -158,8 +157,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tiny: Make, monkeypatch: pytest.M
         status, said = in_child(lambda: train_through(config))
     assert status == -signal.SIGKILL, said
     (folder,) = (run for run in (tmp_path / "logs").iterdir() if run.name != whole.run_folder.name)
-    resumed = FinFlowTrainer(config, resume=folder)
-    resumed.finetune()
+    train_through(config, resume=folder)
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
         assert (folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
 

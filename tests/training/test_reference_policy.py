@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +79,7 @@ def test_the_early_stop_is_an_event_of_the_guard_and_ends_the_phase(tiny: Make) 
     facts = read_tensors(latest(trainer))[1]["training"]
     assert facts["reference"]["stopped"]
     before = facts["counters"]
-    again = FinFlowTrainer(config, resume=trainer.run_folder)
-    again.finetune()
+    again = train_through(config, resume=trainer.run_folder)
     assert read_tensors(latest(again))[1]["training"]["counters"] == before  # it is over
 
 
@@ -129,9 +127,9 @@ MEMBERS = {"undecided": 1, "patient": 1, "several": 3}  # of two blocks
 
 
 @pytest.fixture(scope="module")
-def default_agents(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> dict[str, Path]:
+def default_agents(shared: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Files of agents with evidence out of fold, each with a blend of another kind."""
-    make = make_tiny(tmp_path_factory.mktemp("default_agents"))
+    make = shared
     tensors, facts = read_tensors(latest(train_through(make(**WITH_BLOCKS))))
     files = {}
     for number, (name, blend) in enumerate(DEPLOYED.items()):
@@ -245,8 +243,7 @@ def test_a_training_held_to_a_blended_agent_resumes_to_the_same_bits(
     whole = train_through(tiny(**keys))
     stopped = stop_training(tiny(**keys), 14 + 4)
     path.unlink()
-    resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
-    resumed.finetune()
+    resumed = train_through(tiny(**keys), resume=stopped.run_folder)
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
         assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
     assert isinstance(resumed.agent.held_to, FrozenPolicy)

@@ -109,12 +109,6 @@ def test_it_is_stopped_by_its_turnover_alone(
     assert float(found[1]) > 1.2 * float(found[2])
 
 
-def test_a_model_that_likes_return_is_not_stopped(tiny: Make, likes: Callable[[int], Path]) -> None:
-    trainer = train_through(tiny(**LOOKS, objectives__preference__model=likes(RETURN)))
-    assert hacking_of(trainer) == []
-    assert sum("validation_score" in row for row in rows_of(trainer)) == 8
-
-
 def test_it_can_be_switched_off(tiny: Make, likes: Callable[[int], Path]) -> None:
     keys = {"objectives__preference__model": likes(TURNOVER), "guard__hacking__enabled": False}
     trainer = train_through(tiny(**LOOKS | {"train__online_episodes": 60}, **keys))
@@ -131,14 +125,16 @@ def test_leaving_the_reference_is_a_stop(
     assert "over twice its target" in said
 
 
-def test_looks_resume_to_the_same_bits(tiny: Make, likes: Callable[[int], Path], stop_training: Stop) -> None:
-    config = tiny(**LOOKS | {"train__online_episodes": 60}, objectives__preference__model=likes(RETURN))
+def test_a_model_that_likes_return_is_not_stopped_and_its_looks_resume_to_the_same_bits(
+    tiny: Make, likes: Callable[[int], Path], stop_training: Stop
+) -> None:
+    config = tiny(**LOOKS, objectives__preference__model=likes(RETURN))
     whole = train_through(config)
+    assert hacking_of(whole) == []
+    assert sum("validation_score" in row for row in rows_of(whole)) == 8
     half = stop_training(config, OFFLINE + 3)
     assert read_tensors(latest(half))[1]["training"]["watch"]["hacking"]["looks"]
-    again = FinFlowTrainer(config, resume=half.run_folder)
-    again.train_iql()
-    again.finetune()
+    again = train_through(config, resume=half.run_folder)
     one, other = (read_tensors(latest(trainer)) for trainer in (whole, again))
     assert all(torch.equal(one[0][name], other[0][name]) for name in one[0])
     assert one[1]["training"]["watch"]["hacking"] == other[1]["training"]["watch"]["hacking"]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from finflow import worker_pool
 from finflow.cli import main
 from finflow.config import dump_config
 from finflow.env.rewards.reward_queue import RewardQueue
@@ -35,6 +41,33 @@ SMALL: dict[str, Any] = {
     "train__online_episodes": 6,
     "env__episode_length": 20,
 }
+
+
+@pytest.fixture(scope="module")
+def forking_server() -> Any:
+    """A context whose processes begin with everything loaded; the server ends with this process."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["finflow.training.trainer", "tests.env.rewards.own_rewards"])
+    forkserver.ensure_running()
+    return context
+
+
+@pytest.fixture
+def ready_workers(forking_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local workers from the server, with the environment that spawned ones would have."""
+
+    def make(processes: worker_pool._Processes) -> ProcessPoolExecutor:
+        initial = (dict(os.environ), *processes._initial)
+        return ProcessPoolExecutor(processes._size, forking_server, set_up, initial)
+
+    monkeypatch.setattr(worker_pool._Processes, "_make", make)
+
+
+def set_up(environment: Mapping[str, str], function: Callable[..., Any], shared: Any) -> None:
+    """Set up a process before its first call."""
+    os.environ.clear()
+    os.environ.update(environment)
+    worker_pool._prepare(function, shared)
 
 
 def learned(trainer: FinFlowTrainer) -> dict[str, torch.Tensor]:
@@ -121,8 +154,7 @@ def test_a_reward_that_fails_ends_the_run_and_loses_nothing(
             trainer.finetune()
     assert f"nothing is lost: --resume {trainer.run_folder}" in capsys.readouterr().out
     fails.unlink()
-    resumed = FinFlowTrainer(config, resume=trainer.run_folder)
-    resumed.finetune()
+    resumed = train_through(config, resume=trainer.run_folder)
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
         assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import torch
 
 from finflow.agent.losses.counterfactual import calibration
 from finflow.agent.networks.decision import FAMILY_RATE
-from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.training.data.rollouts import as_tensors
 from finflow.training.off_policy.counterfactuals import ACTIONS as COMPARED
@@ -26,8 +24,8 @@ from finflow.training.off_policy.critic_quality import (
 )
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.off_policy.small_learners import CPU, SCALE, desk_of, market_of
+from tests.training.whole_trainings import Make
 
-Make = Callable[..., Config]
 STATES, ACTIONS = 2000, 6
 
 
@@ -149,7 +147,7 @@ def test_sigma_a_is_a_number_of_the_market_alone(tiny: Make) -> None:
 
 
 def test_both_phases_learn_in_the_same_sigma_a(tiny: Make) -> None:
-    trainer = FinFlowTrainer(tiny())
+    trainer = FinFlowTrainer(tiny(train__online_episodes=2))
     trainer.train_iql()
     run = trainer._begin()
     assert run.state.learner is not None

@@ -11,15 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from finflow.config import Config, load_config
+from finflow.config import load_config
 from finflow.errors import CheckpointError, ConfigError
-from finflow.training.data.mirrored_growth import mirror_scale
 from finflow.training.data.replay import ONLINE
 from finflow.training.off_policy.group_update import step_portfolios, update_group
 from finflow.training.off_policy.learners import Learners, online_updates, vector_steps
 from tests.training.off_policy.small_learners import MIDDLE, Desk, desk_of
-
-Make = Callable[..., Config]
+from tests.training.whole_trainings import Make
 
 
 @pytest.fixture
@@ -146,10 +144,6 @@ def test_learners_of_other_blocks_are_refused(desk: Callable[[], Desk], tiny: Ma
     wide = desk_of(tiny(out_of_fold__blocks=2, bcell__mirrored__weight=0.0, bcell__hidden_dim=32)).learners
     with pytest.raises((ValueError, RuntimeError, CheckpointError)):
         wide.restore(tensors, facts)
-
-
-def test_mirrored_bars_weigh_as_far_as_other_bars_confirm_their_predictions() -> None:
-    assert [mirror_scale(slope) for slope in (-1.0, 0.5, 0.75, 1.0, 1.2)] == [0.0, 0.0, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from finflow.config import PreferenceConfig
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
 from finflow.training.on_policy.on_policy_state import SegmentRewards
-from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_reward_hacking import LOOKS, OFFLINE, RETURN, likes
 from tests.training.whole_trainings import Make, Stop, latest, train_through
 
@@ -57,9 +56,7 @@ def test_a_training_paid_by_the_segment_resumes_to_the_same_bits(
     whole = train_through(config)
     half = stop_training(config, OFFLINE + 2)
     assert int(read_tensors(latest(half))[0]["on_policy/pay/age"].max()) > 0
-    again = FinFlowTrainer(config, resume=half.run_folder)
-    again.train_iql()
-    again.finetune()
+    again = train_through(config, resume=half.run_folder)
     one, other = (read_tensors(latest(trainer))[0] for trainer in (whole, again))
     assert all(torch.equal(one[name], other[name]) for name in one)
 

@@ -71,8 +71,9 @@ def test_no_learner_of_a_block_sees_a_price_of_its_block(trained: Trained) -> No
     Rewards are changed in the tables of growth, which are all that decisions earn; features are left as they are.
     """
     finals = []
+    keys = {**WITH_BLOCKS, "train__online_episodes": 6}
     for held in (None, 1):
-        other = FinFlowTrainer(trained.make(**WITH_BLOCKS), pretrained=checkpoint_of(trained.trainer, "pretrained"))
+        other = FinFlowTrainer(trained.make(**keys), pretrained=checkpoint_of(trained.trainer, "pretrained"))
         run = other._begin()
         process = other.training_data.learning
         if held is not None:

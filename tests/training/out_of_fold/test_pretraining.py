@@ -71,7 +71,7 @@ def test_without_online_updates_the_agent_is_the_end_of_the_offline_phase(tiny: 
 
 def test_another_seed_of_the_offline_phase_makes_another_agent(tiny: Make) -> None:
     """Fine-tuned by the same seed: what the offline phase learned reaches what the agent does."""
-    keys: dict[str, object] = {**WITH_BLOCKS, "out_of_fold__blocks": 1, "train__online_episodes": 8}
+    keys: dict[str, object] = {**WITH_BLOCKS, "out_of_fold__blocks": 1, "train__online_episodes": 4}
     chosen = []
     for seed in (0, 1):
         networks = pretrained_networks(FinFlowTrainer(tiny(**keys, train__seed=seed)))
