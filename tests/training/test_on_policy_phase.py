@@ -293,7 +293,6 @@ def test_rewards_beyond_reason_are_not_learned_from(tiny: Make, monkeypatch: pyt
         ({"online.rollout": 32}, "online.rollout = 32 is shorter than online.minibatch = 64"),
         ({"online.rollout": 2050}, "online.rollout = 2050 must be a multiple of online.portfolios = 8"),
         ({"bcell.risk_measure": "cvar"}, "needs online.algorithm = sac: ppo maximises the mean"),
-        ({"online.algorithm": "rollouts"}, "is part of soft actor-critic now"),
         ({"online.algorithm": "poo"}, "must be one of sac, ppo"),
     ],
 )
