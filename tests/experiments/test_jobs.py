@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 3
 QUICK = {"train.seeds": SEEDS, "evaluation.bootstrap_samples": 100, "evaluation.sweeps": False}
 QUICK |= {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
-QUICK |= {"train.generalisation": False}
+QUICK |= {"train.generalisation": False, "out_of_fold.blocks": 1}
 # Short windows to judge on, and few refits there: playing the compared strategies is most of a report.
 QUICK |= {"market.validation_end": "2021-04-30", "market.test_end": "2021-10-29"}
 QUICK |= {"evaluation.lookback": 60, "evaluation.rebalance_every": 60}
@@ -265,7 +265,7 @@ def test_a_job_reports_its_agents_together_and_the_ensemble_beside_them(
     assert [json.loads(line)["run"] for line in lines].count(str(serial.folder)) == 1  # read once, by all of them
 
 
-def test_a_job_is_judged_again_from_its_folder_or_from_its_checkpoints(
+def test_a_job_is_judged_again_from_its_folder_from_its_checkpoints_or_from_run_folders(
     serial: SeedJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = json.loads((serial.folder / "reports" / "metrics.json").read_text())
@@ -277,16 +277,13 @@ def test_a_job_is_judged_again_from_its_folder_or_from_its_checkpoints(
     two = [str(path) for path in resolve_run(serial.folder).find_agents()[:2]]
     assert main(["--mode", "evaluate", "--resume", *two, *elsewhere]) == 0
     (folder,) = (tmp_path / "ensembles").iterdir()
-    assert json.loads((folder / "reports" / "metrics.json").read_text())["agent"] == "ensemble of 2"
+    together = json.loads((folder / "reports" / "metrics.json").read_text())
+    assert together["agent"] == "ensemble of 2"
+    assert [Path(path).stem for path in two] == ["checkpoint_best"] * 2  # of run folders the best are judged, too
+    outcome = evaluate_ensemble([resolve_run(Path(path)).folder for path in two], {}, tmp_path / "folders")
+    named = json.loads(outcome.report.with_name("metrics.json").read_text())
+    assert named["strategies"] == together["strategies"]
     assert "is the same agent as" in refusal(capsys, "--mode", "evaluate", "--resume", two[0], two[0], *elsewhere)
-
-
-def test_of_run_folders_the_best_checkpoints_are_judged_together(serial: SeedJob, tmp_path: Path) -> None:
-    best = resolve_run(serial.folder).find_agents()[:2]
-    assert [path.stem for path in best] == ["checkpoint_best"] * 2
-    folders = [resolve_run(path).folder for path in best]
-    outcomes = [evaluate_ensemble(paths, {}, tmp_path / name) for name, paths in (("a", best), ("b", folders))]
-    assert len({outcome.report.with_name("metrics.json").read_text() for outcome in outcomes}) == 1
 
 
 def test_agents_read_the_market_once_alone_and_together(

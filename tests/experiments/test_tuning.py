@@ -85,6 +85,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, StudyOutcom
     return config, tune(config, None, HERE, said.append), said
 
 
+@pytest.fixture(scope="module")
+def outcome(found: tuple[Config, StudyOutcome, list[str]]) -> StudyOutcome:
+    return found[1]
+
+
 @pytest.fixture
 def no_study_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of searches with all their numbers but no pictures, which take seconds; ``found`` has them."""
@@ -164,10 +169,10 @@ def test_every_trial_is_there_once_and_those_that_cannot_be_trained_say_why(
     assert sum(line.startswith("trial ") for line in said) == 6
     assert f"6 trials: {6 - len(failed)} completed, 0 stopped early, {len(failed)} failed" in outcome.lines
     assert not (outcome.folder / "scratch").exists()
+    assert (outcome.folder / "study.yaml").stat().st_mode & 0o777 == 0o600  # it may name a storage
 
 
-def test_any_trial_done_again_alone_gives_the_same_bits(found: tuple[Config, StudyOutcome, list[str]]) -> None:
-    _, outcome, _ = found
+def test_any_trial_done_again_alone_gives_the_same_bits(outcome: StudyOutcome) -> None:
     config = stored_study(outcome.folder)
     states = {trial.number: trial.state for trial in begin(config, outcome.folder).store.trials}
     done = [number for number, state in states.items() if state == TrialState.COMPLETE]
@@ -194,19 +199,12 @@ def test_a_trial_that_was_not_recorded_to_its_end_is_not_done_again(tmp_path: Pa
         rerun(begun.config, begun.folder, 6)
 
 
-@pytest.mark.parametrize("option", [["--workers", "2"], ["--cluster", "auto"], ["--dry-run"]])
-def test_a_trial_is_done_again_here_and_now(
-    option: list[str], found: tuple[Config, StudyOutcome, list[str]], capsys: pytest.CaptureFixture[str]
+def test_a_trial_is_done_again_here_and_now_and_one_that_comes_out_otherwise_is_told(
+    outcome: StudyOutcome, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "--trial does one trial again, here" in refusal(
-        capsys, "--mode", "tune", "--resume", str(found[1].folder), "--trial", "0", *option
-    )
-
-
-def test_a_trial_that_comes_out_otherwise_is_told(
-    found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, outcome, _ = found
+    for option in (["--workers", "2"], ["--cluster", "auto"], ["--dry-run"]):
+        again = ("--mode", "tune", "--resume", str(outcome.folder), "--trial", "0", *option)
+        assert "--trial does one trial again, here" in refusal(capsys, *again)
     honest = trials.measure_objectives
     monkeypatch.setattr(
         trials, "measure_objectives", lambda *given: tuple(np.nextafter(value, 9.0) for value in honest(*given))
@@ -234,8 +232,7 @@ def test_the_best_says_among_how_many_it_was_chosen_and_is_taken_by_a_training(
     assert tries["configurations"] == len(done)
 
 
-def test_the_report_shows_the_study_and_the_luck_of_its_choice(found: tuple[Config, StudyOutcome, list[str]]) -> None:
-    _, outcome, _ = found
+def test_the_report_shows_the_study_and_the_luck_of_its_choice(outcome: StudyOutcome) -> None:
     page = outcome.report.read_text("utf-8")
     for anchor in ("history", "slices", "parallel", "courses", "overfitting", "failed", "space", "settings"):
         assert f'id="{anchor}"' in page
@@ -256,17 +253,11 @@ def test_the_report_shows_the_study_and_the_luck_of_its_choice(found: tuple[Conf
     assert numbers["summary"]["tried"] == len(which)
 
 
-def test_nobody_else_can_read_what_names_the_storage(found: tuple[Config, StudyOutcome, list[str]]) -> None:
-    _, outcome, _ = found
-    assert (outcome.folder / "study.yaml").stat().st_mode & 0o777 == 0o600
-
-
 # --- going on
 
 
 @pytest.mark.usefixtures("no_study_pictures")
-def test_a_study_goes_on_to_a_greater_number(found: tuple[Config, StudyOutcome, list[str]]) -> None:
-    _, outcome, _ = found
+def test_a_study_goes_on_to_a_greater_number(outcome: StudyOutcome) -> None:
     before = stored_study(outcome.folder)
     more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 7}, environ={})
     again = tune(more, outcome.folder, HERE, lambda line: None)
@@ -276,9 +267,8 @@ def test_a_study_goes_on_to_a_greater_number(found: tuple[Config, StudyOutcome, 
 
 
 def test_of_several_that_go_on_with_a_study_one_at_a_time_adds_trials(
-    found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
+    outcome: StudyOutcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, outcome, _ = found
     config = stored_study(outcome.folder)
     inside, most = 0, 0
 
@@ -306,9 +296,8 @@ def test_of_several_that_go_on_with_a_study_one_at_a_time_adds_trials(
     ],
 )
 def test_a_study_keeps_what_makes_its_trials_comparable(
-    change: str, words: str, found: tuple[Config, StudyOutcome, list[str]], capsys: pytest.CaptureFixture[str]
+    change: str, words: str, outcome: StudyOutcome, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, outcome, _ = found
     kept = (outcome.folder / "study.yaml").read_bytes()
     said = refusal(capsys, "--mode", "tune", "--resume", str(outcome.folder), "--set", change)
     assert words in said
@@ -417,10 +406,7 @@ def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gon
         tuning._work(begun, HERE, print)
 
 
-def test_a_fault_of_the_report_is_none_of_the_storage(
-    found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, outcome, _ = found
+def test_a_fault_of_the_report_is_none_of_the_storage(outcome: StudyOutcome, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = begin(stored_study(outcome.folder), outcome.folder)
 
     def fail(*given: object) -> None:
@@ -534,7 +520,6 @@ def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
 @pytest.mark.usefixtures("no_study_pictures")
 def test_several_objectives_have_a_front(tmp_path: Path) -> None:
     config = made(tmp_path, tune__objective="sharpe,calmar", tune__n_trials=3, tune__pruner="median")
-    config = config.model_copy(update={"tune": config.tune.model_copy(update={"space": None})})
     said: list[str] = []
     outcome = tune(config, None, HERE, said.append)
     assert any("cannot be pruned" in line for line in said)
@@ -616,11 +601,10 @@ def test_the_seeds_of_a_search_are_those_of_its_trials_alone(tmp_path: Path, mon
     assert given == [load_config(None, {"tune.seeds": 4}, environ={})]
 
 
-@pytest.mark.parametrize("option", [["--workers", "2"], ["--cluster", "auto"], ["--trial", "1"]])
-def test_options_of_a_search_are_refused_elsewhere(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"{option[0]} belongs to --mode t" in refusal(
-        capsys, "--mode", "backtest", "--strategy", "momentum", *option
-    )
+def test_options_of_a_search_are_refused_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in (["--workers", "2"], ["--cluster", "auto"], ["--trial", "1"]):
+        said = refusal(capsys, "--mode", "backtest", "--strategy", "momentum", *option)
+        assert f"{option[0]} belongs to --mode t" in said
 
 
 def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -632,8 +616,7 @@ def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.Capt
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_dry_run_counts_what_is_left(found: tuple[Config, StudyOutcome, list[str]]) -> None:
-    _, outcome, _ = found
+def test_a_dry_run_counts_what_is_left(outcome: StudyOutcome) -> None:
     more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 10}, environ={})
     over = begin(stored_study(outcome.folder), outcome.folder).store.counts.finished
     said, left = describe_plan(more, outcome.folder), 10 - over
