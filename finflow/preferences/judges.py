@@ -9,7 +9,7 @@ known rate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,80 +46,48 @@ class JudgeOpinions(NamedTuple):
         return float(np.maximum(decided, 1.0 - decided).mean()) if len(decided) else 0.5
 
 
-class Judge(Protocol):
-    """Compares pairs of segments."""
-
-    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> JudgeOpinions:
-        """Opinions on pairs."""
-        ...
+Judge = Callable[[Sequence[tuple[PortfolioPath, PortfolioPath]]], JudgeOpinions]
 
 
-class SyntheticJudge:
-    """Judge with a known utility, by which its answers are drawn.
+def synthetic_judge(utility: Utility, temperature: float = 0.0, mistakes: float = 0.0) -> Judge:
+    """Judge with a known utility, by which its answers are drawn; equal utilities are a tie.
 
     It says "first" with probability ``m + (1 - 2 m) sigmoid(d / (T s))``, where d is the difference of the utilities,
     s the deviation of such differences over all pairs asked about, T the temperature and m the rate of mistakes.
-
-    Parameters
-    ----------
-    utility : callable
-        Of a segment; more is better.
     """
 
-    def __init__(self, utility: Utility, temperature: float = 0.0, mistakes: float = 0.0) -> None:
-        self.utility, self.temperature, self.mistakes = utility, temperature, mistakes
-
-    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> JudgeOpinions:
-        """Opinions on pairs; equal utilities are a tie."""
-        lead = np.array([self.utility(one) - self.utility(other) for one, other in zip(firsts, seconds, strict=True)])
-        scale = self.temperature * float(lead.std())
+    def opinions(pairs: Sequence[tuple[PortfolioPath, PortfolioPath]]) -> JudgeOpinions:
+        lead = np.array([utility(first) - utility(second) for first, second in pairs])
+        scale = temperature * float(lead.std())
         clear = np.where(lead > 0.0, 1.0, 0.0) if scale == 0.0 else expit(lead / scale)
-        return JudgeOpinions(self.mistakes + (1.0 - 2.0 * self.mistakes) * clear, lead == 0.0)
+        return JudgeOpinions(mistakes + (1.0 - 2.0 * mistakes) * clear, lead == 0.0)
+
+    return opinions
 
 
-class RuleJudge:
-    """Judge by an ordered list of rules: the first that one of the two segments alone keeps decides, else a tie.
+def rule_judge(rules: Sequence[str], bars_per_year: int) -> Judge:
+    """Judge by ordered rules, as ``drawdown <= 0.2``: the first that one segment alone keeps decides, else a tie."""
+    parsed = [found.groups() for rule in rules if (found := RULE.fullmatch(rule.strip()))]
 
-    Parameters
-    ----------
-    rules : sequence of str
-        As ``drawdown <= 0.2``.
-    """
-
-    def __init__(self, rules: Sequence[str], bars_per_year: int) -> None:
-        self.bars_per_year = bars_per_year
-        matches = [RULE.fullmatch(rule.strip()) for rule in rules]
-        self.rules = [(match[1], match[2], float(match[3])) for match in matches if match is not None]
-        if len(self.rules) != len(rules):
-            raise ValueError("a rule is MEASURE <= X or MEASURE >= X")
-
-    def kept(self, path: PortfolioPath) -> list[bool]:
-        """For each rule, whether a segment keeps it."""
-        measures = measure(path, self.bars_per_year)
+    def kept(path: PortfolioPath) -> list[bool]:
+        measures = measure(path, bars_per_year)
         return [
-            measures[name] <= limit if sign == "<=" else measures[name] >= limit for name, sign, limit in self.rules
+            measures[name] <= float(limit) if sign == "<=" else measures[name] >= float(limit)
+            for name, sign, limit in parsed
         ]
 
-    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> JudgeOpinions:
-        """Opinions on pairs: certain, or a tie."""
-        chance, tie = np.full(len(firsts), 0.5), np.ones(len(firsts), dtype=np.bool_)
-        for row, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
-            rules = zip(self.kept(first), self.kept(second), strict=True)
-            decided = next((one for one, other in rules if one != other), None)
-            if decided is not None:
-                chance[row], tie[row] = float(decided), False
-        return JudgeOpinions(chance, tie)
+    def opinions(pairs: Sequence[tuple[PortfolioPath, PortfolioPath]]) -> JudgeOpinions:
+        chance = np.full(len(pairs), 0.5)
+        for row, (first, second) in enumerate(pairs):
+            answers = zip(kept(first), kept(second), strict=True)
+            chance[row] = next((float(one) for one, other in answers if one != other), 0.5)
+        return JudgeOpinions(chance, chance == 0.5)
+
+    return opinions
 
 
 def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
-    """Measures of a segment that rules name.
-
-    Returns
-    -------
-    dict
-        ``drawdown``, the deepest, 0 or more; ``turnover`` and ``volatility`` a year; ``return`` of the whole segment;
-        ``loss`` of the worst bar.
-    """
+    """Measures of a segment that rules name: ``turnover`` and ``volatility`` a year, ``loss`` of the worst bar."""
     return {
         "drawdown": -float(max_drawdown(path.returns)),
         "turnover": float(path.turnover.mean()) * bars_per_year,
@@ -144,16 +112,13 @@ def segment_calmar(path: PortfolioPath) -> float:
     return log_growth(path) / max(-float(max_drawdown(path.returns)), SHALLOWEST)
 
 
-UTILITIES: dict[str, Callable[[JudgeConfig], Utility]] = {
-    "mean-variance": lambda config: lambda path: mean_variance(path, config.risk_aversion),
-    "calmar": lambda config: segment_calmar,
-    "log-growth": lambda config: log_growth,
-}
-"""Name of a synthetic judge -> makes its utility."""
-
-
 def make_judge(name: str, config: JudgeConfig, bars_per_year: int) -> Judge:
-    """Make a judge by its name, a key of `UTILITIES`, or `rules`."""
+    """Make a judge by its name: mean-variance, calmar, log-growth or rules."""
     if name == "rules":
-        return RuleJudge(config.rules, bars_per_year)
-    return SyntheticJudge(UTILITIES[name](config), config.temperature, config.mistakes)
+        return rule_judge(config.rules, bars_per_year)
+    utilities: dict[str, Utility] = {
+        "mean-variance": lambda path: mean_variance(path, config.risk_aversion),
+        "calmar": segment_calmar,
+        "log-growth": log_growth,
+    }
+    return synthetic_judge(utilities[name], config.temperature, config.mistakes)

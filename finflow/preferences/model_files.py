@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 
@@ -15,25 +14,6 @@ from finflow.preferences.reward_model import OutcomeUnits, RewardModel
 from finflow.tensor_file import read_tensors, write_tensors
 
 KIND = "finflow reward model"
-
-
-class SavedModel(NamedTuple):
-    """A reward model from a file.
-
-    Attributes
-    ----------
-    config : RewardModelConfig
-        That it was fitted with.
-    features : tuple of str
-        Names of the asset features that it reads, then of the market's.
-    report : dict
-        Of its training.
-    """
-
-    model: RewardModel
-    config: RewardModelConfig
-    features: tuple[str, ...]
-    report: dict[str, Any]
 
 
 def save_model(path: Path, learned: LearnedModel, config: RewardModelConfig, features: tuple[str, ...]) -> None:
@@ -56,7 +36,7 @@ def save_model(path: Path, learned: LearnedModel, config: RewardModelConfig, fea
     write_tensors(path, model.state_dict(), state)
 
 
-def load_model(path: Path) -> SavedModel:
+def load_model(path: Path) -> RewardModel:
     """Read and verify a file written by `save_model`.
 
     Raises
@@ -72,7 +52,6 @@ def load_model(path: Path) -> SavedModel:
         shape, units = NetworkShape.from_facts(state["shape"]), OutcomeUnits(**state["units"])
         model = RewardModel(shape, config.members, units, torch.Generator())
         model.load_state_dict(tensors)
-        features, report = tuple(str(name) for name in state["features"]), dict(state["report"])
     except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{path} holds a reward model of another finflow ({type(error).__name__})") from None
-    return SavedModel(model.eval().requires_grad_(False), config, features, report)
+    return model.eval().requires_grad_(False)

@@ -1,27 +1,23 @@
-"""Numbers of a reward model on pairs that it did not learn from: accuracy, calibration, separation, learning curve."""
+"""Numbers of a reward model on pairs that it did not learn from: accuracy, calibration, learning curve."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from torch import Tensor
 
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config.preferences_section import RewardModelConfig
-from finflow.preferences.model_training import PairSplit, calibrate, fit_model, leads, probability, split_pairs
+from finflow.preferences.model_training import calibrate, fit_model, leads, probability, split_pairs
 from finflow.preferences.pair_tensors import PairTensors, Rows
 from finflow.preferences.reward_model import RewardModel
 
 BINS = 10
-FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class ModelFigures:
-    """Agreement of a reward model with answers.
+class ModelFigures(NamedTuple):
+    """Agreement of a model with answers.
 
     Attributes
     ----------
@@ -34,18 +30,12 @@ class ModelFigures:
     ece : float or None
         Expected calibration error: mean distance of predicted probability and frequency of the answer, over
         `BINS` bins of equal width of the predicted probability of "first" (Guo et al. 2017).
-    reliability : list of dict
-        ``pairs``, mean ``predicted`` probability and observed ``frequency`` of each bin that is not empty.
-    separation : float or None
-        Mean lead of the preferred segments' scores over their deviation.
     """
 
     pairs: int
-    accuracy: float | None
-    attainable: float | None
-    ece: float | None
-    reliability: list[dict[str, float]]
-    separation: float | None
+    accuracy: float | None = None
+    attainable: float | None = None
+    ece: float | None = None
 
     @property
     def share(self) -> float | None:
@@ -53,6 +43,10 @@ class ModelFigures:
         if self.accuracy is None or self.attainable is None or self.attainable <= 0.5:
             return None
         return (self.accuracy - 0.5) / (self.attainable - 0.5)
+
+    def report(self) -> dict[str, float | None]:
+        """The numbers as JSON has them."""
+        return {**self._asdict(), "share": self.share}
 
     def line(self, name: str) -> str:
         """The figures in a line."""
@@ -66,73 +60,35 @@ class ModelFigures:
         return text
 
 
-def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray, mistakes: float = 0.0) -> ModelFigures:
-    """Figures from leads, answers and what is known of the judge.
+def figures_of(pairs: PairTensors, rows: Rows, lead: Tensor, mistakes: float = 0.0) -> ModelFigures:
+    """Figures of some pairs from leads (rows,) of the first segments in log odds; ties are left out.
 
     Parameters
     ----------
-    lead : float64 (pairs,)
-        Of the first segments, in log odds.
-    targets : float64 (pairs,)
-        1, 0, or 0.5 for a tie; ties are left out.
-    chances : float64 (pairs,)
-        Probability of the judge's answer "first"; NaN where unknown.
     mistakes : float
         Share of reversed answers, by the model.
     """
-    decided = targets != 0.5
-    lead, answers, chances = lead[decided], targets[decided], chances[decided]
-    if not len(lead):
-        return ModelFigures(0, None, None, None, [], None)
-    agreed = np.where(lead == 0.0, 0.5, (lead > 0.0) == (answers > 0.5))
+    decided = pairs.targets[rows] != 0.5
+    columns = (lead, pairs.targets[rows], pairs.chances[rows])
+    ahead, answers, chances = (column[decided].double().numpy() for column in columns)
+    if not len(ahead):
+        return ModelFigures(0)
+    agreed = np.where(ahead == 0.0, 0.5, (ahead > 0.0) == (answers > 0.5))
     known = bool(np.isfinite(chances).all())
-    table = reliability(probability(lead, mistakes), answers)
-    ece = sum(row["pairs"] * abs(row["predicted"] - row["frequency"]) for row in table) / len(lead)
-    ahead = np.where(answers > 0.5, lead, -lead)
-    spread = float(ahead.std())
-    return ModelFigures(
-        pairs=len(lead),
-        accuracy=float(agreed.mean()),
-        attainable=float(np.maximum(chances, 1.0 - chances).mean()) if known else None,
-        ece=float(ece),
-        reliability=table,
-        separation=float(ahead.mean()) / spread if spread > 0.0 else None,
-    )
-
-
-def reliability(predicted: FloatArray, answers: FloatArray) -> list[dict[str, float]]:
-    """Reliability table: pairs, mean prediction and frequency of "first" in each bin that is not empty."""
+    predicted = probability(ahead, mistakes)
     bins = np.minimum((predicted * BINS).astype(np.int64), BINS - 1)
-    rows = [np.flatnonzero(bins == number) for number in range(BINS)]
-    return [
-        {"pairs": len(row), "predicted": float(predicted[row].mean()), "frequency": float(answers[row].mean())}
-        for row in rows
-        if len(row)
-    ]
+    inside = [bins == number for number in np.unique(bins)]
+    gaps = [one.sum() * abs(float(predicted[one].mean()) - float(answers[one].mean())) for one in inside]
+    attainable = float(np.maximum(chances, 1.0 - chances).mean()) if known else None
+    return ModelFigures(len(ahead), float(agreed.mean()), attainable, float(sum(gaps) / len(ahead)))
 
 
 def judge_model(pairs: PairTensors, model: RewardModel, rows: Rows) -> ModelFigures:
     """Figures of a model on some pairs."""
-    return figures_of(leads(pairs, model, rows).numpy(), *pairs.answers(rows), float(model.mistakes))
+    return figures_of(pairs, rows, leads(pairs, model, rows), float(model.mistakes))
 
 
-def learning_curve(
-    pairs: PairTensors, split: PairSplit, shape: NetworkShape, config: RewardModelConfig, seed: int
-) -> list[dict[str, float | None]]:
-    """Accuracy on the held-out pairs after learning from a part of them: the whole halved, halved again, and so on.
-
-    The last training, on all of the fitted pairs, is left to the caller.
-    """
-    found: list[dict[str, float | None]] = []
-    for halvings in range(config.learning_curve - 1, 0, -1):
-        rows = split.fitted[: max(len(split.fitted) >> halvings, 1)]
-        figures = judge_model(pairs, fit_model(pairs, rows, split.calibration, shape, config, seed), split.held_out)
-        found.append({"pairs": len(rows), "accuracy": figures.accuracy, "ece": figures.ece})
-    return found
-
-
-@dataclass(frozen=True)
-class LearnedModel:
+class LearnedModel(NamedTuple):
     """A reward model with its report.
 
     Attributes
@@ -141,23 +97,23 @@ class LearnedModel:
         On pairs drawn at random, and on those of the latest segments.
     curve : list of dict
         Learning curve on the held-out pairs: ``pairs``, ``accuracy`` and ``ece``.
-    counts : mapping
-        Pairs by their use, ties and contradictions.
+    counts : dict
+        Pairs by their use.
     """
 
     model: RewardModel
     held_out: ModelFigures
     later: ModelFigures
     curve: list[dict[str, float | None]]
-    counts: Mapping[str, int]
+    counts: dict[str, int]
 
     def report(self) -> dict[str, Any]:
         """The numbers as JSON has them."""
         return {
-            "held_out": {**asdict(self.held_out), "share": self.held_out.share},
-            "later": {**asdict(self.later), "share": self.later.share},
+            "held_out": self.held_out.report(),
+            "later": self.later.report(),
             "learning_curve": self.curve,
-            "counts": dict(self.counts),
+            "counts": self.counts,
             "temperature": float(self.model.temperature),
             "mistakes": float(self.model.mistakes),
         }
@@ -174,19 +130,13 @@ class LearnedModel:
         ]
 
 
-def learn_model(
-    pairs: PairTensors, shape: NetworkShape, config: RewardModelConfig, seed: int, contradictions: int = 0
-) -> LearnedModel:
+def learn_model(pairs: PairTensors, shape: NetworkShape, config: RewardModelConfig, seed: int) -> LearnedModel:
     """Split pairs, fit a reward model, and judge it.
 
-    Figures are of the model as calibrated on the calibration pairs alone. The returned model has its temperature and
-    share of mistakes from every pair that it did not learn from, which are three times as many: with few pairs these
-    two numbers are the main error of predicted probabilities.
-
-    Parameters
-    ----------
-    contradictions : int
-        For the report.
+    The learning curve has models of the fitted pairs halved, halved again, and so on. Figures are of the model as
+    calibrated on the calibration pairs alone. The returned model has its temperature and share of mistakes from every
+    pair that it did not learn from, which are three times as many: with few pairs these two numbers are the main error
+    of predicted probabilities.
 
     Raises
     ------
@@ -194,10 +144,12 @@ def learn_model(
         If there are too few pairs.
     """
     split = split_pairs(pairs, seed)
-    curve = learning_curve(pairs, split, shape, config, seed)
-    model = fit_model(pairs, split.fitted, split.calibration, shape, config, seed)
-    held_out = judge_model(pairs, model, split.held_out)
-    curve.append({"pairs": len(split.fitted), "accuracy": held_out.accuracy, "ece": held_out.ece})
-    later, counts = judge_model(pairs, model, split.later), split.counts(pairs, contradictions)
+    curve: list[dict[str, float | None]] = []
+    for halvings in range(config.learning_curve - 1, -1, -1):
+        rows = split.fitted[: max(len(split.fitted) >> halvings, 1)]
+        model = fit_model(pairs, rows, split.calibration, shape, config, seed)
+        held_out = judge_model(pairs, model, split.held_out)
+        curve.append({"pairs": len(rows), "accuracy": held_out.accuracy, "ece": held_out.ece})
+    later = judge_model(pairs, model, split.later)
     calibrate(pairs, model, np.concatenate([split.calibration, split.held_out, split.later]))
-    return LearnedModel(model, held_out, later, curve, counts)
+    return LearnedModel(model, held_out, later, curve, split.counts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 from finflow.errors import FinflowError
 from finflow.preferences.pairs import PairFile
 from finflow.preferences.reward_model import OutcomeUnits, RewardModel, ScoredDecisions
-from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket, cut, paths_of
+from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket, cut, simulate_strategies
 
 SMALLEST_UNIT = 1e-8
 PAIRS_AT_ONCE = 512
@@ -88,11 +87,6 @@ class PairTensors(NamedTuple):
         found = model.outcomes(ScoredDecisions(*(column[rows] for column in self.decisions))).double()
         return found.new_zeros(2 * len(chosen), found.shape[1]).index_add(0, owner, found).view(2, len(chosen), -1)
 
-    def answers(self, chosen: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Targets and chances of some pairs, in double precision."""
-        targets, chances = (column[chosen].double().numpy() for column in (self.targets, self.chances))
-        return targets, chances
-
     def all_scores(self, model: RewardModel, chosen: Rows) -> Tensor:
         """The same without gradients, some pairs at a time."""
         with torch.no_grad():
@@ -109,16 +103,15 @@ def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
     Raises
     ------
     FinflowError
-        One line, with the place of the pair: for an unknown run or strategy, dates outside, and two segments of
-        different lengths.
+        For an unknown strategy, and with the place of the pair for dates outside and segments of different lengths.
     """
     pairs = file.pairs
-    sources = [segment.source for pair in pairs for segment in (pair.first, pair.second)]
-    paths = paths_of(market, sources)
+    segments = [one for pair in pairs for one in (pair.first, pair.second)]
+    paths = simulate_strategies(market, dict.fromkeys(one.strategy for one in segments))
     cuts: list[tuple[PortfolioPath, PortfolioPath]] = []
     for pair, place in zip(pairs, file.places, strict=True):
         try:
-            first, second = (cut(paths[one.source], one, market) for one in (pair.first, pair.second))
+            first, second = (cut(paths[one.strategy], one) for one in (pair.first, pair.second))
         except FinflowError as error:
             raise FinflowError(f"{place}: {error}") from None
         if len(first) != len(second):
@@ -129,6 +122,11 @@ def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
     lengths = np.array([len(first) for first, _ in cuts], dtype=np.int64)
     starts = np.cumsum(np.tile(lengths, 2)) - np.tile(lengths, 2)
     whole = [one for side in zip(*cuts, strict=True) for one in side]
+
+    def joined(name: str) -> Tensor:
+        return torch.from_numpy(np.concatenate([getattr(path, name) for path in whole])).float()
+
+    log_return = torch.log1p(joined("returns").clamp(min=-1.0 + 1e-6))
     process = market.process
     fills = np.searchsorted(process.panel.dates, np.concatenate([one.dates for one in whole])) - 1
     known = slice(0, len(process.asset_features) - process.lag)
@@ -141,20 +139,10 @@ def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
         torch.from_numpy(assets),
         torch.from_numpy(features.astype(np.float32)),
         torch.from_numpy(fills.astype(np.int64)),
-        _decisions(whole),
+        ScoredDecisions(joined("held"), joined("filled"), log_return, joined("turnover"), joined("costs")),
         starts.reshape(2, -1),
         lengths,
         torch.tensor([pair.target for pair in pairs]),
         torch.tensor([float("nan") if pair.chance is None else pair.chance for pair in pairs]),
         days.T,
     )
-
-
-def _decisions(paths: Sequence[PortfolioPath]) -> ScoredDecisions:
-    """Decisions of paths one after another, in single precision."""
-
-    def joined(name: str) -> Tensor:
-        return torch.from_numpy(np.concatenate([getattr(path, name) for path in paths])).float()
-
-    log_return = torch.log1p(joined("returns").clamp(min=-1.0 + 1e-6))
-    return ScoredDecisions(joined("held"), joined("filled"), log_return, joined("turnover"), joined("costs"))

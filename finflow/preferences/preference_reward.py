@@ -14,8 +14,7 @@ from finflow.errors import ConfigError
 from finflow.preferences.model_files import load_model
 from finflow.preferences.reward_model import ScoredDecisions
 
-PREFERENCE = "preference"
-"""Its name in the configuration."""
+PREFERENCE = "preference"  # its name in the configuration
 
 
 class PreferenceReward:
@@ -24,15 +23,10 @@ class PreferenceReward:
     A training learns from it as ``objectives.reward=preference`` with ``objectives.preference.model=FILE``. Several
     models in one sum are rewards of a user's own: ``Desk = PreferenceReward("model.safetensors")``, ``module:Desk``.
 
-    Parameters
-    ----------
-    path : Path or str
-        Written by `--mode prefer --learn`.
-
     Raises
     ------
     CheckpointError
-        If the file is missing, damaged, or holds no reward model.
+        If the file is missing, damaged, or holds no reward model of `--mode prefer --learn`.
     """
 
     horizon = 1
@@ -40,7 +34,7 @@ class PreferenceReward:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._saved = load_model(self.path)
+        self._model = load_model(self.path)
 
     def __call__(self, context: RewardContext) -> Any:
         """Score of each decision, (batch,): the mean of the ensemble.
@@ -50,7 +44,7 @@ class PreferenceReward:
         ConfigError
             If the market has other features than the model reads.
         """
-        observation, model = context.observation, self._saved.model
+        observation, model = context.observation, self._model
         assets, market = (_tensor(observation[name]) for name in ("assets", "market"))
         found, read = (assets.shape[2], market.shape[1]), (model.shape.n_asset_features, model.shape.n_market_features)
         if found != read:

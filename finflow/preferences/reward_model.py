@@ -46,13 +46,7 @@ class ScoredDecisions(NamedTuple):
 
 
 class OutcomeUnits(NamedTuple):
-    """Units of the outcomes of decisions, from the pairs that are learned from.
-
-    Attributes
-    ----------
-    log_return, turnover, cost : float
-        Root mean squares.
-    """
+    """Root mean squares of the outcomes of decisions, in the pairs that are learned from."""
 
     log_return: float
     turnover: float
@@ -60,13 +54,7 @@ class OutcomeUnits(NamedTuple):
 
 
 class RewardModel(nn.Module):
-    """An ensemble of reward models in one batched call; independent parameters throughout.
-
-    Parameters
-    ----------
-    generator : Generator
-        Draws the initial parameters.
-    """
+    """An ensemble of reward models in one batched call; independent parameters throughout."""
 
     temperature: Tensor
     mistakes: Tensor

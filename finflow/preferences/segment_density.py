@@ -24,7 +24,7 @@ class SegmentDensity(NamedTuple):
     total : Tensor, (2, pairs)
         Summed over the decisions of the first and the second segments.
     divergence : Tensor, ()
-        Mean KL of a decision from a reference, per free dimension; 0 without one.
+        Mean KL of the same decisions from a reference, per free dimension; 0 without one.
     """
 
     total: Tensor
@@ -41,18 +41,14 @@ def segment_density(
     sees the market and the portfolio that the segment held; the state of the built-in reward, which a preference is not
     about, is zero.
 
-    Parameters
-    ----------
-    chosen : int64 (n,)
-    reference : ExpertPolicy, optional
-        The policy's divergence from it is measured on the same decisions.
     """
     rows, owner = pairs.decisions_of(chosen), pairs.owners_of(chosen)
     bars, place = torch.unique(pairs.bars[rows], return_inverse=True)
     states = states_holding(pairs.assets[bars], pairs.market[bars], pairs.decisions.held[rows])
     distribution = _distribution(policy, states, place)
-    dimensions = distribution.dimensions
-    each = distribution.log_density(_interior(pairs, rows)) / dimensions
+    listed = pairs.assets[pairs.bars[rows], :, -1] > 0.5
+    smoothed = smooth(pairs.decisions.filled[rows].double().numpy(), AIM_SMOOTHING, listed.numpy())
+    each = distribution.log_density(torch.from_numpy(smoothed)) / distribution.dimensions
     total = each.new_zeros(2 * len(chosen)).index_add(0, owner, each).view(2, -1)
     divergence = each.new_zeros(())
     if reference is not None:
@@ -72,12 +68,6 @@ def all_densities(
         parts.append(found.total)
         divergence += float(found.divergence) * float(pairs.lengths[some].sum())
     return SegmentDensity(torch.cat(parts, dim=1), torch.tensor(divergence / float(pairs.lengths[chosen].sum())))
-
-
-def _interior(pairs: PairTensors, rows: Tensor) -> Tensor:
-    """Weights after the trades of some decisions, smoothed."""
-    listed = pairs.assets[pairs.bars[rows], :, -1] > 0.5
-    return torch.from_numpy(smooth(pairs.decisions.filled[rows].double().numpy(), AIM_SMOOTHING, listed.numpy()))
 
 
 def _distribution(policy: ExpertPolicy, states: States, place: Tensor) -> LogisticNormal:

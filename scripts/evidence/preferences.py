@@ -128,11 +128,11 @@ def learn_of_judge(data: TrainingData, name: str, fresh: int) -> tuple[LearnedMo
     judge = make_judge(name, settings, data.panel.bars_per_year)
     count = PAIRS + fresh
     made = judge_pairs(market, judge, count, settings, config.train.seed)
-    given = PairFile(made.pairs[:PAIRS], ("judge",) * PAIRS, 0)
+    given = PairFile(made.pairs[:PAIRS], ("judge",) * PAIRS)
     learned = learn_model(pair_tensors(market, given), data.shape, config.preferences.model, config.train.seed)
     if not fresh:
         return learned, learned.held_out
-    others = pair_tensors(market, PairFile(made.pairs[PAIRS:], ("judge",) * fresh, 0))
+    others = pair_tensors(market, PairFile(made.pairs[PAIRS:], ("judge",) * fresh))
     return learned, judge_model(others, learned.model, np.arange(fresh))
 
 

@@ -5,95 +5,74 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from finflow.cli import main
 from finflow.config import Config
 from finflow.errors import FinflowError
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.report import tables_of
-from finflow.preferences.judges import SyntheticJudge, log_growth
+from finflow.preferences.judges import log_growth, synthetic_judge
 from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pairs import Segment, read_pairs
-from finflow.preferences.segment_paths import RandomPortfolios, SegmentMarket, cut, paths_of, random_seed, stored_path
+from finflow.preferences.segment_paths import SegmentMarket, cut, simulate_strategies
 from finflow.strategies.classical import named_strategy
-from finflow.training.data.training_data import TrainingData
 from tests.commands import refusal
 from tests.preferences.conftest import small_options
 
 
 def test_a_pair_leads_back_to_the_segments_that_were_judged(small_market: SegmentMarket, small_config: Config) -> None:
-    made = judge_pairs(small_market, SyntheticJudge(log_growth), 60, small_config.preferences.judge, seed=3)
-    sources = {segment.source for pair in made.pairs for segment in (pair.first, pair.second)}
-    paths = paths_of(small_market, sorted(sources, key=str))
+    judge, settings = synthetic_judge(log_growth), small_config.preferences.judge
+    made = judge_pairs(small_market, judge, 60, settings, seed=3)
+    paths = simulate_strategies(
+        small_market, {one.strategy for pair in made.pairs for one in (pair.first, pair.second)}
+    )
     for pair in made.pairs:
-        first, second = (cut(paths[one.source], one, small_market) for one in (pair.first, pair.second))
+        first, second = (cut(paths[one.strategy], one) for one in (pair.first, pair.second))
         assert len(first) == len(second) == 10
         assert (first.dates == second.dates).all()
         assert pair.better == ("first" if log_growth(first) > log_growth(second) else "second")
-    again = judge_pairs(small_market, SyntheticJudge(log_growth), 60, small_config.preferences.judge, seed=3)
-    assert again.pairs == made.pairs
+    assert judge_pairs(small_market, judge, 60, settings, seed=3).pairs == made.pairs
 
 
 def test_mistakes_are_as_frequent_as_asked_for(small_market: SegmentMarket, small_config: Config) -> None:
-    judge = SyntheticJudge(log_growth, mistakes=0.2)
+    judge = synthetic_judge(log_growth, mistakes=0.2)
     made = judge_pairs(small_market, judge, 2000, small_config.preferences.judge, seed=0)
     wrong = [(pair.better == "first") != (pair.chance == 0.8) for pair in made.pairs]
     assert made.opinions.attainable == pytest.approx(0.8)
     assert np.mean(wrong) == pytest.approx(0.2, abs=0.03)
 
 
-def test_dates_outside_the_training_window_are_refused(small_market: SegmentMarket) -> None:
-    path = paths_of(small_market, [(None, "equal-weight")])[None, "equal-weight"]
-    for start, end in (("2022-01-03", "2022-01-10"), ("1999-01-04", "1999-01-08")):
+def test_dates_outside_the_training_window_and_unknown_strategies_are_refused(small_market: SegmentMarket) -> None:
+    path = simulate_strategies(small_market, ["equal-weight"])["equal-weight"]
+    outside = "lie outside its holding periods in the training window"
+    for start, end, said in (
+        ("2022-01-03", "2022-01-10", outside),
+        ("1999-01-04", "1999-01-08", outside),
+        ("2020-03-07", "2020-03-08", "no holding period"),
+    ):
         segment = Segment.model_validate({"strategy": "equal-weight", "start": start, "end": end})
-        with pytest.raises(FinflowError, match="lie outside its holding periods in the training window"):
-            cut(path, segment, small_market)
+        with pytest.raises(FinflowError, match=said):
+            cut(path, segment)
+    for name in ("momentun", "random-07", "random--1"):
+        with pytest.raises(FinflowError, match=f"there is no strategy '{name}'"):
+            simulate_strategies(small_market, [name])
 
 
-def test_unknown_strategies_and_runs_are_refused(small_market: SegmentMarket, tmp_path: Path) -> None:
-    with pytest.raises(FinflowError, match="there is no strategy 'momentun'"):
-        paths_of(small_market, [(None, "momentun")])
-    with pytest.raises(FinflowError, match="there is no run"):
-        paths_of(small_market, [(str(tmp_path / "none"), "agent")])
-
-
-def test_a_stored_backtest_is_the_path_that_was_played(small_data: TrainingData, tmp_path: Path) -> None:
-    process, window = small_data.held_out_process(), small_data.split.test
-    makers = {"momentum": lambda: named_strategy("momentum", small_data.config.evaluation)}
-    (played,) = run_backtests(process, window, [makers["momentum"]()])
-    context = ComparisonContext(process, window, makers, (played,))
-    reports = tmp_path / "run" / "reports"
-    reports.mkdir(parents=True)
-    for name, content in tables_of(context, ["momentum"]).items():
-        (reports / name).write_bytes(content)
-    returns = pd.DataFrame({"momentum": played.returns}, index=pd.Index(played.dates.astype(str), name="date"))
-    returns.to_csv(reports / "returns.csv")
-    run = str(tmp_path / "run")
-    found = stored_path(run, "momentum", process)
-    np.testing.assert_array_equal(found.dates, played.dates)
-    np.testing.assert_allclose(found.returns, played.returns, atol=1e-15)
-    np.testing.assert_allclose(found.filled, played.weights, atol=1e-12)
-    np.testing.assert_allclose(found.costs, played.costs, atol=1e-9)
-    np.testing.assert_allclose(found.turnover, played.turnover, atol=2e-3)
-    with pytest.raises(FinflowError, match="keeps no holdings of 'olmar'"):
-        stored_path(run, "olmar", process)
-    # the market of training ends before that window: nothing of it can be learned from
-    early = stored_path(run, "momentum", small_data.process)
-    assert len(early) == 0
-    segment = Segment.model_validate({"strategy": "momentum", "start": "2022-08-01", "end": "2022-08-05", "run": run})
-    with pytest.raises(FinflowError, match="no day in common"):
-        cut(early, segment, SegmentMarket(small_data.process, small_data.split.train, small_data.config.evaluation))
+def test_a_path_is_that_of_the_backtest(small_market: SegmentMarket) -> None:
+    path = simulate_strategies(small_market, ["momentum"])["momentum"]
+    (run,) = run_backtests(
+        small_market.process, small_market.window, [named_strategy("momentum", small_market.evaluation)]
+    )
+    assert (path.returns == run.returns).all()
+    assert (path.held[1:] == run.weights[:-1]).all()
+    assert path.held[0].tolist() == [0.0, 0.0, 0.0, 1.0]
 
 
 def test_random_portfolios_are_named_by_their_seed(small_market: SegmentMarket) -> None:
-    assert [random_seed(name) for name in ("random-7", "random-07", "random", "random--1")] == [7, None, None, None]
-    runs = run_backtests(small_market.process, small_market.window, [RandomPortfolios(seed) for seed in (0, 1, 0)])
-    assert (runs[0].weights == runs[2].weights).all()
-    assert (runs[0].turnover > 1e-9).mean() > 0.9
-    assert 0.15 < (runs[1].turnover > 1e-9).mean() < 0.25
+    first, again = (simulate_strategies(small_market, ["random-0", "random-1"]) for _ in range(2))
+    assert (first["random-0"].filled == again["random-0"].filled).all()
+    assert (first["random-0"].turnover > 1e-9).mean() > 0.9
+    assert 0.15 < (first["random-1"].turnover > 1e-9).mean() < 0.25
 
 
 def test_the_command_writes_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
