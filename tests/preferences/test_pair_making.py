@@ -16,7 +16,6 @@ from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pairs import Segment, read_pairs
 from finflow.preferences.segment_paths import SegmentMarket, cut, simulate_strategies
 from finflow.strategies.classical import named_strategy
-from tests.commands import refusal
 from tests.preferences.conftest import small_options
 
 
@@ -82,18 +81,3 @@ def test_the_command_writes_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*command, "--set", "preferences.judge.mistakes=0.1"]) == 0
     assert "50 pairs, 0 ties; attainable accuracy 0.900" in capsys.readouterr().out
     assert len(read_pairs([path]).pairs) == 50
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--output", "x.jsonl"), "name the file of your answers after --ask"),
-        (("--judge", "calmer", "--output", "x.jsonl"), "did you mean calmar?"),
-        (("--judge", "calmar"), "--judge needs --output with the file to write"),
-        (("--judge", "calmar", "--output", "x", "--set", "preferences.judge.rules=[beauty]"), "a rule is one of"),
-    ],
-)
-def test_wrong_options_are_answered_in_a_line(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
-) -> None:
-    assert said in refusal(capsys, "--mode", "prefer", *arguments)
