@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -94,22 +93,18 @@ def forked(part: Callable[[], R], fills_core: bool = False) -> Iterator[Callable
         forked or have no core of their own, it calls ``part`` in this process, which may raise.
     """
     results: list[R] = []
-    started = _fork(lambda there: there.send([part()])) if _has_second_core() and _may_fork() else None
-    if started is None:
+    calls: ForkedCalls[None, R] | None = ForkedCalls.start(lambda _: part())
+    if calls is None:
         yield part
         return
-    child, receiver = started
-    began = time.monotonic()
+    calls.begin(None)
     try:
         with _one_core() if fills_core else nullcontext():
             yield lambda: results[0] if results else part()
         with suppress(EOFError):  # the process ended without a result
-            if receiver.poll(TIMEOUT + 10.0 * (time.monotonic() - began)):
-                results = receiver.recv()
+            results.append(calls.result())
     finally:
-        child.kill()
-        child.join()
-        receiver.close()
+        calls.end()
 
 
 @contextmanager
@@ -136,7 +131,7 @@ class ForkedCalls(Generic[S, R]):
     @classmethod
     def start(cls, function: Callable[[S], R]) -> ForkedCalls[S, R] | None:
         """Fork; None where there is no second core, or where processes cannot be forked."""
-        started = _fork(partial(_answer, function)) if _has_second_core() and _may_fork() else None
+        started = _fork(function) if _has_second_core() and _may_fork() else None
         return None if started is None else cls(*started)
 
     def begin(self, argument: S) -> None:
@@ -168,12 +163,6 @@ class ForkedCalls(Generic[S, R]):
         self._connection.close()
 
 
-def _answer(function: Callable[[S], R], connection: Connection) -> None:
-    """Answer calls until one fails."""
-    while True:
-        connection.send(function(connection.recv()))
-
-
 def _has_second_core() -> bool:
     """Return True where a core is free; threads of operations would share it, and do not survive a fork."""
     import torch
@@ -190,11 +179,11 @@ def _may_fork() -> bool:
     return can and not cuda and not multiprocessing.current_process().daemon
 
 
-def _fork(serve: Callable[[Connection], None]) -> tuple[BaseProcess, Connection] | None:
-    """Start a process for a function of a pipe, and return it with this end; None where none can be started."""
+def _fork(function: Callable[[S], R]) -> tuple[BaseProcess, Connection] | None:
+    """Start a process that answers calls, and return it with this end of its pipe; None where none can be started."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    child = context.Process(target=_serve, args=(serve, here, there), daemon=True)
+    child = context.Process(target=_serve, args=(function, here, there), daemon=True)
     try:
         child.start()
     except OSError:
@@ -205,12 +194,13 @@ def _fork(serve: Callable[[Connection], None]) -> tuple[BaseProcess, Connection]
     return child, here
 
 
-def _serve(serve: Callable[[Connection], None], parents: Connection, own: Connection) -> None:
-    """Run a function in the forked process; where it fails, the pipe closes."""
+def _serve(function: Callable[[S], R], parents: Connection, own: Connection) -> None:
+    """Answer calls in the forked process until one fails; the pipe closes then."""
     parents.close()
     begin_as_worker()
     with suppress(Exception):  # the parent calls it again, and reports the failure
-        serve(own)
+        while True:
+            own.send(function(own.recv()))
 
 
 def begin_as_worker() -> None:

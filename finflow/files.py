@@ -26,15 +26,6 @@ def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> Non
     The temporary file is flushed to the disk before it takes the name, and the folder is flushed after, so that the
     new file also survives a loss of power. Text is written as UTF-8 with the line ends it has.
 
-    Parameters
-    ----------
-    path
-        The file to write; an existing one is replaced.
-    content
-        All that the file will hold.
-    mode
-        Who may read and write it, less what the process's umask forbids.
-
     Raises
     ------
     OutputError
@@ -47,13 +38,6 @@ def write_together(files: Mapping[Path, bytes | str], mode: int = 0o666) -> None
     """Write files as `write_atomically` does, none of them before all are safely on the disk.
 
     Only then do they take their names, in the order given: a full disk leaves every previous file in place.
-
-    Parameters
-    ----------
-    files
-        Path -> all that the file will hold.
-    mode
-        As of `write_atomically`.
 
     Raises
     ------
@@ -80,14 +64,7 @@ def write_together(files: Mapping[Path, bytes | str], mode: int = 0o666) -> None
 def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True) -> None:
     """Fail before any work is done if a folder cannot be written, or has no room even for `PROBE` bytes.
 
-    Parameters
-    ----------
-    folder
-        Made when missing.
-    key
-        The key of the configuration that names it, for the message.
-    keep
-        Whether a folder that was created stays.
+    An error names the configuration's ``key``; without ``keep``, a folder that was created does not stay.
 
     Raises
     ------
@@ -115,8 +92,6 @@ def read_input(path: Path, name: str, error: type[FinflowError], wanted: str = "
 
     Parameters
     ----------
-    path
-        The file.
     name
         Its name in messages, such as the key of the configuration that holds the path.
     error

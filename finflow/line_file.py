@@ -17,13 +17,6 @@ def append_line(path: Path, line: str) -> None:
     a crash left of an earlier line is closed off first, so that it spoils no other; of a line for which the disk has
     not enough room, nothing stays.
 
-    Parameters
-    ----------
-    path
-        The file; created if it is missing.
-    line
-        Without its end.
-
     Raises
     ------
     OutputError
@@ -55,8 +48,6 @@ def drop_last_line(path: Path, line: str) -> None:
 
     Parameters
     ----------
-    path
-        The file.
     line
         The line that has to be its last, without its end.
 

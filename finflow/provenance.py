@@ -39,8 +39,6 @@ def code_hash(rooms: tuple[str, ...] = (), package: Path = PACKAGE) -> str:
     ----------
     rooms : tuple of str
         Top-level folders; all but those that decide no result when left out.
-    package : Path
-        Folder of the package.
     """
     paths = sorted(path for path in package.rglob("*.py") if _counts(path.relative_to(package).parts[0], rooms))
     sources = [path.read_bytes() for path in paths]

@@ -32,13 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9_\-]+(\.[A-Za-z0-9_\-]+)*(/[A-Za-z0-9_\-]+(\.[A-Z
 
 
 class TensorFile(NamedTuple):
-    """Contents of a verified file.
-
-    Attributes
-    ----------
-    version : int
-        Of its format.
-    """
+    """Contents of a verified file."""
 
     version: int
     tensors: dict[str, Tensor]
@@ -47,11 +41,6 @@ class TensorFile(NamedTuple):
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write tensors and a JSON state as one file, atomically; equal contents give equal bytes.
-
-    Parameters
-    ----------
-    state : mapping
-        JSON-able, without NaN.
 
     Raises
     ------
@@ -87,12 +76,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def read_file(path: Path) -> TensorFile:
-    """The same, with the version of its format.
-
-    Raises
-    ------
-    CheckpointError
-    """
+    """The same, with the version of its format."""
     content = _content(path)
     try:
         size = int.from_bytes(content[:8], "little")

@@ -55,12 +55,8 @@ class OrderedPool(Generic[R]):
         arguments where its process was killed.
     shared : object
         Given to each process once; picklable.
-    workers : int
-        Processes.
     name : str
         Of the workers, for errors: the key of the configuration that asks for them.
-    threads : int
-        Processor threads of each.
     """
 
     def __init__(self, function: Callable[..., R], shared: Any, workers: int, name: str, threads: int = 1) -> None:
@@ -89,12 +85,10 @@ class OrderedPool(Generic[R]):
         Raises
         ------
         Exception
-            Of the earliest call that failed.
-        TrainingError
-            If workers are lost again and again.
+            As of `results`.
         """
         self._collect(keep=self._workers.most_pending - 1)
-        self._pending.append(self._begin(arguments))
+        self._pending.append(_Call(arguments, self._workers.submit(arguments)))
 
     def results(self) -> list[R]:
         """Wait for all calls; their results since the last time, in the order of the calls.
@@ -127,28 +121,16 @@ class OrderedPool(Generic[R]):
             self._results.append(result)
             self._losses = 0
 
-    def _begin(self, arguments: tuple[Any, ...]) -> _Call:
-        while True:
-            try:
-                return _Call(arguments, self._workers.submit(arguments))
-            except WorkerLostError as error:
-                self._replace_lost(error)
-
     def _replace_lost(self, error: WorkerLostError) -> None:
         """Replace workers, and make the calls again that were lost with them."""
-        while True:
-            self._losses += 1
-            if self._losses > RETRIES:
-                raise TrainingError(
-                    f"{self.name}: workers were lost {self._losses} times without a result ({error}); if memory is "
-                    "short, use fewer"
-                ) from error
-            self._workers.restart()
-            try:
-                self._pending = deque([self._resubmitted(call) for call in self._pending])
-                return
-            except WorkerLostError as another:
-                error = another
+        self._losses += 1
+        if self._losses > RETRIES:
+            raise TrainingError(
+                f"{self.name}: workers were lost {self._losses} times without a result ({error}); if memory is short, "
+                "use fewer"
+            ) from error
+        self._workers.restart()
+        self._pending = deque([self._resubmitted(call) for call in self._pending])
 
     def _resubmitted(self, call: _Call) -> _Call:
         """The call, submitted again where it was lost."""
@@ -173,12 +155,14 @@ class _Processes:
         self._pool = self._make()
 
     def submit(self, arguments: tuple[Any, ...]) -> Future[Any]:
-        """Begin a call, and return a handle of it."""
+        """Begin a call, and return a handle of it: of a lost one where the pool is broken."""
         try:
             with changed_environment(self._environment):  # where a process is started for it
                 return self._pool.submit(_call, arguments)
         except BrokenProcessPool as error:
-            raise WorkerLostError("a process was killed") from error
+            lost: Future[Any] = Future()
+            lost.set_exception(error)
+            return lost
 
     def is_done(self, handle: Future[Any]) -> bool:
         """Return True where the call is done or lost."""

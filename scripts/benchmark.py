@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from benchmark_tools import random_walks, seconds_of, spread
+from benchmark_tools import random_walks, seconds_of
 
 from finflow.cli.exit_status import run_safely
 from finflow.config import Config
@@ -36,7 +36,6 @@ from finflow.training.data.training_data import TrainingData, prepare
 
 SECONDS = 1.0  # of each contender in each round
 VECTORS = (64, 1024, 4096)
-COPIED = 64 * 2**20  # bytes, more than caches hold
 BARS = 8312  # 33 years
 SIZES = (20, 500)  # assets whose features are computed
 #: Name -> module of its function ``benchmark_NAME``, imported when it is asked for.
@@ -127,18 +126,6 @@ def peer(training_data: TrainingData) -> gym.Env[Any, Any] | None:
     return env
 
 
-def copy_bandwidth(size: int) -> float:
-    """Bytes a second of a plain memory copy of ``size`` bytes, the best of a few."""
-    source, target = np.ones(size, dtype=np.uint8), np.empty(size, dtype=np.uint8)
-    np.copyto(target, source)
-    seconds = []
-    for _ in range(10):
-        began = time.perf_counter()
-        np.copyto(target, source)
-        seconds.append(time.perf_counter() - began)
-    return size / min(seconds)
-
-
 def benchmark_env(given: argparse.Namespace) -> None:
     """Print steps a second of our environments and of others."""
     training_data = prepare(Config())
@@ -154,24 +141,11 @@ def benchmark_env(given: argparse.Namespace) -> None:
     other = peer(training_data)
     if other is not None:
         contenders["gym-trading-env, 1 asset"] = single_rate(other, 1)
-    features = process.asset_features.shape[1] * process.asset_features.shape[2] + process.market_features.shape[1]
-    written = 4 * features + 8 * process.portfolio_size
     rates: dict[str, list[Rate]] = {name: [] for name in contenders}
-    bandwidths: dict[str, list[float]] = {"in the caches": [], "outside of them": []}
     for _ in range(given.rounds):
-        bandwidths["in the caches"].append(copy_bandwidth(written * 1024))
-        bandwidths["outside of them"].append(copy_bandwidth(COPIED))
         for name, measure in contenders.items():
             rates[name].append(measure())
     _print_rates(rates)
-    best = statistics.median(rate.processor for rate in rates["ours, 1024 portfolios"])
-    print(f"an observation has {written} bytes; no environment writes it faster than memory is copied:")
-    for where, measured in bandwidths.items():
-        bound = statistics.median(measured) / written
-        print(
-            f"  {where}: {spread([one / 1e9 for one in measured], '.1f')} GB/s, {bound:,.0f} steps/s; "
-            f"1024 portfolios reach {best / bound:.0%} of that"
-        )
     if other is None:
         print("gym-trading-env is not installed: pip install gym-trading-env adds the peer")
 

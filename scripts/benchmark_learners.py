@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -21,11 +22,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from benchmark_tools import (
     SECONDS,
-    Contender,
     Peer,
+    Rate,
     contender,
     measure,
-    print_rates,
     print_ratio,
     use_one_thread,
 )
@@ -112,7 +112,7 @@ def our_iql(training_data: TrainingData) -> Ours:
     return Ours(draw, update)
 
 
-def our_sac(training_data: TrainingData) -> tuple[Contender, Contender]:
+def our_sac(training_data: TrainingData) -> tuple[Rate, Rate]:
     """The online update on the behaviour's transitions: on batches that are ready, and with their making."""
     config, behaviour = training_data.config, BehaviourData.collected(training_data)
     agent, noise = BCell(training_data.shape, config.bcell, seeded(0, 0), CPU), seeded(0, 1)
@@ -130,7 +130,7 @@ def our_sac(training_data: TrainingData) -> tuple[Contender, Contender]:
     return contenders_of(draw, update)
 
 
-def contenders_of(draw: Callable[[], T], update: Callable[[T, int], object]) -> tuple[Contender, Contender]:
+def contenders_of(draw: Callable[[], T], update: Callable[[T, int], object]) -> tuple[Rate, Rate]:
     """Updates on batches that are ready, and with the making of each."""
     ready = [draw() for _ in range(N_BATCHES)]
     return (
@@ -140,7 +140,7 @@ def contenders_of(draw: Callable[[], T], update: Callable[[T, int], object]) -> 
 
 
 def benchmark_offline(given: argparse.Namespace) -> None:
-    """Print updates a second of IQL, the bound of its arithmetic, and the ratio to d3rlpy's."""
+    """Print updates a second of IQL, and the ratio to d3rlpy's."""
     use_one_thread()
     training_data = prepare(load_config(None, {"train.offline_batch_size": OFFLINE_BATCH}, {}))
     ours = our_iql(training_data)
@@ -153,11 +153,11 @@ def benchmark_offline(given: argparse.Namespace) -> None:
 
 
 def benchmark_online(given: argparse.Namespace) -> None:
-    """Print updates a second of the online update, the bound of its arithmetic, and the ratio to each peer's."""
+    """Print updates a second of the online update, and the ratio to each peer's."""
     use_one_thread()
     training_data = prepare(load_config(None, PUBLISHED, {}))
     without = replace(training_data, config=load_config(None, {**PUBLISHED, "bcell.cql_alpha": 0.0}, {}))
-    contenders: dict[str, Contender] = {}
+    contenders: dict[str, Rate] = {}
     contenders[OURS], contenders[MADE] = our_sac(training_data)
     contenders[PLAIN], contenders[PLAIN_MADE] = our_sac(without)
     sizes = (*_peer_sizes(training_data), ONLINE_BATCH)
@@ -180,20 +180,22 @@ def _peer_sizes(training_data: TrainingData) -> tuple[int, int]:
 def _compare(
     training_data: TrainingData,
     sizes: tuple[int, int, int],
-    contenders: Mapping[str, Contender],
+    contenders: Mapping[str, Rate],
     peers: Mapping[str, Peer],
     goals: Sequence[tuple[str, str, float]],
     rounds: int,
 ) -> None:
-    """Measure all in turn, and print rates, bounds and the ratios to the peers that there are."""
-    everyone = {**contenders, **{name: peer.contender for name, peer in peers.items()}}
-    rates, gemm = measure(everyone, rounds)
+    """Measure all in turn, and print rates and the ratios to the peers that there are."""
+    everyone = {**contenders, **{name: peer.rate for name, peer in peers.items()}}
+    rates = measure(everyone, rounds)
     for peer in peers.values():
         peer.close()
     observation, weights, batch = sizes
     hidden = training_data.config.bcell.hidden_dim
     print(f"batch {batch}, hidden {hidden}, float32, one thread, {rounds} rounds of {SECONDS:g} s")
-    print_rates(everyone, rates, gemm)
+    print(f"{'':26}{'updates/s':>10}{'least':>8}{'most':>8}")
+    for name, found in rates.items():
+        print(f"{name:26}{statistics.median(found):10.1f}{min(found):8.1f}{max(found):8.1f}")
     for ours, name, goal in goals:
         if name in peers:
             print_ratio(rates, ours, name, goal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmark_tools import Contender, Peer, contender, measure, print_ratio, spread, use_one_thread
+from benchmark_tools import Peer, Rate, contender, measure, print_ratio, spread, use_one_thread
 
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
@@ -20,7 +20,7 @@ TASKS = ("CartPole-v1", "Pendulum-v1", "market")
 GOAL = 1.5
 
 
-def our_rollouts(name: str) -> Contender:
+def our_rollouts(name: str) -> Rate:
     """Rollouts and updates of the advanced trainer; rewards as they are."""
     env: Environment = make_env(num_envs=ENVIRONMENTS) if name == "market" else make_task(name, ENVIRONMENTS)
     spaces = VectorTask(env).spaces
@@ -52,7 +52,7 @@ def benchmark_on_policy(given: argparse.Namespace) -> None:
             (name, ENVIRONMENTS, ROLLOUT, MINIBATCH, EPOCHS),
         )
         ours, theirs = f"finflow, {name}", f"Stable-Baselines3 {peer.version}"
-        rates, _ = measure({ours: our_rollouts(name), theirs: peer.contender}, given.rounds)
+        rates = measure({ours: our_rollouts(name), theirs: peer.rate}, given.rounds)
         peer.close()
         for contestant, updates in rates.items():
             print(f"{contestant:28}{spread([ROLLOUT * rate for rate in updates], ',.0f')} decisions/s")

@@ -1,9 +1,7 @@
 """Seconds of a default training, by phase and by operation: `python scripts/benchmark.py training`.
 
 One training with the default configuration on the embedded market is timed, each part without what it calls of the
-others; then a few updates of each phase are profiled, on one thread. The time of every operation is shown with its
-bound: the larger of its floating-point operations over the rate of a large matrix product and its bytes over the
-rate of a memory copy in the caches, both measured here. The page docs/reference/speed.md is written anew.
+others; then a few updates of each phase are profiled, on one thread. The page docs/reference/speed.md is written anew.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from unittest.mock import patch
 
 import torch
 from benchmark_learners import our_iql
-from benchmark_tools import OperationCount, cached_copy_rate, gemm_rate, processor_name, use_one_thread
+from benchmark_tools import processor_name, use_one_thread
 from torch.profiler import ProfilerActivity, profile
 
 from finflow.config import Config, load_config
@@ -33,6 +31,7 @@ from finflow.files import write_atomically
 from finflow.training.data.training_data import prepare
 from finflow.training.phases import finetune
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.tables import markdown_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "speed.md"
 UPDATES = 5  # that are profiled
@@ -68,7 +67,6 @@ class Spent:
     ----------
     clock, processor : dict
         Part -> seconds by the clock, and of the processor's time, those of finished child processes included.
-    calls : dict
     """
 
     clock: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -128,38 +126,20 @@ def parts_timed(spent: Spent) -> Iterator[None]:
             setattr(owner, function, original)
 
 
-@dataclass(frozen=True)
-class Operation:
-    """An operation in one update: its calls, its milliseconds, and those that its bound would take."""
-
-    name: str
-    calls: float
-    time: float
-    bound: float
-
-
-def operations_of(update: Callable[[], object], flops: float, bandwidth: float) -> list[Operation]:
-    """Operations of an update, those with the most time first.
-
-    Parameters
-    ----------
-    update : callable
-    flops, bandwidth : float
-        Floating-point operations and bytes a second of this machine.
-    """
+def operation_table(update: Callable[[], object]) -> str:
+    """Markdown table of an update's operations with the most time, and of all: calls, and milliseconds."""
     for _ in range(WARM):
-        update()
-    with OperationCount() as count:
         update()
     with profile(activities=[ProfilerActivity.CPU]) as trace:
         for _ in range(UPDATES):
             update()
-    found = []
-    for event in trace.key_averages():
-        bound = max(count.operations[event.key] / flops, count.moved[event.key] / bandwidth)
-        spent = event.self_cpu_time_total / 1e3 / UPDATES
-        found.append(Operation(event.key, event.count / UPDATES, spent, 1e3 * bound))
-    return sorted(found, key=lambda one: one.time, reverse=True)
+    events = sorted(trace.key_averages(), key=lambda event: event.self_cpu_time_total, reverse=True)
+    found = [(f"`{one.key}`", one.count / UPDATES, one.self_cpu_time_total / 1e3 / UPDATES) for one in events]
+    calls, whole = (sum(column) for column in list(zip(*found, strict=True))[1:])
+    others = [sum(column) for column in list(zip(*found[SHOWN:], strict=True))[1:]] or [0.0, 0.0]
+    rows = [*found[:SHOWN], ("others", *others), ("all", calls, whole)]
+    cells = ((name, f"{count:.0f}", f"{spent:.2f}", f"{spent / whole:.0%}") for name, count, spent in rows)
+    return markdown_table(("operation", "calls", "ms", "share"), cells)
 
 
 class _Captured(Exception):
@@ -186,28 +166,11 @@ def online_phase(config: Config, folder: Path, keys: Mapping[str, object] | None
 
 def phase_table(spent: Spent, total: float) -> str:
     """Markdown table of the parts."""
-    lines = ["| part | calls | seconds | share | processor time |", "|---|---|---|---|---|"]
-    for name in sorted(spent.clock, key=lambda one: spent.clock[one], reverse=True):
-        seconds = spent.clock[name]
-        lines.append(
-            f"| {name} | {spent.calls[name]:,} | {seconds:.1f} | {seconds / total:.0%} | {spent.processor[name]:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def operation_table(operations: list[Operation]) -> str:
-    """Markdown table of the operations with the most time, and of all."""
-    whole = sum(one.time for one in operations)
-    lines = ["| operation | calls | ms | share | bound, ms |", "|---|---|---|---|---|"]
-    for one in operations[:SHOWN]:
-        lines.append(f"| `{one.name}` | {one.calls:.0f} | {one.time:.2f} | {one.time / whole:.0%} | {one.bound:.2f} |")
-    others = operations[SHOWN:]
-    rest = [sum(getattr(one, name) for one in others) for name in ("calls", "time", "bound")]
-    lines.append(f"| others | {rest[0]:.0f} | {rest[1]:.2f} | {rest[1] / whole:.0%} | {rest[2]:.2f} |")
-    bound = sum(one.bound for one in operations)
-    calls = sum(one.calls for one in operations)
-    lines.append(f"| all | {calls:.0f} | {whole:.2f} | 100% | {bound:.2f} |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        (name, f"{spent.calls[name]:,}", f"{seconds:.1f}", f"{seconds / total:.0%}", f"{spent.processor[name]:.1f}")
+        for name, seconds in sorted(spent.clock.items(), key=lambda one: one[1], reverse=True)
+    ]
+    return markdown_table(("part", "calls", "seconds", "share", "processor time"), rows)
 
 
 def benchmark_training(_: argparse.Namespace) -> None:
@@ -222,28 +185,24 @@ def benchmark_training(_: argparse.Namespace) -> None:
             FinFlowTrainer(load_config(None, keys, environ={})).train()
         total = time.perf_counter() - began
         use_one_thread()
-        flops, bandwidth = gemm_rate(), cached_copy_rate()
         ours = our_iql(prepare(config))
         tables = {
-            "offline": operations_of(lambda: ours.update(ours.draw()), flops, bandwidth),
-            "online": operations_of(online_phase(config, folder)._update, flops, bandwidth),
+            "offline": operation_table(lambda: ours.update(ours.draw())),
+            "online": operation_table(online_phase(config, folder)._update),
         }
     machine = f"{processor_name()}, {available_cores()} cores; torch {torch.__version__}"
-    page = _page(machine, flops, bandwidth, phase_table(spent, total), total, tables)
+    page = _page(machine, phase_table(spent, total), total, tables)
     write_atomically(PAGE, page)
     print(page)
 
 
-def _page(
-    machine: str, flops: float, bandwidth: float, phases: str, total: float, tables: Mapping[str, list[Operation]]
-) -> str:
+def _page(machine: str, phases: str, total: float, tables: Mapping[str, str]) -> str:
     """The page, as Markdown."""
     return f"""# Where a default training's seconds go
 
 <!-- Generated by `python scripts/benchmark.py training`: do not edit. -->
 
-{machine}. On one thread a matrix product of 1024 reaches {flops / 1e9:.0f} GFLOP/s, a copy in the caches
-{bandwidth / 1e9:.0f} GB/s (bytes read and written). Figures of one machine: on another, run the command again.
+{machine}. Figures of one machine: on another, run the command again.
 
 ## By phase
 
@@ -253,12 +212,11 @@ part is without the parts that it calls; processor time is that of both cores.
 {phases}
 ## By operation
 
-One update, on one thread. The bound of an operation is the larger of its floating-point operations over the rate of
-matrix products and its bytes over that of copies; of small operations most time is the call itself.
+One update, on one thread. Of small operations most time is the call itself.
 
 ### Offline (IQL, a batch of 512 decisions)
 
-{operation_table(tables["offline"])}
+{tables["offline"]}
 ### Online (the agent's learner and those of four blocks)
 
-{operation_table(tables["online"])}"""
+{tables["online"]}"""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import collections
-import functools
 import io
 import json
 import math
@@ -241,15 +240,13 @@ def numbers_hold() -> Callable[[Page, Any], int]:
 
 @pytest.fixture(scope="session")
 def fits_schema() -> Callable[..., list[str]]:
-    """What is wrong with a `metrics.json`, of a report or a comparison, by its schema."""
+    """What is wrong with the `metrics.json` of a report, by its schema."""
 
     from finflow.evaluation.report.json_schemas import json_schema
 
-    @functools.cache
-    def validator(kind: Any) -> jsonschema.Draft202012Validator:
-        return jsonschema.Draft202012Validator(json_schema(kind))
+    validator = jsonschema.Draft202012Validator(json_schema())
 
-    def wrong(content: Any, kind: str = "report") -> list[str]:
-        return [f"{error.json_path}: {error.message}" for error in validator(kind).iter_errors(content)]
+    def wrong(content: Any) -> list[str]:
+        return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(content)]
 
     return wrong

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from optuna.trial import create_trial
 
 from finflow import memory_limit
 from finflow.config import load_config
-from finflow.config.yaml_text import parse_file
 from finflow.errors import CheckpointError, ConfigError, EvidenceError, FinflowError, MarketError
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.experiments.jobs import independent_trainings
@@ -26,7 +22,6 @@ from finflow.experiments.tuning.trial_store import _check_values
 from finflow.json_text import parse_json
 from finflow.market.sources import price_sheet
 from finflow.market.sources.price_sheet import read_sheet
-from finflow.offline.dataset import load_dataset
 from finflow.trading.decision_log import DecisionLog
 from finflow.trading.holdings import read_fills, read_holdings
 from finflow.training.checkpoints.run_resolver import JOB, is_plain_name, resolve_run
@@ -97,35 +92,11 @@ def test_the_run_that_a_note_names_lies_in_its_folder(tmp_path: Path, monkeypatc
         assert bool(training.note(None)) is kept  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("entry", [{"date": "2020-01-01"}, {"kind": "decision", "date": 3}, {"kind": "fills"}])
-def test_a_line_of_another_hand_is_refused_even_under_a_hash_that_is_right(
-    entry: dict[str, Any], tmp_path: Path
-) -> None:
-    DecisionLog.read(tmp_path / "state.jsonl").append(entry)
-    with pytest.raises(FinflowError, match="lacks what a line of its kind says"):
-        DecisionLog.read(tmp_path / "state.jsonl")
-
-
 def test_few_bytes_that_hold_more_than_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pd.DataFrame({"Date": pd.date_range("2000", periods=5000), "A": 1.0}).to_parquet(tmp_path / "p.parquet")
-    with zipfile.ZipFile(tmp_path / "d.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bar.npy", bytes(1_000_000))
     monkeypatch.setattr(memory_limit, "machine_memory", lambda: 100_000)
     with pytest.raises(MarketError, match="5,000 rows of 2 columns, more than this machine can take"):
         read_sheet(tmp_path / "p.parquet", "parquet")
-    with pytest.raises(FinflowError, match="more than this machine can take into memory"):
-        load_dataset(tmp_path / "d.npz")
-
-
-def test_a_dataset_of_other_types_is_refused(tmp_path: Path) -> None:
-    names = ("bar", "portfolio", "action", "reward", "next_portfolio", "next_action", "terminated", "truncated")
-    columns = {name: np.zeros(3, np.float32) for name in (*names, "episode", "family")}
-    meta = json.dumps({"made_by": {}, "reward_scale": 1.0, "card": {}}).encode()
-    stream = io.BytesIO()
-    np.savez(stream, **columns, meta=np.frombuffer(meta, np.uint8))
-    (tmp_path / "d.npz").write_bytes(stream.getvalue())
-    with pytest.raises(FinflowError, match="its column bar is of another type"):
-        load_dataset(tmp_path / "d.npz")
 
 
 def test_what_a_storage_holds_in_place_of_a_study_is_told() -> None:
@@ -148,19 +119,6 @@ def test_a_message_that_quotes_a_file_stays_one_line_of_limited_length() -> None
     assert "\n" not in text
     assert len(text) < 1000
     assert str(MarketError("two  blanks stay")) == "two  blanks stay"
-
-
-def test_text_under_the_tag_of_another_type_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "c.yaml"
-    for tag, said in (("float", "no number"), ("bool", "neither true nor false"), ("int", "no whole number")):
-        path.write_text(f"bcell:\n  tau: !!{tag} x\n")
-        with pytest.raises(ConfigError, match=rf"line 2: not valid YAML: {said}"):
-            parse_file(path)
-    path.write_text("bcell:\n  tau: !!timestamp x\n")
-    assert parse_file(path)[0] == {"bcell": {"tau": "x"}}
-    path.write_text("AAPL: !!timestamp x\n")
-    with pytest.raises(FinflowError, match="is not YAML"):
-        read_holdings(path, ("AAPL",))
 
 
 def test_bytes_and_two_levels_of_one_name_in_parquet_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

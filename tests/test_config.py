@@ -8,16 +8,17 @@ import re
 import subprocess
 import sys
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from finflow.config import Config, changed_config, config_hash, describe_schema, dump_config, load_config
-from finflow.errors import ConfigError, FinflowError
+from finflow.config import Config, changed_config, config_hash, describe_schema, dump_config, flatten, load_config
+from finflow.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -36,18 +37,7 @@ def complaint(overrides: dict[str, object], environ: dict[str, str] | None = Non
     return str(caught.value)
 
 
-def leaf(config: Config, key: str) -> object:
-    value: object = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
-
-
 # --- the four levels
-
-
-def test_with_nothing_given_the_defaults_hold() -> None:
-    assert load_config(None, {}, {}) == Config()
 
 
 def test_each_level_yields_to_the_one_before_it(tmp_path: Path) -> None:
@@ -74,11 +64,8 @@ def test_a_nested_section_can_be_set_from_every_level(tmp_path: Path) -> None:
     )
     schedule = config.train.entropy_schedule
     assert (schedule.kind, schedule.steps, schedule.initial, schedule.final) == ("cosine", 50, 0.5, 0.001)
-
-
-def test_a_section_can_be_set_whole_without_losing_its_other_keys() -> None:
-    config = load_config(None, {"bcell": "{gamma: 0.9}"}, {"FINFLOW_BCELL__TAU": "0.3"})
-    assert (config.bcell.gamma, config.bcell.tau) == (0.9, 0.3)
+    whole = load_config(None, {"bcell": "{gamma: 0.9}"}, {"FINFLOW_BCELL__TAU": "0.3"}).bcell
+    assert (whole.gamma, whole.tau) == (0.9, 0.3)
 
 
 def test_empty_files_and_empty_sections_leave_the_defaults(tmp_path: Path) -> None:
@@ -108,8 +95,8 @@ def test_empty_files_and_empty_sections_leave_the_defaults(tmp_path: Path) -> No
         ("train.save_best", "false", False),
     ],
 )
-def test_text_from_the_command_line_is_read_as_the_key_needs(key: str, text: str, value: object) -> None:
-    assert leaf(load_config(None, {key: text}, {}), key) == value
+def test_text_is_read_as_the_key_needs(key: str, text: str, value: object) -> None:
+    assert attrgetter(key)(load_config(None, {key: text}, {})) == value
 
 
 def test_words_that_yaml_1_1_takes_for_booleans_are_tickers_in_a_file(tmp_path: Path) -> None:
@@ -131,14 +118,12 @@ def test_a_configuration_cannot_be_changed_after_it_was_checked() -> None:
     ("key", "value", "words"),
     [
         ("bcell.gamma", "1.5", ["bcell.gamma = 1.5", "above 0 and below 1"]),
-        ("bcell.gamma", "1", ["bcell.gamma = 1", "below 1"]),
         ("bcell.gamma", "high", ["bcell.gamma = 'high'", "a number"]),
         ("bcell.gamma", "'0.9'", ["bcell.gamma = '0.9'", "a number"]),
         ("bcell.gamma", "true", ["bcell.gamma = true", "a number"]),
         ("bcell.gamma", ".nan", ["bcell.gamma = .nan", "a number"]),
         ("bcell.gamma", "null", ["bcell.gamma = null", "a number"]),
         ("bcell.alpha_init", ".inf", ["bcell.alpha_init = .inf", "above 0"]),
-        ("bcell.actor_lr", "-1e-3", ["bcell.actor_lr = -0.001", "above 0"]),
         ("bcell.hidden_dim", "1e99", ["bcell.hidden_dim", "at most 8192"]),
         ("bcell.cql_alpha", "9" * 400, ["bcell.cql_alpha = 999", "a number"]),
         ("train.n_envs", "0", ["train.n_envs = 0", "at least 1"]),
@@ -148,8 +133,6 @@ def test_a_configuration_cannot_be_changed_after_it_was_checked() -> None:
         ("train.save_best", "1", ["train.save_best = 1", "true or false"]),
         ("env.fill", "mid", ["env.fill = 'mid'", "one of close, open"]),
         ("env.execution_lag", "3", ["env.execution_lag = 3", "at most 2"]),
-        ("env.max_weight", "0", ["env.max_weight = 0", "above 0"]),
-        ("env.commission_bps", "-1", ["env.commission_bps = -1", "at least 0"]),
         ("objectives.cvar_target", "0.02", ["objectives.cvar_target = 0.02", "at most 0"]),
         ("market.train_end", "2011-02-31", ["market.train_end = '2011-02-31'", "a date"]),
         ("market.train_end", "0", ["market.train_end = 0", "a date"]),
@@ -158,17 +141,15 @@ def test_a_configuration_cannot_be_changed_after_it_was_checked() -> None:
         ("train.entropy_schedule.kind", "steep", ["linear, cosine, exponential"]),
         ("train.entropy_schedule", "steep", ["train.entropy_schedule = 'steep'", "train.entropy_schedule.kind"]),
         ("bcell", "[a", ["bcell = '[a'", "not valid YAML"]),
+        ("bcell.expansion", -1, ["bcell.expansion = -1"]),
+        ("bcell.mirrored.weight", 0.6, ["at most 0.5"]),
+        ("out_of_fold.blocks", 0, ["at least 1"]),
     ],
 )
 def test_an_impossible_value_is_named_with_what_is_allowed(key: str, value: object, words: list[str]) -> None:
     message = complaint({key: value})
     for word in [*words, "command line"]:
         assert word in message
-
-
-def test_a_single_learning_rate_is_answered_with_both_keys() -> None:
-    keys = r"bcell\.actor_lr and bcell\.critic_lr are keys of their own; --lr X sets both"
-    assert re.search(rf"unknown key bcell\.lr \(command line\): {keys}", complaint({"bcell.lr": 1e-3}))
 
 
 @pytest.mark.parametrize(
@@ -181,13 +162,14 @@ def test_a_single_learning_rate_is_answered_with_both_keys() -> None:
         ({"market.tickers": "[A, B, A]"}, ["market.tickers", "A more than once"]),
         ({"market.tickers": "['']"}, ["market.tickers", "empty name"]),
         ({"market.source": "csv"}, ["market.path = null", "market.source = csv"]),
-        ({"market.source": "parquet"}, ["market.path = null", "market.source = parquet"]),
         ({"market.source": "yfinance"}, ["market.tickers = null", "market.source = yfinance"]),
         (
             {"bcell.n_quantiles": 2, "bcell.dropped_quantiles": 2},
             ["bcell.dropped_quantiles = 2", "bcell.n_quantiles = 2"],
         ),
         ({"train.entropy_schedule.final": 1.0}, ["train.entropy_schedule.final = 1.0", "initial = 0.01"]),
+        ({"bcell.risk_measure": "cvar", "online.algorithm": "ppo"}, ["bcell.risk_measure = cvar"]),
+        ({"online.reference": "pretrained"}, ["online.reference = pretrained needs an on-policy online.algorithm"]),
     ],
 )
 def test_keys_that_contradict_each_other_are_both_named(overrides: dict[str, object], words: list[str]) -> None:
@@ -225,15 +207,12 @@ def test_a_mistake_in_a_file_is_placed_by_line(tmp_path: Path) -> None:
     assert f"bcell = 3 ({path}, line 2)" in complaint({}, path=path)
 
 
-def test_a_mistake_in_the_environment_names_the_variable() -> None:
-    assert "(environment variable FINFLOW_BCELL__GAMMA)" in complaint({}, {"FINFLOW_BCELL__GAMMA": "1.5"})
-
-
 @pytest.mark.parametrize("name", ["FINFLOW_BCELL_GAMMA", "FINFLOW_BCELL__GAMA", "FINFLOW_GAMMA"])
 def test_an_unknown_finflow_variable_names_the_right_one(name: str) -> None:
     message = complaint({}, {name: "0.9"})
     assert name in message
     assert "FINFLOW_BCELL__GAMMA" in message
+    assert "(environment variable FINFLOW_BCELL__GAMMA)" in complaint({}, {"FINFLOW_BCELL__GAMMA": "1.5"})
 
 
 def test_variables_of_other_programs_are_ignored() -> None:
@@ -282,17 +261,14 @@ def test_a_missing_file_a_folder_and_a_binary_file_are_named(tmp_path: Path) -> 
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00\x01")
     assert "not UTF-8" in complaint({}, path=binary)
-    deep = written(tmp_path, "[" * 100_000)
+    deep = written(tmp_path, "[" * 5_000)
     assert str(deep) in complaint({}, path=deep)
-
-
-def test_every_mistake_is_a_finflow_error() -> None:
-    assert issubclass(ConfigError, FinflowError)
 
 
 # --- writing and identifying
 
 
+@settings(max_examples=30)
 @given(
     gamma=st.floats(1e-9, 1 - 1e-9),
     capital=st.floats(1e-300, 1e300),
@@ -355,7 +331,7 @@ OTHER: dict[str, object] = {
     **{"objectives.reward": "ranking", "objectives.rewards": [{"name": "ranking", "weight": 2.0}]},
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
     **{"train.entropy_schedule.steps": 500, "train.target_entropy_schedule.steps": 500},
-    **{"bcell.anchor.final": 0.5, "bcell.anchor.updates": 500, "guard.hacking.multiple": 3.0},
+    **{"bcell.anchor.final": 0.5, "bcell.anchor.updates": 500},
     **{
         "online.discount": 0.5,
         "online.epochs": 4,
@@ -366,9 +342,18 @@ OTHER: dict[str, object] = {
     **{"tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}}, "output.readings": "elsewhere.jsonl"},
     **{f"market.synthetic.{name}": 0.01 for name in ("drift", "edge")},
     **{f"market.synthetic.{name}": 0.2 for name in ("volatility", "correlation", "persistence")},
-    **{f"market.synthetic.{name}": 0.5 for name in ("volatility_ratio", "defensive_ratio")},
+    "market.synthetic.defensive_ratio": 0.5,
 }
 """Another value of the keys whose default gives none."""
+LEARNED = {"objectives.reward": "preference", "objectives.preference.model": "model.safetensors"}
+NEEDED: dict[str, dict[str, object]] = {
+    "market.synthetic.": {"market.synthetic.kind": "regime"},  # which has every parameter
+    "market.source": {"market.tickers": ["AAPL"]},
+    "market.dividends": {"market.source": "csv", "market.path": "prices.csv"},
+    "online.reference": {"online.algorithm": "ppo"},
+    "objectives.preference.paid": {**LEARNED, "online.algorithm": "ppo"},
+}
+"""What the keys need that cannot be given alone."""
 
 
 def another(key: str, value: object, allowed: str) -> object:
@@ -390,26 +375,10 @@ def another(key: str, value: object, allowed: str) -> object:
 
 @pytest.mark.parametrize(("key", "allowed"), [row[:2] for row in describe_schema()])
 def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed: str) -> None:
-    base = Config()
-    overrides: dict[str, object] = {key: another(key, leaf(base, key), allowed)}
-    if key.startswith("market.synthetic.") and key != "market.synthetic.kind":  # the kind that has every parameter
-        base = load_config(None, {"market.synthetic.kind": "regime"}, {})
-        overrides["market.synthetic.kind"] = "regime"
-    if key == "market.source":  # which cannot be given alone
-        base = load_config(None, {"market.tickers": ["AAPL"]}, {})
-        overrides["market.tickers"] = ["AAPL"]
-    if key == "market.dividends":  # which files alone have
-        base = load_config(None, {"market.source": "csv", "market.path": "prices.csv"}, {})
-        overrides |= {"market.source": "csv", "market.path": "prices.csv"}
-    if key == "online.reference":  # which on-policy algorithms alone are held to
-        base = load_config(None, {"online.algorithm": "ppo"}, {})
-        overrides["online.algorithm"] = "ppo"
-    if key in ("objectives.preference.paid", "objectives.preference.scaling"):  # which a learned reward alone has
-        learned = {"objectives.reward": "preference", "objectives.preference.model": "model.safetensors"}
-        learned |= {"online.algorithm": "ppo"}
-        base = load_config(None, {**learned, "objectives.preference.paid": "decision"}, {})
-        overrides |= {**learned, "objectives.preference.paid": "segment"}
-    changed = load_config(None, overrides, {})
+    shared = NEEDED.get("market.synthetic." if key.startswith("market.synthetic.") else key, {})
+    base = load_config(None, shared, {})
+    value = another(key, attrgetter(key)(base), allowed)
+    changed = load_config(None, {**shared, key: value}, {})
     assert changed != base
     assert (config_hash(changed) == config_hash(base)) == (
         key in NOT_DECIDING or key.startswith(("output.", "trading.", "tune.", "preferences."))
@@ -438,17 +407,7 @@ def test_epochs_that_never_happen_decide_nothing() -> None:
 def test_the_default_file_lists_every_key_with_its_default() -> None:
     path = CONFIGS / "default.yaml"
     assert load_config(path, {}, {}) == Config()
-    assert yaml_keys(path) == [key for key, *_ in describe_schema()]
-
-
-def yaml_keys(path: Path) -> list[str]:
-    def walk(content: dict[str, object], prefix: str = "") -> list[str]:
-        keys = []
-        for name, value in content.items():
-            keys += walk(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
-        return keys
-
-    return walk(yaml.safe_load(path.read_text("utf-8")))
+    assert list(flatten(yaml.safe_load(path.read_text("utf-8")))) == [key for key, *_ in describe_schema()]
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
@@ -456,21 +415,11 @@ def test_every_file_that_ships_loads(path: Path) -> None:
     assert isinstance(load_config(path, {}, {}), Config)
 
 
-@pytest.mark.parametrize(
-    ("name", "alpha_init", "cql_alpha", "lambda_cvar", "lambda_turn"),
-    [("volatile", 1.0, 10.0, 10.0, 0.5), ("calm", 0.5, 5.0, 5.0, 0.1)],
-)
-def test_a_preset_changes_only_what_was_promised(
-    name: str, alpha_init: float, cql_alpha: float, lambda_cvar: float, lambda_turn: float
-) -> None:
-    preset = load_config(CONFIGS / f"{name}.yaml", {}, {})
-    promised = {
-        "bcell.alpha_init": alpha_init,
-        "bcell.cql_alpha": cql_alpha,
-        "objectives.lambda_cvar": lambda_cvar,
-        "objectives.lambda_turn": lambda_turn,
-    }
-    assert preset == load_config(None, promised, {})
+@pytest.mark.parametrize(("name", "values"), [("volatile", (1.0, 10.0, 10.0, 0.5)), ("calm", (0.5, 5.0, 5.0, 0.1))])
+def test_a_preset_changes_only_what_was_promised(name: str, values: tuple[float, ...]) -> None:
+    names = ("bcell.alpha_init", "bcell.cql_alpha", "objectives.lambda_cvar", "objectives.lambda_turn")
+    promised = dict(zip(names, values, strict=True))
+    assert load_config(CONFIGS / f"{name}.yaml", {}, {}) == load_config(None, promised, {})
 
 
 # --- what a study searches
@@ -489,7 +438,6 @@ def test_a_preset_changes_only_what_was_promised(
         ),
         ({"bcell.hidden_dim": {"low": 8.5, "high": 64}}, "bcell.hidden_dim = 8.5 in tune.space"),
         ({"bcell.hidden_dim": {"low": 8, "high": 64, "step": 0.5}}, "bcell.hidden_dim in tune.space"),
-        ({"bcell.hidden_dim": {"choices": [64, 2]}}, "bcell.hidden_dim = 2 in tune.space"),
         ({"market.cash_rate": {"low": 0.0, "high": 0.1}}, "market.cash_rate in tune.space (command line) cannot be"),
         ({"train.seed": {"low": 0, "high": 9}}, "train.seed in tune.space (command line) cannot be searched"),
         ({"bcell.gamma": {"low": 0.9}}, "bcell.gamma in tune.space (command line): low and high are needed"),
@@ -517,11 +465,9 @@ def test_a_space_in_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"tune.objective": "sharp"}, "tune.objective names 'sharp', which is not one of sharpe, sortino"),
         ({"tune.objective": "sharp"}, "did you mean sharpe? (command line)"),
         ({"tune.objective": "sharpe,sharpe"}, "none of them twice"),
         ({"tune.objective": []}, "one objective at least"),
-        ({"tune.n_trials": 0}, "tune.n_trials = 0 (command line): must be a whole number of at least 1"),
     ],
 )
 def test_a_mistake_about_a_search_is_named(overrides: dict[str, object], words: str) -> None:

@@ -152,8 +152,23 @@ class TestForked:
             pass
         assert np.array_equal(found(), np.arange(1_000_000))
 
-    def test_one_core_does_it_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cores, "available_cores", lambda: 1)
+    @pytest.mark.parametrize("obstacle", ["one core", "a daemon", "no room", "threads"])
+    def test_where_no_process_may_be_started_it_is_done_here(
+        self, obstacle: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A daemon may start none; threads do not live on in a fork, and an operation would wait for them for ever."""
+
+        def full() -> int:
+            raise OSError("no room for another process")
+
+        if obstacle == "one core":
+            monkeypatch.setattr(cores, "available_cores", lambda: 1)
+        elif obstacle == "a daemon":
+            monkeypatch.setattr(multiprocessing.current_process(), "_config", {"daemon": True})
+        elif obstacle == "no room":
+            monkeypatch.setattr(os, "fork", full)
+        else:
+            torch.set_num_threads(2)
         with cores.forked(_process) as found:
             pass
         assert found() == os.getpid()
@@ -192,22 +207,6 @@ class TestForked:
             pass
         assert found() == 7
 
-    def test_a_daemon_does_it_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It may start no other process."""
-        monkeypatch.setattr(multiprocessing.current_process(), "_config", {"daemon": True})
-        with cores.forked(_process) as found:
-            pass
-        assert found() == os.getpid()
-
-    def test_where_no_process_can_be_started_it_is_done_here(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def full() -> int:
-            raise OSError("no room for another process")
-
-        monkeypatch.setattr(os, "fork", full)
-        with cores.forked(_process) as found:
-            pass
-        assert found() == os.getpid()
-
     def test_it_ends_with_its_parent(self) -> None:
         """Killed, the parent can tell nobody."""
         receiver, sender = multiprocessing.Pipe(duplex=False)
@@ -234,13 +233,6 @@ class TestForked:
         with cores.forked(lambda: time.sleep(60.0) if os.getpid() != here else 7) as found:
             pass
         assert found() == 7
-
-    def test_where_operations_have_several_threads_it_is_done_here(self) -> None:
-        """They do not live on in a fork, and an operation would wait for them for ever."""
-        torch.set_num_threads(2)
-        with cores.forked(_process) as found:
-            pass
-        assert found() == os.getpid()
 
     def test_a_block_that_fails_leaves_no_process(self) -> None:
         def fail() -> None:

@@ -44,20 +44,11 @@ def called(name: str, *arguments: str) -> int:
     return run_safely(runpy.run_path(str(SCRIPTS / name))["main"], arguments)
 
 
-def test_train_runs_both_phases(trainings: Calls) -> None:
+def test_train_runs_both_phases_or_stops_after_the_first(trainings: Calls) -> None:
     assert called("train.py", "--config", "configs/default.yaml", "--mode", "full", "--seed", "2") == 0
     assert trainings == [((load_config(None, {"train.seed": 2}, {}),), {"resume": None, "recollect": False})]
-
-
-def test_several_agents_belong_to_both_phases(trainings: Calls, capsys: pytest.CaptureFixture[str]) -> None:
-    assert called("train.py", "--mode", "offline", "--seeds", "3") == 2
-    assert "belong to --mode full, not to offline" in capsys.readouterr().err
-    assert trainings == []
-
-
-def test_train_stops_after_the_offline_phase(trainings: Calls) -> None:
     assert called("train.py", "--mode", "offline") == 0
-    assert trainings[0][1]["offline_only"]
+    assert trainings[1][1]["offline_only"]
 
 
 def test_train_goes_online_from_a_pretrained_file_with_its_configuration(
@@ -72,31 +63,49 @@ def test_train_goes_online_from_a_pretrained_file_with_its_configuration(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--mode", "online"], ["--mode", "full", "--pretrained", "a.safetensors"], ["--mode", "ofline"]]
+    ("script", "arguments", "words"),
+    [
+        ("train.py", ["--mode", "online"], "error: "),
+        ("train.py", ["--mode", "full", "--pretrained", "a.safetensors"], "error: "),
+        ("train.py", ["--mode", "ofline"], "error: "),
+        ("train.py", ["--mode", "online", "--pretrained", "none.safetensors"], "none.safetensors does not exist"),
+        ("train.py", ["--mode", "offline", "--seeds", "3"], "belong to --mode full, not to offline"),
+        ("train.py", ["--mode", "offline", "--dry-run"], "--dry-run belongs to --mode full, not to offline"),
+        ("pretrain_iql.py", ["--collect-episodes", "none"], "train.offline_episodes = 'none'"),
+        ("pretrain_iql.py", ["--save-path", "set.csv"], "must end in .npz"),
+        ("evaluate.py", [], "--checkpoint is missing"),
+        ("evaluate.py", ["--protocol", "walk-foward"], "did you mean walk-forward?"),
+        ("evaluate.py", ["--protocol", "cpcv", "--with-backtest"], "--with-backtest belongs to a holdout evaluation"),
+        ("evaluate.py", ["--dry-run", "--checkpoint", "a.safetensors"], "--dry-run belongs to --protocol"),
+        ("train_ranking.py", ["--reward_type", "ndgc"], "did you mean ndcg"),
+        ("train_ranking.py", ["--k", "0"], "needs a whole number of at least 1, not '0'"),
+        ("train_ranking.py", ["--mini_batch_size", "32"], "--mini_batch_size 32 is more than --batch_size 16"),
+        ("train_ranking.py", ["--learning_rate", "2"], "online.learning_rate = 2"),
+        ("train_ranking.py", ["--top_p", "1.5"], "acting.top_p = 1.5"),
+        ("train_ranking.py", ["--temperature", "cold"], "acting.temperature = 'cold'"),
+    ],
 )
-def test_train_refuses_what_does_not_fit_together(
-    arguments: list[str], trainings: Calls, capsys: pytest.CaptureFixture[str]
+def test_what_does_not_fit_is_named_and_nothing_runs(
+    script: str,
+    arguments: list[str],
+    words: str,
+    trainings: Calls,
+    evaluations: Calls,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert called("train.py", *arguments) == 2
-    assert capsys.readouterr().err.startswith("error: ")
-    assert trainings == []
+    assert called(script, *arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert words in said
+    assert trainings == evaluations == []
 
 
-def test_train_counts_and_trains_nothing_with_dry_run(
-    trainings: Calls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_counts_and_trains_nothing_with_dry_run(trainings: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Calls()
     monkeypatch.setattr(runs, "_several", lambda given, make: counted(given.dry_run, len(make())))
     assert called("train.py", "--dry-run") == 0
     assert [values for values, _ in counted] == [(True, 1)]
-    assert called("train.py", "--mode", "offline", "--dry-run") == 2
-    assert "--dry-run belongs to --mode full, not to offline" in capsys.readouterr().err
     assert trainings == []
-
-
-def test_train_needs_a_pretrained_file_that_is_there(capsys: pytest.CaptureFixture[str], trainings: Calls) -> None:
-    assert called("train.py", "--mode", "online", "--pretrained", "none.safetensors") == 2
-    assert "none.safetensors does not exist" in capsys.readouterr().err
 
 
 def test_a_ranking_is_trained_on_by_ppo(trainings: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,45 +130,11 @@ def test_a_ranking_is_trained_on_by_ppo(trainings: Calls, tmp_path: Path, monkey
     assert named == {"resume": None, "recollect": False}
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--reward_type", "ndgc"], "did you mean ndcg"),
-        (["--k", "0"], "needs a whole number of at least 1, not '0'"),
-        (["--mini_batch_size", "32"], "--mini_batch_size 32 is more than --batch_size 16"),
-        (["--learning_rate", "2"], "online.learning_rate = 2"),
-        (["--top_p", "1.5"], "acting.top_p = 1.5"),
-        (["--temperature", "cold"], "acting.temperature = 'cold'"),
-    ],
-)
-def test_a_wrong_option_of_a_ranking_is_named(
-    options: list[str], words: str, trainings: Calls, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert called("train_ranking.py", *options) == 2
-    assert words in capsys.readouterr().err
-    assert trainings == []
-
-
 def test_pretrain_collects_as_many_episodes_as_asked_for_into_the_file_named(trainings: Calls) -> None:
     assert called("pretrain_iql.py", "--collect-episodes", "12", "--save-path", "a/set.npz") == 0
     ((config,), named) = trainings[0]
     assert config == load_config(None, {"train.offline_episodes": 12}, {})
     assert named == {"dataset": Path("a/set.npz"), "recollect": False, "offline_only": True}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--collect-episodes", "none"], "train.offline_episodes = 'none'"),
-        (["--save-path", "set.csv"], "must end in .npz"),
-    ],
-)
-def test_pretrain_names_the_mistake(
-    arguments: list[str], words: str, trainings: Calls, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert called("pretrain_iql.py", *arguments) == 2
-    assert words in capsys.readouterr().err
-    assert trainings == []
 
 
 def test_evaluate_lists_equal_weight_or_every_strategy_beside_the_agent(evaluations: Calls) -> None:
@@ -182,39 +157,17 @@ def test_evaluate_takes_a_protocol_with_a_checkpoint_or_without(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--protocol", "walk-foward"], "did you mean walk-forward?"),
-        (["--protocol", "cpcv", "--with-backtest"], "--with-backtest belongs to a holdout evaluation"),
-        (["--dry-run", "--checkpoint", "a.safetensors"], "--dry-run belongs to --protocol"),
-    ],
-)
-def test_evaluate_refuses_what_does_not_fit_a_protocol(
-    arguments: list[str], words: str, evaluations: Calls, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert called("evaluate.py", *arguments) == 2
-    assert words in capsys.readouterr().err
-    assert evaluations == []
-
-
-def test_evaluate_needs_a_checkpoint(evaluations: Calls, capsys: pytest.CaptureFixture[str]) -> None:
-    assert called("evaluate.py") == 2
-    assert "--checkpoint is missing" in capsys.readouterr().err
-    assert evaluations == []
-
-
-@pytest.mark.parametrize(
     "name", ["train.py", "pretrain_iql.py", "evaluate.py", "dataset.py", "make_docs.py", "tune.py"]
 )
-def test_a_script_runs_as_a_program(name: str) -> None:
-    command = [sys.executable, str(SCRIPTS / name)]
-    root = SCRIPTS.parent
-    helped = subprocess.run([*command, "--help"], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+def test_a_script_runs_as_a_program(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, str(SCRIPTS / name), "--help"]
+    helped = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=60, check=False)
     assert (helped.returncode, helped.stderr) == (0, "")
     assert f"scripts/{name}" in helped.stdout
-    wrong = subprocess.run([*command, "--wrong"], cwd=root, capture_output=True, text=True, timeout=60, check=False)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("error: unknown argument --wrong")
+    assert called(name, "--wrong") == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: unknown argument --wrong")
 
 
 def test_the_page_of_keys_is_that_of_the_schema() -> None:

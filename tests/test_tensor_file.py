@@ -81,29 +81,20 @@ def test_equal_contents_give_equal_bytes_in_whatever_order(path: Path, tmp_path:
     tensors = dict(reversed(some_tensors().items()))
     write_tensors(other, tensors, dict(reversed(STATE.items())))
     assert other.read_bytes() == path.read_bytes()
-
-
-def test_one_other_bit_gives_other_bytes(path: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.safetensors"
-    tensors = some_tensors()
-    tensors["special"][2] = 0.0  # which equals -0.0
+    tensors["special"][2] = 0.0  # one other bit: it equals -0.0
     write_tensors(other, tensors, STATE)
     assert other.read_bytes() != path.read_bytes()
 
 
-def test_views_and_parameters_can_be_written(tmp_path: Path) -> None:
+def test_views_parameters_and_either_part_alone_can_be_written(tmp_path: Path) -> None:
     base = torch.arange(12.0).reshape(3, 4)
     write_tensors(tmp_path / "f", {"t": base.T, "p": torch.nn.Parameter(torch.ones(2)), "s": base[1:, ::2] * 1}, {})
-    tensors, _ = read_tensors(tmp_path / "f")
+    tensors, state = read_tensors(tmp_path / "f")
     torch.testing.assert_close(tensors["t"], base.T)
     torch.testing.assert_close(tensors["p"], torch.ones(2))
-
-
-def test_a_state_alone_and_tensors_alone_can_be_written(tmp_path: Path) -> None:
+    assert state == {}
     write_tensors(tmp_path / "f", {}, {"a": 1})
     assert read_tensors(tmp_path / "f") == ({}, {"a": 1})
-    write_tensors(tmp_path / "f", {"a": torch.ones(1)}, {})
-    assert read_tensors(tmp_path / "f")[1] == {}
 
 
 def test_tensors_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -128,16 +119,13 @@ def small_path(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_file_cut_short_anywhere_is_refused(small_path: Path) -> None:
+def test_a_file_cut_short_anywhere_or_longer_is_refused(small_path: Path) -> None:
     content = small_path.read_bytes()
+    small_path.write_bytes(content + b"\x00")
+    refusal(small_path)
     for size in [*range(16), *range(16, len(content), 3), len(content) - 1]:
         small_path.write_bytes(content[:size])
         refusal(small_path)
-
-
-def test_anything_appended_is_refused(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\x00")
-    refusal(path)
 
 
 def test_a_flipped_bit_anywhere_is_refused(small_path: Path) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 class States(NamedTuple):
     """The environment's observations at a batch of decisions.
 
-    Portfolios of one bar see the same market. They may share a row of it, so that it is encoded once for all of them:
-    rows come in groups of equal size, row b of the portfolios in group b // (batch / groups).
+    Portfolios of one bar may share a row of the market, which is then encoded once: rows come in groups of equal size,
+    row b of the portfolios in group b // (batch / groups).
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class States(NamedTuple):
     portfolio : Tensor, (batch, K + 3)
         Weights, cash last, then the state of the reward.
     complete : bool
-        Whether every asset is known to be listed in all of the states, so that a mean over assets needs no mask.
+        True where every asset is known to be listed, so that a mean over assets needs no mask.
     """
 
     assets: Tensor
@@ -85,12 +85,10 @@ class Batch(NamedTuple):
     ----------
     both : States
         The states, then the next states: (2 * batch, ...), in groups of one size, encoded in one call.
-    actions : Tensor, (batch, K)
-    rewards : Tensor, (batch,)
-    terminated : Tensor, (batch,)
+    actions, next_actions : Tensor, (batch, K)
+        The next one is the behaviour's own (offline data only).
+    rewards, terminated : Tensor, (batch,)
         1 at ruin; truncation is not termination and leaves no mark here.
-    next_actions : Tensor, (batch, K)
-        The behaviour's own next decision (offline data only).
     families : Tensor, (batch,)
         Index of the behaviour's family; 5 and over belong to none of the experts.
     calibrations : Tensor, (batch,)
@@ -98,8 +96,7 @@ class Batch(NamedTuple):
     behaviour_returns : Tensor, (batch,)
         The behaviour's lambda-return from the state (offline data only).
     references : Tensor, (batch,), optional
-        Reference that the rewards are in excess of, where the critics' quantiles are of the return without it: risk
-        measures are of the whole return.
+        Reference that the rewards are in excess of, where the critics' quantiles are of the whole return.
     named : Tensor, (groups, 5, K), optional
         Portfolios that the families' rules name in the states, on average over each family's variants.
     choices : Choices, optional

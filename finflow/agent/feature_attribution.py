@@ -1,10 +1,9 @@
-"""Attribution of a decision to the features, by integrated gradients.
+"""Attribution of a decision to the features, by integrated gradients (Sundararajan, Taly and Yan 2017; by captum).
 
-Integrated gradients (Sundararajan, Taly and Yan, Axiomatic Attribution for Deep Networks, ICML 2017; by captum) divide
-the difference between a decision and the decision at a baseline among the inputs. The baseline is a market whose every
-feature is at its training mean (zero, in the units that networks read), met with the same weights held. The parts sum
-to the difference: how far they miss it is the completeness error, and steps are doubled until it is small. All of it
-runs in double precision on the CPU, on a copy of the policy.
+They divide the difference between a decision and that at a baseline among the inputs. The baseline is a market whose
+every feature is at its training mean (zero, in the units that networks read), met with the same weights held. How far
+the sum of the parts misses the difference is the completeness error; steps are doubled until it is small. All runs in
+double precision on the CPU, on a copy of the policy.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ class Shares(NamedTuple):
 
     Attributes
     ----------
-    assets : Tensor, (targets, assets, F)
-    market : Tensor, (targets, M)
-    reward_state : Tensor, (targets, 3)
+    assets, market, reward_state : Tensor, (targets, assets, F), (targets, M), (targets, 3)
     value, baseline : Tensor, (targets,)
         The scalars at the state and at the baseline.
     error : Tensor, (targets,)
@@ -97,17 +94,14 @@ def integrated_gradients(
 
     Parameters
     ----------
-    policy : ExpertPolicy
-        From `in_double`.
-    states : States
-        One, from `states_in_double`. Weights held and listing are no features: they are the same along the whole path.
+    policy, states
+        From `in_double`, and one state from `states_in_double`; weights held and listing are the same along the path.
     directions : Tensor, (targets, K)
         Each names a scalar, the centre's product with it.
     tolerance : float
         Steps are doubled until no completeness error is larger, or ``most`` is reached.
     since : States, optional
-        The baseline, one state from `states_in_double`, of which the features alone are taken; features at their
-        training mean when left out.
+        The baseline, of which the features alone are taken; features at their training mean when left out.
     read : callable
         Portfolio of a decision that stands in for the centre.
     """
@@ -124,20 +118,14 @@ def integrated_gradients(
         unused = 0.0 * reward_state.sum(-1)  # the aim does not depend on it, and captum asks for its gradient
         return (read(decision) * direction).sum(-1) + unused
 
-    assets, market, reward_state = (
-        part.expand(targets, *part.shape[1:]).contiguous()
-        for part in (states.assets[:, :, :-1], states.market, states.reward_state)
-    )
-    inputs = (assets, market, reward_state)
-    baseline_inputs = (torch.zeros_like(assets), torch.zeros_like(market), torch.zeros_like(reward_state))
-    if since is not None:
-        baseline_inputs = (
-            since.assets[:, :, :-1].expand_as(assets).contiguous(),
-            since.market.expand_as(market).contiguous(),
-            since.reward_state.expand_as(reward_state).contiguous(),
-        )
+    def features_of(state: States) -> tuple[Tensor, ...]:
+        parts = (state.assets[:, :, :-1], state.market, state.reward_state)
+        return tuple(part.expand(targets, *part.shape[1:]).contiguous() for part in parts)
+
+    inputs = features_of(states)
+    baseline_inputs = tuple(map(torch.zeros_like, inputs)) if since is None else features_of(since)
     with torch.no_grad():
-        value, baseline = scalars(*inputs, directions), scalars(*baseline_inputs, directions)
+        value, baseline = (scalars(*(*given, directions)) for given in (inputs, baseline_inputs))
     method, steps = IntegratedGradients(scalars), FIRST_STEPS
     while True:
         of_assets, of_market, of_reward = method.attribute(

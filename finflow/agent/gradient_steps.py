@@ -14,19 +14,10 @@ from finflow.agent.precision import full_precision
 
 
 class SkippingAdam(torch.optim.Adam):
-    """Adam, fused into one pass, that can skip steps whose gradient is not finite.
+    """Adam, fused into one pass, that can skip steps whose gradient is not finite (``skip_nonfinite``).
 
-    Attributes
-    ----------
-    skip_nonfinite : bool
-        A skipped step changes neither parameters nor moments.
-    found_inf : Tensor or None
-        Read by the fused pass, so that nothing waits for the device.
-
-    Notes
-    -----
-    torch wraps these methods so that ``torch.compile`` leaves them alone; the wrappers load its compiler, which takes
-    a second of every process that learns. Nothing here is compiled by torch, so the methods go without.
+    torch wraps these methods so that ``torch.compile`` leaves them alone; the wrappers load its compiler, which takes a
+    second of every process that learns. Nothing here is compiled by torch, so the methods go without.
     """
 
     skip_nonfinite = False
@@ -61,19 +52,7 @@ def clear_gradients(optimiser: torch.optim.Optimizer) -> None:
 
 
 def gradient_step(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
-    """Take one step down a loss.
-
-    Parameters
-    ----------
-    loss : Tensor, ()
-    gradient_norm : float
-        Gradients longer than this are shortened to it.
-
-    Returns
-    -------
-    Tensor, ()
-        Norm of the gradient before it was shortened.
-    """
+    """Take one step down a loss, (), with gradients shortened to ``gradient_norm``; returns their norm before, ()."""
     compute_gradients(loss, optimiser)
     return step(optimiser, gradient_norm)
 
@@ -127,24 +106,13 @@ def freeze(modules: Iterable[nn.Module]) -> None:
 
 
 def linearised(value_of: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Value of inputs with the gradient of the value for them, and none for the parameters of what values them.
+    """Value (batch,) of inputs (batch, ...) with its gradient for them, and none for the parameters behind it.
 
-    Parameters
-    ----------
-    value_of : callable
-        Maps the inputs to values, (batch,).
-    inputs : Tensor, (batch, ...)
-        With gradients, or some without; the value need not depend on all of them.
-
-    Returns
-    -------
-    Tensor, (batch,)
+    Inputs without gradients stay so; the value need not depend on all of them.
     """
     points = [one.detach().requires_grad_(one.requires_grad) for one in inputs]
     value = value_of(*points)
     learned = [(one, point) for one, point in zip(inputs, points, strict=True) if one.requires_grad]
-    if not learned:
-        return value.detach()
     with full_precision(value):
         slopes = torch.autograd.grad(value.sum(), [point for _, point in learned], allow_unused=True)
     result = value.detach()

@@ -68,12 +68,7 @@ def at_least_single(values: Tensor) -> Tensor:
 def recomputed(function: Callable[..., R], noise: Generator | None = None) -> Callable[..., R]:
     """Wrap a function so that its inner tensors are recomputed in the backward pass, to the same bits, not kept.
 
-    Parameters
-    ----------
-    function : callable
-        Of tensors; its random numbers come from ``noise``.
-    noise : Generator, optional
-        Rewound for the second call to its state at the first.
+    Its random numbers come from ``noise``, which is rewound for the second call to its state at the first.
     """
 
     def run(*arguments: Any) -> R:

@@ -103,15 +103,10 @@ class ReplayBuffer:
         self._written += count
 
     def sample(self, n: int) -> Batch:
-        """Draw n transitions with replacement, as `BCell.update_sac` takes them.
+        """Draw n transitions with replacement, as `BCell.update_sac` takes them; a ConfigError where there are none.
 
-        What transitions of the agent itself lack (the behaviour's next action and values) is zero, or no lower bound in
-        the conservative penalty.
-
-        Raises
-        ------
-        ConfigError
-            If nothing was pushed yet.
+        The behaviour's next action and values, which the agent's own transitions lack, are zero, or no lower bound in
+        CQL.
         """
         if not len(self):
             raise ConfigError("the replay buffer is empty: push transitions before a batch is drawn")
@@ -132,7 +127,6 @@ class ReplayBuffer:
         )
 
     def _check(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
-        """Refuse arrays of different lengths, or of other shapes than those before."""
         lengths = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
         for part in PARTS:
             if arrays[f"now/{part}"].shape != arrays[f"next/{part}"].shape:

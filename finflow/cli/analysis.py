@@ -33,19 +33,9 @@ def run_evaluation(
 ) -> None:
     """Evaluate a trained agent, or several that act as one, on the test window, and show the outcome.
 
-    Several agents trade the mean of their portfolios. The report goes into the run's folder; that of a changed market
-    or environment into a folder of its own there.
-
-    Parameters
-    ----------
-    arguments
-        With the options of `add_configuration_options`.
-    paths
-        Checkpoint files, run folders, or folders of jobs, which stand for all of their agents.
-    only
-        Strategies to list with the agent; all of them when left out.
-    with_backtest
-        Run the sweeps and the stress periods, whatever `evaluation.sweeps` is.
+    Several agents trade the mean of their portfolios; the folder of a job stands for all of its agents. The report goes
+    into the run's folder; that of a changed market or environment into a folder of its own there. ``only`` names the
+    strategies to list; ``with_backtest`` runs sweeps and stress periods whatever `evaluation.sweeps` is.
     """
     first = paths[0]
     overrides = evaluation_overrides(arguments, first)
@@ -78,13 +68,7 @@ def backtest_named(config: Config, names: Sequence[str]) -> None:
 
 
 def run_audit(config: Config, strategies: Sequence[str], checkpoint: Path | None) -> None:
-    """Audit a configuration, with strategies of a user's own and an agent if given, and show the findings.
-
-    Raises
-    ------
-    FinflowError
-        One line that names the component that looks ahead.
-    """
+    """Audit a configuration, with a user's strategies and an agent if given; FinflowError if one looks ahead."""
     sys.path.append(str(Path.cwd()))  # a user's own strategy or feature lies where the user is
     from finflow.training.audit.configuration_audit import audit_configuration
 
@@ -95,13 +79,7 @@ def run_audit(config: Config, strategies: Sequence[str], checkpoint: Path | None
 
 
 def run_inspection(path: Path) -> None:
-    """Show the contents of a run's checkpoints.
-
-    Raises
-    ------
-    CheckpointError
-        One line that names those that are not whole.
-    """
+    """Show the contents of a run's checkpoints; raises a CheckpointError that names those that are not whole."""
     from finflow.training.checkpoints.inspection import inspect_checkpoints
 
     inspections = inspect_checkpoints(path)
@@ -115,19 +93,7 @@ def run_inspection(path: Path) -> None:
 
 
 def run_explanation(arguments: argparse.Namespace, checkpoint: Path, dates: Sequence[str], output: Path | None) -> None:
-    """Print why an agent traded on some dates; with `output`, write it as JSON too.
-
-    Parameters
-    ----------
-    arguments
-        With the options of `add_configuration_options`.
-    checkpoint
-        A run folder or checkpoint file.
-    dates
-        Of the test window.
-    output
-        A file, which is replaced.
-    """
+    """Print why an agent traded on some dates; `output` is a JSON file to write."""
     overrides = evaluation_overrides(arguments, checkpoint)
     from finflow.evaluation.report.report_numbers import json_text
     from finflow.files import write_atomically
@@ -143,15 +109,7 @@ def run_explanation(arguments: argparse.Namespace, checkpoint: Path, dates: Sequ
 
 
 def run_comparison(runs: Sequence[Path], output: Path | None) -> None:
-    """Write the page that compares runs, and print where it is.
-
-    Parameters
-    ----------
-    runs
-        Folders with `reports/metrics.json`.
-    output
-        Folder of the report; `comparisons/` next to the first run when left out.
-    """
+    """Write the page that compares runs, by default in `comparisons/` next to the first, and print where it is."""
     from finflow.experiments.jobs.run_comparison import compare_runs
 
     outcome = compare_runs(runs, output)

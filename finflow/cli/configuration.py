@@ -23,22 +23,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config:
-    """The configuration that the arguments ask for.
+    """The configuration that the arguments ask for; `base`, that of a checkpoint, stands in for the defaults.
 
     `--tickers` and those of `--tickers-file` are Yahoo's unless the source is a file, or the command line or the
     environment names a source: the "embedded" of a configuration file goes with the file's own tickers.
-
-    Parameters
-    ----------
-    arguments
-        With the options of `add_configuration_options`.
-    base
-        Stands in for the defaults: the configuration in a checkpoint.
-
-    Raises
-    ------
-    ConfigError
-        One line for the first mistake.
     """
     from finflow.config import load_config
 
@@ -61,13 +49,7 @@ def checkpoint_configuration(path: Path) -> Config:
 
 
 def resume_configuration(arguments: argparse.Namespace, path: Path) -> Config:
-    """The configuration of the run that is resumed; only what decides no result may be changed.
-
-    Raises
-    ------
-    ConfigError
-        Naming the first key that would change results.
-    """
+    """The configuration of the run that is resumed; a ConfigError names the first key that would change results."""
     from finflow.config import config_hash, replace_values, values_by_key
 
     base = checkpoint_configuration(path)
@@ -97,17 +79,9 @@ def evaluation_overrides(arguments: argparse.Namespace, path: Path) -> dict[str,
 
 
 def read_universes(path: Path) -> dict[str, list[str]]:
-    """Read a file with a line for each universe: ``tech: AAPL MSFT NVDA``, or a YAML list after the name.
+    """Tickers by universe, two or more each, of a file with a line for each: ``tech: AAPL MSFT NVDA``, or a YAML list.
 
-    Returns
-    -------
-    dict
-        Name -> tickers, two or more, in the order of the file.
-
-    Raises
-    ------
-    ConfigError
-        With one line that names the file, and the universe where there is one.
+    A ConfigError has one line that names the file, and the universe where there is one.
     """
     from finflow.config.yaml_text import parse_file
 
@@ -138,10 +112,7 @@ def read_universes(path: Path) -> dict[str, list[str]]:
 
 
 def shipped_configuration(name: str) -> Path:
-    """Path of a configuration that finflow ships, such as `demo.yaml`: in the package, or in `configs/` of a checkout.
-
-    The file need not be there.
-    """
+    """Path of a configuration that finflow ships, if it is there: in the package, or in `configs/` of a checkout."""
     installed = _PACKAGE / "presets"
     return (installed if installed.is_dir() else _PACKAGE.parent / "configs") / name
 

@@ -23,13 +23,10 @@ FAULT, MISTAKE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 
 def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
-    """Call a command with its arguments, those of the process when left out.
+    """Call a command with its arguments, those of the process when left out, and return the exit status.
 
-    Returns
-    -------
-    status
-        0; 1 for a fault in finflow, with its traceback in a file (`--verbose`: on the screen); 2 for what the user can
-        fix; 130 for Ctrl-C; 141 when the reader of the output has closed it.
+    0; 1 for a fault in finflow, with its traceback in a file (`--verbose`: on the screen); 2 for what the user can fix;
+    130 for Ctrl-C; 141 when the reader of the output has closed it.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the process that started this one

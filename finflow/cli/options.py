@@ -103,13 +103,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Read the arguments.
-
-        Raises
-        ------
-        FinflowError
-            For the first that is unknown or lacks its value.
-        """
+        """Read the arguments; raises a FinflowError for the first that is unknown or lacks its value."""
         given, unknown = self.parse_known_args(arguments)
         if unknown:
             self.refuse(unknown[0])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,22 +30,9 @@ _OPTIMALITY = ("of optimum", "optimality", "{:.3f}")
 
 
 def show_outcome(outcome: EvaluationOutcome, only: Sequence[str] | None = None, where: str = "the test window") -> None:
-    """Print the summary table, the verdict and where the report is.
-
-    Parameters
-    ----------
-    only
-        Strategies to list with the evaluated one; all of them when left out.
-    where
-        What the figures are over.
-    """
+    """Print the summary table (of all strategies, or `only` some), the verdict and where the report is."""
     rows = summary_rows(outcome.summary, only)
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        _print_styled(rows)
-    else:
-        print()
-        print("\n".join(table_lines(rows)))
-        print()
+    print("\n".join(["", *table_lines(rows), ""]))
     print(f"over {where}, net of costs; return, volatility, Sharpe and turnover are annual")
     numbers = _numbers_of(outcome.report)
     for lines in (seeds_lines, verdict_lines, joined_lines, distance_lines):
@@ -184,10 +169,7 @@ def audit_lines(findings: Sequence[Finding]) -> list[str]:
 def summary_rows(
     summary: Mapping[str, Mapping[str, float]], only: Sequence[str] | None = None
 ) -> list[tuple[str, ...]]:
-    """The summary as text: a heading, the evaluated one, and the others by falling Sharpe ratio.
-
-    What is not a number is a dash, and comes last.
-    """
+    """The summary as text: a heading, the evaluated one, the others by falling Sharpe ratio; a dash for no number."""
 
     def rank(name: str) -> float:
         sharpe = summary[name].get("sharpe", math.nan)
@@ -243,19 +225,6 @@ def explanation_lines(date: str, one: Explanation) -> list[str]:
     text += [f"  {line}" for line in table_lines(table)]
     error = f"completeness error {parts.completeness_error:+.1e} of wealth"
     return [*text, f"  {error}, {parts.steps} steps; values in training deviations"]
-
-
-def _print_styled(rows: Sequence[Sequence[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for n, heading in enumerate(rows[0]):
-        table.add_column(heading, justify="right" if n else "left")
-    for n, row in enumerate(rows[1:]):
-        table.add_row(*row, style=None if n else "bold")
-    Console(markup=False, highlight=False).print(table)
 
 
 def describe_configuration() -> str:

@@ -64,13 +64,7 @@ def add_preferences(parser: Parser) -> None:
 
 
 def run_preferences(given: argparse.Namespace) -> None:
-    """Have a person or a judge compare pairs of segments of the training window, or learn from files of such pairs.
-
-    Parameters
-    ----------
-    given
-        With the options of `add_configuration_options` and `add_preferences`, ``output`` and ``open``.
-    """
+    """Have a person or a judge compare pairs of segments of the training window, or learn from files of such pairs."""
     sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
     if given.method in DIRECT:
         _learn_policy(given)

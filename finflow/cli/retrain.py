@@ -21,20 +21,7 @@ _WINDOWS = ("train_end", "validation_end")
 
 
 def run_retraining(given: argparse.Namespace, run: Path) -> None:
-    """Retrain the agent of a run on the newest prices, compare both, and print which of them to go on with.
-
-    Parameters
-    ----------
-    given
-        With the options of `add_configuration_options`, ``dry_run`` and ``workers``.
-    run
-        Run folder or checkpoint file of the old agent, which is left as it is.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        The same command resumes from there.
-    """
+    """Retrain the agent of a run, which is left as it is, on the newest prices, and print which of both to keep."""
     config = retraining_configuration(given, run)
     from finflow.experiments.jobs.independent_trainings import describe_trainings
     from finflow.experiments.retraining.retrain_preparation import FOLDER, prepare_retraining
@@ -50,8 +37,7 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
     resources = ComputeResources(given.workers, None, config.train.threads, config.train.device)
     with ready(resources):
         if given.dry_run:
-            panels = {retraining.market: retraining.panel}
-            print("\n".join(describe_trainings(config, retraining.trainings, panels)))
+            print("\n".join(describe_trainings(config, retraining.trainings, {"": retraining.panel})))
             return
         with stopping_between_updates(request_stop):
             try:
@@ -66,10 +52,7 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
 def retraining_configuration(given: argparse.Namespace, run: Path) -> Config:
     """The configuration of the old run, with the changes that were asked for, up to the newest bar.
 
-    Raises
-    ------
-    ConfigError
-        If the universe or the windows of the old run are asked to be others.
+    A ConfigError refuses another universe or other windows.
     """
     if given.tickers or given.tickers_file:
         raise ConfigError("a retraining keeps the universe of its run: leave --tickers and --tickers-file out")

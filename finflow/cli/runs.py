@@ -30,13 +30,7 @@ _SEEDS = {"train": "train.seeds", "evaluate": "evaluation.protocol.seeds", "tune
 
 
 def train(given: argparse.Namespace) -> None:
-    """Train one agent, or with --seeds, --universe or the folder of a job, several that are evaluated together.
-
-    Parameters
-    ----------
-    given
-        With the options of `add_configuration_options`, `add_scale` and `add_recollect`, ``resume`` and ``dry_run``.
-    """
+    """Train one agent, or with --seeds, --universe or the folder of a job, several that are evaluated together."""
     _read_seeds_for(given, "train")
     if given.resume is not None:
         from finflow.training.checkpoints.run_resolver import Kind, resolve_run
@@ -74,23 +68,8 @@ def run_training(
 ) -> None:
     """Train, and show the outcome. Ctrl-C stops between two updates, after writing `checkpoint_latest`.
 
-    Parameters
-    ----------
-    config
-        The resolved configuration.
-    resume, pretrained
-        Where to go on from, or the offline phase's checkpoint to start the online phase from.
-    dataset
-        The file of the offline dataset; one under `output.offline_dir` when left out.
-    recollect
-        Collect the offline dataset even where the file is there.
-    offline_only
-        Stop after the offline phase.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        With the command to resume.
+    ``pretrained`` is the offline phase's checkpoint to start the online phase from, ``dataset`` the file of the offline
+    dataset (one under `output.offline_dir` when left out); ``recollect`` collects it even where it is there.
     """
     from finflow.training.phases.stopping import request_stop
     from finflow.training.trainer import FinFlowTrainer
@@ -123,17 +102,7 @@ def _has_checkpoint(run_folder: Path) -> bool:
 def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path | None, dry_run: bool) -> None:
     """Train anew for every fold of a protocol, and show the outcome. The same command resumes a stopped one.
 
-    Parameters
-    ----------
-    given
-        With the options of `add_configuration_options` and `add_scale`.
-    protocol
-        `walk-forward` or `cpcv`.
-    checkpoint
-        A run folder or checkpoint file whose configuration replaces the defaults; its run's folder takes the
-        protocol's.
-    dry_run
-        Only say which trainings there are.
+    The configuration of ``checkpoint`` replaces the defaults, and its run's folder takes the protocol's.
     """
     _read_seeds_for(given, "evaluate")
     base = None if checkpoint is None else checkpoint_configuration(checkpoint)
@@ -177,15 +146,7 @@ def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> 
 
 
 def run_search(config: Config, arguments: argparse.Namespace) -> None:
-    """Search, run one trial again, or count the trainings. After Ctrl-C the study can be resumed.
-
-    Parameters
-    ----------
-    config
-        The resolved configuration.
-    arguments
-        With ``resume``, ``trial``, ``workers``, ``cluster`` and ``dry_run``.
-    """
+    """Search, run one trial again, or count the trainings. After Ctrl-C the study can be resumed."""
     from finflow.experiments.tasks.task_runner import ComputeResources, ready
     from finflow.experiments.tuning.trial_worker import rerun
     from finflow.experiments.tuning.tuning import describe_plan, tune

@@ -20,15 +20,7 @@ _SHOWN = 8
 
 
 def run_decision(given: argparse.Namespace, runs: Sequence[Path]) -> None:
-    """Decide with the agent of a run, or with several as one, and print the decision.
-
-    Parameters
-    ----------
-    given
-        With the options of `add_configuration_options`, `add_trading`, ``date`` and ``dry_run``.
-    runs
-        Checkpoint files, run folders, or the folder of a job.
-    """
+    """Decide with the agent of a run, or with several (or a job) as one, and print the decision."""
     overrides = evaluation_overrides(given, runs[0]) | {
         key: value for key, value in explicit(given).items() if key.startswith("market.tickers")
     }
@@ -61,34 +53,28 @@ def run_decision(given: argparse.Namespace, runs: Sequence[Path]) -> None:
 
 
 def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
-    """Trade on paper with the agent of a run, or with several as one, and print the state of the account.
-
-    Parameters
-    ----------
-    given
-        With the options of `add_configuration_options` and `add_trading`.
-    runs
-        Checkpoint files, run folders, or the folder of a job.
-    """
+    """Trade on paper with the agent of a run, or with several (or a job) as one, and print the state of the account."""
     overrides = evaluation_overrides(given, runs[0])
     if given.broker:
         overrides = {**overrides, "trading.broker": given.broker}
     first, until = (
         None if vars(given)[name] is None else read_date(vars(given)[name], f"--{name}") for name in ("from", "until")
     )
-    from finflow.trading.paper.paper_trading import PaperRequest, trade_on_paper
+    from finflow.trading.deciding import Request
+    from finflow.trading.paper.paper_trading import trade_on_paper
 
-    request = PaperRequest(
-        tuple(runs),
-        overrides,
-        first,
-        until,
-        given.follow,
-        accept_drift=given.accept_drift,
-        accept_verdict=given.i_know,
-        live=given.live,
+    outcome = trade_on_paper(
+        Request(
+            tuple(runs),
+            overrides,
+            first=first,
+            until=until,
+            follow=given.follow,
+            accept_drift=given.accept_drift,
+            accept_verdict=given.i_know,
+            live=given.live,
+        )
     )
-    outcome = trade_on_paper(request)
     numbers = outcome.numbers
     sharpe = "-" if numbers.sharpe != numbers.sharpe else f"{numbers.sharpe:.2f}"
     print(f"paper account of {numbers.account}, {len(numbers.days):,} evenings up to {numbers.date}")
@@ -101,18 +87,12 @@ def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
         print("it is within the band that its backtest implies (5 %, at every check)")
     else:
         print("there is no expectation to compare with: the run has no backtest before the account began")
-    for remark in outcome.remarks:
-        print(f"note: {remark}")
+    if outcome.message is not None:
+        print(f"note: {outcome.message}")
     print(f"page: {outcome.page}")
 
 
 def read_date(text: str, option: str) -> dt.date:
-    """Read a date of the command line.
-
-    Raises
-    ------
-    ConfigError
-    """
     try:
         return dt.date.fromisoformat(text)
     except ValueError:

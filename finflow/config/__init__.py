@@ -42,7 +42,6 @@ from finflow.config.training_section import (
     RollbackConfig,
     StabilityConfig,
     TargetEntropyScheduleConfig,
-    TrainConfig,
 )
 
 __all__ = [
@@ -79,7 +78,6 @@ __all__ = [
     "SyntheticConfig",
     "TargetEntropyScheduleConfig",
     "TaxConfig",
-    "TrainConfig",
     "TuneConfig",
     "changed_config",
     "changed_keys",

@@ -25,12 +25,8 @@ class AnchorConfig(Section):
     """Regularisation of the online policy towards a reference."""
 
     weight: NonNegativeNumber = key(0.0, "weight in the actor's loss at the first update, in sigma_A; 0 is off")
-    final: NonNegativeNumber | None = key(
-        None, "weight after anchor.updates, linearly; held at anchor.weight when left out"
-    )
-    updates: PositiveInt | None = key(
-        None, "online updates from anchor.weight to anchor.final; left out: those of the phase"
-    )
+    final: NonNegativeNumber | None = key(None, "weight after anchor.updates, linearly; left out: anchor.weight")
+    updates: PositiveInt | None = key(None, "updates from anchor.weight to anchor.final; left out: those of the phase")
     to: Literal["pretrained", "equal-weight", "equal-sleeve"] = key(
         "equal-weight",
         "KL to the policy as pretrained, KL of the aim to equal weight, or that of what the aim holds in assets, cash "
@@ -41,9 +37,7 @@ class AnchorConfig(Section):
 class AveragingConfig(Section):
     """Policy that is validated, kept and deployed: the last one, or an average over the end of training."""
 
-    kind: Literal["none", "ema", "swa"] = key(
-        "none", "exponential moving average, or plain mean, of the online policy's weights"
-    )
+    kind: Literal["none", "ema", "swa"] = key("none", "exponential moving average, or mean, of the policy's weights")
     start: Number = key(0.5, "share of the online updates after which it begins", ge=0, lt=1)
     decay: Fraction = key(0.999, "decay of the exponential moving average, per update")
 
@@ -86,10 +80,7 @@ class MirroredConfig(Section):
         ge=0.0,
         le=0.5,
     )
-    scaled: Flag = key(
-        True,
-        "scale that weight by max(0, 2 b - 1), b the slope of returns on predictions by models fitted to other bars",
-    )
+    scaled: Flag = key(True, "scale that weight by max(0, 2 b - 1), b the slope of returns on predictions elsewhere")
     regimes: bool = key(
         True,
         "predict those returns by a Markov-switching model of two regimes too, as far as it predicts bars that it was "
@@ -101,15 +92,11 @@ class BCellConfig(Section):
     """Networks, losses and optimisers of IQL and the B-Cell."""
 
     iql_expectile: Fraction = key(0.7, "expectile of IQL's value function")
-    iql_temperature: NonNegativeNumber = key(
-        3.0, "beta in the advantage weight min(exp(beta * A), 100), the advantage A in sigma_A"
-    )
+    iql_temperature: NonNegativeNumber = key(3.0, "beta in the weight min(exp(beta * A), 100), A in sigma_A")
     iql_extraction: Literal["awr", "gradient"] = key(
         "gradient", "extraction of IQL's policy: weighted cloning, as published, or the critics' gradient"
     )
-    iql_cloning: NonNegativeNumber = key(
-        0.1, "weight of plain cloning where IQL's policy follows the critics' gradient"
-    )
+    iql_cloning: NonNegativeNumber = key(0.1, "weight of cloning where IQL's policy follows the critics' gradient")
     expansion: Int = key(
         16,
         "exact decisions that the actor looks ahead online, at whose end the critics value what is held; 0 is soft "
@@ -128,9 +115,7 @@ class BCellConfig(Section):
         "entropy coefficient at the start, in an eightieth of sigma_A per nat of the portfolio's entropy in a free "
         "dimension",
     )
-    alpha_mode: Literal["auto", "fixed", "annealed"] = key(
-        "auto", "auto tunes it to target_entropy, annealed follows train.entropy_schedule"
-    )
+    alpha_mode: Literal["auto", "fixed", "annealed"] = key("auto", "tuned to target_entropy, or on a schedule")
     alpha_lr: PositiveShare = key(3e-4, "learning rate of the entropy coefficient")
     target_entropy: Fraction = key(
         0.2,
@@ -146,9 +131,7 @@ class BCellConfig(Section):
         "mean of its worst share, or its mean under Wang's transform",
     )
     risk_level: PositiveShare = key(0.25, "worst share of outcomes that cvar averages; 1 is neutral")
-    cql_alpha: NonNegativeNumber = key(
-        5.0, "weight of the conservative penalty on the critics, in hundredths of the weight of their squared errors"
-    )
+    cql_alpha: NonNegativeNumber = key(5.0, "weight of the conservative penalty, in hundredths of squared errors'")
     cql_mode: Literal["fixed", "lagrange"] = key(
         "fixed",
         "lagrange tunes the weight, from cql_alpha on, so that a critic's soft maximum over portfolios exceeds its "
@@ -160,9 +143,7 @@ class BCellConfig(Section):
         "lower bound on the values of the policy's own proposals in the penalty (Cal-QL): the behaviour's fitted "
         "value, the raw returns-to-go of the data, or none, which is plain CQL",
     )
-    expert_cloning: NonNegativeNumber = key(
-        0.1, "offline weight of each expert's divergence from the mean portfolio of its family's rules"
-    )
+    expert_cloning: NonNegativeNumber = key(0.1, "offline weight of each expert's divergence from its family's rules")
     actor_lr: PositiveShare = key(3e-3, "learning rate of the policy")
     critic_lr: PositiveShare = key(1e-3, "learning rate of critics and value function")
     online_schedule: Literal["constant", "cosine"] = key(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import model_validator
 
 from finflow.config.section_types import (
-    FilePath,
     Flag,
     Fraction,
     Int,
@@ -30,17 +30,9 @@ class CostsConfig(Section):
     """Costs beside the flat commission and slippage; zero by default."""
 
     minimum: NonNegativeNumber = key(0.0, "minimum commission of each asset traded in a decision, in money")
-    slippage_linear_bps: Number = key(
-        0.0, "slippage in proportion to participation, basis points when a trade equals a day's volume", ge=0, le=10_000
-    )
+    slippage_linear_bps: Number = key(0.0, "slippage by participation, basis points at a day's volume", ge=0, le=10_000)
     slippage_sqrt_bps: Number = key(0.0, "the same, growing with the square root of participation", ge=0, le=10_000)
-    slippage_exponential_bps: Number = key(0.0, "the same, growing exponentially with participation", ge=0, le=10_000)
-    slippage_steepness: Number = key(
-        5.0, "k of the exponential, (exp(k * participation) - 1) / (exp(k) - 1)", gt=0, le=20
-    )
-    impact: Number = key(
-        0.0, "square-root market impact, in daily volatilities when a trade equals a day's volume", ge=0, le=10
-    )
+    impact: Number = key(0.0, "square-root market impact, in daily volatilities at a day's volume", ge=0, le=10)
     window: Int = key(21, "bars over which volume and volatility are measured for costs", ge=2)
 
 
@@ -55,9 +47,7 @@ class EnvConfig(Section):
     slippage_bps: Number = key(5.0, "slippage, basis points of the traded value", ge=0, le=1000)
     max_weight: PositiveShare = key(1.0, "largest weight of a risky asset")
     max_turnover: PositiveShare = key(1.0, "largest half-sum of absolute trades in a decision; 1 is no limit")
-    no_trade_band: Number = key(
-        0.0, "a decision is traded only if its largest change of a weight exceeds this", ge=0, lt=1
-    )
+    no_trade_band: Number = key(0.0, "trade only where the largest change of a weight exceeds this", ge=0, lt=1)
     costs: CostsConfig = key(CostsConfig(), "minimum commission, slippage by size, impact")
 
 
@@ -70,34 +60,18 @@ class RankingConfig(Section):
     ndcg_weight: NonNegativeNumber = key(0.7, "weight of NDCG@K in mixed")
     hit_weight: NonNegativeNumber = key(0.3, "weight of Hit@K in mixed")
     grades: Int = key(5, "quantile grades of returns; the gain of grade g is 2^g - 1", ge=2, le=16)
-    scores: Literal["target", "held"] = key("target", "weights that rank: of the decision, or after its fill")
     above_chance: Flag = key(False, "subtract the expectation under a random ranking, so that chance is 0")
-    exclude_held: Flag = key(False, "leave out assets that were held before the decision")
-    temperature: PositiveNumber = key(
-        0.1, "softness of the ranks through which gradients pass, in multiples of an equal weight"
-    )
+    temperature: PositiveNumber = key(0.1, "softness of the ranks for gradients, in multiples of an equal weight")
 
 
 class PreferenceConfig(Section):
     """Reward of a model that was learned from preferences."""
 
-    model: FilePath | None = key(None, "file of the reward model that --mode prefer --learn wrote")
+    model: Path | None = key(None, "file of the reward model that --mode prefer --learn wrote")
     paid: Literal["decision", "segment"] = key(
         "decision", "score of each decision, or online, on-policy, their sum at the last decision of a segment"
     )
     segment: PositiveInt = key(21, "decisions of a segment of an episode")
-    scaling: Literal["sum", "turnover", "horizon"] = key(
-        "sum", "reward of a segment: the sum of its scores, per unit of the segment's turnover, or per decision"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.scaling != "sum" and self.paid != "segment":
-            raise ValueError(
-                f"objectives.preference.scaling = {self.scaling} is about the score of a segment: "
-                "objectives.preference.paid must be segment"
-            )
-        return self
 
 
 class RewardTermConfig(Section):
@@ -161,6 +135,5 @@ class ObjectivesConfig(Section):
 
 
 def _check_reward_name(name: str, where: str) -> None:
-    """Refuse what names no reward."""
     if name not in REWARDS and not re.fullmatch(r"[\w.]+:\w+", name):
         raise ValueError(f"{where} names {name!r}, which is none of {', '.join(REWARDS)} and no package.module:Name")

@@ -63,15 +63,11 @@ class EvaluationConfig(Section):
     block_length: PositiveInt = key(21, "mean block of the stationary bootstrap, in bars")
     rebalance_every: PositiveInt = key(21, "decisions between refits of a rolling strategy")
     lookback: Int = key(252, "bars that a rolling strategy is fitted on", ge=20)
-    sweeps: Flag = key(
-        True, "run again at other costs, lags and capital, and over the stress periods; a backtest always does"
-    )
+    sweeps: Flag = key(True, "run again at other costs, lags and capital, and over stress periods; backtests always do")
     top: PositiveInt = key(5, "K of the ranking view, in assets")
     tax: TaxConfig = key(TaxConfig(), "tax on capital gains and interest")
     protocol: ProtocolConfig = key(ProtocolConfig(), "evaluations that train for every fold")
-    configurations_tried: PositiveInt = key(
-        1, "configurations tried on this panel, from which the evaluated one was chosen, itself included"
-    )
+    configurations_tried: PositiveInt = key(1, "configurations tried on this panel, the evaluated one included")
 
 
 RANKING_OBJECTIVES = ("ndcg", "hit", "mrr", "rank_ic")
@@ -120,10 +116,7 @@ class TuneConfig(Section):
         "objective: sharpe, sortino, calmar, cvar or dsr, net of costs, or ndcg, hit, mrr or rank_ic of the weights as "
         "a ranking, on the evaluated windows; several are optimised at once (Pareto front)",
     )
-    folds: PositiveInt = key(
-        2,
-        "evaluated windows of a trial, by the walk-forward protocol of evaluation.protocol; 1 is the validation window",
-    )
+    folds: PositiveInt = key(2, "evaluated windows of a trial, by evaluation.protocol; 1 is the validation window")
     seeds: PositiveInt = key(2, "trainings of each fold, with the seeds from train.seed on")
     aggregate: Literal["cautious", "median", "mean"] = key(
         "cautious", "aggregate of a trial's trainings; cautious is the mean less tune.deviations deviations"
@@ -140,9 +133,7 @@ class TuneConfig(Section):
         "storage of trials: a URL such as postgresql://host/database, or journal:PATH for a shared folder; left out: "
         "SQLite in the study's folder",
     )
-    heartbeat: PositiveInt = key(
-        30, "seconds between heartbeats of a trial; it is lost after four times that without any"
-    )
+    heartbeat: PositiveInt = key(30, "seconds between heartbeats of a trial; it is lost after four without any")
     retries: NonNegativeInt = key(3, "times that a trial is run again after its worker was lost")
     space: dict[str, SearchedConfig] | None = key(
         None,

@@ -2,10 +2,7 @@
 
 Four levels, each before the next: overrides (the command line), `FINFLOW_<SECTION>__<KEY>` environment variables, a
 YAML file, the defaults of `finflow.config.schema`. Every mistake is one line that names the key, the value, its
-origin and the allowed values.
-
-YAML is read as version 1.2 writes scalars: `1e-4` is a number, and `ON`, `NO` and `Y` are words (they are tickers
-too), not booleans. A key given twice is an error.
+origin and the allowed values. YAML is read as version 1.2 writes scalars: see `yaml_text`.
 """
 
 from __future__ import annotations
@@ -46,25 +43,6 @@ SEARCHABLE = (
     *("env.episode_length", "env.max_turnover", "env.max_weight", "env.no_trade_band"),
 )
 """Sections and keys that a study may search; the others define the evaluation."""
-FORMER_SECTION = "bcell.rollouts"
-MOVED = {
-    "bcell.rollouts.horizon": "bcell.expansion",
-    "bcell.rollouts.portfolios": "train.n_envs",
-    "bcell.rollouts.learning_rate": "bcell.actor_lr",
-    "bcell.rollouts.critic_lr": "bcell.critic_lr",
-    "bcell.rollouts.mirrored": "bcell.mirrored.weight",
-    "bcell.rollouts.mirrored_scaled": "bcell.mirrored.scaled",
-    "bcell.rollouts.regimes": "bcell.mirrored.regimes",
-    "bcell.rollouts.blocks": "out_of_fold.blocks",
-    "bcell.rollouts.pretraining_epochs": "out_of_fold.pretraining_epochs",
-    "bcell.rollouts.looks": "out_of_fold.looks",
-    "bcell.rollouts.actions": "bcell.counterfactual",
-    "bcell.rollouts.critic_updates": "train.updates_per_vector_step",
-}
-"""Keys of a learner that is part of soft actor-critic now, and those that have their place."""
-MAX_LENGTH = 600  # characters of a message, whatever a file has for a key
-_DIVIDED = {name: ("bcell.actor_lr", "bcell.critic_lr") for name in ("bcell.lr", "bcell.learning_rate", "train.lr")}
-"""Names that users try for what is several keys."""
 _NOT_SEARCHABLE = frozenset(
     {
         *("train.seed", "train.seeds", "train.device", "train.threads", "train.profile", "train.save_best"),
@@ -78,16 +56,10 @@ def load_config(
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Config:
-    """Resolve a configuration from its four levels.
+    """Resolve a configuration from its four levels: a YAML file, or None, overrides, and the environment.
 
-    Parameters
-    ----------
-    path
-        A YAML file with any of the keys, or None for defaults alone.
-    overrides
-        Dotted key -> value, such as {"bcell.cql_alpha": 10}. Strings are read as YAML.
-    environ
-        The environment; the process's own when left out.
+    Overrides are by dotted key, such as {"bcell.cql_alpha": 10}; strings are read as YAML. The environment is the
+    process's own when left out.
 
     Raises
     ------
@@ -109,13 +81,7 @@ def load_config(
 
 
 def changed_config(config: Config, changes: Mapping[str, object]) -> Config:
-    """Return a configuration with other values of some keys, checked as a file's would be.
-
-    Raises
-    ------
-    ConfigError
-        One line for the first value that is not allowed.
-    """
+    """Return a configuration with other values of some keys, checked as a file's would be."""
     return load_config(None, {**leaves(config), **changes}, environ={})
 
 
@@ -212,7 +178,7 @@ class _Layers:
                 return
         if key in KEYS:
             self.values[key], self.origins[key] = value, origin.of(key)
-        elif key not in SECTIONS and not (isinstance(value, Mapping) and key == FORMER_SECTION):
+        elif key not in SECTIONS:
             self.mistakes.append(_unknown(key, origin))
         elif isinstance(value, Mapping):
             for name, inner in value.items():
@@ -222,28 +188,19 @@ class _Layers:
             self.mistakes.append(f"{key} = {_show(value)} ({origin.of(key)}): a section of keys such as {example}")
 
     def resolve(self) -> Config:
-        """Validate the values.
-
-        Raises
-        ------
-        ConfigError
-            One line for the first mistake, with the number of the others.
-        """
+        """Validate the values; a ConfigError for the first mistake, with the number of the others."""
         config = None
         try:
             config = Config.model_validate(_nested(self.values))
         except ValidationError as error:
             self.mistakes.extend(self._explain(error))
-        except UnicodeEncodeError:
-            self.mistakes.append("a value has half of a character (a lone surrogate), which no text can hold")
         else:
             for key, searched in (config.tune.space or {}).items():
                 self.mistakes.extend(_search_mistakes(key, searched, self.origins.get(SPACE, "default")))
         if self.mistakes or config is None:
             others = len(self.mistakes) - 1
             more = f" (and {others} more mistake{'s' if others > 1 else ''})" if others else ""
-            first = " ".join(self.mistakes[0].split())
-            raise ConfigError((first if len(first) <= MAX_LENGTH else f"{first[:MAX_LENGTH]}...") + more)
+            raise ConfigError(self.mistakes[0] + more)
         return config
 
     def _explain(self, error: ValidationError) -> Iterator[str]:
@@ -264,7 +221,6 @@ class _Layers:
 
 
 def _search_mistakes(key: str, searched: SearchedConfig, origin: str) -> Iterator[str]:
-    """Yield the mistakes about a key that is to be searched."""
     place = f"in {SPACE} ({origin})"
     if key not in KEYS:
         yield f"unknown key {key} {place}: the nearest valid key is {_nearest(key)}"
@@ -286,7 +242,6 @@ def _search_mistakes(key: str, searched: SearchedConfig, origin: str) -> Iterato
 
 
 def _nested(values: Mapping[str, object]) -> dict[str, Any]:
-    """Turn dotted keys into mappings of sections."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
         *sections, name = key.split(".")
@@ -295,13 +250,7 @@ def _nested(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _from_text(key: str, text: str) -> object:
-    """Read text as YAML, unless the key holds text and the value would be another type.
-
-    Raises
-    ------
-    yaml.YAMLError
-        If the text of a section cannot be read; that of a key stays text.
-    """
+    """Read text as YAML; that of a key stays text where it cannot be read, or where the key holds text."""
     try:
         value = parse_scalar(text)
     except yaml.YAMLError:
@@ -313,11 +262,6 @@ def _from_text(key: str, text: str) -> object:
 
 
 def _unknown(key: str, origin: _Origin) -> str:
-    if key in _DIVIDED:
-        keys = " and ".join(_DIVIDED[key])
-        return f"unknown key {key} ({origin.of(key)}): {keys} are keys of their own; --lr X sets both"
-    if key in MOVED:
-        return f"unknown key {key} ({origin.of(key)}): {MOVED[key]} has its place"
     near = _nearest(key)
     if origin.variable is not None:
         variable = ENVIRONMENT_PREFIX + near.upper().replace(".", "__")

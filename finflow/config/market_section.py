@@ -11,7 +11,6 @@ from pydantic import model_validator
 
 from finflow.config.section_types import (
     Date,
-    FilePath,
     Flag,
     Fraction,
     Int,
@@ -35,7 +34,7 @@ _PARAMETERS_OF_KIND = {
     "lognormal": ("edge",),
     "constant-drift": ("edge",),
     "mean-reverting": ("persistence",),
-    "regime": ("edge", "persistence", "volatility_ratio", "defensive_ratio"),
+    "regime": ("edge", "persistence", "defensive_ratio"),
     "exchangeable": (),
 }
 
@@ -49,27 +48,14 @@ class SyntheticConfig(Section):
     assets: Int = key(2, "number of assets", ge=2, le=4)
     bars: Int = key(20_000, "business days, the last of them 2022-12-30", ge=400, le=40_000)
     seed: NonNegativeInt = key(0, "seed of the prices; each seed is another sample of the process")
-    drift: Number | None = key(
-        None, "expected return of the best asset; the kind's own when left out", ge=-0.05, le=0.05
-    )
-    edge: Number | None = key(
-        None, "expected return of the best asset less the worst's; the kind's own when left out", ge=0, le=0.05
-    )
-    volatility: Number | None = key(
-        None, "standard deviation of an asset's log return; the kind's own when left out", gt=0, le=0.5
-    )
-    correlation: Number | None = key(
-        None, "correlation of log returns (mean-reverting: of first and last asset)", ge=0, lt=1
-    )
-    persistence: Fraction | None = key(
-        None, "autocorrelation of the spread, or chance that a regime stays; the kind's own when left out"
-    )
-    volatility_ratio: Number | None = key(
-        None, "volatility of the second regime over that of the first; the kind's own when left out", gt=0, le=10
-    )
+    drift: Number | None = key(None, "expected return of the best asset; left out: the kind's own", ge=-0.05, le=0.05)
+    edge: Number | None = key(None, "expected return of the best asset less the worst's; likewise", ge=0, le=0.05)
+    volatility: Number | None = key(None, "standard deviation of an asset's log return; likewise", gt=0, le=0.5)
+    correlation: Number | None = key(None, "correlation of log returns (mean-reverting: of first and last)", ge=0, lt=1)
+    persistence: Fraction | None = key(None, "autocorrelation of the spread, or chance that a regime stays; likewise")
     defensive_ratio: Number | None = key(
         None,
-        "volatility of the last asset, which leads in the second regime, over that of the first; likewise",
+        "volatility of the last asset, which leads in the second regime, over that of the first",
         gt=0,
         le=10,
     )
@@ -95,11 +81,9 @@ class MarketConfig(Section):
         "with monthly bars, 1949 to 2017 (configs/monthly.yaml), and needs finflow[markets]",
     )
     synthetic: SyntheticConfig = key(SyntheticConfig(), "the market of the source synthetic")
-    path: FilePath | None = key(None, "file of prices, or folder of such files, for the sources csv and parquet")
+    path: Path | None = key(None, "file of prices, or folder of such files, for the sources csv and parquet")
     tickers: Names | None = key(None, "assets to use; all of the source when left out")
-    tickers_file: FilePath | None = key(
-        None, "text file that names them instead, separated by commas or lines; # begins a comment"
-    )
+    tickers_file: Path | None = key(None, "text file that names them, separated by commas or lines; # begins a comment")
     benchmark: str | None = key(None, "column or ticker used as the index, never held")
     start: Date | None = key(None, "first date used; the source's first when left out")
     train_end: Date = key(dt.date(2011, 12, 31), "last date of the training window")
@@ -116,7 +100,7 @@ class MarketConfig(Section):
         "reinvested, as far as prices are adjusted for them; or paid in cash at their ex-dates, from the Dividends of "
         "a file whose Close is not adjusted for them",
     )
-    cache_dir: FilePath = key(Path("data/market"), "folder of the hashed price store")
+    cache_dir: Path = key(Path("data/market"), "folder of the hashed price store")
     max_gap: NonNegativeInt = key(
         0,
         "bars without a price over which an asset is held at its last price and not traded; after more it has ended, "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from finflow.config.section_types import (
-    FilePath,
     Int,
     NonNegativeNumber,
     PositiveInt,
@@ -34,19 +34,11 @@ class OnlineConfig(Section):
     learning_rate: PositiveShare = key(3e-4, "on-policy: learning rate of the policy")
     rollout: Int = key(2048, "on-policy: decisions of all portfolios together between two updates", ge=2)
     portfolios: PositiveInt = key(8, "on-policy: portfolios that step together")
-    epochs: PositiveInt | None = key(
-        None, "on-policy: passes over a rollout; left out: 10, and 1 with a2c and reinforce"
-    )
+    epochs: PositiveInt | None = key(None, "on-policy: passes over a rollout; left out: 10; 1 with a2c and reinforce")
     minibatch: PositiveInt | None = key(
         None,
         "on-policy: decisions in a gradient step; left out: 64, 128 with trpo, all with a2c and reinforce",
     )
-    advantages: Literal["gae", "group"] = key(
-        "gae",
-        "on-policy: generalised advantage estimation, or the return less the mean of the other portfolios that start "
-        "on the same bar, without a critic",
-    )
-    group_size: Int = key(8, "portfolios that start on one bar, with online.advantages = group", ge=2)
     discount: PositiveShare | None = key(
         None,
         "on-policy: discount of rollouts, up to 1, at which nothing counts beyond the end of an episode; left out: "
@@ -59,42 +51,21 @@ class OnlineConfig(Section):
         "weight of the policy's entropy per free dimension; bcell.alpha_mode = annealed follows "
         "train.entropy_schedule instead",
     )
-    target_kl: PositiveNumber | None = key(
-        None, "approximate KL, in nats, at 1.5 times which the epochs over a rollout end; null is off"
-    )
-    trust_region: PositiveNumber = key(0.01, "largest KL of an update, in nats, with trpo")
-    reference: Literal["none", "pretrained"] | FilePath = key(
+    target_kl: PositiveNumber | None = key(None, "KL in nats, at 1.5 times which epochs over a rollout end; null: off")
+    reference: Literal["none", "pretrained"] | Path = key(
         "none",
         "frozen policy that on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per free "
         "dimension on the reward: none, the policy at the hand-over, or any agent's checkpoint, as it is deployed",
     )
-    reference_control: Literal["fixed", "adaptive", "doubling"] = key(
-        "adaptive",
-        "beta of the reference: fixed, adaptive (Ziegler and others 2019), or doubled and halved at 1.5 times the "
-        "target, within 0.01 to 0.5",
-    )
     reference_beta: PositiveNumber = key(0.1, "beta at the start, in scaled rewards per nat and free dimension")
     reference_target: PositiveNumber = key(
         6.0, "target of the KL to the reference, in nats per free dimension, summed over an episode's decisions"
-    )
-    reference_looks: PositiveInt = key(
-        3, "checks in a row with over twice the target after which the online phase ends early"
     )
 
     @property
     def on_policy(self) -> bool:
         """True where the algorithm learns from rollouts of its own policy."""
         return self.algorithm in ON_POLICY
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_rollouts(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("algorithm") == "rollouts":
-            raise ValueError(
-                "online.algorithm = rollouts is part of soft actor-critic now: leave it out, or use "
-                "online.algorithm = sac, whose actor looks bcell.expansion exact decisions ahead"
-            )
-        return given
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -111,8 +82,4 @@ class OnlineConfig(Section):
             minibatch = self.minibatch or USUAL_MINIBATCH.get(self.algorithm, 1)
             if minibatch > self.rollout:
                 raise ValueError(f"online.rollout = {self.rollout} is shorter than online.minibatch = {minibatch}")
-            if self.advantages == "group" and self.portfolios % self.group_size:
-                raise ValueError(
-                    f"online.portfolios = {self.portfolios} must be a multiple of online.group_size = {self.group_size}"
-                )
         return self

@@ -11,7 +11,6 @@ from finflow.config.section_types import (
     Int,
     Names,
     NonNegativeInt,
-    NonNegativeNumber,
     Number,
     PositiveInt,
     PositiveNumber,
@@ -27,13 +26,6 @@ RULE = re.compile(rf"({'|'.join(MEASURES)})\s*(<=|>=)\s*(-?\d+(?:\.\d+)?(?:e-?\d
 class JudgeConfig(Section):
     """Judge that compares segments."""
 
-    risk_aversion: NonNegativeNumber = key(
-        5.0, "risk aversion of mean-variance: mean less half of it times the variance"
-    )
-    temperature: NonNegativeNumber = key(
-        0.0,
-        "temperature of the answers, in deviations of utility differences (Bradley-Terry); 0: always the better one",
-    )
     mistakes: Number = key(0.0, "share of the answers that are reversed", ge=0, lt=0.5)
     rules: tuple[str, ...] = key(
         ("drawdown <= 0.2", "turnover <= 2", "return >= 0"),
@@ -65,17 +57,12 @@ class RewardModelConfig(Section):
 
     members: PositiveInt = key(3, "networks of the ensemble")
     epochs: PositiveInt = key(40, "passes over the pairs at most; the best by the calibration pairs is kept")
-    learning_curve: PositiveInt = key(
-        3, "trainings that the learning curve shows, each on twice the pairs of the one before"
-    )
 
 
 class PolicyLearningConfig(Section):
     """Learning of a policy from pairs without a reward model, by DPO or SimPO."""
 
-    dpo_beta: PositiveNumber = key(
-        0.1, "weight of the divergence from the reference in DPO, per free dimension; a larger weight stays closer"
-    )
+    dpo_beta: PositiveNumber = key(0.1, "weight of the divergence from the reference in DPO, per free dimension")
     epochs: PositiveInt = key(40, "passes over the pairs at most; the best by the calibration pairs is kept")
     learning_rate: PositiveNumber = key(1e-3, "learning rate of Adam")
 

@@ -1,11 +1,9 @@
 """The configuration schema: its root, the table of all keys, and the allowed values of a key in words.
 
-Frozen pydantic models, one a section, in the files beside this one. Each field carries its default, its bounds and a
-description, from which help texts, error messages and documentation are derived.
-
-Units: rates of return are simple and per year where the name says "rate", per bar otherwise; costs are in basis
-points of the traded value; an episode is `env.episode_length` decisions of one portfolio; an update is one gradient
-update.
+Frozen pydantic models, one a section, in the files beside this one; help texts, error messages and documentation are
+derived from their fields. Rates of return are simple and per year where the name says "rate", per bar otherwise; costs
+are in basis points of the traded value; an episode is `env.episode_length` decisions of one portfolio; an update is one
+gradient update.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from finflow.config.evaluation_section import EvaluationConfig, TuneConfig
 from finflow.config.market_section import FeaturesConfig, MarketConfig
 from finflow.config.online_section import ON_POLICY, OnlineConfig
 from finflow.config.preferences_section import PreferencesConfig
-from finflow.config.section_types import FilePath, Section, key
+from finflow.config.section_types import Section, key
 from finflow.config.trading_section import TradingConfig
 from finflow.config.training_section import GuardConfig, OfflineConfig, OutOfFoldConfig, TrainConfig
 
@@ -34,9 +32,9 @@ from finflow.config.training_section import GuardConfig, OfflineConfig, OutOfFol
 class OutputConfig(Section):
     """Folders of files, and where curves go; affects no result."""
 
-    logs_dir: FilePath = key(Path("logs"), "folder that holds the run folders")
-    offline_dir: FilePath = key(Path("data/offline"), "folder of collected offline datasets")
-    readings: FilePath | None = key(None, "log of test evaluations; left out: readings.jsonl in logs_dir")
+    logs_dir: Path = key(Path("logs"), "folder that holds the run folders")
+    offline_dir: Path = key(Path("data/offline"), "folder of collected offline datasets")
+    readings: Path | None = key(None, "log of test evaluations; left out: readings.jsonl in logs_dir")
     log_with: Literal["tensorboard", "wandb"] = key(
         "tensorboard", "where curves go: TensorBoard's files, and with wandb to Weights & Biases too (finflow[wandb])"
     )
@@ -95,16 +93,12 @@ class Config(Section):
         return self
 
     def _check_segments(self) -> None:
-        """Refuse rewards of segments where nothing could use them."""
         if self.objectives.preference.paid == "decision":
             return
-        needed = {
-            "objectives.reward = preference": self.objectives.reward == "preference",
-            f"online.algorithm = {', '.join(ON_POLICY)}": self.online.on_policy,
-        }
-        for name, is_so in needed.items():
-            if not is_so:
-                raise ValueError(f"objectives.preference.paid = segment needs {name}")
+        if self.objectives.reward != "preference":
+            raise ValueError("objectives.preference.paid = segment needs objectives.reward = preference")
+        if not self.online.on_policy:
+            raise ValueError(f"objectives.preference.paid = segment needs online.algorithm = {', '.join(ON_POLICY)}")
 
 
 def changed_keys(config: Config, keys: Iterable[str]) -> list[str]:

@@ -33,19 +33,12 @@ def _as_list(value: Any) -> Any:
     return (value,) if isinstance(value, str | Path) else value
 
 
-def _refuse_null_byte(value: Any) -> Any:
-    """Refuse a character that no file system allows in a name."""
-    if "\0" in str(value):
-        raise ValueError("a path is needed")
-    return value
-
-
 def _refuse_number(value: Any) -> Any:
     """Refuse a number in quotes, which would be read as the name of a file."""
     try:
         float(str(value))
     except ValueError:
-        return _refuse_null_byte(value)
+        return value
     raise ValueError("a path is needed")
 
 
@@ -62,8 +55,7 @@ Rate = Annotated[Number, Field(gt=-1, le=1)]
 Flag = Annotated[bool, Strict()]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 Date = Annotated[dt.date, BeforeValidator(_refuse_timestamp)]
-FilePath = Annotated[Path, BeforeValidator(_refuse_null_byte)]
-FilePaths = Annotated[tuple[FilePath, ...], BeforeValidator(_as_list)]
+FilePaths = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
 RateFile = Annotated[Path, BeforeValidator(_refuse_number)]
 
 
@@ -73,13 +65,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def require_below(self, section: str, lower: str, upper: str, reason: str = "") -> None:
-        """Refuse a value of the key `lower` that is not below that of the key `upper`.
-
-        Raises
-        ------
-        ValueError
-            With both keys and their values.
-        """
+        """Refuse a value of the key `lower` that is not below that of the key `upper`; the error names both."""
         low, high = getattr(self, lower), getattr(self, upper)
         if low >= high:
             raise ValueError(f"{section}.{lower} = {low} must be below {section}.{upper} = {high}{reason}")

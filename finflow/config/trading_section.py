@@ -20,9 +20,7 @@ from finflow.config.section_types import (
 class AlpacaConfig(Section):
     """Account at Alpaca; its keys come from the environment alone."""
 
-    live: Flag = key(
-        False, "trade the account with real money, which has to be confirmed (--live); otherwise the paper account"
-    )
+    live: Flag = key(False, "trade real money, which has to be confirmed (--live); otherwise the paper account")
     address: str | None = key(None, "base address of the interface; left out: Alpaca's own, on paper or live")
     time_in_force: Literal["day", "opg", "cls"] = key(
         "day", "day: orders fill from the next open on; opg, cls: in the auction of the open or of the close"
@@ -32,26 +30,18 @@ class AlpacaConfig(Section):
 class RetrainConfig(Section):
     """Comparison of a retrained agent with the old one (`--mode retrain`), on bars that neither was trained on."""
 
-    window: PositiveInt | None = key(
-        None, "bars that a retraining learns from and is chosen by; left out: as many as the old agent"
-    )
+    window: PositiveInt | None = key(None, "bars that a retraining learns from; left out: as many as the old agent")
     folds: PositiveInt = key(3, "consecutive evaluated windows, each with a retraining of its own")
     first_share: Fraction = key(0.5, "share of the new bars that the first fold may learn from")
     validation_share: Fraction = key(0.2, "share of the new bars of a retraining, the last of them, for validation")
-    purge: NonNegativeInt | None = key(
-        None, "bars before an evaluated window not learned from; left out: the execution lag"
-    )
-    margin: NonNegativeNumber = key(
-        0.1, "Sharpe ratio a year by which the new agent must lead at least, to replace the old one"
-    )
+    purge: NonNegativeInt | None = key(None, "bars not learned from before a window; left out: the execution lag")
+    margin: NonNegativeNumber = key(0.1, "Sharpe ratio a year by which the new agent must lead to replace the old one")
 
 
 class TradingConfig(Section):
     """Orders of a decision, what its prices are checked for, and what a retrained agent has to show."""
 
-    lot: NonNegativeNumber = key(
-        1.0, "shares of a lot; orders are whole lots, and 0 stands for any fraction of a share"
-    )
+    lot: NonNegativeNumber = key(1.0, "shares of a lot; orders are whole lots; 0: any fraction of a share")
     cash_reserve: Number = key(0.0, "share of the account that orders leave in cash", ge=0, lt=1)
     calendar: str | None = key(
         None,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from finflow.config.section_types import (
     FilePaths,
@@ -66,9 +66,7 @@ class TrainConfig(Section):
     seed: Int = key(0, "seed of every random number of a run", ge=0, lt=2**32)
     seeds: PositiveInt = key(1, "agents that are trained, with the seeds from train.seed on, and evaluated together")
     device: Literal["auto", "cpu", "cuda", "mps"] = key("auto", "device to train on")
-    threads: Int = key(
-        1, "processor threads for learning; runs repeat bit for bit at one number of threads", ge=1, le=1024
-    )
+    threads: Int = key(1, "threads for learning; runs repeat bit for bit at one number of threads", ge=1, le=1024)
     n_envs: PositiveInt = key(16, "portfolios of each learner that step together online")
     updates_per_vector_step: PositiveInt = key(
         1, "gradient updates after each vector step, which is bcell.expansion decisions, at least one"
@@ -83,9 +81,7 @@ class TrainConfig(Section):
     online_batch_size: Int = key(256, "transitions in a batch of the online phase", ge=2)
     warmup_episodes: NonNegativeInt = key(16, "episodes of the pretrained policy before the first update")
     critic_only_updates: NonNegativeInt = key(0, "online updates of the critics before the policy is trained")
-    actor_ramp_updates: NonNegativeInt = key(
-        20, "further online updates over which the policy's learning rate rises to its full value"
-    )
+    actor_ramp_updates: NonNegativeInt = key(20, "further updates over which the policy's learning rate rises")
     checkpoint_interval: PositiveInt = key(100, "online episodes between checkpoints")
     checkpoint_updates: PositiveInt = key(1200, "updates between checkpoints, if that comes first")
     validation_updates: PositiveInt = key(500, "updates between backtests on the validation window")
@@ -100,16 +96,12 @@ class TrainConfig(Section):
     )
     generalisation: Flag = key(True, "evaluate the policy in training and validation windows at each validation")
     profile: Flag = key(False, "write a torch profiler trace of a few updates of each phase into the run folder")
-    observation_noise: Share = key(
-        0.0, "deviation of noise on the features in batches to learn from, in units of their deviation"
-    )
+    observation_noise: Share = key(0.0, "deviation of noise on the features to learn from, in units of theirs")
     entropy_schedule: EntropyScheduleConfig = key(EntropyScheduleConfig(), "annealing of the entropy coefficient")
     target_entropy_schedule: TargetEntropyScheduleConfig = key(
         TargetEntropyScheduleConfig(), "annealing of the target entropy"
     )
-    reward_normalization: RewardNormalizationConfig = key(
-        RewardNormalizationConfig(), "rewards standardised by their recent past"
-    )
+    reward_normalization: RewardNormalizationConfig = key(RewardNormalizationConfig(), "rewards by their recent past")
 
 
 class OutOfFoldConfig(Section):
@@ -151,24 +143,17 @@ class OfflineConfig(Section):
         "eight actions of one in eight instead",
     )
     evaluation_updates: NonNegativeInt = key(400, "updates of fitted Q evaluation after the offline phase; 0 skips it")
-    patience: NonNegativeInt = key(
-        500, "updates without a better validation after which the phase ends early; 0 runs every epoch"
-    )
+    patience: NonNegativeInt = key(500, "updates without a better validation after which the phase ends; 0: never")
     decisions: FilePaths = key((), "CSV files of your own decisions, dates and weights, to learn from as well")
 
 
 class StabilityConfig(Section):
     """Limits of the stability monitor; values are in scaled rewards."""
 
-    q_limit: PositiveNumber = key(100.0, "largest healthy magnitude of Q at gamma 0.99; scales with 1 / (1 - gamma)")
-    entropy_limit: Number = key(0.01, "smallest healthy H(w) / ln K and exp((H - H_max) / (K - 1))", ge=0, lt=1)
-    actor_loss_limit: PositiveNumber = key(50.0, "largest healthy actor loss")
     critic_loss_limit: PositiveNumber = key(20.0, "largest healthy critic loss")
-    sharpe_limit: Number = key(-0.5, "smallest healthy validation Sharpe ratio")
     reward_outlier: PositiveNumber = key(50.0, "robust deviations from the median at which a reward is an outlier")
     deviations: PositiveNumber = key(10.0, "robust deviations from its recent values at which a signal is unusual")
-    window: Int = key(100, "updates that a signal is compared with", ge=20)
-    warmup: Int = key(30, "updates of a phase before a signal is compared with itself", ge=5)
+    warmup: Int = key(30, "updates of a phase before a signal is compared with itself", ge=5, le=100)
     hits: PositiveInt = key(5, "updates in a row beyond a limit before there is an alarm")
     quiet: NonNegativeInt = key(30, "updates without alarms after a phase begins or is restored")
     check_interval: PositiveInt = key(10, "updates between checks of the policy and the parameters")
@@ -213,12 +198,8 @@ class HackingConfig(Section):
     """Guard against reward hacking, where objectives.reward = preference (docs/reference/preferences.md)."""
 
     enabled: Flag = key(True, "compare the reward model's score with true measures at every validation online")
-    looks: PositiveInt = key(
-        3, "validations in a row at which the score rises while Sharpe ratio and built-in reward fall, before a stop"
-    )
-    fall: NonNegativeNumber = key(0.1, "fall of the Sharpe ratio over these validations, at least, for a stop")
-    multiple: Annotated[Number, Field(gt=1)] | None = key(
-        2.0, "turnover or concentration in multiples of the reference's beyond which there is a stop; null is off"
+    fall: NonNegativeNumber = key(
+        0.1, "fall of the Sharpe ratio over three validations at which the score rises, at least, for a stop"
     )
 
 

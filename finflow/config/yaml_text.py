@@ -6,7 +6,6 @@ silently the last one. The classes here change that.
 
 from __future__ import annotations
 
-import copy
 import functools
 import re
 from collections.abc import Mapping
@@ -42,28 +41,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def decimal(self, node: yaml.ScalarNode) -> int:
-        try:
-            return int(str(self.construct_scalar(node)).replace("_", ""))
-        except ValueError:  # Python reads no more than 4300 digits
-            problem = "no whole number, or one of too many digits"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
-
-    def real(self, node: yaml.ScalarNode) -> float:
-        try:
-            return self.construct_yaml_float(node)
-        except (ValueError, IndexError):  # text under the tag of a number
-            raise yaml.constructor.ConstructorError(None, None, "no number", node.start_mark) from None
-
-    def boolean(self, node: yaml.ScalarNode) -> bool:
-        try:
-            return self.construct_yaml_bool(node)
-        except KeyError:
-            raise yaml.constructor.ConstructorError(None, None, "neither true nor false", node.start_mark) from None
+        return int(str(self.construct_scalar(node)).replace("_", ""))
 
     def date(self, node: yaml.ScalarNode) -> Any:
         try:
             return self.construct_yaml_timestamp(node)
-        except (ValueError, AttributeError):  # AttributeError: text under the tag of a date
+        except ValueError:
             return self.construct_scalar(node)
 
 
@@ -80,40 +63,26 @@ for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(_tag, _pattern, list(_first))
 del _class, _tag, _pattern, _first
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.decimal)
-_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.real)
-_Loader.add_constructor("tag:yaml.org,2002:bool", _Loader.boolean)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.date)
 
 
 def parse_file(path: Path) -> tuple[dict[Any, Any], dict[str, int]]:
-    """Read a YAML file of sections.
-
-    Returns
-    -------
-    content
-        The mapping in the file, empty for an empty file.
-    lines
-        Dotted key -> line of the file, counted from 1.
-    """
-    content, lines = _parsed(path, read_text_input(path, "configuration file", ConfigError, "the YAML file"))
-    return copy.deepcopy(content), dict(lines)
+    """Read a YAML file of sections: its content, and dotted key -> line, counted from 1."""
+    return _parsed(path, read_text_input(path, "configuration file", ConfigError, "the YAML file"))
 
 
 @functools.lru_cache(maxsize=8)
 def _parsed(path: Path, text: str) -> tuple[dict[Any, Any], dict[str, int]]:
     """Content and lines of a text; a command reads the configuration of a run several times."""
-    loader = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         content = None if node is None else loader.construct_document(node)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}{_place(error, text)}: not valid YAML: {_problem(error)}") from None
+    except (yaml.YAMLError, ValueError, LookupError) as error:
+        words = getattr(error, "problem", None) or getattr(error, "reason", None) or error
+        raise ConfigError(f"{path}{_place(error, text)}: not valid YAML: {words}") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply to be a configuration") from None
-    finally:
-        if loader is not None:
-            loader.dispose()
     if content is None:
         return {}, {}
     if not isinstance(content, dict):
@@ -123,11 +92,6 @@ def _parsed(path: Path, text: str) -> tuple[dict[Any, Any], dict[str, int]]:
 
 def parse_scalar(text: str) -> Any:
     """Read a value as YAML; raises yaml.YAMLError."""
-    return copy.deepcopy(_value(text))
-
-
-@functools.lru_cache(maxsize=1024)
-def _value(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)
 
 
@@ -154,14 +118,9 @@ def _lines(node: yaml.Node | None, prefix: str = "", depth: int = 4) -> dict[str
     return lines
 
 
-def _place(error: yaml.YAMLError, text: str) -> str:
+def _place(error: Exception, text: str) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is not None:
         return f", line {mark.line + 1}"
     position = getattr(error, "position", None)
     return "" if position is None else f", line {text.count(chr(10), 0, position) + 1}"
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    words = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
-    return " ".join(str(words).split())

@@ -30,19 +30,17 @@ class Backtest:
     Attributes
     ----------
     name
-        What the strategy is called in tables and figures.
+        Of the strategy, in tables and figures.
     dates : datetime64[D] (steps,)
         The bar at which each holding period ends.
-    returns : float64 (steps,)
-        Simple returns net of costs.
-    cash_returns : float64 (steps,)
-        Simple returns of cash over the same periods.
+    returns, cash_returns : float64 (steps,)
+        Simple returns, net of costs, and of cash.
     costs : float64 (steps,)
         Fraction of wealth paid for the trade that opened each period.
     turnover : float64 (steps,)
         Half-sum of absolute trades over K, as a fraction of wealth.
     weights : float64 (steps, K)
-        Weights held after the trade, cash last.
+        Held after the trade, cash last.
     assets
         The K names, the last "cash".
     explanation
@@ -79,16 +77,10 @@ class Backtest:
 
 
 class History:
-    """Prices as a strategy receives them: memory that has not been given later ones.
+    """Closes of the market (bars, assets), as a strategy receives them: memory that has not been given later ones.
 
-    A slice of the whole market would do for the values, but NumPy keeps the array that a slice was taken from within
-    reach, as ``.base``. So rows are copied as they become known, each once, into memory whose size depends on the past
-    alone.
-
-    Parameters
-    ----------
-    prices : float64 (bars, assets)
-        Of the whole market.
+    A slice would have the values, but NumPy keeps the array it was taken from within reach, as ``.base``. So rows are
+    copied as they become known, each once, into memory whose size depends on the past alone.
     """
 
     def __init__(self, prices: FloatArray) -> None:
@@ -119,7 +111,6 @@ def simulate(
     state : PortfolioState
         Of N portfolios, before their first decision.
     decisions : int64 (N,)
-        How many each of them makes.
     decide : callable
         ``(step, state) -> targets``, (n, K), of the portfolios that still decide.
 
@@ -128,7 +119,6 @@ def simulate(
     rows : int64 (n,)
         Numbers of the portfolios that decided.
     outcome : Step
-        Of their decisions.
     """
     rows = np.arange(len(decisions))
     for step in range(int(decisions.max())):
@@ -148,12 +138,7 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
     window : range
         Bars at which decisions may fill; each holding period ends inside it.
     strategies : sequence of Strategy
-        Every one starts in cash at the first bar. They may keep a state of their own.
-
-    Returns
-    -------
-    tuple of Backtest
-        In the order of the strategies.
+        Every one starts in cash at the first bar.
 
     Raises
     ------
@@ -231,7 +216,7 @@ def targets_of(
     bar: int,
     history: History,
 ) -> FloatArray:
-    """Decisions of strategies that fill at one bar.
+    """Decisions of strategies that fill at one bar, (strategies, K).
 
     Parameters
     ----------
@@ -243,10 +228,6 @@ def targets_of(
         Bar of the fill. At an execution lag over 0 it may be the one after the last of the panel.
     history : History
         Of the panel's closes.
-
-    Returns
-    -------
-    float64 array, (strategies, K)
 
     Raises
     ------
@@ -294,6 +275,5 @@ def _not_a_portfolio(target: FloatArray, n_weights: int) -> str | None:
 
 
 def _explanation(strategy: Strategy) -> Mapping[str, FloatArray] | None:
-    """Record of what led to the decisions, where a strategy keeps one."""
     explain = getattr(strategy, "explanation", None)
     return explain() if callable(explain) else None

@@ -20,14 +20,8 @@ Make = Callable[[], Strategy]
 class ComparisonContext:
     """The judged strategy, those it is compared with, and what is needed to run all of them again.
 
-    Attributes
-    ----------
-    window : range
-        Bars of the evaluation.
-    makers : mapping of str to callable
-        Name -> makes the strategy, fresh; the judged one first.
-    runs : tuple of Backtest
-        Their backtests over the window, in the same order.
+    ``window`` has the bars of the evaluation, ``makers`` makes each strategy fresh, by name, the judged one first, and
+    ``runs`` are their backtests in the same order.
     """
 
     process: DecisionProcess

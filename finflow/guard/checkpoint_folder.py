@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,17 @@ SUFFIX = ".safetensors"
 MODELS = "models"
 
 
+@dataclass(frozen=True)
 class CheckpointFolder:
-    """Writes and finds the checkpoints of a run.
+    """Writes and finds the checkpoints of a run, in its ``models`` folder.
 
-    Parameters
-    ----------
-    folder : Path
-        The run's ``models`` folder.
-    max_checkpoints : int
-        Numbered checkpoints kept, the newest.
+    The newest ``max_checkpoints`` numbered ones stay.
     """
 
-    def __init__(
-        self, folder: Path, max_checkpoints: int = 5, save_best: bool = True, save_latest: bool = True
-    ) -> None:
-        self.folder = folder
-        self.max_checkpoints = max_checkpoints
-        self.save_best = save_best
-        self.save_latest = save_latest
+    folder: Path
+    max_checkpoints: int = 5
+    save_best: bool = True
+    save_latest: bool = True
 
     def save(self, update: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Write a checkpoint as the latest and under its number, then drop the oldest numbered ones."""
@@ -137,13 +131,7 @@ class CheckpointWriter:
             self._announce(str(error))
 
     def require_written(self) -> None:
-        """See that nothing waits to be written.
-
-        Raises
-        ------
-        OutputError
-            If the last attempt failed.
-        """
+        """Raise an OutputError where the last attempt to write failed."""
         if self.failure is not None:
             raise OutputError(f"the end of this run could not be written: {self.failure}{self._held()}")
 

@@ -15,26 +15,18 @@ import numpy as np
 
 from finflow.config import HackingConfig
 
+LOOKS = 3  # validations in a row at which the score rises and both net measures fall, before a stop
+MULTIPLE = 2.0  # of the turnover or concentration of the reference, beyond which there is a stop
 LEAST_VALIDATIONS = 3  # for a correlation
 LEAST_TURNOVER = 1.0  # a year: a reference that hardly trades counts as trading this much
 
 
 @dataclass(frozen=True)
 class ScoredValidation:
-    """Figures of one validation backtest.
+    """Figures of one validation backtest: means of the model's score and of the built-in reward, ``utility``.
 
-    Attributes
-    ----------
-    score : float
-        Mean of the model's score per decision.
-    sharpe : float
-        Annual Sharpe ratio, net of costs.
-    utility : float
-        Mean of the built-in reward per decision.
-    turnover : float
-        A year.
-    concentration : float
-        Mean sum of squared weights: 1 for one asset, 1 / K for equal weights.
+    ``sharpe`` is annual and net of costs, ``turnover`` a year, and ``concentration`` the mean sum of squared weights: 1
+    for one asset, 1 / K for equal weights.
     """
 
     score: float
@@ -87,8 +79,7 @@ class RewardHackingMonitor:
 
     def _divergence(self) -> str | None:
         """Reason where the score rose while the net results fell, at enough validations in a row and by enough."""
-        count = self.config.looks
-        if self.hits < count:
+        if self.hits < LOOKS:
             return None
         first, last = self.validations[-1 - self.hits], self.validations[-1]
         if not first.sharpe - last.sharpe >= self.config.fall:
@@ -100,16 +91,12 @@ class RewardHackingMonitor:
         )
 
     def _excess(self, validation: ScoredValidation, reference: ScoredValidation) -> list[str]:
-        """Turnover and concentration against the reference's."""
-        multiple = self.config.multiple
-        if multiple is None:
-            return []
         allowed = {
-            "turnover": multiple * max(reference.turnover, LEAST_TURNOVER),
-            "concentration": multiple * reference.concentration,
+            "turnover": MULTIPLE * max(reference.turnover, LEAST_TURNOVER),
+            "concentration": MULTIPLE * reference.concentration,
         }
         return [
-            f"the {name} is {getattr(validation, name):.3g}, over {multiple:g} times the reference's "
+            f"the {name} is {getattr(validation, name):.3g}, over {MULTIPLE:g} times the reference's "
             f"{getattr(reference, name):.3g}"
             for name, limit in allowed.items()
             if getattr(validation, name) > limit
@@ -121,19 +108,10 @@ class RewardHackingMonitor:
         return {"looks": [_row(one) for one in self.validations], "reference": reference, "hits": self.hits}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """From JSON.
-
-        Raises
-        ------
-        ValueError
-            If the figures of a validation, or the count of suspicious ones, are invalid.
-        """
-        hits, reference = state["hits"], state["reference"]
-        if type(hits) is not int or not 0 <= hits <= len(state["looks"]):
-            raise ValueError("the count of suspicious validations is invalid")
+        """From JSON."""
         self.validations = [_from_row(one) for one in state["looks"]]
-        self.reference = None if reference is None else _from_row(reference)
-        self.hits = hits
+        self.reference = None if state["reference"] is None else _from_row(state["reference"])
+        self.hits = state["hits"]
 
 
 def _diverged(before: ScoredValidation, after: ScoredValidation) -> bool:

@@ -37,17 +37,7 @@ LOWER, ROLLBACK, STOP = "lower", "rollback", "stop"
 
 @dataclass
 class Snapshot:
-    """A state to go back to.
-
-    Attributes
-    ----------
-    update : int
-        Gradient updates over both phases when it was taken.
-    tensors, state
-        Of ``guard.capture``.
-    score : float or None
-        Mean reward, or another figure of which more is better.
-    """
+    """A state to go back to, of ``capture``, and a score: a figure of which more is better."""
 
     update: int
     tensors: dict[str, Tensor]
@@ -61,13 +51,6 @@ class RollbackManager:
 
     Examples
     --------
-    >>> manager = RollbackManager.preset("conservative")
-    >>> manager.config.save_interval
-    50
-    >>> manager.should_rollback(kl=8.0)
-    (False, '')
-    >>> manager.should_rollback(kl=8.0)
-    (True, 'the policy moved 8 nats per free dimension from the last healthy one, the limit is 5')
     >>> RollbackManager.preset("conservative", mode="strict").should_rollback(kl=0.06)
     (True, 'the policy moved 0.06 nats per free dimension from the last healthy one, the limit is 0.05')
     """
@@ -113,12 +96,9 @@ class RollbackManager:
             self.snapshots.pop(0 if any(one.healthy for one in self.snapshots[1:]) else 1)
 
     def advance(self, step: int, alarmed: bool) -> bool:
-        """End probations, or discard the snapshots on probation after an alarm.
+        """End probations, or discard snapshots on probation after an alarm.
 
-        Returns
-        -------
-        bool
-            True where learning rates were raised by a step again.
+        Returns True where learning rates were raised again.
         """
         if alarmed:
             self.last_alarm = step
@@ -159,41 +139,28 @@ class RollbackManager:
 
         Returns
         -------
-        should : bool
-        reason : str
-            Empty where there is none.
+        (bool, str)
+            Whether to roll back, and the reason; empty where there is none.
         """
         return self.triggers.check({"critic": loss, "actor": actor_loss, "reward": reward, "kl": kl})
 
-    def respond(self, step: int, gently: bool) -> str:
-        """Choose the next response to an alarm.
+    def respond(self, gently: bool) -> str:
+        """Choose the next response to an alarm, ``lower``, ``rollback`` or ``stop``.
 
-        Parameters
-        ----------
-        gently : bool
-            Whether lower learning rates may be enough.
-
-        Returns
-        -------
-        str
-            ``lower``, ``rollback`` or ``stop``.
+        ``gently`` if lower rates may be enough.
         """
         if gently and not self.lowered:
             self.lowered = True
             self.share *= LOWERED
             return LOWER
-        config = self.config
-        if self.retries >= config.max_retries or self.phase_rollbacks >= MOST_ROLLBACKS:
+        if self.retries >= self.config.max_retries or self.phase_rollbacks >= MOST_ROLLBACKS:
             return STOP
         return ROLLBACK if self.last_healthy is not None else STOP
 
     def take(self, step: int) -> Snapshot:
         """Return the snapshot to go back to: the last healthy one, and an older one at each retry.
 
-        Raises
-        ------
-        LookupError
-            If there is none.
+        A LookupError without any.
         """
         healthy = [one for one in self.snapshots if one.healthy]
         if not healthy:

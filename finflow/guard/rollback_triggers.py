@@ -44,13 +44,7 @@ class RollbackTriggers:
     mean of the last ``metric_window_size`` checks; a reward under ``reward_drop`` times that mean. Where a mean m is
     negative, rise and drop are of its magnitude: ``m + (loss_spike - 1) |m|`` and ``m - (1 - reward_drop) |m|``.
     In the robust mode the limits are multiples of what is usual in the training, which grow with the threshold.
-
-    Attributes
-    ----------
-    windows : dict of RobustWindow
-        Recent values of each signal.
-    hits : dict of int
-        Looks in a row at which each signal was beyond its limit.
+    ``windows`` has the recent values of each signal, ``hits`` the checks in a row at which it was beyond its limit.
     """
 
     def __init__(self, config: RollbackConfig) -> None:
@@ -106,7 +100,7 @@ class RollbackTriggers:
 
     @property
     def _needed(self) -> int:
-        """Looks in a row that make a reason."""
+        """Checks in a row that make a reason."""
         return 1 if self.strict else CHECKS_IN_A_ROW
 
     def _confirm(self, name: str, reason: str | None) -> str:
@@ -117,7 +111,6 @@ class RollbackTriggers:
         return reason if self.hits[name] >= self._needed else ""
 
     def _risen(self, name: str, loss: float | None) -> str | None:
-        """Reason where a loss rose far above its past."""
         if loss is None:
             return None
         window = self.windows[name]
@@ -130,7 +123,6 @@ class RollbackTriggers:
         return f"the {name}'s loss rose to {loss:.4g}, the limit is {limit:.4g}"
 
     def _dropped(self, reward: float | None) -> str | None:
-        """Reason where rewards fell far below their past."""
         if reward is None:
             return None
         window, drop = self.windows["reward"], 1.0 - self.config.reward_drop
@@ -142,7 +134,6 @@ class RollbackTriggers:
         return f"the mean reward fell to {reward:.4g}, the limit is {window.centre - allowed:.4g}"
 
     def _far(self, kl: float | None) -> str | None:
-        """Reason where the policy is far from the last healthy one."""
         if kl is None:
             return None
         limit = self.config.kl_threshold if self.strict else self._robust_distance()
@@ -154,5 +145,5 @@ class RollbackTriggers:
         """Limit of the KL that allows for how far the policy usually moves in this training."""
         window, threshold = self.windows["kl"], self.config.kl_threshold
         if not window.ready:
-            return max(threshold, UNKNOWN_KL * threshold)
+            return UNKNOWN_KL * threshold
         return max(threshold, KL_RISE * (threshold / DEFAULT_KL) * max(window.values))

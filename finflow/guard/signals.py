@@ -24,18 +24,9 @@ ENTROPY_OF_NORMAL = 0.5 * math.log(2.0 * math.pi * math.e)
 class Event:
     """A warning or an action of the guard.
 
-    Attributes
-    ----------
-    update : int
-        Gradient updates over both phases.
-    level : str
-        ``info``, ``warning`` or ``alarm``.
-    signal : str
-        Signal that was measured, or ``rollback``, ``learning rate``, ``stop`` for an action.
-    message : str
-        One sentence.
-    value, limit : float or None
-        Measured value, and what it was compared with.
+    ``level`` is ``info``, ``warning`` or ``alarm``; ``signal`` what was measured, or ``rollback``, ``learning rate``,
+    ``stop`` for an action; ``message`` one sentence. ``value`` was compared with ``limit``; ``update`` counts gradient
+    updates over both phases.
     """
 
     update: int
@@ -56,19 +47,10 @@ class Event:
 
 
 class RobustWindow:
-    """Median and median absolute deviation of the last values, renewed every few of them.
+    """Median and median absolute deviation of the last ``size`` values, renewed every ``renew`` of them.
 
     Outliers are clipped to the edge of the usual range: a spike does not hide the next one, and lasting changes are
-    followed.
-
-    Parameters
-    ----------
-    size : int
-        Values kept.
-    least : int
-        Values before the window is ready.
-    renew : int
-        Values between two computations of median and deviation.
+    followed. It is ready after ``least`` values.
     """
 
     def __init__(self, size: int, least: int, renew: int = 10) -> None:
@@ -133,10 +115,8 @@ class PolicyProbe:
     ----------
     location, log_scale : Tensor, (states, K - 1)
         Of the normal distributions in log-ratio coordinates.
-    centre : Tensor, (states, K)
-        The deterministic portfolios.
-    held : Tensor, (states, K)
-        Portfolios before the decision.
+    centre, held : Tensor, (states, K)
+        The deterministic portfolios, and those before the decision.
     gate : Tensor, (states, experts)
     """
 
@@ -169,17 +149,12 @@ def _entropies(probe: PolicyProbe) -> tuple[Tensor, Tensor]:
 def measure(probe: PolicyProbe, kl: Tensor | None = None) -> dict[str, float]:
     """Figures of a policy on the fixed states, read from the device at once.
 
-    Parameters
-    ----------
-    kl : Tensor, (), optional
-        KL divergence from the reference, in nats per free dimension, where there is a reference.
-
     Returns
     -------
     dict
         ``concentration`` H(w) / ln K of the deterministic portfolios; ``policy_entropy`` exp((H - H_max) / (K - 1)),
         with the Jacobian's mean taken at the centre; ``gate`` the largest mean weight of an expert, 0 where there is
-        but one; ``turnover`` half the sum of absolute trades; ``kl``, 0 without a reference.
+        but one; ``turnover`` half the sum of absolute trades; ``kl``, given, (), from the reference, 0 without one.
     """
     entropy, share = _entropies(probe)
     turnover = 0.5 * (probe.centre - probe.held).abs().sum(-1).mean()
@@ -231,17 +206,7 @@ def advice_on(alarms: Sequence[Event]) -> list[str]:
 
 
 def stop_report(reason: str, advice: Sequence[str], statistics: Mapping[str, object]) -> str:
-    """Markdown text on a stopped training.
-
-    Parameters
-    ----------
-    reason : str
-        One sentence.
-    advice : sequence of str
-        Of `advice_on`.
-    statistics : mapping
-        Of `RollbackManager.get_statistics`.
-    """
+    """Markdown text on a stopped training: one sentence of why, the advice, and `RollbackManager.get_statistics`."""
     lines = ["# Why the guard stopped this training", "", f"{reason}.", "", "What to try:", ""]
     lines += [f"- {line}" for line in advice]
     state = "Best and latest checkpoint are of healthy states"

@@ -23,6 +23,11 @@ CRITIC = frozenset({"q", "critic_loss", "critic_gradient", "critic_parameters", 
 """Signals of the critic alone; after a rollback for these, the agent's transitions are kept."""
 
 KEYS = {"q": "q_largest", "critic_loss": "q_loss"}  # of an update's metrics, where they differ from the signals
+Q_LIMIT = 100.0  # largest healthy magnitude of Q, in scaled rewards, at gamma 0.99
+ENTROPY_LIMIT = 0.01  # smallest healthy H(w) / ln K and exp((H - H_max) / (K - 1))
+ACTOR_LOSS_LIMIT = 50.0
+SHARPE_LIMIT = -0.5  # of validations, a year
+WINDOW = 100  # updates that a signal is compared with
 WATCHED = ("q", "critic_loss", "actor_loss", "critic_gradient", "policy_gradient")
 REWARDS = 500  # single rewards that outliers are compared with
 HEALTHY_SHARE = 10.0  # a collapse is sudden where the last healthy policy was this many times over the limit
@@ -39,18 +44,12 @@ PROBE_HITS = 2  # beyond the limit for an alarm, of signals measured on fixed st
 
 
 class SignalHistory:
-    """Past of every signal: recent values, hits in a row beyond the limit, and the level announced last.
-
-    Parameters
-    ----------
-    q_limit : float
-        Limit of Q-values for the discount of the training.
-    """
+    """Past of every signal: recent values, hits in a row beyond the limit, and the level announced last."""
 
     def __init__(self, config: StabilityConfig, q_limit: float) -> None:
         self.config = config
         self.q_limit = q_limit
-        self.windows = {name: RobustWindow(config.window, config.warmup) for name in WATCHED}
+        self.windows = {name: RobustWindow(WINDOW, config.warmup) for name in WATCHED}
         self.windows["rewards"] = RobustWindow(REWARDS, REWARDS // 2, renew=REWARDS // 5)
         self.hits: dict[str, int] = {}
         self.levels: dict[str, str] = {}
@@ -60,7 +59,7 @@ class SignalHistory:
         if name.endswith("_gradient"):
             window = self.windows[name]
             return GRADIENT_RISE * max(window.centre, 1.0) if window.ready else math.inf
-        limits = {"critic_loss": self.config.critic_loss_limit, "actor_loss": self.config.actor_loss_limit}
+        limits = {"critic_loss": self.config.critic_loss_limit, "actor_loss": ACTOR_LOSS_LIMIT}
         return limits.get(name, self.q_limit)
 
     def add(self, name: str, value: float) -> bool:
@@ -71,21 +70,10 @@ class SignalHistory:
         return unusual
 
     def escalate(self, name: str, beyond: bool, unusual: bool, needed: int) -> str | None:
-        """Count a hit, or forget the signal where it is back within its limit.
+        """Count a hit beyond the limit, a warning, or forget the signal where it is back within it.
 
-        Parameters
-        ----------
-        beyond : bool
-            Whether the signal is beyond its limit: a warning.
-        unusual : bool
-            Whether it may become an alarm.
-        needed : int
-            Hits in a row for an alarm.
-
-        Returns
-        -------
-        str or None
-            The level, where it is higher than the one announced last.
+        After ``needed`` hits in a row what is unusual too is an alarm. Returns the level, where it is higher than the
+        one announced last.
         """
         if not beyond:
             self.hits.pop(name, None)
@@ -139,7 +127,7 @@ class StabilityMonitor:
         settings = config.guard.stability if isinstance(config, Config) else config
         gamma = config.bcell.gamma if isinstance(config, Config) else gamma
         self.config = settings or StabilityConfig()
-        self.q_limit = self.config.q_limit * 0.01 / (1.0 - gamma)
+        self.q_limit = Q_LIMIT * 0.01 / (1.0 - gamma)
         self.phase = ""
         self.update = self.quiet_until = self.skipped = 0
         self.history = SignalHistory(self.config, self.q_limit)
@@ -164,14 +152,7 @@ class StabilityMonitor:
         return self.update < self.quiet_until
 
     def observe(self, update: int, metrics: Mapping[str, float]) -> list[Event]:
-        """Check the figures of one update.
-
-        Parameters
-        ----------
-        metrics : mapping
-            ``q_loss``, ``actor_loss``, ``q``, ``q_largest``, ``critic_gradient``, ``policy_gradient`` are compared
-            with limits; all of them must be finite.
-        """
+        """Check the figures of one update: those in ``WATCHED`` have limits, and all of them must be finite."""
         self.update = update
         broken = sorted(name for name, value in metrics.items() if not math.isfinite(value))
         if broken:
@@ -216,18 +197,12 @@ class StabilityMonitor:
     def check_entropy(
         self, concentration: float | None = None, policy: float | None = None, reference: float | None = None
     ) -> list[Event]:
-        """Check both entropies, in 0..1.
+        """Check both entropies, in 0..1: H(w) / ln K of the portfolios, and exp((H - H_max) / (K - 1)) of the policy.
 
-        Parameters
-        ----------
-        concentration : float, optional
-            H(w) / ln K of the portfolios: 0 is all in one asset.
-        policy : float, optional
-            exp((H - H_max) / (K - 1)) of the policy: 0 always does the same.
-        reference : float, optional
-            Concentration of the last healthy policy: only a sudden collapse is an alarm, since one asset may be right.
+        ``reference`` is the concentration of the last healthy policy: only a sudden collapse is an alarm, since one
+        asset may be right.
         """
-        limit, events = self.config.entropy_limit, []
+        limit, events = ENTROPY_LIMIT, []
         if concentration is not None:
             sudden = reference is not None and reference > HEALTHY_SHARE * limit
             events += self._judge("concentration", concentration < limit, sudden, concentration, limit, hits=PROBE_HITS)
@@ -253,13 +228,7 @@ class StabilityMonitor:
         return self._judge("rewards", bool(outliers.any()), False, float(outliers.sum()), None)
 
     def check_policy(self, figures: Mapping[str, float], reference: Mapping[str, float]) -> list[Event]:
-        """Check concentration, entropy, gate and turnover of the policy on fixed states.
-
-        Parameters
-        ----------
-        figures, reference : mapping
-            Of ``signals.measure``: now, and at the last healthy snapshot.
-        """
+        """Check figures of ``signals.measure`` on fixed states: now, and at the last healthy snapshot."""
         if not all(math.isfinite(value) for value in figures.values()):
             return [self._event(ALARM, "policy", "the policy's decisions are not finite")]
         events = self.check_entropy(
@@ -279,10 +248,10 @@ class StabilityMonitor:
         if not math.isfinite(sharpe):
             return []
         usual = median(self.sharpes) if len(self.sharpes) >= LEAST_SHARPES else -math.inf
-        fallen = sharpe < usual - 2.0 * abs(self.config.sharpe_limit)
-        low = sharpe < self.config.sharpe_limit
-        self.sharpes = [*self.sharpes, sharpe][-self.config.window :]
-        return self._judge("sharpe", low, fallen, sharpe, self.config.sharpe_limit, hits=2)
+        fallen = sharpe < usual - 2.0 * abs(SHARPE_LIMIT)
+        low = sharpe < SHARPE_LIMIT
+        self.sharpes = [*self.sharpes, sharpe][-WINDOW:]
+        return self._judge("sharpe", low, fallen, sharpe, SHARPE_LIMIT, hits=2)
 
     def _compare(self, name: str, value: float, limit: float) -> list[Event]:
         """Compare a value with its limit and with its own past."""
@@ -299,7 +268,6 @@ class StabilityMonitor:
     def _event(
         self, level: str, signal: str, message: str, value: float | None = None, limit: float | None = None
     ) -> Event:
-        """Event of the current update."""
         return Event(self.update, self.phase, level, signal, message, value, limit)
 
     def state(self) -> dict[str, Any]:
@@ -316,7 +284,6 @@ class StabilityMonitor:
 
 
 def _sentence(name: str, value: float, limit: float | None) -> str:
-    """Sentence on a value beyond its limit."""
     return f"{name.replace('_', ' ')} is {value:.4g}" + ("" if limit is None else f", the limit is {limit:.4g}")
 
 

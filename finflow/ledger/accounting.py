@@ -1,8 +1,8 @@
 """The ledger: growth, trades and their costs. One source of truth for environment, backtest and data.
 
 Weights are shares of wealth over K = assets + cash, cash last, long only. Everything is written against the array
-API: torch runs it batched and differentiably, NumPy in tests. NumPy's portfolios in double precision take the same
-arithmetic compiled (``ledger.compiled``), with the same bits, wherever they step: environment, data and backtests.
+API: torch runs it batched and differentiably. NumPy's portfolios in double precision take the same arithmetic
+compiled (``ledger.compiled``), with the same bits.
 """
 
 from __future__ import annotations
@@ -23,24 +23,12 @@ MAX_ITERATIONS = 200
 
 
 class Settlement(NamedTuple):
-    """Outcome of one trade.
+    """Outcome of one trade."""
 
-    Attributes
-    ----------
-    weights : array, (batch, K)
-        Weights right after the trade.
-    wealth_factor : array, (batch,)
-        Wealth after over wealth before the trade, ``mu``.
-    turnover : array, (batch,)
-        Half-sum of absolute changes of weight.
-    refused : bool array, (batch,), or None
-        Where the trade could not be paid for and nothing was traded; None where every trade was carried out.
-    """
-
-    weights: Any
-    wealth_factor: Any
-    turnover: Any
-    refused: Any = None
+    weights: Any  # (batch, K), right after the trade
+    wealth_factor: Any  # (batch,), wealth after over wealth before the trade, ``mu``
+    turnover: Any  # (batch,), half-sum of absolute changes of weight
+    refused: Any = None  # (batch,), where the trade could not be paid for and nothing was traded; None: nowhere
 
     @property
     def cost(self) -> Any:
@@ -49,36 +37,16 @@ class Settlement(NamedTuple):
 
 
 def drift(weights: Any, growth: Any) -> Any:
-    """Weights after prices moved and nothing was traded.
-
-    Parameters
-    ----------
-    weights : array, (batch, K)
-    growth : array, (batch, K)
-        Gross growth of each asset and of cash, e.g. 1.01.
-
-    Returns
-    -------
-    array, (batch, K)
-    """
+    """Weights (batch, K) after prices moved by gross growth (batch, K), e.g. 1.01, and nothing was traded."""
     xp = array_namespace(weights)
     grown = weights * growth
     return grown / xp.sum(grown, axis=-1, keepdims=True)
 
 
 def pay_dividends(weights: Any, shares: Any) -> Any:
-    """Turn the dividends of a bar into cash, once weights have drifted with them.
+    """Turn the dividends of a bar into cash, once weights (batch, K) have drifted with them.
 
-    Parameters
-    ----------
-    weights : array, (batch, K)
-        After the drift, dividends still in the assets that pay them.
-    shares : array, (batch, assets)
-        Share of each asset's weight that is a dividend, ``d / (p + d)``.
-
-    Returns
-    -------
-    array, (batch, K)
+    ``shares`` (batch, assets) of each asset's weight are a dividend, ``d / (p + d)``.
     """
     xp = array_namespace(weights)
     paid = weights[..., :-1] * shares
@@ -95,17 +63,7 @@ def before_dividends(weights: Any, shares: Any) -> Any:
 
 
 def pay_out(weights: Any, listed: Any) -> Any:
-    """Turn positions in assets that have ended into cash at their last price, at no cost.
-
-    Parameters
-    ----------
-    weights : array, (batch, K)
-    listed : bool array, (batch, assets)
-
-    Returns
-    -------
-    array, (batch, K)
-    """
+    """Turn positions (batch, K) in assets that are not ``listed`` (batch, assets) into cash, at no cost."""
     xp = array_namespace(weights)
     if bool(xp.all(listed)):
         return weights
@@ -117,7 +75,7 @@ def pay_out(weights: Any, listed: Any) -> Any:
 def orders(
     weights: Any, action: Any, growth: Any, listed: Any, limits: Limits, lag: int, dividends: Any = None
 ) -> tuple[Any, Any]:
-    """Portfolios before and after the trades that actions ask for, at the fill's prices.
+    """Portfolios before and after the trades that actions ask for, at the fill's prices; (batch, K) both.
 
     Parameters
     ----------
@@ -133,10 +91,6 @@ def orders(
         At lags over 0 targets are stated at the prices of ``weights``, and drift to the fill.
     dividends : array, (batch, assets), optional
         Share of each asset's value at the fill that is paid in cash, of what is held and of what is aimed at alike.
-
-    Returns
-    -------
-    before, target : array, (batch, K)
     """
     if is_compiled(weights):
         return compiled.orders(
@@ -167,17 +121,14 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
 
     The costs come out of the portfolio, so the value traded depends on what they leave. The wealth factor solves
     ``mu = 1 - cost(mu * target - before)``, by iteration to rounding. That is a contraction as long as the last unit
-    traded costs less than itself, which every proportional cost below 100 % does at any size. Costs that grow with
-    size, and fixed ones in a small account, may not: a trade that would leave no wealth, or whose equation is not
-    solved in 200 rounds (its last unit costs nearly its own value, or more), is refused. The account then keeps what
-    it holds, and pays nothing.
+    traded costs less than itself, which every proportional cost below 100 % does. A trade that would leave no wealth,
+    or whose equation is not solved in 200 rounds (its last unit costs nearly its own value, or more), is refused: the
+    account keeps what it holds, and pays nothing.
 
     Parameters
     ----------
-    before : array, (batch, K)
-        Weights before the trade.
-    target : array, (batch, K)
-        Weights right after it, on the simplex.
+    before, target : array, (batch, K)
+        Weights before the trade and right after it, on the simplex.
     wealth : array, (batch,)
         Wealth before the trade, in money.
     market : MarketState, optional
@@ -267,7 +218,6 @@ def is_compiled(weights: Any) -> bool:
 
 
 def _refuse(before: Any, wanted: Settlement, affordable: Any) -> Settlement:
-    """The settlement with nothing traded in the accounts that cannot pay."""
     xp = array_namespace(before)
     return Settlement(
         xp.where(affordable[..., None], wanted.weights, before),

@@ -1,8 +1,7 @@
 """The ledger's arithmetic over NumPy rows, compiled: bit for bit the array version, one pass over a portfolio.
 
-NumPy takes some sixty passes over (batch, K) arrays to drift, limit and settle a batch of trades. The loops here work
-on one portfolio at a time, which stays in the processor's first cache. They round every product, quotient and sum in
-the order in which NumPy does, so that both ways give the same results; tests hold that.
+The loops work on one portfolio at a time, which stays in the processor's first cache, and round every product,
+quotient and sum in the order in which NumPy does; tests hold that both ways give the same bits.
 """
 
 from __future__ import annotations
@@ -80,13 +79,8 @@ def settle(
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, bool]:
     """``accounting.settle`` under proportional costs of ``rates`` (models,).
 
-    Returns
-    -------
-    weights : array, (batch, K)
-    turnover : array, (batch,)
-    factor, last : array, (batch,)
-        The wealth factor after the last round, and before it.
-    solved : bool
+    Returns weights (batch, K), turnover (batch,), the wealth factor after the last round and before it (batch,), and
+    whether it has settled.
     """
     batch, risky = before.shape[0], before.shape[1] - 1
     weights, turnover, trades = target.copy(), np.empty(batch), np.empty(risky)
@@ -120,7 +114,6 @@ def _copy(values: FloatArray, result: FloatArray) -> None:
 
 @compiled_function(error_model="numpy")
 def _all_listed(listed: NDArray[np.bool_]) -> bool:
-    """Check that every asset of a row may be held."""
     for i in range(listed.size):  # noqa: SIM110 - compiled in a fraction of the time that a generator takes
         if not listed[i]:
             return False

@@ -18,35 +18,15 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the account; the defaults limit nothing.
+    """Limits of the account; the defaults limit nothing."""
 
-    Parameters
-    ----------
-    max_weight : float
-        Largest weight of one risky asset.
-    max_turnover : float
-        Largest turnover (half-sum of absolute trades, cash included) of one decision.
-    no_trade_band : float
-        A decision whose largest single trade is not over this is not traded at all.
-    """
-
-    max_weight: float = 1.0
-    max_turnover: float = 1.0
-    no_trade_band: float = 0.0
+    max_weight: float = 1.0  # largest weight of one risky asset
+    max_turnover: float = 1.0  # largest turnover (half-sum of absolute trades, cash included) of one decision
+    no_trade_band: float = 0.0  # a decision whose largest single trade is not over this is not traded at all
 
 
 def project_to_simplex(values: Any) -> Any:
-    """Euclidean projection onto the simplex, row by row.
-
-    Parameters
-    ----------
-    values : array, (..., K)
-        Finite numbers.
-
-    Returns
-    -------
-    array, (..., K)
-        Non-negative, summing to one.
+    """Euclidean projection of finite numbers (..., K) onto the simplex, row by row.
 
     References
     ----------
@@ -66,17 +46,9 @@ def project_to_simplex(values: Any) -> Any:
 
 
 def as_portfolio(action: Any) -> Any:
-    """Read an action as a portfolio: taken as it is on the simplex, projected onto it otherwise.
+    """Read an action (batch, K) as a portfolio: as it is on the simplex, projected onto it otherwise.
 
     A sum that is off by single-precision rounding is divided out, so that no wealth appears from nowhere.
-
-    Parameters
-    ----------
-    action : array, (batch, K)
-
-    Returns
-    -------
-    array, (batch, K)
     """
     xp = array_namespace(action)
     total = xp.sum(action, axis=-1)
@@ -98,14 +70,10 @@ def keep_listed(target: Any, listed: Any, held: Any = None) -> Any:
     Parameters
     ----------
     target : array, (batch, K)
+        Rows that name listed assets alone are returned as they are; all cash where nothing else is left.
     listed : bool array, (batch, assets)
     held : array, (batch, K), optional
         Weights before the trade, positions that have ended among them; none when left out.
-
-    Returns
-    -------
-    array, (batch, K)
-        All cash where nothing else was left. Rows that name listed assets alone are returned as they are.
     """
     xp = array_namespace(target)
     if bool(xp.all(listed)):
@@ -122,16 +90,9 @@ def keep_listed(target: Any, listed: Any, held: Any = None) -> Any:
 
 
 def turnover(before: Any, target: Any) -> Any:
-    """Half-sum of absolute changes of weight, cash included: the larger of what is bought and what is sold.
+    """Half-sum of absolute changes of weight, cash included: the larger of what is bought and what is sold, (batch,).
 
-    Parameters
-    ----------
-    before, target : array, (batch, K)
-        Portfolios; cash is what the risky assets leave, so that rounding in it is not a trade.
-
-    Returns
-    -------
-    array, (batch,)
+    Cash of the portfolios (batch, K) is what the risky assets leave, so that rounding in it is not a trade.
     """
     xp = array_namespace(before)
     change = target[..., :-1] - before[..., :-1]
@@ -139,19 +100,9 @@ def turnover(before: Any, target: Any) -> Any:
 
 
 def apply_limits(before: Any, target: Any, limits: Limits) -> Any:
-    """Apply the account's limits to a target on the simplex.
+    """Apply the account's limits to a target (batch, K) on the simplex, from what is held (batch, K).
 
-    Parameters
-    ----------
-    before : array, (batch, K)
-        Weights held before the trade.
-    target : array, (batch, K)
-        Weights wanted.
-
-    Returns
-    -------
-    array, (batch, K)
-        Weights to trade to, on the simplex. Equal to ``before``, bit for bit, where nothing is to be traded.
+    The result is on the simplex, and equal to ``before``, bit for bit, where nothing is to be traded.
     """
     xp = array_namespace(before)
     if limits.max_weight < 1.0:

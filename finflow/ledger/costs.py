@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -22,80 +22,44 @@ from finflow.errors import ConfigError
 BASIS_POINT = 1e-4
 NO_TRADE = 1e-12  # as a share of wealth: rounding
 TINY = 1e-30  # keeps the root's slope finite at no trade, also in single precision
-LARGEST_EXPONENT = 50.0  # far beyond what any account can pay, and well inside single precision
 
 
 class MarketState(NamedTuple):
-    """Liquidity and volatility of assets as known at the decision.
-
-    Attributes
-    ----------
-    volume : array, (..., assets)
-        Value traded in a day, in money.
-    volatility : array, (..., assets)
-        Standard deviation of a day's log return.
-    """
+    """Money traded in a day and deviation of a day's log return, (..., assets), as known at the decision."""
 
     volume: Any
     volatility: Any
 
 
-class CostModel(Protocol):
-    """A cost of trading."""
+class CostModel(ABC):
+    """A cost of trading; ``needs_market`` is True where it depends on volume or volatility."""
 
-    @property
-    def needs_market(self) -> bool:
-        """True where the cost depends on volume or volatility."""
-        ...
+    needs_market = False
 
+    @abstractmethod
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """Cost of the trade in each asset, (..., assets), with the parameters of ``share``, which sums it."""
-        ...
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Cost of ``trades`` as a share of wealth before the trade.
+        """Cost of ``trades`` as a share of wealth before the trade, (...,), zero where nothing is traded.
 
         Parameters
         ----------
         trades : array, (..., assets)
             Signed trades in risky assets, as shares of wealth before the trade.
         wealth : array, (...,)
-            Wealth before the trade, in money.
+            In money, before the trade.
         market : MarketState, optional
             Needed by the models that say so.
-
-        Returns
-        -------
-        array, (...,)
-            Non-negative; zero where nothing is traded.
         """
-        ...
-
-
-class _SummedOverAssets(ABC):
-    """A cost that is the sum of the costs of the trades in single assets."""
-
-    @abstractmethod
-    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Cost of the trade in each asset."""
-
-    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """Sum of the costs of the trades in all assets."""
         return array_namespace(trades).sum(self.by_asset(trades, wealth, market), axis=-1)
 
 
 @dataclass(frozen=True)
-class Proportional:
-    """A fixed share of every trade's value: a commission, or half a constant spread.
-
-    Parameters
-    ----------
-    rate : float
-        Share of the value traded, e.g. ``0.001`` for 10 basis points.
-    """
+class Proportional(CostModel):
+    """A fixed share of every trade's value: a commission, or half a constant spread."""
 
     rate: float
-    needs_market = False
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """``rate * v_i``; wealth does not matter."""
@@ -108,21 +72,15 @@ class Proportional:
 
 
 @dataclass(frozen=True)
-class FixedMinimum(_SummedOverAssets):
-    """A proportional commission that is never below a fixed amount for each asset traded.
+class FixedMinimum(CostModel):
+    """A proportional commission that is never below ``minimum`` in money for each asset traded.
 
-    Parameters
-    ----------
-    rate : float
-        Share of the value traded.
-    minimum : float
-        Least commission of one asset's trade, in money. Trades of up to 1e-12 of wealth are rounding, and free; the
-        sliver of an asset that is sold to pay for the others' trades is not.
+    Trades of up to 1e-12 of wealth are rounding, and free; the sliver of an asset that is sold to pay for the others'
+    trades is not.
     """
 
     rate: float
     minimum: float
-    needs_market = False
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """``max(rate * v_i, minimum / W)`` in the assets that are traded."""
@@ -133,69 +91,34 @@ class FixedMinimum(_SummedOverAssets):
 
 
 @dataclass(frozen=True)
-class Slippage(_SummedOverAssets):
-    """Slippage that grows with participation.
-
-    Parameters
-    ----------
-    rate : float
-        Share of the value traded that is lost when the trade is as large as a day's volume.
-    """
+class LinearSlippage(CostModel):
+    """Slippage in proportion to participation; ``rate`` is lost when the trade is as large as a day's volume."""
 
     rate: float
     needs_market = True
 
-    @abstractmethod
-    def growth(self, participation: Any) -> Any:
-        """``f(p)``, 1 at ``p = 1``."""
+    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``rate * v_i p_i``."""
+        return self.rate * array_namespace(trades).abs(trades) * participation(trades, wealth, market)
+
+
+@dataclass(frozen=True)
+class SquareRootSlippage(CostModel):
+    """Slippage in the square root of participation; ``rate`` is that of a trade as large as a day's volume."""
+
+    rate: float
+    needs_market = True
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * v_i f(p_i)``."""
-        size = array_namespace(trades).abs(trades)
-        return self.rate * size * self.growth(participation(trades, wealth, market))
-
-
-class LinearSlippage(Slippage):
-    """Slippage in proportion to participation: ``f(p) = p``."""
-
-    def growth(self, participation: Any) -> Any:
-        return participation
-
-
-class SquareRootSlippage(Slippage):
-    """Slippage in the square root of participation: ``f(p) = sqrt(p)``."""
-
-    def growth(self, participation: Any) -> Any:
-        return _root(participation)
+        """``rate * v_i sqrt(p_i)``."""
+        return self.rate * array_namespace(trades).abs(trades) * _root(participation(trades, wealth, market))
 
 
 @dataclass(frozen=True)
-class ExponentialSlippage(Slippage):
-    """Slippage that is small in small trades and soars in large ones: ``f(p) = (exp(k p) - 1) / (exp(k) - 1)``.
-
-    Parameters
-    ----------
-    steepness : float
-        ``k``, positive; towards zero the cost becomes linear in participation.
-    """
-
-    steepness: float
-
-    def growth(self, participation: Any) -> Any:
-        """``(exp(k p) - 1) / (exp(k) - 1)``."""
-        xp = array_namespace(participation)
-        at_one = xp.expm1(xp.asarray(self.steepness, dtype=participation.dtype))
-        return xp.expm1(xp.clip(self.steepness * participation, None, LARGEST_EXPONENT)) / at_one
-
-
-@dataclass(frozen=True)
-class SquareRootImpact(_SummedOverAssets):
+class SquareRootImpact(CostModel):
     """Market impact by the square-root law: the price moves against a trade, more where prices move much.
 
-    Parameters
-    ----------
-    coefficient : float
-        Of order one; the price moves by so many daily volatilities when a whole day's volume is traded.
+    It moves by ``coefficient`` daily volatilities, about one, when a whole day's volume is traded.
 
     References
     ----------
@@ -212,30 +135,20 @@ class SquareRootImpact(_SummedOverAssets):
         return self.coefficient * size * _known(market).volatility * _root(participation(trades, wealth, market))
 
 
-@dataclass(frozen=True)
-class SumOfCosts:
+class SumOfCosts(CostModel):
     """Several costs at once: a commission and a spread, say."""
 
-    models: Sequence[CostModel]
-
-    @property
-    def needs_market(self) -> bool:
-        """True where any of the costs depends on volume or volatility."""
-        return any(model.needs_market for model in self.models)
+    def __init__(self, models: Sequence[CostModel]) -> None:
+        self.models = models
+        self.needs_market = any(model.needs_market for model in models)
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """Sum of the models' costs in each asset."""
-        total = 0.0 * trades
-        for model in self.models:
-            total = total + model.by_asset(trades, wealth, market)
-        return total
+        return sum((model.by_asset(trades, wealth, market) for model in self.models), 0.0 * trades)
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """Sum of the models' costs."""
-        total = 0.0 * wealth
-        for model in self.models:
-            total = total + model.share(trades, wealth, market)
-        return total
+        return sum((model.share(trades, wealth, market) for model in self.models), 0.0 * wealth)
 
 
 def proportional_rates(costs: CostModel) -> NDArray[np.float64] | None:
@@ -274,8 +187,6 @@ def costs_of(env: EnvConfig) -> SumOfCosts:
         models.append(LinearSlippage(extra.slippage_linear_bps * BASIS_POINT))
     if extra.slippage_sqrt_bps > 0.0:
         models.append(SquareRootSlippage(extra.slippage_sqrt_bps * BASIS_POINT))
-    if extra.slippage_exponential_bps > 0.0:
-        models.append(ExponentialSlippage(extra.slippage_exponential_bps * BASIS_POINT, extra.slippage_steepness))
     if extra.impact > 0.0:
         models.append(SquareRootImpact(extra.impact))
     return SumOfCosts(models)

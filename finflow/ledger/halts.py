@@ -22,18 +22,11 @@ def keep_halted(before: Any, target: Any, halted: Any, wealth_factor: Any) -> An
 
     Parameters
     ----------
-    before : array, (batch, K)
-        Weights before the trade, cash last.
-    target : array, (batch, K)
-        Weights wanted after it, on the simplex.
+    before, target : array, (batch, K)
+        On the simplex; rows of the target without a halted asset are returned as they are, bit for bit.
     halted : bool array, (batch, assets)
     wealth_factor : array, (batch,)
         Wealth after over wealth before the trade.
-
-    Returns
-    -------
-    array, (batch, K)
-        On the simplex. Rows without a halted asset are returned as they are, bit for bit.
     """
     xp = array_namespace(target)
     stays = before[..., :-1] / wealth_factor[..., None]
@@ -50,15 +43,9 @@ def keep_halted(before: Any, target: Any, halted: Any, wealth_factor: Any) -> An
 def settle_around_halts(
     before: Any, target: Any, halted: Any, costs: CostModel, wealth: Any, market: MarketState | None = None
 ) -> Settlement:
-    """Trade as `finflow.ledger.accounting.settle` does, but no share of a halted asset; the same where none is halted.
+    """Trade as `finflow.ledger.accounting.settle` does, but no share of an asset that is ``halted`` (batch, assets).
 
     The weight of an untraded share after the trade depends on the costs of the trade, so both are solved in turn.
-
-    Parameters
-    ----------
-    before, target, costs, wealth, market
-        As in `settle`; the target after the limits of the account.
-    halted : bool array, (batch, assets)
     """
     xp = array_namespace(before)
     if not bool(xp.any(halted)):

@@ -1,15 +1,14 @@
 """Lots and capital gains: what was bought when and for how much, and what of a sale is taxed at which rate.
 
-A purchase opens a lot; a sale closes lots, the oldest first, in parts where it must. What a sale brings less what its
-lots cost is a gain: long-term where a lot was held for more than `days` calendar days, else short-term. Costs of
-trading belong to it: they raise the cost of a lot and lower the proceeds of a sale. So all gains, made and not yet
-made, sum to what the account has earned on its assets.
+A purchase opens a lot; a sale closes lots, the oldest first. What a sale brings less what its lots cost is a gain:
+long-term where a lot was held for more than `days` calendar days, else short-term. Costs of trading raise the cost of
+a lot and lower the proceeds of a sale, so that all gains, made and not yet made, sum to what the account has earned.
 
 In a year, short-term gains and losses are netted, and long-term ones, and then the two against each other. A loss that
 is left is carried forward, as what it is, without limit of time, and never refunded or set against interest. Interest
-is taxed at the short-term rate, and so are dividends that are paid in cash (in adjusted prices they are part of the
-gains). This is the frame of the United States' rules without their exceptions: no wash sales, no 3,000 dollars a year
-against income, no brackets, no surtaxes, no lower rate for qualified dividends.
+is taxed at the short-term rate, and so are dividends that are paid in cash. This is the frame of the United States'
+rules without their exceptions: no wash sales, no 3,000 dollars a year against income, no brackets, no surtaxes, no
+lower rate for qualified dividends.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class Gains(NamedTuple):
     long: float = 0.0
 
     def plus(self, other: Gains) -> Gains:
-        """Both together."""
         return Gains(self.short + other.short, self.long + other.long)
 
 
@@ -47,13 +45,7 @@ class _Lot:
 
 
 class Lots:
-    """The lots of one asset in one account.
-
-    Parameters
-    ----------
-    tax : TaxConfig
-        Its ``days``.
-    """
+    """The lots of one asset in one account; of the tax settings it reads ``days``."""
 
     def __init__(self, tax: TaxConfig) -> None:
         self.tax = tax
@@ -61,29 +53,14 @@ class Lots:
         self._queue: deque[_Lot] = deque()
 
     def buy(self, day: int, units: float, cost: float) -> None:
-        """Open a lot.
-
-        Parameters
-        ----------
-        day : int
-            Calendar day, counted from any one day.
-        units : float
-            Above zero.
-        cost : float
-            All that was paid, in money.
-        """
+        """Open a lot of units above zero on a calendar day; ``cost`` is all that was paid, in money."""
         self._queue.append(_Lot(day, units, cost / units))
         self.units += units
 
     def sell(self, day: int, units: float, proceeds: float) -> Gains:
-        """Close lots.
+        """Close lots; ``proceeds`` is all that was received, in money.
 
-        Parameters
-        ----------
-        units : float
-            Above zero; what goes beyond the units held is rounding, and is sold with them.
-        proceeds : float
-            All that was received, in money.
+        Units beyond those held are rounding, and are sold with them.
         """
         everything = units >= self.units
         left, price = (self.units, proceeds / self.units) if everything else (units, proceeds / units)
@@ -102,13 +79,7 @@ class Lots:
         return gains
 
     def unrealised(self, day: int, value: float) -> Gains:
-        """Gain that a sale of everything would realise, without selling.
-
-        Parameters
-        ----------
-        value : float
-            Of all units, in money.
-        """
+        """Gain that a sale of everything at its ``value`` in money would realise, without selling."""
         gains = Gains()
         price = value / self.units if self.units > 0.0 else 0.0
         for lot in self._queue:
@@ -116,28 +87,14 @@ class Lots:
         return gains
 
     def _gain(self, lot: _Lot, units: float, price: float, day: int) -> Gains:
-        """Gain of selling units of a lot, short-term or long-term."""
         gain = units * (price - lot.unit_cost)
         return Gains(long=gain) if day - lot.day > self.tax.days else Gains(short=gain)
 
 
 def tax_of_year(gains: Gains, interest: float, carried: Losses, tax: TaxConfig) -> tuple[float, Losses]:
-    """Tax on a year's gains and interest.
+    """Tax on a year's gains and interest with the losses carried in, and the losses carried into the next.
 
-    Parameters
-    ----------
-    gains : Gains
-        Of the year.
-    interest : float
-        Of the year; what was paid for holding cash is not deducted.
-    carried : Losses
-        From the years before.
-
-    Returns
-    -------
-    owed : float
-    carried : Losses
-        Into the next year.
+    Interest that was paid for holding cash is not deducted.
     """
     short, long = gains.short - carried.short, gains.long - carried.long
     if short < 0.0 < long:

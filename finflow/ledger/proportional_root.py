@@ -22,7 +22,6 @@ class _ProportionalRoot(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Slopes of both portfolios."""
         held, wanted, factor, rate = ctx.saved_tensors
         mu = factor.unsqueeze(-1)
         side = (mu * wanted - held).sign_()
@@ -34,14 +33,7 @@ class _ProportionalRoot(torch.autograd.Function):
 def differentiable_root(held: Tensor, wanted: Tensor, factor: Tensor, rate: Tensor) -> Tensor:
     """The solved wealth factor (batch,), with its gradient.
 
-    Parameters
-    ----------
-    held, wanted : Tensor, (batch, assets)
-        Portfolios before and after the trade.
-    factor : Tensor, (batch,)
-        As it was solved.
-    rate : Tensor, ()
-        Cost of a unit traded.
+    ``held`` and ``wanted`` are portfolios before and after the trade, (batch, assets), ``rate`` () the cost of a unit.
     """
     root: Tensor = _ProportionalRoot.apply(held, wanted, factor, rate)  # type: ignore[no-untyped-call]
     return root

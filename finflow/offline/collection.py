@@ -38,13 +38,7 @@ NOISE_SCALES = (0.0, 0.1, 0.3)  # deviation of log weights
 
 @dataclass(frozen=True)
 class BehaviourSettings:
-    """Settings of the behaviour in each of N episodes.
-
-    Attributes
-    ----------
-    source, variant, interval, phase : int (N,)
-    trade_rate, noise_scale : float (N,)
-    """
+    """Settings of the behaviour in each of N episodes, (N,) each."""
 
     source: NDArray[np.int64]
     variant: NDArray[np.int64]
@@ -71,13 +65,7 @@ def draw_settings(rng: np.random.Generator, size: int, n_variants: int) -> Behav
 
 
 class Behaviour:
-    """Behaviour of N episodes at once.
-
-    Parameters
-    ----------
-    size : int
-        N.
-    """
+    """Behaviour of N episodes at once, N being ``size``."""
 
     def __init__(self, process: DecisionProcess, size: int, rng: np.random.Generator) -> None:
         self.process = process
@@ -89,11 +77,7 @@ class Behaviour:
     def decide(self, state: PortfolioState, step: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Move part of the way to an aim where a decision is due, and hold the portfolio elsewhere.
 
-        Returns
-        -------
-        targets : array, (N, K)
-        source : int array, (N,)
-            Source of the decision: that of the episode, or the coverage mixture.
+        Returns targets (N, K), and the source of each decision (N,): that of the episode, or the coverage mixture.
         """
         settings = self.settings
         weights = self.process.observed_portfolio(state)[:, : self.process.n_weights]
@@ -122,20 +106,8 @@ class Behaviour:
 def collect(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> OfflineDataset:
     """Collect ``train.offline_episodes`` episodes in the training window, and price the user's own decisions there.
 
-    Parameters
-    ----------
-    window : range, or several
-        Bars that episodes stay within; of several ranges, each episode within one.
-
-    Returns
-    -------
-    OfflineDataset
-        Ruin ends an episode like any other end; the rows after it belong to a new one.
-
-    Raises
-    ------
-    FinflowError
-        If prices do not move, or a file of decisions cannot be used.
+    Of several ranges of bars, each episode stays within one. Ruin ends an episode like any other end; the rows after it
+    belong to a new one. A FinflowError if prices do not move, or a file of decisions cannot be used.
     """
     parts, accounts = [simulate_behaviour(config, process, window)], []
     if isinstance(window, range):

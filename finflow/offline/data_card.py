@@ -43,22 +43,11 @@ def data_card(
     panel: MarketPanel,
     files: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Describe what was collected.
+    """Describe what was collected: JSON-able, the same for the same data; six digits; None for what is undefined.
 
     Counts, coverage and trades of a family are those of the transitions it decided. Returns are of whole episodes,
-    which belong to the family of their source: the costs of its jumps to coverage draws are in its figures.
-
-    Parameters
-    ----------
-    rows : Rows
-        As recorded, the figures in money among them.
-    files : sequence of mapping
-        What became of each file of a user's own decisions.
-
-    Returns
-    -------
-    dict
-        JSON-able, the same for the same data; six digits; None for what is undefined.
+    which belong to the family of their source: the costs of its jumps to coverage draws are in its figures. ``files``
+    tell what became of each file of a user's own decisions.
     """
     starts = np.flatnonzero(np.diff(rows["episode"], prepend=-1))
     owners = np.minimum.reduceat(rows["family"], starts)
@@ -94,19 +83,12 @@ def data_card(
 
 
 def regions(actions: Weights, assets: Sequence[str]) -> dict[str, Any]:
-    """Shares of decisions in each region of the simplex.
+    """Shares of decisions (n, K) in each region of the simplex, by interval.
 
-    Parameters
-    ----------
-    actions : array, (n, K)
-
-    Returns
-    -------
-    dict
-        For the largest weight of a risky asset, the effective number of assets 1 / sum w^2 (cash counts as one), the
-        share of cash, and the distance from equal weight (half the sum of absolute differences, so the turnover it
-        takes to get there): share of the decisions by interval. ``largest_holding``: by asset, cash last, share of
-        the decisions that hold most of it; ``over_half``: that hold more than half in it; ``mean_weight``.
+    Of the largest weight of a risky asset, the effective number of assets 1 / sum w^2 (cash counts as one), the share
+    of cash, and the distance from equal weight (half the sum of absolute differences). ``largest_holding``: by asset,
+    cash last, share of the decisions that hold most of it; ``over_half``: that hold more than half in it;
+    ``mean_weight``.
     """
     count = actions.shape[1]
     names = (*assets, "cash")
@@ -156,7 +138,6 @@ def card_lines(card: Mapping[str, Any]) -> list[str]:
 
 
 def _episode_figures(rows: Rows, part: slice, year: int) -> dict[str, float]:
-    """Performance of one episode, annual."""
     returns = rows["net_return"][part]
     return {
         "annual_log_return": float(np.log(np.maximum(1.0 + returns, 1e-12)).mean() * year),
@@ -179,7 +160,6 @@ def _returns(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, flo
 
 
 def _trades(turnover: NDArray[np.float64]) -> dict[str, float]:
-    """Share of decisions that trade, and their turnover."""
     traded = turnover[turnover > TRADED]
     return {
         "share_that_trade": len(traded) / len(turnover),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +20,7 @@ from finflow.errors import FinflowError, one_line
 from finflow.files import write_together
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
-from finflow.memory_limit import fits_memory
 from finflow.offline.imported_decisions import read_decisions
-from finflow.offline.recorder import COLUMNS
 from finflow.provenance import code_hash
 
 VERSION = 4
@@ -39,17 +35,15 @@ class OfflineDataset:
 
     Attributes
     ----------
-    bar : int32 (n,)
+    bar, episode : int32 (n,)
         Bar at which the decision fills; the next state's is one later.
     portfolio, next_portfolio : float32 (n, K + 3)
         Observed weights and state of the reward, before and after.
-    action : float32 (n, K)
+    action, next_action : float32 (n, K)
+        The next one is the behaviour's own, at an episode's end too.
     reward : float32 (n,)
         In units of a daily log return.
-    next_action : float32 (n, K)
-        The behaviour's own next decision, at an episode's end too.
     terminated, truncated : bool (n,)
-    episode : int32 (n,)
     family : int8 (n,)
         Index into ``SOURCES``.
     meta : dict
@@ -121,13 +115,7 @@ def _hash(content: bytes) -> str:
 
 
 def save_dataset(path: Path, dataset: OfflineDataset) -> None:
-    """Write a dataset as npz, and what it holds as JSON beside it.
-
-    Raises
-    ------
-    OutputError
-        If a file cannot be written.
-    """
+    """Write a dataset as npz, and what it holds as JSON beside it."""
     stream = io.BytesIO()
     meta = np.frombuffer(json.dumps(dataset.meta).encode(), dtype=np.uint8)
     np.savez(stream, allow_pickle=False, **{**dataset.arrays(), META: meta})
@@ -141,12 +129,7 @@ def card_file(dataset: OfflineDataset) -> str:
 
 
 def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> OfflineDataset:
-    """Read a dataset, if it is what would be collected now.
-
-    Parameters
-    ----------
-    expected : mapping, optional
-        Result of ``made_by`` for the present configuration; left out, only the integrity of the file is checked.
+    """Read a dataset, if it is what would be collected now: ``expected``, by `made_by`; left out, that is not checked.
 
     Raises
     ------
@@ -154,16 +137,11 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
         If the file is missing, damaged, or was made by something else, which the line names.
     """
     try:
-        with ZipFile(path) as archive:
-            if not fits_memory(sum(member.file_size for member in archive.infolist())):
-                raise ValueError("it holds more than this machine can take into memory")
         with np.load(path, allow_pickle=False) as stored:
             columns = {name: stored[name] for name in stored.files}
         meta = parse_json(columns.pop(META).tobytes())
         dataset = OfflineDataset(**columns, meta=meta)
         found = dict(meta["made_by"])
-        lengths = {len(column) for column in columns.values()}
-        _check_kinds(columns, meta)
     except FileNotFoundError:
         raise FinflowError(f"there is no dataset {path}") from None
     except Exception as error:  # damaged bytes make NumPy and zipfile fail in more ways than can be listed
@@ -174,17 +152,4 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
             f"{path} was collected with other {', '.join(different)}; collect it anew with --recollect, or use another "
             "file"
         )
-    if len(lengths) != 1:
-        raise FinflowError(f"{path} has columns of different lengths; {ANEW}")
     return dataset
-
-
-def _check_kinds(columns: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
-    """Refuse columns of other types than those that are written, and facts that are none; a ValueError."""
-    for name, column in columns.items():
-        wide = name.endswith(("portfolio", "action"))
-        if column.dtype.kind != np.dtype(COLUMNS[name]).kind or column.ndim != (2 if wide else 1):
-            raise ValueError(f"its column {name} is of another type")
-    scale = meta["reward_scale"]
-    if type(scale) not in (int, float) or not 0.0 < float(scale) < math.inf or not isinstance(meta["card"], dict):
-        raise ValueError("its facts are none of a dataset")

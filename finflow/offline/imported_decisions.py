@@ -37,16 +37,12 @@ class ImportedDecisions:
 
     Attributes
     ----------
-    file : str
-        Its name.
     bar : int array, (n,)
         The last bar known at each decision, ascending.
     weights : float array, (n, K)
         On the simplex, cash last.
-    later : int
-        Rows dated after the training window, of which only the dates were read.
-    earlier : int
-        Rows dated before the first bar.
+    later, earlier : int
+        Rows dated after the training window, of which only the dates were read, and before the first bar.
     """
 
     file: str
@@ -62,21 +58,12 @@ class ImportedDecisions:
 
 
 def read_decisions(path: Path, panel: MarketPanel, end: int) -> ImportedDecisions:
-    """Read a CSV file of dates and weights.
+    """Read a CSV file of dates and weights up to a training window that ends at ``end``; of later rows only the date.
 
-    The first column is ``date`` (YYYY-MM-DD), then one an asset by its name, and ``cash`` if wanted; an asset without
-    a column has weight 0, and cash without one is the remainder. A date that is not a bar counts as the bar before
-    it. Nothing is guessed or repaired, but a sum within 0.001 of one is divided out.
-
-    Parameters
-    ----------
-    end : int
-        Bars of the training window's end. Of later rows only the date is read.
-
-    Raises
-    ------
-    ConfigError
-        For the first mistake, with its line.
+    The first column is ``date`` (YYYY-MM-DD), then one an asset by its name, and ``cash`` if wanted; an asset without a
+    column has weight 0, and cash without one is the remainder. A date that is not a bar counts as the bar before it.
+    Nothing is guessed or repaired, but a sum within 0.001 of one is divided out. A ConfigError for the first mistake,
+    with its line.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
@@ -119,17 +106,8 @@ def price_decisions(
 
     Every stated portfolio is smoothed into the interior, as all behaviour is. Between rows the target is the observed
     portfolio, which trades nothing. An episode starts with ``env.initial_capital``, from what the one before held;
-    the first from cash, or from the latest portfolio decided before the first bar that has features.
-
-    Parameters
-    ----------
-    source : int
-        The family of the transitions.
-
-    Raises
-    ------
-    ConfigError
-        If no row fills at a bar of the window.
+    the first from cash, or from the latest portfolio decided before the first bar that has features. ``source`` is the
+    family of the transitions. A ConfigError if no row fills at a bar of the window.
     """
     bars, n_weights = process.decision_bars(window), process.n_weights
     fills = decisions.bar + process.lag

@@ -35,10 +35,7 @@ _INFOS = ("bar", "family", "episode", "next_action")
 def minari_folder(name: str, root: Path | None = None) -> Path:
     """Folder in which Minari keeps a dataset: under ``root``, ``MINARI_DATASETS_PATH`` or ``~/.minari/datasets``.
 
-    Raises
-    ------
-    FinflowError
-        If the name is not one of Minari's, such as ``finflow/behaviour-v0``.
+    A FinflowError if the name is not one of Minari's, such as ``finflow/behaviour-v0``.
     """
     if not _NAME.fullmatch(name):
         raise FinflowError(
@@ -49,21 +46,15 @@ def minari_folder(name: str, root: Path | None = None) -> Path:
 
 
 def export_minari(dataset: OfflineDataset, folder: Path, name: str, process: DecisionProcess | None = None) -> float:
-    """Write a dataset as a Minari dataset.
+    """Write a dataset as a Minari dataset; returns the megabytes written.
 
     Parameters
     ----------
     folder : Path
         ``minari_folder(name)``; it appears when it is whole, and is never written over.
     process : DecisionProcess, optional
-        The market that the data come from: observations then are the environment's own (``assets``, ``market``,
-        ``portfolio``), and any tool can learn from them. Without it they have ``portfolio`` alone, a sixth of the
-        size; the features have to be looked up by bar.
-
-    Returns
-    -------
-    float
-        Megabytes written.
+        The market that the data come from: observations then are the environment's own. Without it they have
+        ``portfolio`` alone, a sixth of the size; the features have to be looked up by bar.
 
     Raises
     ------
@@ -110,13 +101,7 @@ def export_minari(dataset: OfflineDataset, folder: Path, name: str, process: Dec
 
 
 def import_minari(folder: Path) -> OfflineDataset:
-    """Read a dataset that ``export_minari`` wrote.
-
-    Raises
-    ------
-    FinflowError
-        If it is missing, of another make, damaged, or was changed since.
-    """
+    """Read a dataset that ``export_minari`` wrote; a FinflowError if it is missing, damaged, or was changed since."""
     storage_type, _ = _minari()
     data = folder / "data"
     if not data.is_dir():
@@ -186,7 +171,6 @@ def _episodes(dataset: OfflineDataset, process: DecisionProcess | None, buffer_t
 
 
 def _columns(episode: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """Our columns from an episode of Minari's."""
     portfolio = episode["observations"]["portfolio"]
     return {
         "portfolio": portfolio[:-1],

@@ -86,22 +86,16 @@ def lambda_returns(
     gamma: float,
     trace: float,
 ) -> FloatArray:
-    """``G_t = r_t + gamma (1 - d_t) ((1 - lambda) V(s_{t+1}) + lambda G_{t+1})``, within each episode.
+    """``G_t = r_t + gamma (1 - d_t) ((1 - lambda) V(s_{t+1}) + lambda G_{t+1})``, within each episode, (n,).
 
     Parameters
     ----------
     rewards, next_values : array, (n,)
         ``next_values`` are V of the state after each transition.
-    terminated : bool array, (n,)
-        d: nothing follows.
-    last : bool array, (n,)
-        Where an episode's rows end without termination: there G bootstraps from V alone.
+    terminated, last : bool array, (n,)
+        d: nothing follows; and the rows at whose end an episode ends otherwise: there G bootstraps from V alone.
     gamma, trace : float
         Discount and lambda.
-
-    Returns
-    -------
-    array, (n,)
 
     References
     ----------

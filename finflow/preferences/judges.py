@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from finflow.config.preferences_section import RULE, JudgeConfig
 from finflow.evaluation.statistics.metrics import max_drawdown
@@ -21,6 +20,7 @@ from finflow.preferences.segment_paths import PortfolioPath
 
 FloatArray = NDArray[np.float64]
 Utility = Callable[[PortfolioPath], float]
+RISK_AVERSION = 5.0  # of the mean-variance utility
 SHALLOWEST = 0.01
 """Least drawdown in the Calmar utility: below it the ratio would depend on rounding alone."""
 
@@ -49,18 +49,12 @@ class JudgeOpinions(NamedTuple):
 Judge = Callable[[Sequence[tuple[PortfolioPath, PortfolioPath]]], JudgeOpinions]
 
 
-def synthetic_judge(utility: Utility, temperature: float = 0.0, mistakes: float = 0.0) -> Judge:
-    """Judge with a known utility, by which its answers are drawn; equal utilities are a tie.
-
-    It says "first" with probability ``m + (1 - 2 m) sigmoid(d / (T s))``, where d is the difference of the utilities,
-    s the deviation of such differences over all pairs asked about, T the temperature and m the rate of mistakes.
-    """
+def synthetic_judge(utility: Utility, mistakes: float = 0.0) -> Judge:
+    """Judge with a known utility, by which its answers are drawn, a share of them reversed; equal ones are a tie."""
 
     def opinions(pairs: Sequence[tuple[PortfolioPath, PortfolioPath]]) -> JudgeOpinions:
         lead = np.array([utility(first) - utility(second) for first, second in pairs])
-        scale = temperature * float(lead.std())
-        clear = np.where(lead > 0.0, 1.0, 0.0) if scale == 0.0 else expit(lead / scale)
-        return JudgeOpinions(mistakes + (1.0 - 2.0 * mistakes) * clear, lead == 0.0)
+        return JudgeOpinions(np.where(lead > 0.0, 1.0 - mistakes, mistakes), lead == 0.0)
 
     return opinions
 
@@ -97,9 +91,9 @@ def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
     }
 
 
-def mean_variance(path: PortfolioPath, risk_aversion: float) -> float:
+def mean_variance(path: PortfolioPath) -> float:
     """Mean of the simple returns less half the risk aversion times their variance (1 / n), per bar."""
-    return float(path.returns.mean() - 0.5 * risk_aversion * path.returns.var())
+    return float(path.returns.mean() - 0.5 * RISK_AVERSION * path.returns.var())
 
 
 def log_growth(path: PortfolioPath) -> float:
@@ -117,8 +111,8 @@ def make_judge(name: str, config: JudgeConfig, bars_per_year: int) -> Judge:
     if name == "rules":
         return rule_judge(config.rules, bars_per_year)
     utilities: dict[str, Utility] = {
-        "mean-variance": lambda path: mean_variance(path, config.risk_aversion),
+        "mean-variance": mean_variance,
         "calmar": segment_calmar,
         "log-growth": log_growth,
     }
-    return synthetic_judge(utilities[name], config.temperature, config.mistakes)
+    return synthetic_judge(utilities[name], config.mistakes)

@@ -1,4 +1,4 @@
-"""Numbers of a reward model on pairs that it did not learn from: accuracy, calibration, learning curve."""
+"""Numbers of a reward model on pairs that it did not learn from: accuracy and calibration."""
 
 from __future__ import annotations
 
@@ -95,8 +95,6 @@ class LearnedModel(NamedTuple):
     ----------
     held_out, later : ModelFigures
         On pairs drawn at random, and on those of the latest segments.
-    curve : list of dict
-        Learning curve on the held-out pairs: ``pairs``, ``accuracy`` and ``ece``.
     counts : dict
         Pairs by their use.
     """
@@ -104,7 +102,6 @@ class LearnedModel(NamedTuple):
     model: RewardModel
     held_out: ModelFigures
     later: ModelFigures
-    curve: list[dict[str, float | None]]
     counts: dict[str, int]
 
     def report(self) -> dict[str, Any]:
@@ -112,7 +109,6 @@ class LearnedModel(NamedTuple):
         return {
             "held_out": self.held_out.report(),
             "later": self.later.report(),
-            "learning_curve": self.curve,
             "counts": self.counts,
             "temperature": float(self.model.temperature),
             "mistakes": float(self.model.mistakes),
@@ -121,22 +117,19 @@ class LearnedModel(NamedTuple):
     def lines(self) -> list[str]:
         """The report in lines."""
         used = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
-        steps = [f"{row['pairs']:,} pairs {row['accuracy']:.3f}" for row in self.curve if row["accuracy"] is not None]
         return [
             f"pairs: {used}",
             self.held_out.line("held out"),
             self.later.line("later segments"),
-            f"learning curve (accuracy, held out): {', '.join(steps)}",
         ]
 
 
 def learn_model(pairs: PairTensors, shape: NetworkShape, config: RewardModelConfig, seed: int) -> LearnedModel:
     """Split pairs, fit a reward model, and judge it.
 
-    The learning curve has models of the fitted pairs halved, halved again, and so on. Figures are of the model as
-    calibrated on the calibration pairs alone. The returned model has its temperature and share of mistakes from every
-    pair that it did not learn from, which are three times as many: with few pairs these two numbers are the main error
-    of predicted probabilities.
+    Figures are of the model as calibrated on the calibration pairs alone. The returned model has its temperature and
+    share of mistakes from every pair that it did not learn from, which are three times as many: with few pairs these
+    two numbers are the main error of predicted probabilities.
 
     Raises
     ------
@@ -144,12 +137,8 @@ def learn_model(pairs: PairTensors, shape: NetworkShape, config: RewardModelConf
         If there are too few pairs.
     """
     split = split_pairs(pairs, seed)
-    curve: list[dict[str, float | None]] = []
-    for halvings in range(config.learning_curve - 1, -1, -1):
-        rows = split.fitted[: max(len(split.fitted) >> halvings, 1)]
-        model = fit_model(pairs, rows, split.calibration, shape, config, seed)
-        held_out = judge_model(pairs, model, split.held_out)
-        curve.append({"pairs": len(rows), "accuracy": held_out.accuracy, "ece": held_out.ece})
+    model = fit_model(pairs, split.fitted, split.calibration, shape, config, seed)
+    held_out = judge_model(pairs, model, split.held_out)
     later = judge_model(pairs, model, split.later)
     calibrate(pairs, model, np.concatenate([split.calibration, split.held_out, split.later]))
-    return LearnedModel(model, held_out, later, curve, split.counts)
+    return LearnedModel(model, held_out, later, split.counts)

@@ -23,24 +23,12 @@ FloatArray = NDArray[np.float64]
 
 DECISION, FILLS = "decision", "fills"
 Source = Literal["plan", "fills", "holdings"]
-_SAME = 1e-6
-"""Shares, or money as a share of the account, that count as none."""
+_SAME = 1e-6  # shares that count as none
 
 
 @dataclass(frozen=True)
 class AccountState:
-    """An account at the newest bar.
-
-    Attributes
-    ----------
-    shares : float64 array, (assets,)
-    cash : float
-        In money.
-    reward_state : float64 array, (1, 3), or None
-        State of the reward through the newest bar; None for an account that begins.
-    follow_up : FollowUp or None
-        Outcome of the decision before.
-    """
+    """An account at the newest bar: shares (assets,), cash in money, and the state of the reward (1, 3), if any."""
 
     shares: FloatArray
     cash: float
@@ -86,12 +74,7 @@ def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | No
 
 
 def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: StatedAccount) -> AccountState:
-    """The account at the newest bar of a market.
-
-    Parameters
-    ----------
-    entries : sequence of mapping
-        Of the log, up to this decision.
+    """The account at the newest bar of a market, from what the log says up to this decision.
 
     Raises
     ------
@@ -108,17 +91,17 @@ def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: 
         return AccountState(np.zeros(panel.n_assets), given.capital if given.cash is None else given.cash, None, None)
     fills = given.fills if given.fills is not None else fills_of(entries, before["date"])
     path = _Path(market.process, before, fills)
-    reward_state = path.reward_state(market.process.objective)
     source: Source = "fills" if fills is not None else "plan"
-    shares, cash = path.shares, path.cash
+    shares, cash = path.shares, float(path.cash[-1])
     if given.holdings is not None:
-        shares, cash, source = _shares(panel, given.holdings), _cash(given, path.cash), "holdings"
+        shares, cash, source = _shares(panel, given.holdings), _cash(given, cash), "holdings"
     elif given.cash is not None:
         if bool((shares > 0.0).any()):
             raise FinflowError(
                 "--cash says nothing of the shares that the log has: name all that is held with --holdings FILE"
             )
         cash, source = given.cash, "holdings"
+    reward_state = path.reward_state(market.process.objective)
     return AccountState(shares, cash, reward_state, path.follow_up(shares, cash, source))
 
 
@@ -132,10 +115,11 @@ def _shares(panel: MarketPanel, holdings: Holdings) -> FloatArray:
 
 
 def _cash(given: StatedAccount, otherwise: float) -> float:
-    in_file = given.holdings.cash if given.holdings is not None else None
-    if in_file is not None and given.cash is not None:
+    in_file = None if given.holdings is None else given.holdings.cash
+    stated = [value for value in (in_file, given.cash) if value is not None]
+    if len(stated) > 1:
         raise FinflowError("cash is in --holdings and after --cash: leave one of them out")
-    return next(value for value in (in_file, given.cash, otherwise) if value is not None)
+    return stated[0] if stated else otherwise
 
 
 class _Path:
@@ -159,14 +143,38 @@ class _Path:
         self.start = self._by_asset(account["shares"]) / self.factor
         self.planned = self._by_asset(before["orders"])
         self.fill_bar = min(self.bar + (1 if process.lag else 0), panel.n_bars - 1)
-        traded, spent, self.fill_prices = self._trades(fills, share_prices(panel, process.env.fill))
+        at_fill = self.fill_bar - self.bar
+        self.paid: dict[str, float] = {}  # mean prices of the fills that were entered
+        if fills is None:
+            traded, spent = self._as_planned(np.nan_to_num(share_prices(panel, process.env.fill)[self.fill_bar]))
+        else:
+            traded, spent = self._entered(fills)
         self.shares = np.maximum(self.start + traded / self.factor, 0.0)
         self.interest = np.concatenate([[1.0], np.cumprod(1.0 + panel.cash_returns[self.bar + 1 :])])
-        at_fill = self.fill_bar - self.bar
-        self.cash_start = float(account["cash"])
-        self.received = self._dividends(at_fill)
-        self.cash_filled = self.cash_start * self.interest[at_fill] - spent
-        self.cash = float(self._cash()[-1])
+        filled = float(account["cash"]) * self.interest[at_fill] - spent
+        # at each bar since the decision, as if the fills had been paid by then
+        self.cash: FloatArray = filled * self.interest / self.interest[at_fill] + self._dividends(at_fill)
+
+    def _by_asset(self, numbers: Mapping[str, float]) -> FloatArray:
+        return np.array([float(numbers.get(asset, 0.0)) for asset in self.panel.assets])
+
+    def _as_planned(self, prices: FloatArray) -> tuple[FloatArray, float]:
+        """Planned orders but those in assets that are halted at the fill, and the money that they took."""
+        open_ = np.full(len(prices), True) if self.panel.halted is None else ~self.panel.halted[self.fill_bar]
+        shares, value = np.where(open_, self.planned, 0.0), np.abs(self.planned / self.factor) * prices
+        cost = float(self.before["cost"])
+        if (shares != self.planned).any():
+            cost *= float(value[open_].sum() / max(value.sum(), 1e-300))
+        return shares, float((shares / self.factor * prices).sum()) + cost
+
+    def _entered(self, fills: Sequence[Fill]) -> tuple[FloatArray, float]:
+        """Shares traded, and the money that they took."""
+        traded, values = dict.fromkeys(self.panel.assets, 0.0), dict.fromkeys(self.panel.assets, 0.0)
+        for fill in fills:
+            traded[fill.ticker] += fill.shares
+            values[fill.ticker] += fill.shares * fill.price
+        self.paid = {name: values[name] / count for name, count in traded.items() if count}
+        return self._by_asset(traded), sum(fill.shares * fill.price + fill.cost for fill in fills)
 
     def _dividends(self, at_fill: int) -> FloatArray:
         """Money at each bar from dividends paid in cash since the decision, with interest; (bars,)."""
@@ -180,62 +188,28 @@ class _Path:
         received: FloatArray = np.cumsum(money / self.interest) * self.interest
         return received
 
-    def _cash(self) -> FloatArray:
-        """Cash at each bar since the decision, as if the fills had been paid by then; (bars,)."""
-        path: FloatArray = self.cash_filled * self.interest / self.interest[self.fill_bar - self.bar] + self.received
-        return path
-
-    def _by_asset(self, numbers: Mapping[str, float]) -> FloatArray:
-        return np.array([float(numbers.get(asset, 0.0)) for asset in self.panel.assets])
-
-    def _trades(self, fills: Sequence[Fill] | None, prices: FloatArray) -> tuple[FloatArray, float, dict[str, float]]:
-        """Shares traded, the money that they took, and the mean price of each fill that was entered."""
-        if fills is None:
-            paid = np.nan_to_num(prices[self.fill_bar])
-            shares, cost = self._outside_halts(paid)
-            return shares, float((shares / self.factor * paid).sum()) + cost, {}
-        traded, spent, values = dict.fromkeys(self.panel.assets, 0.0), 0.0, dict.fromkeys(self.panel.assets, 0.0)
-        for fill in fills:
-            traded[fill.ticker] += fill.shares
-            values[fill.ticker] += fill.shares * fill.price
-            spent += fill.shares * fill.price + fill.cost
-        means = {name: values[name] / count for name, count in traded.items() if count}
-        return self._by_asset(traded), spent, means
-
-    def _outside_halts(self, paid: FloatArray) -> tuple[FloatArray, float]:
-        """Planned orders without those in assets that are halted at the fill, and their share of the planned cost."""
-        cost, halted = float(self.before["cost"]), self.panel.halted
-        if halted is None or not bool((halted[self.fill_bar] & (self.planned != 0.0)).any()):
-            return self.planned, cost
-        open_ = ~halted[self.fill_bar]
-        value = np.abs(self.planned / self.factor) * paid
-        return np.where(open_, self.planned, 0.0), cost * float(value[open_].sum() / max(value.sum(), 1e-300))
-
     def reward_state(self, objective: Objective) -> FloatArray:
         """State of the reward through the newest bar."""
         state = np.array([self.before["reward_state"]])
         close = np.nan_to_num(self.panel.share_closes[self.bar :])
-        values = close @ self.shares + self._cash()
+        values = close @ self.shares + self.cash
         if self.fill_bar > self.bar:
-            values[0] = close[0] @ self.start + self.cash_start
-        turnover = float(self.before["turnover"])
+            values[0] = close[0] @ self.start + float(self.before["account"]["cash"])
         for step in range(1, len(values)):
             gain = np.log(np.maximum(np.array([values[step] / values[step - 1]]), 1e-12))
             cash = np.log(self.interest[step : step + 1] / self.interest[step - 1])
-            _, state = objective.step(state, gain, np.array([turnover if step == 1 else 0.0]), cash)
+            turnover = np.array([float(self.before["turnover"]) if step == 1 else 0.0])
+            _, state = objective.step(state, gain, turnover, cash)
         return np.asarray(state, dtype=np.float64)
 
     def follow_up(self, shares: FloatArray, cash: float, source: Source) -> FollowUp:
         """Differences from the plan."""
         changed = (shares - self.start) * self.factor
-        expected = self.before["prices"]
         differences = {}
-        for number, asset in enumerate(self.panel.assets):
-            planned, done = float(self.planned[number]), float(changed[number])
-            paid = self.fill_prices.get(asset)
-            if abs(planned - done) <= _SAME and paid is None:
-                continue
-            shortfall = float("nan") if paid is None else done * (paid - float(expected[asset]))
+        for asset, planned, done in zip(self.panel.assets, self.planned.tolist(), changed.tolist(), strict=True):
+            shortfall = float("nan")
+            if asset in self.paid:
+                shortfall = done * (self.paid[asset] - float(self.before["prices"][asset]))
             if abs(planned - done) > _SAME or abs(shortfall) > 0.0:
                 differences[asset] = PlanDifference(planned, done, shortfall)
-        return FollowUp(self.before["date"], source, differences, cash - self.cash)
+        return FollowUp(self.before["date"], source, differences, cash - float(self.cash[-1]))

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
+import hashlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from finflow.config import Config
 from finflow.errors import ConfigError, FinflowError, MarketError
+from finflow.evaluation.report.report_numbers import json_text, plain
+from finflow.files import exclusively, write_together
 from finflow.market.panel import MarketPanel
 from finflow.trading import price_checks
-from finflow.trading.account_state import DECISION, StatedAccount, account_at, last_decision
+from finflow.trading.account_state import (
+    DECISION,
+    FILLS,
+    AccountState,
+    StatedAccount,
+    account_at,
+    fills_of,
+    last_decision,
+)
 from finflow.trading.brokers.alpaca_broker import open_alpaca
-from finflow.trading.brokers.broker import MarketOrder, client_id
+from finflow.trading.brokers.broker import BrokerNotReady, MarketOrder, client_id
 from finflow.trading.brokers.order_routing import OrderRouting
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
-from finflow.trading.decision_files import write_decision
 from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.decision_making import DecisionMaking
-from finflow.trading.decision_results import Check, Decision, Drift
+from finflow.trading.decision_page import decision_page
+from finflow.trading.decision_results import Check, Decision
 from finflow.trading.holdings import Holdings, read_fills, read_holdings
-from finflow.trading.live_market import (
-    TRADING,
-    Agents,
-    LiveMarket,
-    load_agents,
-    load_prices,
-    market_until,
-)
+from finflow.trading.live_market import TRADING, Agents, LiveMarket, load_agents, load_prices, market_until
 from finflow.trading.trading_calendar import TradingCalendar, calendar_of
 
 PAPER_BROKER, ALPACA = "paper", "alpaca"
@@ -37,29 +45,7 @@ PAPER_BROKER, ALPACA = "paper", "alpaca"
 
 @dataclass(frozen=True)
 class Request:
-    """Options of a decision.
-
-    Attributes
-    ----------
-    runs : tuple of Path
-        Checkpoint files, run folders or a job.
-    overrides : mapping
-        Keys on top of the configuration of the run.
-    holdings, fills : Path or None
-        Files of what is held, and of what was filled of the decision before.
-    cash : float or None
-        Money at hand.
-    date : date or None
-        Day to decide on; today when left out.
-    accept_drift, accept_verdict : bool
-        Go on in spite of features outside their range, or of the verdict.
-    dry_run : bool
-        Write nothing.
-    broker : str or None
-        ``paper`` or ``alpaca``: the account is that of this broker, and the orders go to it.
-    live : bool
-        The account with real money is confirmed.
-    """
+    """Options of `--mode decide` and `--mode paper`; days that are left out are today, or as the log has them."""
 
     runs: tuple[Path, ...]
     overrides: Mapping[str, object] = field(default_factory=dict)
@@ -72,6 +58,9 @@ class Request:
     dry_run: bool = False
     broker: str | None = None
     live: bool = False
+    first: dt.date | None = None
+    until: dt.date | None = None
+    follow: bool = False
 
 
 class DecisionOutcome(NamedTuple):
@@ -102,7 +91,7 @@ def decide(request: Request) -> DecisionOutcome:
 
 def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) -> DecisionOutcome:
     """Decide with agents that were read, for the account of a broker that was opened; see `decide`."""
-    config, verdict = agents.config, agents.verdict
+    verdict, capital = agents.verdict, agents.config.env.initial_capital
     if verdict == "no" and not request.accept_verdict:
         raise FinflowError(
             f"the evaluation of {agents.folder} found the agent worse than equal weight: train another one, or go on "
@@ -113,34 +102,42 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
     if request.broker == ALPACA and request.cash is not None:
         raise ConfigError("--broker alpaca knows the cash of its account: leave --cash out")
     clock = None if routing is None else routing.broker.clock()
-    market, checks, drift, log = _checked_market(agents, request, dt.date.today() if clock is None else clock.day)
-    folder = agents.folder / TRADING
+    market, checks, log = _checked_market(agents, request, dt.date.today() if clock is None else clock.day)
+    folder, panel = agents.folder / TRADING, market.panel
+    date, broker = str(panel.dates[-1]), None
     if routing is not None and clock is not None:
-        date = str(market.panel.dates[-1])
         if routing.decided(date) and not request.dry_run:
             return DecisionOutcome(None, folder / date, (routing.place(date),))
-        routing.check_clock(market.panel, clock)
-    broker = _open_broker(request, folder, market, config) if request.broker == PAPER_BROKER else None
-    if broker is not None:
-        given = StatedAccount(Holdings(broker.positions(), broker.cash()), None, None, config.env.initial_capital)
-    elif routing is not None:
-        given = routing.given(market.panel, config.env.initial_capital)
+        if clock.is_open and date == str(clock.day):
+            raise BrokerNotReady(f"the session of {date} goes on, and its prices will change: decide after its close")
+        given = routing.given(panel, capital)
+    elif request.broker == PAPER_BROKER:
+        broker = _open_broker(request, folder, market, capital)
+        given = StatedAccount(Holdings(broker.positions(), broker.cash()), None, None, capital)
     else:
-        assets = market.panel.assets
-        holdings = None if request.holdings is None else read_holdings(request.holdings, assets)
-        fills = None if request.fills is None else read_fills(request.fills, assets)
-        given = StatedAccount(holdings, request.cash, fills, config.env.initial_capital)
-    account = account_at(market, _entries(log, market.panel, request, given), given)
-    made = DecisionMaking(agents, market, account).decision(verdict, checks, drift)
-    remarks = tuple(remark for remark in (_on_verdict(verdict), log.message) if remark)
+        holdings = None if request.holdings is None else read_holdings(request.holdings, panel.assets)
+        fills = None if request.fills is None else read_fills(request.fills, panel.assets)
+        given = StatedAccount(holdings, request.cash, fills, capital)
+    entries = log.entries
+    if request.dry_run:  # it may be of a day before the last decision
+        entries = [entry for entry in entries if entry["date"] < date]
+    account = account_at(market, entries, given)
+    made = DecisionMaking(agents, market, account).decision(checks)
+    remarks = [] if log.message is None else [log.message]
+    if verdict is None:
+        remarks.insert(
+            0, "this agent was never evaluated on its test window: --mode evaluate tells whether it is worth trading"
+        )
+    elif verdict == "no":
+        remarks.insert(0, "the evaluation found this agent worse than equal weight")
     if request.dry_run:
-        return DecisionOutcome(made, None, remarks)
-    files = write_decision(folder, made, account, given, market, None if routing is None else routing.mark)
+        return DecisionOutcome(made, None, tuple(remarks))
+    _write(folder, made, account, given, market, None if routing is None else routing.mark)
     if broker is not None:
-        remarks = (*remarks, _submit(broker, made))
+        remarks.append(_submit(broker, made))
     if routing is not None:
-        remarks = (*remarks, routing.place(made.date))
-    return DecisionOutcome(made, files, remarks)
+        remarks.append(routing.place(made.date))
+    return DecisionOutcome(made, folder / date, tuple(remarks))
 
 
 def open_routing(agents: Agents, live: bool) -> OrderRouting:
@@ -159,11 +156,11 @@ def open_routing(agents: Agents, live: bool) -> OrderRouting:
     return OrderRouting(open_alpaca(agents.config.trading.alpaca, live), agents.folder / TRADING)
 
 
-def _open_broker(request: Request, folder: Path, market: LiveMarket, config: Config) -> PaperBroker:
+def _open_broker(request: Request, folder: Path, market: LiveMarket, capital: float) -> PaperBroker:
     """The paper broker, with all orders filled whose bar has come."""
     broker = PaperBroker(folder / BROKER_LOG, keep=not request.dry_run)
     if not broker.is_open:
-        broker.open(config.env.initial_capital if request.cash is None else request.cash)
+        broker.open(capital if request.cash is None else request.cash)
     elif request.cash is not None and broker.positions():
         raise ConfigError("--cash opens the paper broker's account, which has begun: leave it out")
     broker.fill_due(market.process)
@@ -172,22 +169,18 @@ def _open_broker(request: Request, folder: Path, market: LiveMarket, config: Con
 
 def _submit(broker: PaperBroker, made: Decision) -> str:
     """Place the orders of a decision, each under an id of its own, so that none is placed twice."""
-    for one in made.orders:
-        shares = one.shares if one.side == "buy" else -one.shares
-        broker.submit(MarketOrder(client_id(made.agent_sha256, made.date, one.ticker), made.date, one.ticker, shares))
+    for ticker, shares in made.trades.items():
+        broker.submit(MarketOrder(client_id(made.agent_sha256, made.date, ticker), made.date, ticker, shares))
     return f"{len(made.orders)} orders are with the paper broker"
 
 
-def _checked_market(
-    agents: Agents, request: Request, today: dt.date
-) -> tuple[LiveMarket, list[Check], list[Drift], DecisionLog]:
-    """Market up to the day of the decision, once its prices have passed, and the log."""
-    config, day = agents.config, request.date or today
-    panel, calendar, age = _aged_prices(config, request, day)
-    data = agents.manifest
+def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[LiveMarket, list[Check], DecisionLog]:
+    """Market up to the day of the decision, the checks that its prices have passed, and the log."""
+    config, data = agents.config, agents.manifest
+    panel, calendar, age = _aged_prices(config, request, request.date or today)
     log = DecisionLog.read(agents.folder / TRADING / STATE)
-    decisions = [entry for entry in log.entries if entry["kind"] == DECISION]
-    before = [entry for entry in decisions if entry["date"] < str(panel.dates[-1])]
+    date = str(panel.dates[-1])
+    before = [entry for entry in log.entries if entry["kind"] == DECISION and entry["date"] < date]
     since = panel.bars_until(before[-1]["date"] if before else data.get("last_date", panel.dates[-1])) - 1
     named = bool({"market.tickers", "market.tickers_file"} & set(request.overrides))
     validated = panel.bars_until(config.market.validation_end)
@@ -200,9 +193,9 @@ def _checked_market(
     checks += [
         price_checks.check_jumps(panel, since, market.train_end, config.trading.jump_limit),
         price_checks.check_history(panel, before, data),
+        price_checks.check_drift(market, config, request.accept_drift),
     ]
-    check, drift = price_checks.check_drift(market, config, request.accept_drift)
-    return market, [*checks, check], drift, log
+    return market, checks, log
 
 
 def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[MarketPanel, TradingCalendar, Check]:
@@ -211,13 +204,13 @@ def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[Market
     Yahoo is asked for what has come since the stored prices; where it does not answer, those do if they are new enough.
     A past day is answered from the store alone, if that has it.
     """
-    asks, past = config.market.source == "yfinance", request.date is not None
 
     def aged(fresh: bool) -> tuple[MarketPanel, TradingCalendar, Check]:
         panel = load_prices(config, request.date, fresh)
         calendar = calendar_of(config.trading.calendar, panel.dates)
         return panel, calendar, price_checks.check_age(panel, day, calendar, config)
 
+    asks, past = config.market.source == "yfinance", request.date is not None
     try:
         return aged(fresh=asks and not past)
     except MarketError as error:
@@ -230,17 +223,58 @@ def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[Market
         raise reason from None
 
 
-def _entries(log: DecisionLog, panel: MarketPanel, request: Request, given: StatedAccount) -> list[Mapping[str, Any]]:
-    """Lines that the decision goes on from; a dry run may be of a day before the last one."""
-    date = str(panel.dates[-1])
-    if request.dry_run:
-        return [entry for entry in log.entries if entry["date"] < date]
-    if given.fills is not None:
-        last_decision(log.entries, date)
-    return list(log.entries)
+def _write(
+    folder: Path, made: Decision, account: AccountState, given: StatedAccount, market: LiveMarket, broker: str | None
+) -> None:
+    """Write the files of a decision, then its line of the log, with the mark of the broker's account, if any.
+
+    A line that is there already is not written again.
+    """
+    content = json_text(plain(made))
+    files = {"orders.csv": orders_csv(made), "decision.html": decision_page(made), "decision.json": content}
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusively(folder / ".lock"):
+        log = DecisionLog.read(folder / STATE)
+        before, fills = last_decision(log.entries, made.date), given.fills
+        if fills is not None and before is not None and fills_of(log.entries, before["date"]) != list(fills):
+            log.append({"kind": FILLS, "date": before["date"], "fills": [list(fill) for fill in fills]})
+        write_together({folder / made.date / name: text for name, text in files.items()})
+        entry = plain(_entry(made, account, market, hashlib.sha256(content.encode()).hexdigest(), broker))
+        same_day = [one for one in log.entries if one["kind"] == DECISION and one["date"] == made.date]
+        if not same_day or same_day[-1] != entry:
+            log.append(entry)
 
 
-def _on_verdict(verdict: str | None) -> str | None:
-    if verdict is None:
-        return "this agent was never evaluated on its test window: --mode evaluate tells whether it is worth trading"
-    return "the evaluation found this agent worse than equal weight" if verdict == "no" else None
+def _entry(
+    made: Decision, account: AccountState, market: LiveMarket, digest: str, broker: str | None
+) -> dict[str, Any]:
+    """Line of the log."""
+    state, panel = account.reward_state, market.panel
+    if state is None:
+        state = market.process.objective.initial(np.zeros((1, market.process.n_weights)))
+    held = zip(panel.assets, account.shares.tolist(), strict=True)
+    prices = zip(panel.assets, panel.share_closes[-1].tolist(), strict=True)
+    return {
+        "kind": DECISION,
+        "date": made.date,
+        "agent_sha256": made.agent_sha256,
+        "decision_sha256": digest,
+        "account": {"shares": {name: count for name, count in held if count}, "cash": account.cash},
+        "orders": made.trades,
+        "prices": {name: price for name, price in prices if np.isfinite(price)},
+        "cost": made.cost,
+        "turnover": made.turnover,
+        "reward_state": state[0].tolist(),
+        **({} if broker is None else {"broker": broker}),
+    }
+
+
+def orders_csv(made: Decision) -> str:
+    """Orders as CSV: ticker, side, shares, price, value, cost."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["ticker", "side", "shares", "price", "value", "cost"])
+    for one in made.orders:
+        shares = int(one.shares) if float(one.shares).is_integer() else one.shares
+        writer.writerow([one.ticker, one.side, shares, one.price, round(one.value, 2), round(one.cost, 2)])
+    return stream.getvalue()

@@ -21,32 +21,13 @@ from finflow.json_text import parse_json
 from finflow.line_file import append_line
 
 STATE = "state.jsonl"
-LOCK = ".state.lock"
-"""Beside it, held while a line is written."""
-START = "0" * 64
-"""`previous` of the first line."""
-_NUMBER = (int, float, type(None))
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("kind", "date", "ticker", "client_id", "settings", "broker"), str),
-    **dict.fromkeys(("shares", "price", "cost"), _NUMBER),
-    **dict.fromkeys(("account", "orders", "prices"), (dict, str)),
-    "fills": list,
-}
-"""Fields of lines -> their types: a forged line may have a correct hash."""
-_NEEDED = {"decision": {"kind", "date"}, "fills": {"kind", "date", "fills"}}
+LOCK = ".state.lock"  # beside it, held while a line is written
+START = "0" * 64  # `previous` of the first line
 
 
 @dataclass
 class DecisionLog:
-    """Lines of a log, as they were read and as they are appended.
-
-    Attributes
-    ----------
-    entries : list of dict
-        Contents of the lines, without the hashes, in their order.
-    message : str or None
-        Report of an unfinished last line; None where there was none.
-    """
+    """Contents of the lines of a log, without the hashes, and the report of an unfinished last line, if any."""
 
     path: Path
     entries: list[dict[str, Any]] = field(default_factory=list)
@@ -70,11 +51,11 @@ class DecisionLog:
             return log
         except OSError as error:
             raise FinflowError(f"{path} cannot be read: {error.strerror or error}") from None
-        lines = content.split(b"\n")
-        for number, line in enumerate(lines[:-1], start=1):
+        *lines, rest = content.split(b"\n")
+        for number, line in enumerate(lines, start=1):
             log._add(line, number)
-            log._whole += len(line) + 1
-        if lines[-1]:
+        log._whole = len(content) - len(rest)
+        if rest:
             log.message = (
                 f"the last line of {path.name} was cut short by a crash: it is left out, and its step is done again"
             )
@@ -120,11 +101,6 @@ class DecisionLog:
         if previous != self._newest:
             raise self._changed(number, "it does not follow the line before it")
         del content["previous"]
-        right = all(isinstance(content[name], kind) for name, kind in _TYPES.items() if name in content)
-        if not right or not _NEEDED.get(content.get("kind", ""), {"kind"}) <= content.keys():
-            raise self._changed(number, "it lacks what a line of its kind says")
-        if not all(isinstance(fill, list) and 3 <= len(fill) <= 4 for fill in content.get("fills", ())):
-            raise self._changed(number, "its fills are none")
         self.entries.append(content)
         self._newest = digest
 

@@ -19,24 +19,17 @@ from finflow.trading.live_market import Agents, LiveMarket
 
 FloatArray = NDArray[np.float64]
 
-POINTS = 17
-"""Values of a feature that are tried over its range in training."""
-HALVINGS = 16
-"""Bisections between two of them."""
-SHOWN = 5
-"""Alternatives that are kept."""
-_NOTHING = 1e-9
-"""Change of a weight that is rounding."""
+POINTS = 17  # values of a feature that are tried over its range in training
+HALVINGS = 16  # bisections between two of them
+SHOWN = 5  # alternatives that are kept
+_NOTHING = 1e-9  # change of a weight that is rounding
 _CLIP = 5.0
 
 
 class Reasoning:
     """Reasons of what some agents decide together, by the mean of their portfolios.
 
-    Parameters
-    ----------
-    portfolio : float64 array, (K + 3,)
-        Weights held and the state of the reward, as observed.
+    ``portfolio`` (K + 3,) has the weights held and the state of the reward, as observed.
     """
 
     def __init__(self, agents: Agents, market: LiveMarket, portfolio: FloatArray) -> None:
@@ -64,7 +57,8 @@ class Reasoning:
     def reasons(self) -> Reasons:
         """Gate, experts, features and alternatives."""
         names = max((policy.sources for policy in self.policies), key=len)
-        gate = _mean(_filled(decision.gate[0], len(names)) for decision in self.decisions)
+        gates = [decision.gate[0] for decision in self.decisions]  # an agent without a reference has a share of 0 in it
+        gate = _mean(torch.cat([one, one.new_zeros(len(names) - len(one))]) for one in gates)
         experts = [
             _mean(one.experts[0, source] for one in self.decisions if source < one.experts.shape[1])
             for source in range(len(names))
@@ -75,8 +69,8 @@ class Reasoning:
             holds="; ".join(dict.fromkeys(describe_holding(policy.blend) for policy in self.policies)),
             gate=dict(zip(names, gate.tolist(), strict=True)),
             experts={
-                name: dict(zip(self.assets, weights, strict=True))
-                for name, weights in zip(names, (portfolio.tolist() for portfolio in experts), strict=True)
+                name: dict(zip(self.assets, portfolio.tolist(), strict=True))
+                for name, portfolio in zip(names, experts, strict=True)
             },
             aim_change=change,
             features=moves,
@@ -127,34 +121,27 @@ class Reasoning:
         searched = list(self._searched(asset))
         grids = [np.linspace(one.low, one.high, POINTS) for one in searched]
         rows = [(one, value) for one, grid in zip(searched, grids, strict=True) for value in grid.tolist()]
-        codes = self._codes(self._targets(rows), asset).reshape(-1, POINTS)
-        brackets = []
+        codes = self._outcomes(rows, asset).reshape(-1, POINTS)
+        found, nearest = [], []
         for one, grid, outcomes in zip(searched, grids, codes, strict=True):
             other = grid[outcomes != code]
             if other.size:
-                brackets.append((one, float(other[np.abs(other - one.now).argmin()])))
-        alternatives = [
-            Alternative(one.name, one.now, value, abs(value - one.now), _WORDS[after].format(name))
-            for one, value, after in self._bisected(brackets, asset, code)
-        ]
-        return question, sorted(alternatives, key=lambda one: (one.change, one.feature))[:SHOWN]
-
-    def _bisected(
-        self, brackets: list[tuple[_Searched, float]], asset: int, code: int
-    ) -> Iterable[tuple[_Searched, float, int]]:
-        """Nearest values at which the decision is another one, between the present ones and those of the grid."""
-        if not brackets:
-            return []
-        inner = np.array([one.now for one, _ in brackets])
-        outer = np.array([value for _, value in brackets])
-        features = [one for one, _ in brackets]
+                found.append(one)
+                nearest.append(float(other[np.abs(other - one.now).argmin()]))
+        if not found:
+            return question, []
+        inner, outer = np.array([one.now for one in found]), np.array(nearest)
         for _ in range(HALVINGS):
             middle = 0.5 * (inner + outer)
-            codes = self._codes(self._targets(list(zip(features, middle.tolist(), strict=True))), asset)
-            outer = np.where(codes != code, middle, outer)
-            inner = np.where(codes != code, inner, middle)
-        after = self._codes(self._targets(list(zip(features, outer.tolist(), strict=True))), asset)
-        return zip(features, outer.tolist(), after.tolist(), strict=True)
+            changed = self._outcomes(list(zip(found, middle.tolist(), strict=True)), asset) != code
+            outer, inner = np.where(changed, middle, outer), np.where(changed, inner, middle)
+        values = outer.tolist()
+        after = self._outcomes(list(zip(found, values, strict=True)), asset).tolist()
+        alternatives = [
+            Alternative(one.name, one.now, value, abs(value - one.now), _WORDS[outcome].format(name))
+            for one, value, outcome in zip(found, values, after, strict=True)
+        ]
+        return question, sorted(alternatives, key=lambda one: (one.change, one.feature))[:SHOWN]
 
     def _searched(self, asset: int) -> Iterable[_Searched]:
         """Features that may change: those of the market, and of the asset traded most."""
@@ -167,8 +154,8 @@ class Reasoning:
             now, seen = float(self.states.market[0, column]), ranges.market_seen[column]
             yield _Searched(feature, None, column, now, *np.clip(seen, -_CLIP, _CLIP))
 
-    def _targets(self, rows: Sequence[tuple[_Searched, float]]) -> Tensor:
-        """Targets with one feature at another value, (rows, K)."""
+    def _outcomes(self, rows: Sequence[tuple[_Searched, float]], traded: int) -> NDArray[np.int64]:
+        """Decisions on an asset (rows,) with one feature at another value; see `_codes`."""
         count = len(rows)
         assets = self.states.assets.repeat(count, 1, 1)
         market = self.states.market.repeat(count, 1)
@@ -178,7 +165,7 @@ class Reasoning:
             else:
                 assets[row, one.asset, one.column] = value
         states = States(assets, market, self.states.portfolio.repeat(count, 1), self.states.complete)
-        return _mean(self._acted(decide(policy, states)) for policy in self.policies)
+        return self._codes(_mean(self._acted(decide(policy, states)) for policy in self.policies), traded)
 
     def _acted(self, decision: Decision) -> Tensor:
         """Portfolios that are decided on, (batch, K)."""
@@ -205,11 +192,6 @@ class _Searched:
     now: float
     low: float
     high: float
-
-
-def _filled(values: Tensor, count: int) -> Tensor:
-    """Shares of the experts, (5,), with a zero for the reference of other agents, (count,)."""
-    return torch.cat([values, values.new_zeros(count - len(values))])
 
 
 def _mean(values: Iterable[Tensor]) -> Tensor:

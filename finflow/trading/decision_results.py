@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from finflow.evaluation.report.json_schemas import schema_of
 from finflow.evaluation.report.report_numbers import Answer, Gate, Number, Numbers, about
 
-LEAST_PART = 1e-6
-"""Part of a feature, as a share of the account, that is shown at least."""
+LEAST_PART = 1e-6  # of a feature, as a share of the account, that is shown at least
 
 
 @dataclass(frozen=True)
@@ -22,23 +21,11 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Drift:
-    """A feature outside its range in training, in training deviations from the training mean."""
-
-    name: Annotated[str, about("ASSET:FEATURE, or a feature of the market.")]
-    value: Annotated[float, about("Its value, before clipping.")]
-    low: Annotated[float, about("Least value in training.")]
-    high: Annotated[float, about("Greatest value in training.")]
-    outside: Annotated[float, about("Distance from that range.")]
-
-
-@dataclass(frozen=True)
 class TargetSpread:
     """Spread of the agents' targets in one asset."""
 
     low: Annotated[float, about("Least target weight of an agent.")]
     high: Annotated[float, about("Greatest target weight of an agent.")]
-    deviation: Annotated[float, about("Standard deviation over the agents.")]
 
 
 @dataclass(frozen=True)
@@ -167,8 +154,12 @@ class Decision:
     held_back: Annotated[OrderReductions, about("What the agent and the limits held back.")]
     reasons: Annotated[Reasons, about("Gate, experts, features, alternatives.")]
     checks: Annotated[list[Check], about("Of the prices.")]
-    drift: Annotated[list[Drift], about("Features outside their range in training, the furthest first.")]
     follow_up: Annotated[FollowUp | None, about("The decision before; null where there is none on file.")]
+
+    @property
+    def trades(self) -> dict[str, float]:
+        """Shares of the orders by ticker, negative where sold."""
+        return {one.ticker: one.shares if one.side == "buy" else -one.shares for one in self.orders}
 
 
 def decision_schema() -> dict[str, Any]:

@@ -6,10 +6,12 @@ import csv
 import difflib
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
 
 from finflow.errors import FinflowError
 from finflow.files import read_text_input
@@ -20,15 +22,7 @@ CASH = "cash"
 
 @dataclass(frozen=True)
 class Holdings:
-    """Shares and money of an account.
-
-    Attributes
-    ----------
-    shares : dict of float
-        By ticker; tickers that are left out have none.
-    cash : float or None
-        In money; None where a file does not say.
-    """
+    """Shares by ticker, those held alone, and cash in money; None where a file does not say."""
 
     shares: dict[str, float]
     cash: float | None = None
@@ -44,42 +38,34 @@ class Fill(NamedTuple):
 
 
 def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
-    """Read what is held.
+    """Read what is held of a universe of tickers; an error names the file, the place and the remedy.
 
     CSV with the columns ``ticker,shares``, in which ``cash`` may stand for a ticker; or JSON or YAML, a mapping of
-    tickers (and ``cash``) to numbers, which may lie under the key ``shares``.
-
-    Parameters
-    ----------
-    universe : sequence of str
-        Tickers that the agent trades.
-
-    Raises
-    ------
-    FinflowError
-        One line that names the file, the place and the remedy.
+    tickers (and ``cash``) to numbers.
     """
-    text = read_text_input(path, "--holdings", FinflowError)
+    text, where = read_text_input(path, "--holdings", FinflowError), f"--holdings {path}"
     suffix = path.suffix.lower()
+    pairs: Iterable[tuple[Any, Any, str]]
     if suffix in (".json", ".yaml", ".yml"):
-        pairs = _mapping_pairs(path, text, suffix)
+        content = _mapping(text, suffix, where)
+        pairs = [(name, value, f"key {str(name)[:40]}") for name, value in content.items()]
     elif suffix == ".csv":
-        pairs = [(row["ticker"], row["shares"], f"line {number}") for number, row in _rows(path, text, "--holdings")]
+        pairs = [(row["ticker"], row["shares"], f"line {number}") for number, row in _rows(text, where)]
     else:
-        raise FinflowError(f"--holdings {path} is neither .csv, .json nor .yaml; write ticker,shares lines as .csv")
+        raise FinflowError(f"{where} is neither .csv, .json nor .yaml; write ticker,shares lines as .csv")
     shares: dict[str, float] = {}
     for name, value, place in pairs:
         ticker = str(name).strip()
         if ticker in shares:
-            raise FinflowError(f"--holdings {path}, {place}: {ticker[:40]} is there twice; add the two up")
-        shares[ticker] = _number(value, f"--holdings {path}, {place}: the number of {ticker[:40]}")
+            raise FinflowError(f"{where}, {place}: {ticker[:40]} is there twice; add the two up")
+        shares[ticker] = _number(value, f"{where}, {place}: the number of {ticker[:40]}")
         if ticker != CASH and shares[ticker] < 0.0:
             raise FinflowError(
-                f"--holdings {path}, {place}: {shares[ticker]:g} of {ticker}, but accounts are long only; close the "
-                "position, or leave it out"
+                f"{where}, {place}: {shares[ticker]:g} of {ticker}, but accounts are long only; close the position, "
+                "or leave it out"
             )
     cash = shares.pop(CASH, None)
-    _check_known(shares, universe, f"--holdings {path}")
+    _check_known(shares, universe, where)
     return Holdings({ticker: count for ticker, count in shares.items() if count > 0.0}, cash)
 
 
@@ -87,72 +73,53 @@ def read_fills(path: Path, universe: Sequence[str]) -> list[Fill]:
     """Read executions: CSV with the columns ``ticker,shares,price`` and, if there is one, ``cost``.
 
     Shares are negative where they were sold. Several lines of a ticker add up.
-
-    Raises
-    ------
-    FinflowError
-        One line that names the file, the place and the remedy.
     """
-    text = read_text_input(path, "--fills", FinflowError)
+    text, where = read_text_input(path, "--fills", FinflowError), f"--fills {path}"
     fills = []
-    for number, row in _rows(path, text, "--fills", "price"):
-        place = f"--fills {path}, line {number}"
-        ticker = row["ticker"].strip()
-        fill = Fill(
-            ticker,
-            _number(row["shares"], f"{place}: the number of {ticker[:40]}"),
-            _number(row["price"], f"{place}: the price of {ticker[:40]}"),
-            _number(row.get("cost") or 0.0, f"{place}: the cost of {ticker[:40]}"),
+    for number, row in _rows(text, where, "price"):
+        place, ticker = f"{where}, line {number}", row["ticker"].strip()
+        shares, price = (
+            _number(row[column], f"{place}: the {word} of {ticker[:40]}")
+            for column, word in (("shares", "number"), ("price", "price"))
         )
-        if fill.price <= 0.0:
-            raise FinflowError(
-                f"{place}: a price of {fill.price:g}; a fill has one above zero (and shares below, sold)"
-            )
-        fills.append(fill)
-    _check_known([fill.ticker for fill in fills], universe, f"--fills {path}")
+        if price <= 0.0:
+            raise FinflowError(f"{place}: a price of {price:g}; a fill has one above zero (and shares below, sold)")
+        fills.append(
+            Fill(ticker, shares, price, _number(row.get("cost") or 0.0, f"{place}: the cost of {ticker[:40]}"))
+        )
+    _check_known([fill.ticker for fill in fills], universe, where)
     return fills
 
 
-def _mapping_pairs(path: Path, text: str, suffix: str) -> list[tuple[str, Any, str]]:
-    import yaml
-
+def _mapping(text: str, suffix: str, where: str) -> Mapping[Any, Any]:
     try:
         content = parse_json(text) if suffix == ".json" else yaml.safe_load(text)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError):
         kind = "JSON" if suffix == ".json" else "YAML"
-        raise FinflowError(f"--holdings {path} is not {kind}; write a mapping of tickers to shares") from None
+        raise FinflowError(f"{where} is not {kind}; write a mapping of tickers to shares") from None
     if not isinstance(content, Mapping):
-        raise FinflowError(f"--holdings {path} is not a mapping; write tickers with their shares, and cash")
-    inner = content.get("shares")
-    if isinstance(inner, Mapping):
-        content = {name: value for name, value in {**content, **inner}.items() if name != "shares"}
-    return [(str(name), value, f"key {str(name)[:40]}") for name, value in content.items()]
+        raise FinflowError(f"{where} is not a mapping; write tickers with their shares, and cash")
+    return content
 
 
-def _rows(path: Path, text: str, option: str, *more: str) -> list[tuple[int, dict[str, str]]]:
+def _rows(text: str, where: str, *more: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Rows of a CSV with their line numbers; empty ones are left out."""
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-    try:
-        columns = [str(name).strip().lower() for name in reader.fieldnames or ()]
-    except csv.Error as error:
-        raise FinflowError(f"{option} {path}, line 1: not CSV ({error})") from None
-    reader.fieldnames = columns
     needed = ("ticker", "shares", *more)
-    lacking = [name for name in needed if name not in columns]
-    if lacking:
-        raise FinflowError(
-            f"{option} {path} has no column {lacking[0]}; its first line must name the columns {','.join(needed)}"
-        )
-    rows = []
     try:
+        columns = reader.fieldnames = [str(name).strip().lower() for name in reader.fieldnames or ()]
+        lacking = [name for name in needed if name not in columns]
+        if lacking:
+            raise FinflowError(
+                f"{where} has no column {lacking[0]}; its first line must name the columns {','.join(needed)}"
+            )
         for row in reader:
             if None in row or any(row[name] is None for name in needed):
-                raise FinflowError(f"{option} {path}, line {reader.line_num}: {len(columns)} values are needed")
+                raise FinflowError(f"{where}, line {reader.line_num}: {len(columns)} values are needed")
             if any(value.strip() for value in row.values() if value):
-                rows.append((reader.line_num, row))
+                yield reader.line_num, row
     except csv.Error as error:
-        raise FinflowError(f"{option} {path}, line {reader.line_num}: not CSV ({error})") from None
-    return rows
+        raise FinflowError(f"{where}, line {max(reader.line_num, 1)}: not CSV ({error})") from None
 
 
 def _number(value: Any, what: str) -> float:

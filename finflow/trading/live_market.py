@@ -15,6 +15,7 @@ from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import ConfigError, MarketError
+from finflow.evaluation.report.report_numbers import Answer
 from finflow.json_text import parse_json
 from finflow.market.features.feature_ranges import FeatureRanges, compute_features_and_ranges
 from finflow.market.features.feature_set import Features
@@ -28,11 +29,11 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_best,
     stored_config,
 )
-from finflow.training.checkpoints.manifest import MANIFEST
 from finflow.training.checkpoints.run_resolver import resolve_run
 from finflow.training.data.training_data import device_here
 from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
 from finflow.training.judging.evaluations import check_alike, identities_of, mark_of, names_of
+from finflow.training.run_folder import MANIFEST
 
 TRADING = "trading"
 METRICS = Path("reports") / "metrics.json"
@@ -40,18 +41,10 @@ METRICS = Path("reports") / "metrics.json"
 
 @dataclass(frozen=True)
 class Agents:
-    """Trained agents that decide as one.
+    """Trained agents that decide as one, with the configuration of the first and what was asked for on top.
 
-    Attributes
-    ----------
-    names : tuple of str
-        One each, by seed where they differ.
-    identity : str
-        SHA-256 of their networks, and of how they act where that is not by their centre.
-    config : Config
-        Of the first, with what was asked for on top.
-    folder : Path
-        Of the run, the job or the ensemble.
+    ``identity`` is the SHA-256 of their networks, and of how they act where that is not by their centre; ``folder``
+    that of the run, the job or the ensemble.
     """
 
     policies: tuple[ExpertPolicy, ...]
@@ -64,16 +57,14 @@ class Agents:
 
     def strategies(self) -> list[AgentStrategy | EnsembleStrategy]:
         """The one that decides, fresh, and of several agents each alone after it."""
-        if len(self.policies) == 1:
-            return [*self._members()]
-        return [EnsembleStrategy(self._members()), *self._members()]
-
-    def _members(self) -> list[AgentStrategy]:
-        """Each agent alone, fresh."""
-        return [
-            AgentStrategy(policy, self.device, name, acting=self.config.acting)
-            for policy, name in zip(self.policies, self.names, strict=True)
-        ]
+        deciding, alone = (
+            [
+                AgentStrategy(policy, self.device, name, acting=self.config.acting)
+                for policy, name in zip(self.policies, self.names, strict=True)
+            ]
+            for _ in range(2)
+        )
+        return [EnsembleStrategy(deciding), *alone] if len(deciding) > 1 else [*deciding]
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -81,21 +72,16 @@ class Agents:
         return _read_part(self.checkpoints[0].run_folder / MANIFEST, "data")
 
     @property
-    def verdict(self) -> str | None:
-        """Answer of the run's own evaluation: beats equal weight yes, no or not shown; None where there is none."""
-        answer = _read_part(self.folder / METRICS, "verdict").get("beats_equal_weight")
-        return None if answer is None else str(answer)
+    def verdict(self) -> Answer | None:
+        """Answer of the run's own evaluation: it beats equal weight, or does not; None where there is none."""
+        answer: Answer | None = _read_part(self.folder / METRICS, "verdict").get("beats_equal_weight")
+        return answer
 
 
 def load_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agents:
-    """Read the agents that paths name.
+    """Read the agents of checkpoint files, run folders, or the folder of a job, which stands for all of its agents.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Checkpoint files, run folders, or the folder of a job, which stands for all of its agents.
-    overrides : mapping
-        Keys on top of the first agent's configuration; those of training may not differ.
+    Overrides are on top of the first agent's configuration; those of training may not differ.
 
     Raises
     ------
@@ -127,20 +113,10 @@ def load_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agent
 
 
 class LiveMarket(NamedTuple):
-    """Market up to its newest bar.
+    """Market up to the newest bar that a decision may use.
 
-    Attributes
-    ----------
-    panel : MarketPanel
-        Its last bar is the newest that a decision may use.
-    train_end : int
-        Bars of the training window.
-    process : DecisionProcess
-        Over all bars of the panel.
-    features : Features
-        Of the process.
-    ranges : FeatureRanges
-        Features of the bar that the next decision knows, and their ranges in training.
+    ``train_end`` is the number of bars in training; ``ranges`` has the features of the bar that the next decision
+    knows, and their ranges in training.
     """
 
     panel: MarketPanel
@@ -163,21 +139,14 @@ class LiveMarket(NamedTuple):
 def load_prices(config: Config, until: dt.date | None = None, fresh: bool = False) -> MarketPanel:
     """All prices that the configured source has, up to a date, beyond the test window too.
 
-    Parameters
-    ----------
-    until : date, optional
-        The last day; the newest bar when left out.
-    fresh : bool
-        Ask for what is newer than the stored prices, where they are downloaded.
+    With ``fresh`` it is asked for what is newer than the stored prices, where they are downloaded.
 
     Raises
     ------
     ConfigError
         If the date lies before all prices.
     """
-    changes: dict[str, object] = {"test_end": None}
-    if fresh:
-        changes["extend_cache"] = True
+    changes = {"test_end": None, "extend_cache": fresh or config.market.extend_cache}
     panel = load_panel(config.market.model_copy(update=changes))
     if until is None:
         return panel
@@ -203,8 +172,7 @@ def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
             f"{config.market.validation_end} (market.validation_end): name a later --date"
         )
     train_end = panel.bars_until(config.market.train_end)
-    lag = config.env.execution_lag
-    known = panel.n_bars - (lag or 1)
+    known = panel.n_bars - (config.env.execution_lag or 1)
     features, ranges = compute_features_and_ranges(panel, train_end, config.features, known)
     for checkpoint in agents.checkpoints:
         check_same_features(checkpoint, features)

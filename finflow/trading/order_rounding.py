@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,30 +29,16 @@ from finflow.ledger.costs import CostModel, MarketState
 
 FloatArray = NDArray[np.float64]
 
-ROUNDS = 25
-"""Rounds of tangents; with proportional costs the first is exact."""
-NODES = 1_000
-"""Nodes of the search tree at most; with many assets the best plan so far is taken."""
-_EXACT = 1e-7
-"""Largest error of a plan's costs, as a share of the account."""
-_SOLVER_ERROR = 4
-"""Status of `milp` where it failed."""
-_NUDGE = 1e-4
-"""Relative distance over which the slope of a cost is measured."""
+ROUNDS = 25  # of tangents; with proportional costs the first is exact
+NODES = 1_000  # of the search tree at most; with many assets the best plan so far is taken
+_EXACT = 1e-7  # largest error of a plan's costs, as a share of the account
+_SOLVER_ERROR = 4  # status of `milp` where it failed
+_NUDGE = 1e-4  # relative distance over which the slope of a cost is measured
 
 
 @dataclass(frozen=True)
 class Account:
-    """An account before its orders.
-
-    Attributes
-    ----------
-    shares : float64 array, (assets,)
-    prices : float64 array, (assets,)
-        In money; those of assets that cannot be traded are not used.
-    cash : float
-        In money.
-    """
+    """Shares (assets,), their prices (assets,), NaN where an asset cannot be traded, and cash, in money."""
 
     shares: FloatArray
     prices: FloatArray
@@ -65,24 +52,12 @@ class Account:
 
 @dataclass(frozen=True)
 class Plan:
-    """Orders that lead to a target.
+    """Orders that lead to a target, all but the trades in money."""
 
-    Attributes
-    ----------
-    trades : float64 array, (assets,)
-        Shares bought, negative where sold.
-    costs : float64 array, (assets,)
-        Cost of each trade in money.
-    cash : float
-        Left after trades and costs, in money.
-    distance : float
-        Sum over the assets of the absolute difference from the target, in money.
-    """
-
-    trades: FloatArray
-    costs: FloatArray
-    cash: float
-    distance: float
+    trades: FloatArray  # (assets,), shares bought, negative where sold
+    costs: FloatArray  # (assets,)
+    cash: float  # left after trades and costs
+    distance: float  # sum over the assets of the absolute difference from the target
 
     @property
     def cost(self) -> float:
@@ -90,30 +65,11 @@ class Plan:
         return float(self.costs.sum())
 
 
-@dataclass(frozen=True)
-class LotRules:
-    """Rules of orders: shares of a lot (0 for any fraction) and money that stays in cash."""
-
-    lot: float
-    reserve: float = 0.0
-
-
 def price_plan(
     account: Account, trades: FloatArray, wanted: FloatArray, costs: CostModel, market: MarketState | None = None
 ) -> Plan:
-    """Price trades on the ledger's cost models.
-
-    Parameters
-    ----------
-    trades : float64 array, (assets,)
-        In shares.
-    wanted : float64 array, (assets,)
-        Target in money.
-    market : MarketState, optional
-        What costs that depend on volume need, (assets,).
-    """
-    prices = np.nan_to_num(account.prices)
-    wealth = account.wealth
+    """Price trades (assets,), in shares, on the ledger's cost models; ``wanted`` (assets,) is the target in money."""
+    prices, wealth = np.nan_to_num(account.prices), account.wealth
     paid = costs.by_asset((trades * prices / wealth)[None], np.array([wealth]), market)[0] * wealth
     left = account.cash - float((trades * prices).sum()) - float(paid.sum())
     distance = float(np.abs((account.shares + trades) * prices - wanted).sum())
@@ -123,21 +79,21 @@ def price_plan(
 def round_orders(
     account: Account,
     wanted: FloatArray,
-    rules: LotRules,
+    lot: float,
+    reserve: float,
     costs: CostModel,
     market: MarketState | None = None,
 ) -> Plan:
-    """Find the affordable orders in whole lots that come nearest to a target.
+    """Find the affordable orders in whole lots that come nearest to a target; none where none can be afforded.
 
     Parameters
     ----------
     wanted : float64 array, (assets,)
         Money in each asset at the target, after costs.
-
-    Returns
-    -------
-    Plan
-        Without any order where none can be afforded.
+    lot : float
+        Shares of a lot; 0 for any fraction.
+    reserve : float
+        Money that stays in cash.
 
     Raises
     ------
@@ -145,12 +101,12 @@ def round_orders(
         If the solver gives up.
     """
     tradable = np.isfinite(account.prices)
-    if rules.lot == 0.0:
+    if lot == 0.0:
         trades = np.where(tradable, wanted / np.where(tradable, account.prices, 1.0) - account.shares, 0.0)
         plan = price_plan(account, trades, wanted, costs, market)
-        if plan.cash >= rules.reserve - _EXACT * account.wealth:
+        if plan.cash >= reserve - _EXACT * account.wealth:
             return plan
-    return _Program(account, wanted, rules, costs, market, tradable).solve()
+    return _Program(account, wanted, lot, reserve, costs, market).solve()
 
 
 class _Program:
@@ -164,46 +120,47 @@ class _Program:
         self,
         account: Account,
         wanted: FloatArray,
-        rules: LotRules,
+        lot: float,
+        reserve: float,
         costs: CostModel,
         market: MarketState | None,
-        tradable: NDArray[np.bool_],
     ) -> None:
-        self.account, self.wanted, self.rules, self.costs, self.market = account, wanted, rules, costs, market
-        self.n, self.wealth = len(wanted), account.wealth
+        self.account, self.wanted, self.reserve, self.costs, self.market = account, wanted, reserve, costs, market
+        self.n, self.wealth, self.whole, self.lot = len(wanted), account.wealth, lot > 0.0, lot or 1.0
+        tradable = np.isfinite(account.prices)
         prices = np.where(tradable, account.prices, 0.0)
-        self.whole = rules.lot > 0.0
-        self.lot = rules.lot or 1.0
         self.unit = prices * self.lot / self.wealth  # of a lot, as a share of wealth
-        self.held = account.shares * prices / self.wealth
-        self.target = wanted / self.wealth
-        most = np.where(tradable, 1.0 / np.maximum(self.unit, 1e-300), 0.0)
-        sold = np.where(tradable, account.shares / self.lot, 0.0)
+        self.held, self.target = account.shares * prices / self.wealth, wanted / self.wealth
+        self.most = np.where(tradable, 1.0 / np.maximum(self.unit, 1e-300), 0.0)
+        self.sold = np.where(tradable, account.shares / self.lot, 0.0)
         if self.whole:
-            most, sold = np.floor(most), np.floor(sold * (1.0 + 1e-12) + 1e-9)
-        self.most, self.sold = most, sold
+            self.most, self.sold = np.floor(self.most), np.floor(self.sold * (1.0 + 1e-12) + 1e-9)
+        self.first = self.unit if self.whole else np.full(self.n, 1e-6)  # the smallest trade
         self.tangents: list[tuple[int, float, float]] = []  # asset, slope and intercept, in shares of wealth
 
     def solve(self) -> Plan:
         """Solve, add tangents where the solution trades, and solve again until its costs are exact."""
         for asset in range(self.n):
-            for size in (self._smallest(asset), abs(self.target[asset] - self.held[asset]), 0.25):
+            for size in (self.first[asset], abs(self.target[asset] - self.held[asset]), 0.25):
                 self._add_tangent(asset, size)
-        least = self.rules.reserve / self.wealth
+        least = self.reserve / self.wealth
         for _ in range(ROUNDS):
             lots = self._lots(least)
             if lots is None:
                 return self._plan(np.zeros(self.n))
-            plan = self._plan(lots)
-            estimated = self._costs_by_tangents(np.abs(lots) * self.unit)
+            plan, sizes = self._plan(lots), np.abs(lots) * self.unit
+            estimated = np.zeros(self.n)
+            for asset, slope, intercept in self.tangents:
+                if sizes[asset] > 1e-12:
+                    estimated[asset] = max(estimated[asset], slope * sizes[asset] + intercept)
             wrong = np.flatnonzero(plan.costs / self.wealth - estimated > _EXACT / self.n)
-            short = (self.rules.reserve - plan.cash) / self.wealth
+            short = (self.reserve - plan.cash) / self.wealth
             if not wrong.size and short <= 0.0:
                 return plan
             if not wrong.size:  # by less than the solver's tolerance
                 least += short + _EXACT
             for asset in wrong.tolist():
-                self._add_tangent(asset, float(abs(lots[asset]) * self.unit[asset]))
+                self._add_tangent(asset, float(sizes[asset]))
         raise FinflowError(
             "no orders in whole lots were found: the costs under env.costs rise too steeply for this account; set "
             "trading.lot=0 for fractional shares"
@@ -212,58 +169,48 @@ class _Program:
     def _lots(self, least: float) -> FloatArray | None:
         """Signed lots of the best solution for the tangents so far; None where not even holding can be afforded."""
         from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_array
+        from scipy.sparse import block_array, diags_array
 
-        n, unit = self.n, self.unit
-        buy, sell, distance, paid, switch = (np.arange(n) + part * n for part in range(5))
-        rows: list[tuple[dict[int, float], float, float]] = []
-        for i in range(n):
-            rows += [
-                ({buy[i]: unit[i], sell[i]: -unit[i], distance[i]: -1.0}, -np.inf, self.target[i] - self.held[i]),
-                ({buy[i]: unit[i], sell[i]: -unit[i], distance[i]: 1.0}, self.target[i] - self.held[i], np.inf),
-                ({buy[i]: 1.0, switch[i]: -self.most[i]}, -np.inf, 0.0),
-                ({sell[i]: 1.0, switch[i]: -self.sold[i]}, -np.inf, 0.0),
-            ]
-        for asset, slope, intercept in self.tangents:
-            size = -slope * unit[asset]
-            row = {paid[asset]: 1.0, buy[asset]: size, sell[asset]: size, switch[asset]: -intercept}
-            rows.append((row, 0.0, np.inf))
-        spent = {**dict(zip(buy, unit, strict=True)), **dict(zip(sell, -unit, strict=True)), **dict.fromkeys(paid, 1.0)}
-        rows.append((spent, -np.inf, self.account.cash / self.wealth - least))
-        cells = [(value, number, column) for number, (row, _, _) in enumerate(rows) for column, value in row.items()]
-        values, numbers, columns = zip(*cells, strict=True)
-        matrix = csr_array((values, (numbers, columns)), shape=(len(rows), 5 * n))
-        integral = np.zeros(5 * n)
-        minimum = any(intercept > 0.0 for _, _, intercept in self.tangents)
-        integral[switch] = float(minimum)
-        if self.whole:
-            integral[buy] = integral[sell] = 1.0
-        goal = np.zeros(5 * n)
-        goal[distance] = goal[paid] = 1.0
-        bottom = np.zeros(5 * n)
-        bottom[switch] = float(not minimum)  # no cost begins with a first lot: nothing to switch
-        top = np.concatenate([self.most, self.sold, np.full(2 * n, np.inf), np.ones(n)])
+        n, away, zero, infinite = self.n, self.target - self.held, np.zeros(self.n), np.full(self.n, np.inf)
+        unit, one = diags_array(self.unit), diags_array(np.ones(n))
+        assets, slopes, intercepts = (np.array(each) for each in zip(*self.tangents, strict=True))
+        cost = np.eye(n)[assets]
+        size = -slopes[:, None] * cost * self.unit
+        matrix = block_array(
+            [
+                [unit, -unit, -one, None, None],
+                [unit, -unit, one, None, None],
+                [one, None, None, None, -diags_array(self.most)],
+                [None, one, None, None, -diags_array(self.sold)],
+                [size, size, None, cost, -intercepts[:, None] * cost],
+                [self.unit[None], -self.unit[None], None, np.ones((1, n)), None],
+            ],
+            format="csr",
+        )
+        low = np.concatenate([-infinite, away, -infinite, -infinite, 0.0 * slopes, [-np.inf]])
+        spare = self.account.cash / self.wealth - least
+        high = np.concatenate([away, infinite, zero, zero, np.full(len(slopes), np.inf), [spare]])
+        minimum = bool((intercepts > 0.0).any())  # else no cost begins with a first lot: nothing to switch
+        bottom = np.repeat([0.0, 0.0, 0.0, 0.0, float(not minimum)], n)
+        top = np.concatenate([self.most, self.sold, infinite, infinite, np.ones(n)])
         for presolve in (True, False):  # of some programs the solver's own simplifications make an error
             with _silent():
                 solution = milp(
-                    goal,
-                    integrality=integral,
+                    np.repeat([0.0, 0.0, 1.0, 1.0, 0.0], n),
+                    integrality=np.repeat([self.whole, self.whole, False, False, minimum], n),
                     bounds=Bounds(bottom, top),
-                    constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
+                    constraints=LinearConstraint(matrix, low, high),
                     options={"mip_rel_gap": 1e-6, "node_limit": NODES, "presolve": presolve},
                 )
             if solution.status != _SOLVER_ERROR:
                 break
         if solution.x is None:
             return None
-        lots: FloatArray = solution.x[buy] - solution.x[sell]
-        return np.round(lots) if self.whole else np.where(np.abs(lots * unit) > _EXACT, lots, 0.0)
+        lots: FloatArray = solution.x[:n] - solution.x[n : 2 * n]
+        return np.round(lots) if self.whole else np.where(np.abs(lots * self.unit) > _EXACT, lots, 0.0)
 
     def _plan(self, lots: FloatArray) -> Plan:
         return price_plan(self.account, lots * self.lot, self.wanted, self.costs, self.market)
-
-    def _smallest(self, asset: int) -> float:
-        return float(self.unit[asset]) if self.whole else 1e-6
 
     def _cost(self, asset: int, size: float) -> float:
         """Cost of a trade in one asset, as a share of wealth."""
@@ -278,19 +225,12 @@ class _Program:
         here = self._cost(asset, size)
         slope = (self._cost(asset, size * (1.0 + _NUDGE)) - here) / (size * _NUDGE)
         intercept = here - slope * size
-        first = self._smallest(asset)
-        below = min(self._cost(asset, first) - slope * first, intercept)  # where a minimum makes it no tangent
-        tangent = (asset, slope, below if intercept > 0.0 else intercept)
+        if intercept > 0.0:  # not above the cost of the first lot, where a minimum makes it no tangent
+            first = float(self.first[asset])
+            intercept = min(self._cost(asset, first) - slope * first, intercept)
+        tangent = (asset, slope, intercept)
         if not any(asset == one and np.allclose(tangent[1:], others, 1e-9, 1e-13) for one, *others in self.tangents):
             self.tangents.append(tangent)
-
-    def _costs_by_tangents(self, sizes: FloatArray) -> FloatArray:
-        """Lower bounds on the costs of trades by the tangents."""
-        costs = np.zeros(self.n)
-        for asset, slope, intercept in self.tangents:
-            if sizes[asset] > 1e-12:
-                costs[asset] = max(costs[asset], slope * sizes[asset] + intercept)
-        return costs
 
 
 @contextmanager
@@ -302,11 +242,10 @@ def _silent() -> Iterator[None]:
     except OSError:  # there is none
         yield
         return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 1)
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
         yield
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-        os.close(nowhere)

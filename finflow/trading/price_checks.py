@@ -13,16 +13,13 @@ from finflow.errors import MarketError, first_few
 from finflow.market.panel import MarketPanel
 from finflow.market.price_gaps import describe_halts, find_halts
 from finflow.market.split_suspects import in_words, split_of
-from finflow.trading.decision_results import Check, Drift
+from finflow.trading.decision_results import Check
 from finflow.trading.live_market import LiveMarket
 from finflow.trading.trading_calendar import PeriodCalendar, TradingCalendar
 
-LATELY = 21
-"""Bars that are checked for gaps and jumps, at least."""
-RESTATED = 1e-6
-"""Relative change of a stored price that counts as one."""
-_SPLIT_TOLERANCE = 0.1
-"""Log return of the day itself that a jump may hold besides a split."""
+LATELY = 21  # bars that are checked for gaps and jumps, at least
+RESTATED = 1e-6  # relative change of a stored price that counts as one
+_SPLIT_TOLERANCE = 0.1  # log return of the day itself that a jump may hold besides a split
 _SHOWN = 5
 
 
@@ -53,16 +50,9 @@ def check_age(panel: MarketPanel, today: dt.date, calendar: TradingCalendar, con
 
 
 def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named: bool) -> Check:
-    """Hold the universe to that of the run.
+    """Hold the universe to the tickers of the run's data, where they are known, unless the command names its own.
 
-    Parameters
-    ----------
-    expected : sequence of str
-        Tickers of the run's data; empty where they are not known.
-    since : int
-        Bar after which a ticker that ends is gone; one that ended before was part of the run's history.
-    named : bool
-        Whether the command names the tickers itself.
+    A ticker that ended before the bar ``since`` was part of the run's history.
 
     Raises
     ------
@@ -87,7 +77,7 @@ def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named
     return Check("tickers", True, f"all {panel.n_assets} tickers have a price")
 
 
-def check_drift(market: LiveMarket, config: Config, accepted: bool) -> tuple[Check, list[Drift]]:
+def check_drift(market: LiveMarket, config: Config, accepted: bool) -> Check:
     """Hold the features that the decision reads to their range in training.
 
     Raises
@@ -95,26 +85,7 @@ def check_drift(market: LiveMarket, config: Config, accepted: bool) -> tuple[Che
     MarketError
         If one lies further outside than `trading.drift_limit`, unless that is accepted.
     """
-    drifts = sorted(_drifts(market), key=lambda one: -one.outside)
-    limit = config.trading.drift_limit
-    if not drifts:
-        return Check("features", True, "every feature lies in its range in training"), []
-    worst = drifts[0]
-    finding = (
-        f"{worst.name} is {worst.value:+.1f}, {worst.outside:.1f} training deviations outside its range in training "
-        f"({worst.low:+.1f} to {worst.high:+.1f})"
-    )
-    if worst.outside > limit and not accepted:
-        raise MarketError(
-            f"{finding}, beyond trading.drift_limit = {limit:g}: check the prices, or go on with --accept-drift"
-        )
-    others = f"; {len(drifts) - 1} more lie outside, by less" if len(drifts) > 1 else ""
-    return Check("features", worst.outside <= limit, finding + others), drifts
-
-
-def _drifts(market: LiveMarket) -> list[Drift]:
-    """Features outside their range in training."""
-    features, ranges = market.features, market.ranges
+    features, ranges, limit = market.features, market.ranges, config.trading.drift_limit
     values = [
         (f"{asset}:{feature}", value, *seen)
         for feature, row, seen in zip(features.asset_names, ranges.assets, ranges.assets_seen, strict=True)
@@ -124,35 +95,37 @@ def _drifts(market: LiveMarket) -> list[Drift]:
         (feature, value, *seen)
         for feature, value, seen in zip(features.market_names, ranges.market, ranges.market_seen, strict=True)
     ]
-    drifts = [
-        Drift(name, float(value), float(low), float(high), float(max(low - value, value - high)))
-        for name, value, low, high in values
-    ]
-    return [drift for drift in drifts if drift.outside > 0.0]
+    outside = [(max(low - value, value - high), name, value, low, high) for name, value, low, high in values]
+    outside = [one for one in outside if one[0] > 0.0]
+    if not outside:
+        return Check("features", True, "every feature lies in its range in training")
+    distance, name, value, low, high = max(outside, key=lambda one: one[0])
+    finding = (
+        f"{name} is {value:+.1f}, {distance:.1f} training deviations outside its range in training ({low:+.1f} to "
+        f"{high:+.1f})"
+    )
+    if distance > limit and not accepted:
+        raise MarketError(
+            f"{finding}, beyond trading.drift_limit = {limit:g}: check the prices, or go on with --accept-drift"
+        )
+    others = f"; {len(outside) - 1} more lie outside, by less" if len(outside) > 1 else ""
+    return Check("features", bool(distance <= limit), finding + others)
 
 
 def check_gaps(panel: MarketPanel, since: int, calendar: TradingCalendar) -> Check:
     """Sessions of the latest bars that have none, and bars at which an asset was held at its last price."""
     first = max(0, min(since, panel.n_bars - 1 - LATELY))
     days = {day.astype(dt.date) for day in panel.dates[first:]}
-    missing = [str(day) for day in _without_bar(calendar, days)]
-    findings = []
-    if missing:
-        findings.append(f"no bar on {first_few(missing, _SHOWN)}, which the calendar has as sessions")
+    expected = calendar.sessions(min(days), max(days))
+    if isinstance(calendar, PeriodCalendar):  # the bar of a period may be dated on any day of it
+        periods = {calendar.period(day) for day in days}
+        missing = [str(end) for end in expected if calendar.period(end) not in periods]
+    else:
+        missing = [str(day) for day in expected if day not in days]
+    findings = [f"no bar on {first_few(missing, _SHOWN)}, which the calendar has as sessions"] if missing else []
     if halts := find_halts(panel, first):
         findings.append(describe_halts(halts))
-    if not findings:
-        return Check("gaps", True, f"no session is missing since {min(days)}")
-    return Check("gaps", False, "; ".join(findings))
-
-
-def _without_bar(calendar: TradingCalendar, days: set[dt.date]) -> list[dt.date]:
-    """Sessions between dates of bars that have none; ends of the weeks or months without a bar on any of their days."""
-    expected = calendar.sessions(min(days), max(days))
-    if not isinstance(calendar, PeriodCalendar):
-        return [day for day in expected if day not in days]
-    periods = {calendar.period(day) for day in days}
-    return [end for end in expected if calendar.period(end) not in periods]
+    return Check("gaps", not findings, "; ".join(findings) or f"no session is missing since {min(days)}")
 
 
 def check_jumps(panel: MarketPanel, since: int, train_end: int, limit: float) -> Check:
@@ -168,27 +141,20 @@ def check_jumps(panel: MarketPanel, since: int, train_end: int, limit: float) ->
         split = split_of(float(moves[first + row, column]), _SPLIT_TOLERANCE)
         hint = "" if split is None else f", as after a split of {in_words(split)} (if so, adjust the older prices)"
         findings.append(f"{panel.assets[column]} {ratio - 1.0:+.0%} on {panel.dates[first + row + 1]}{hint}")
-    if not findings:
-        return Check("jumps", True, f"no move beyond {limit:g} training deviations since {panel.dates[first]}")
-    return Check("jumps", False, first_few(findings, _SHOWN))
+    usual_moves = f"no move beyond {limit:g} training deviations since {panel.dates[first]}"
+    return Check("jumps", not findings, first_few(findings, _SHOWN) if findings else usual_moves)
 
 
 def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> Check:
-    """Compare the prices with those of the run and of earlier decisions, where both know a bar.
-
-    Parameters
-    ----------
-    entries : sequence of mapping
-        Earlier decisions of the log.
-    data : mapping
-        Facts about the run's data, from its manifest.
-    """
+    """Compare the prices with those of the run (``data`` of its manifest) and of earlier decisions of the log."""
     findings = []
     last = data.get("last_date")
-    if last is not None and np.datetime64(last, "D") in panel.dates:
-        same = panel.until(last).sha256 == data.get("panel_sha256")
-        if not same:
-            findings.append(f"up to {last} they are not those of the run, bit for bit (restated, or other fields)")
+    if (
+        last is not None
+        and np.datetime64(last, "D") in panel.dates
+        and panel.until(last).sha256 != data.get("panel_sha256")
+    ):
+        findings.append(f"up to {last} they are not those of the run, bit for bit (restated, or other fields)")
     if fetched := panel.provenance.get("restated"):
         findings.append(f"Yahoo has restated {fetched}, and their history was fetched anew")
     for asset, factors in restatements(panel, entries).items():
@@ -197,9 +163,8 @@ def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data
             findings.append(f"{asset} was restated unevenly, by factors of {low:.6g} to {high:.6g}")
         else:
             findings.append(f"{asset} was restated by a factor of {high:.6g} (a split or a dividend)")
-    if findings:
-        return Check("history", False, first_few(findings, _SHOWN))
-    return Check("history", True, "the prices of the run and of earlier decisions are unchanged")
+    unchanged = "the prices of the run and of earlier decisions are unchanged"
+    return Check("history", not findings, first_few(findings, _SHOWN) if findings else unchanged)
 
 
 def restatements(panel: MarketPanel, entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

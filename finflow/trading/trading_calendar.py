@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import warnings
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -15,35 +14,15 @@ from finflow.market.bar_frequency import BARS_PER_YEAR, WEEKLY, bars_per_year
 
 _EXCHANGES = ("XNYS", "XLON", "XPAR", "XETR", "XSWX", "XTSE", "XTKS", "XHKG", "XASX")
 """Exchanges whose sessions prices are compared with, in this order."""
-_MATCH = 0.995
-"""Share of all days that are a session or have a bar, on which prices must agree with an exchange."""
-_CLOSED = (0.01, 0.09)
-"""Share of the weekdays on which an exchange is closed, within which prices are compared with exchanges at all."""
-_YEARS = 5
-"""Latest years in each of which a day without a bar is a holiday."""
-_COMMON = 0.5
-"""Share of the usual number of bars that a weekday must have, to count as a day of trading."""
+_MATCH = 0.995  # of all days that are a session or have a bar, on which prices must agree with an exchange
+_CLOSED = (0.01, 0.09)  # share of the weekdays without a bar, within which prices are compared with exchanges at all
+_YEARS = 5  # latest years in each of which a day without a bar is a holiday
+_COMMON = 0.5  # of the usual number of bars, that a weekday must have to count as a day of trading
 _DAY = dt.timedelta(days=1)
 
 
-class TradingCalendar(Protocol):
-    """Sessions of an exchange, and the name that users read."""
-
-    name: str
-
-    def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
-        """Sessions after one day, up to and including another."""
-        ...
-
-
 class WeekdayCalendar:
-    """Weekdays of past prices, less the days of the year that had no bar in any of the latest five years.
-
-    Parameters
-    ----------
-    dates : datetime64[D] array, (bars,)
-        Ascending.
-    """
+    """Weekdays of past prices (bars,), less the days of the year that had no bar in any of the latest five years."""
 
     def __init__(self, dates: NDArray[np.datetime64]) -> None:
         days = [day.astype(dt.date) for day in dates]
@@ -69,14 +48,7 @@ class WeekdayCalendar:
 
 
 class ExchangeCalendar:
-    """Sessions by exchange_calendars.
-
-    Parameters
-    ----------
-    name : str
-        Of the exchange, such as XNYS.
-    first : date
-        From which sessions are known, if the exchange is as old; a year from today is the last.
+    """Sessions of an exchange by exchange_calendars: from a day on, if it is as old, to a year from today.
 
     Raises
     ------
@@ -107,14 +79,8 @@ class ExchangeCalendar:
 class PeriodCalendar:
     """Ends of the weeks, which end on Sunday, or of the months that weekly and monthly bars stand for.
 
-    The bar of a period may be dated on any day of it: on its last session, its last day or its first.
-
-    Parameters
-    ----------
-    per_year : int
-        52 for weeks, 12 for months.
-    exchange : ExchangeCalendar, optional
-        A period then ends with its last session, and one without any has no bar.
+    The bar of a period may be dated on any day of it: on its last session, its last day or its first. With an
+    exchange a period ends with its last session, and one without any has no bar.
     """
 
     def __init__(self, per_year: int, exchange: ExchangeCalendar | None = None) -> None:
@@ -140,6 +106,9 @@ class PeriodCalendar:
             return last
         sessions = self._exchange.sessions(period.start_time.date() - _DAY, last)
         return sessions[-1] if sessions else None
+
+
+TradingCalendar = WeekdayCalendar | ExchangeCalendar | PeriodCalendar
 
 
 def calendar_of(name: str | None, dates: NDArray[np.datetime64]) -> TradingCalendar:

@@ -48,8 +48,6 @@ class FinFlowTrainer:
         another market, of as many assets as that had: its networks go on learning online in this one.
     training_data : TrainingData, optional
         The market to learn in, such as a fold's; that of the configuration when left out.
-    progress : ProgressDisplay, optional
-        Display of progress; one on standard output when left out.
     on_validation : callable, optional
         Called after every validation; what it raises ends the training.
 
@@ -188,7 +186,6 @@ class FinFlowTrainer:
         self._folder.discard_if_unused()
 
     def _begin(self) -> TrainingRun:
-        """The run, made when it is first needed."""
         if self._run is None:
             data = self._data()
             state = self._start.make_state(len(data))
@@ -221,11 +218,9 @@ class FinFlowTrainer:
         return self._run
 
     def _data(self) -> OfflineDataset:
-        """The behaviour data."""
         return self.collect_offline_data() if self._offline_data is None else self._offline_data.dataset
 
     def _hand_over(self, run: TrainingRun) -> None:
-        """Let B-Cell go on from the networks of the offline phase."""
         if run.state.learner is None:
             raise FinflowError("there is nothing to hand over: the offline phase left no networks")
         run.writer.save_as(PRETRAINED, run.snapshot())  # to start online phases from
@@ -235,7 +230,6 @@ class FinFlowTrainer:
 
 
 def _evaluate(run: TrainingRun) -> EvaluationOutcome:
-    """Evaluate the best checkpoint on the test window; without one, the state as it stands."""
     path = run.checkpoints.path(BEST)
     if not path.is_file():
         run.checkpoints.save_as(LATEST, *run.snapshot())

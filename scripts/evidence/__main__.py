@@ -36,7 +36,6 @@ from scripts.evidence import (
     preferences,
     rankings,
     rollout_controls,
-    rollout_peers,
     rollouts,
     transfer,
     tuning_evidence,
@@ -63,7 +62,7 @@ OFFLINE = tuple(
             "train.offline_training_epochs": EPOCHS,
             "offline.patience": 0,
         },
-        offline_only=True,
+        measure=offline_methods.pretrain_and_measure,
     )
     for method in offline_methods.METHODS
 )
@@ -96,7 +95,7 @@ def main(arguments: Sequence[str]) -> None:
         "--sb3-python",
         type=_interpreter,
         metavar="PATH",
-        help=f"optimality, tasks, rollouts: peers too. {HINT}",
+        help=f"optimality, tasks: peers too. {HINT}",
     )
     parser.add_argument(
         "--nyse", type=_prices, metavar="CSV", help="rollouts: prices of NYSE(O) too, by scripts/convert_relatives.py"
@@ -164,10 +163,8 @@ def make_guard(given: argparse.Namespace) -> None:
 @registered
 def make_preferences(given: argparse.Namespace) -> None:
     """Reward models of synthetic judges, and agents that learn from them or from the true reward."""
-    results = run_missing(preferences.preference_variants(given.seeds), _kept("preferences"), RUNS)
-    facts = {name: f"{value:g}" for name, value in preferences.GOALS.items()}
-    facts |= {"size": _listed(preferences.SHORTER), "seeds": preferences.seeds_line(results)}
-    _write("preferences", preferences.preference_table(results), results, **facts)
+    facts = {name: f"{value:g}" for name, value in preferences.GOALS.items()} | {"size": _listed(preferences.SHORTER)}
+    _page("preferences", preferences.preference_variants(given.seeds), preferences.preference_table, **facts)
 
 
 @registered
@@ -287,23 +284,17 @@ def make_rollouts(given: argparse.Namespace) -> None:
     controls = run_missing(rollout_controls.control_variants(PLANTED_SEEDS), path, RUNS)
     paired = run_missing(coefficients.coefficient_variants(), path, RUNS)
     later = run_missing(rollout_controls.later_years_variants(given.seeds), path, RUNS)
-    if given.sb3_python is not None:
-        rollout_peers.rollout_peers(results, (str(given.sb3_python), str(SB3_MARKET)), PLANTED_SEEDS, path, RUNS)
-    peers = optimality.kept_peers(path, rollouts.PREFIX, (rollout_peers.MAPPING,))
     tables = [
         rollouts.rollout_table([*results, *nyse]),
         rollout_controls.seeding_table(controls),
         rollout_controls.control_table(controls, results),
         coefficients.coefficient_table(paired),
-        rollout_peers.rollout_peers_table(results, peers),
-        rollout_controls.momentum_table(controls),
         rollout_controls.later_years_table(later),
     ]
     _write(
         "rollouts",
         "\n" + "\n".join(tables),
         [*results, *controls, *paired, *later],
-        times=f"{rollout_peers.TIMES:g}",
         seeds=coefficients.SEEDS,
     )
 

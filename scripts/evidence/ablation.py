@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.training.data.training_data import prepare
 from scripts.evidence.optimality import judge_of
+from scripts.evidence.results import by_seed
 from scripts.evidence.rollout_controls import stopped_words
 from scripts.evidence.rollouts import (
     FIRST_SAMPLE,
@@ -69,8 +70,6 @@ def ablation_variants(seeds: int, size: Mapping[str, object] = SIZE) -> list[Var
     ----------
     seeds : int
         At most; a market has no more than `MARKETS` says.
-    size : mapping
-        Keys that all have in common.
     """
     return [
         Variant(
@@ -112,7 +111,7 @@ def ablation_table(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _cells(results: Sequence[Mapping[str, Any]], market: str, part: str) -> list[str]:
     """Performance of a training without a part in a market; empty where it was not trained."""
-    own, whole = (_by_seed(results, market, name) for name in (part, WHOLE))
+    own, whole = (by_seed(results, variant=f"{PREFIX}{market}-{name}") for name in (part, WHOLE))
     if not own:
         return ["", "", "", ""]
     ends = [one["end"] for one in own.values()]
@@ -138,10 +137,4 @@ def _slopes(results: Sequence[Mapping[str, Any]], part: str) -> str:
 
 def _of(results: Sequence[Mapping[str, Any]], market: str, part: str, name: str) -> NDArray[np.float64]:
     """A figure of each seed, in their order; NaN where a training has none."""
-    return np.array([one.get(name, np.nan) for one in _by_seed(results, market, part).values()])
-
-
-def _by_seed(results: Sequence[Mapping[str, Any]], market: str, part: str) -> dict[int, Mapping[str, Any]]:
-    """Trainings without a part in a market, in the order of their seeds."""
-    own = [one for one in results if one["variant"] == f"{PREFIX}{market}-{part}"]
-    return {int(one["seed"]): one for one in sorted(own, key=lambda one: int(one["seed"]))}
+    return np.array([one.get(name, np.nan) for one in by_seed(results, variant=f"{PREFIX}{market}-{part}").values()])

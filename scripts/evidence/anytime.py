@@ -3,7 +3,6 @@
 A path is a backtest and an account after it, drawn from one law, so that the account behaves like its backtest. What is
 tested is `Expectation`, as paper trading calls it, and for comparison:
 
-- the same test on a clock of bars, which takes returns as normal, independent and of one deviation;
 - Welch's t test of the account's mean against the backtest's at 5 %, made again every day from the 21st on;
 - that t test made once, on the last day.
 """
@@ -30,7 +29,7 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.market.synthetic.synthetic_market import process_of
 from finflow.provenance import code_hash
 from finflow.strategies.classical import EqualWeight, named_strategy
-from finflow.trading.paper.expectation import ALPHA, SHIFT, Expectation
+from finflow.trading.paper.expectation import ALPHA, Expectation
 from scripts.evidence.null_markets import WARM_UP, process_after
 from scripts.evidence.results import kept_result
 from scripts.evidence.tables import markdown_table, share_interval
@@ -43,27 +42,17 @@ FIRST_LOOK = 21
 RULES = ("momentum", "inverse-volatility")
 BLOCKS = (21, 63, 252)
 POWER_ON = ("normal", "equal weight, blocks of 63 days", "momentum less equal weight, blocks of 63 days")
-TESTS = ("sequential", "bars", "repeated", "fixed")
+TESTS = ("sequential", "repeated", "fixed")
 
 
 @dataclass(frozen=True)
 class AnytimeStudy:
-    """Settings of the calibration.
+    """Settings of the calibration."""
 
-    Attributes
-    ----------
-    paths
-        Accounts of each kind.
-    backtest, account
-        Returns of the backtest, and of the account: seven years and five.
-    shifts
-        Annual Sharpe ratio that accounts fall short of their backtest by, where power is measured.
-    """
-
-    paths: int = 2000
-    backtest: int = 1759
-    account: int = 1260
-    shifts: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0, 3.0)
+    paths: int = 2000  # accounts of each kind
+    backtest: int = 1759  # returns, seven years
+    account: int = 1260  # returns, five years
+    shifts: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0, 3.0)  # annual Sharpe ratio that an account falls short by
 
     @property
     def bars(self) -> int:
@@ -80,7 +69,6 @@ def null_draws(panel: MarketPanel, rules: Mapping[str, FloatArray], study: Anyti
         Real prices, whose labels are permuted; every asset listed throughout.
     rules : mapping
         Name -> returns of real days, resampled in blocks.
-    study : AnytimeStudy
     """
     returns = panel.close[1:] / panel.close[:-1] - 1.0
     draws: dict[str, Draw] = {
@@ -133,8 +121,6 @@ def permuted(rng: np.random.Generator, paths: int, bars: int, returns: FloatArra
 
     Parameters
     ----------
-    rng : numpy.random.Generator
-    paths, bars : int
     returns : float64 (days, assets)
         Of real days; each path has the days in a row from one drawn at random.
     """
@@ -172,7 +158,6 @@ def first_answers(paths: FloatArray, study: AnytimeStudy, shift: float = 0.0) ->
     ----------
     paths : float64 (paths, bars)
         Simple returns of backtest and account.
-    study : AnytimeStudy
     shift : float
         Annual Sharpe ratio that the account falls short by.
     """
@@ -185,7 +170,6 @@ def first_answers(paths: FloatArray, study: AnytimeStudy, shift: float = 0.0) ->
             raise ValueError(f"a backtest of {study.backtest} returns gives no expectation")
         left = expected.left_on(account)
         days["sequential"].append(math.inf if left is None else left + 1.0)
-        days["bars"].append(_first(_by_bars(expected, account) >= -math.log(ALPHA)))
         distant = _distant(expected, account)
         days["repeated"].append(_first(distant & (np.arange(len(account)) >= FIRST_LOOK - 1)))
         days["fixed"].append(float(len(account)) if distant[-1] else math.inf)
@@ -194,16 +178,6 @@ def first_answers(paths: FloatArray, study: AnytimeStudy, shift: float = 0.0) ->
 
 def _first(hits: NDArray[np.bool_]) -> float:
     return float(hits.argmax()) + 1.0 if hits.any() else math.inf
-
-
-def _by_bars(expected: Expectation, account: FloatArray) -> FloatArray:
-    """Logarithm of the evidence on a clock of bars, (n,)."""
-    count = np.arange(1.0, len(account) + 1.0)
-    excess = np.cumsum(np.log1p(account)) - count * expected.mean
-    within = expected.deviation**2 * (count + count**2 / expected.count)
-    beyond = (count * SHIFT * expected.deviation) ** 2 / expected.bars_per_year
-    total = within + beyond
-    return np.asarray(0.5 * np.log(within / total) + excess**2 * beyond / (2.0 * within * total))
 
 
 def _distant(expected: Expectation, account: FloatArray) -> NDArray[np.bool_]:
@@ -228,14 +202,7 @@ def _critical(freedom: FloatArray) -> FloatArray:
 
 
 def measure(study: AnytimeStudy, panel: MarketPanel, rules: Mapping[str, FloatArray]) -> dict[str, Any]:
-    """Counts of paths on which each test ever rejected that the account behaves like its backtest, and when.
-
-    Parameters
-    ----------
-    study : AnytimeStudy
-    panel, rules
-        As in `null_draws`.
-    """
+    """Counts of paths on which each test ever rejected that the account behaves like its backtest, and when."""
     nulls, power = [], []
     for number, (name, draw) in enumerate(null_draws(panel, rules, study).items()):
         paths = draw(np.random.default_rng([number, 0]), study.paths)
@@ -274,7 +241,7 @@ def anytime_page(kept: Path, study: AnytimeStudy | None = None) -> str:
 def anytime_table(result: Mapping[str, Any]) -> str:
     """Markdown tables: shares on null markets with exact 95 % intervals (Clopper and Pearson), and the power."""
     count = result["study"]["paths"]
-    heads = ("sequential", "on a clock of bars", "t test every day", "t test at the end")
+    heads = ("sequential", "t test every day", "t test at the end")
     nulls = [[one["law"], *(share_interval(one["answers"][name], count) for name in TESTS)] for one in result["nulls"]]
     power = [
         [

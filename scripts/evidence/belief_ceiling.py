@@ -36,10 +36,8 @@ class BeliefEncoder(nn.Module):
 
     Parameters
     ----------
-    shape : NetworkShape
     n_assets : int
         Which asset a number is of is known here, as it is to the law.
-    generator : Generator
     """
 
     def __init__(self, shape: NetworkShape, n_assets: int, generator: Generator) -> None:
@@ -58,15 +56,7 @@ class BeliefEncoder(nn.Module):
 
 
 class GuessedBelief(NamedTuple):
-    """Strategy that applies the optimal rule to a guessed belief.
-
-    Attributes
-    ----------
-    encoder : BeliefEncoder
-    rule : Rule
-    centre, scale : float
-        By which beliefs were standardised.
-    """
+    """Strategy that applies the optimal rule to a guessed belief."""
 
     encoder: BeliefEncoder
     rule: Rule
@@ -87,16 +77,7 @@ class GuessedBelief(NamedTuple):
 
 
 def ceiling_of(training_data: TrainingData, seed: int, updates: int = UPDATES, test: bool = False) -> float:
-    """Score of the optimal rule by a belief that the encoder guesses, on the validation or the test window.
-
-    Parameters
-    ----------
-    training_data : TrainingData
-        Of a synthetic market.
-    seed : int
-    updates : int
-    test : bool
-    """
+    """Score of the optimal rule by a belief that the encoder guesses, on the validation or the test window."""
     config, process = training_data.config, training_data.process
     best = optimum_of(config.market, config.env).policy
     tensors = MarketTensors.of(process, CPU)

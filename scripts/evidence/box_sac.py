@@ -76,12 +76,7 @@ class SquashedNormal:
 
 
 class BoxDecision(NamedTuple):
-    """A batch of decisions.
-
-    Attributes
-    ----------
-    distribution : SquashedNormal
-    """
+    """A batch of decisions."""
 
     distribution: SquashedNormal
 
@@ -91,13 +86,7 @@ class BoxDecision(NamedTuple):
 
 
 class BoxActor(nn.Module):
-    """A squashed normal policy whose mean and scale depend on the observation.
-
-    Parameters
-    ----------
-    observation_size, action_size, hidden : int
-    generator : Generator
-    """
+    """A squashed normal policy whose mean and scale depend on the observation."""
 
     entropy_unit = 1.0  # of the entropy coefficient, in sigma_A: as published
 

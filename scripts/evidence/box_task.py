@@ -69,13 +69,7 @@ class BoxLayers(nn.Module):
 
 
 class BoxPolicy(nn.Module):
-    """A normal policy with mean ``tanh(f(s))`` and one scale an action dimension, as in IQL's code.
-
-    Parameters
-    ----------
-    observation_size, action_size, hidden : int
-    generator : Generator
-    """
+    """A normal policy with mean ``tanh(f(s))`` and one scale an action dimension, as in IQL's code."""
 
     def __init__(self, observation_size: int, action_size: int, hidden: int, generator: Generator) -> None:
         super().__init__()
@@ -125,13 +119,7 @@ class BoxPolicy(nn.Module):
 
 
 class BoxCritic(nn.Module):
-    """Two distributional critics of plain layers.
-
-    Parameters
-    ----------
-    observation_size, action_size, hidden, n_quantiles : int
-    generator : Generator
-    """
+    """Two distributional critics of plain layers."""
 
     def __init__(
         self,
@@ -167,13 +155,7 @@ class BoxCritic(nn.Module):
 
 
 class BoxValue(nn.Module):
-    """V, and the behaviour's own V_mu, of an observation.
-
-    Parameters
-    ----------
-    observation_size, hidden : int
-    generator : Generator
-    """
+    """V, and the behaviour's own V_mu, of an observation."""
 
     def __init__(self, observation_size: int, hidden: int, generator: Generator) -> None:
         super().__init__()

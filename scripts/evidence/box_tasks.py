@@ -44,11 +44,6 @@ class IdentityTask(gym.Env[NDArray[Any], NDArray[Any]]):
     """Pays 1 for an action that equals the observation, within a tolerance, and 0 for any other.
 
     Observations are uniform in -1..1 and have nothing to do with what was done; an episode is of 100 steps.
-
-    Parameters
-    ----------
-    tolerance : float
-        Stable-Baselines3's test allows 0.5.
     """
 
     LENGTH = 100

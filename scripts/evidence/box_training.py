@@ -32,8 +32,6 @@ class BoxUnits(NamedTuple):
     ----------
     centre, spread : Tensor, (D,)
         Mean and deviation of the observations.
-    reward : float
-        Deviation of the rewards.
     """
 
     centre: Tensor
@@ -46,12 +44,7 @@ class BoxUnits(NamedTuple):
 
 
 class BoxReplay:
-    """All transitions of one training; rows are written in order and drawn with replacement.
-
-    Parameters
-    ----------
-    capacity, observation_size, action_size : int
-    """
+    """All transitions of one training; rows are written in order and drawn with replacement."""
 
     def __init__(self, capacity: int, observation_size: int, action_size: int) -> None:
         self.observations = torch.zeros(capacity, observation_size)
@@ -119,11 +112,6 @@ def learn(
     ----------
     task : gymnasium.Env
         With a Box of observations and a bounded Box of actions.
-    config : BCellConfig
-    steps : int
-        All of them, the random ones too.
-    seed : int
-    batch_size, random_steps : int
     watch : callable, optional
         Told after every step how many were made, and the player.
     """

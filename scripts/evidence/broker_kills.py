@@ -97,15 +97,10 @@ class Lived:
 
     Attributes
     ----------
-    log : bytes
     orders : dict
         Orders that the broker has, by client id, without the broker's own numbers for them.
-    money : float
     duplicates : int
         Orders that were sent although the broker had them, and that it refused.
-    kills : list of dict
-        One for each kill.
-    seconds : float
     """
 
     log: bytes

@@ -28,8 +28,6 @@ def prepared(folder: Path, days: int) -> Callable[[str], Market]:
 
     Parameters
     ----------
-    folder : Path
-        Of all files.
     days : int
         Evenings after the years that the agent learns from.
     """

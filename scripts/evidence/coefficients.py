@@ -18,7 +18,7 @@ from finflow.evaluation.statistics.metrics import summarise
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.results import train_and_validate
+from scripts.evidence.results import by_seed, train_and_validate
 from scripts.evidence.tables import half_width, markdown_table
 from scripts.evidence.variants import Variant
 
@@ -114,9 +114,9 @@ def coefficient_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table: means of the default, and of each change less the default of the same seed, with t."""
     rows: list[list[object]] = []
     for market in MARKETS:
-        default = _by_seed(results, variant_name(market, DEFAULT))
+        default = by_seed(results, variant=variant_name(market, DEFAULT))
         for name in CHANGES:
-            own = _by_seed(results, variant_name(market, name))
+            own = by_seed(results, variant=variant_name(market, name))
             seeds = sorted(own.keys() & default.keys())
             if seeds:
                 pairs = [(own[seed], default[seed]) for seed in seeds]
@@ -125,10 +125,6 @@ def coefficient_table(results: Sequence[Mapping[str, Any]]) -> str:
     for heading in SHOWN.values():
         heads += [heading, "t"]
     return markdown_table(heads, rows)
-
-
-def _by_seed(results: Sequence[Mapping[str, Any]], variant: str) -> dict[int, Mapping[str, Any]]:
-    return {int(one["seed"]): one for one in results if one["variant"] == variant}
 
 
 def _cells(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], plain: bool) -> list[str]:

@@ -54,15 +54,8 @@ class Whole(NamedTuple):
 
     Attributes
     ----------
-    latest, best : bytes
-        Its final checkpoints.
-    log : bytes
-        Its rows.
-    steps : list of str
-        Every step that a disturbance can come at.
     first : int
         The step at which its first checkpoint was on the disk.
-    seconds : float
     """
 
     latest: bytes
@@ -338,8 +331,6 @@ def measure(folder: Path, kills: int = 25, faults: int = 3, cuts: int = 1000, re
 
     Parameters
     ----------
-    folder : Path
-        Of the runs.
     kills, faults, cuts, resumes : int
         How many of each; faults are of each kind, passing and lasting.
     """

@@ -33,8 +33,6 @@ class Fault:
     kind : str
         ``drop`` (the connection is closed), ``slow`` (the answer takes long), ``cut`` (half of the answer comes), or
         a status such as ``500``, ``429`` or ``403``.
-    when : str
-        ``before`` the request is carried out, or ``after``.
     method, path : str
         Of the requests that meet it; a path is met by its beginning.
     message : str
@@ -53,29 +51,7 @@ class Fault:
 
 @dataclass
 class FakeAlpaca:
-    """State of the fake account; `serving` gives it an address.
-
-    Attributes
-    ----------
-    money : float
-        Cash of the account.
-    day : str
-        Of the exchange's clock.
-    is_open : bool
-        The session goes on.
-    held : dict of float
-        Shares by symbol.
-    orders : dict of dict
-        By client id, as the interface shows them.
-    faults : list of Fault
-        Still to come.
-    requests : list of str
-        Every request so far, as ``METHOD path``.
-    watch : callable
-        Called with ``before`` or ``after`` around every request.
-    address : str
-        Base address, while it serves.
-    """
+    """State of the fake account; `serving` gives it an address."""
 
     money: float = 1_000_000.0
     day: str = "2011-12-14"

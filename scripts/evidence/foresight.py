@@ -49,8 +49,6 @@ class Extreme:
     ----------
     bars : int
         Of the return that it ranks.
-    sign : float
-        -1 for the loser.
     """
 
     def __init__(self, bars: int, sign: float) -> None:

@@ -22,8 +22,7 @@ from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.statistics.metrics import sharpe, summarise
-from finflow.evaluation.statistics.significance_tests import track_of
+from finflow.evaluation.statistics.metrics import summarise
 from finflow.experiments.jobs.independent_trainings import train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.market.bar_frequency import BARS_PER_YEAR
@@ -35,7 +34,7 @@ from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.validation import PREFIX
 from finflow.training.logs.run_log import METRICS
 from scripts.evidence.results import Result, grouped
-from scripts.evidence.tables import markdown_table, shown_mean
+from scripts.evidence.tables import shown_mean, table_of
 from scripts.evidence.variants import Variant
 
 FloatArray = NDArray[np.float64]
@@ -102,10 +101,6 @@ def walk_forward_variants(
     ----------
     seeds : int
         Of each configuration and fold, but for those that were given up before.
-    configurations : mapping
-        Name -> keys that differ from the defaults.
-    size : mapping
-        What all have in common, ``evaluation.protocol.folds`` among it.
     page : str
         Begins the names of the variants: pages of different sizes keep their own results.
     """
@@ -153,7 +148,7 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
         "judged": _figures(agent, config),
         "own": _figures(own, config),
         "equal_weight": _figures(equal, config),
-        "active": _rounded(agent.returns - equal.returns),
+        "days": len(agent.returns),
     }
 
 
@@ -170,12 +165,7 @@ def judge_rules(config: Config, fold: int) -> dict[str, Any]:
         "fold": fold,
         "seconds": {"processor": round(time.process_time() - began, 1)},
         "strategies": {run.name: _figures(run, config) for run in played},
-        "equal_weight_returns": _rounded(played[0].returns),
     }
-
-
-def _rounded(returns: FloatArray) -> list[float]:
-    return [round(float(one), 8) for one in returns]
 
 
 def _figures(run: Backtest, config: Config) -> dict[str, float]:
@@ -200,14 +190,10 @@ class Ranked(NamedTuple):
 
     Attributes
     ----------
-    name : str
-    trainings : int
     mean : float
         Of the Sharpe ratio over that of equal weight on the same window, net, over folds and seeds.
     error : float
         Standard error of the mean: of folds as wholes, or of single trainings, whichever is larger.
-    score : float
-        Mean less a multiple of it.
     """
 
     name: str
@@ -263,45 +249,6 @@ def tried(results: Sequence[Result]) -> int:
     return len(_trainings(results)) + WITHDRAWN
 
 
-def deflated(results: Sequence[Result], name: str) -> float:
-    """Deflated Sharpe ratio of a configuration's return over equal weight in all windows, for all that were tried.
-
-    Seeds are averaged day by day, and are no tries; the windows follow one another.
-    """
-    joined = {each: _joined(found) for each, found in _trainings(results).items()}
-    sharpes = np.array([track_of(returns, each).sharpe for each, returns in joined.items()])
-    track = track_of(joined[name], name)
-    observed = float(sharpes.var(ddof=1)) if len(sharpes) > 1 else 0.0
-    return track.dsr(tried(results), max(observed, 1.0 / (len(joined[name]) - 1)))
-
-
-def together(results: Sequence[Result], name: str) -> float:
-    """Sharpe ratio over equal weight's of an ensemble, the mean over folds: capital shared among the seeds, every day.
-
-    Raises
-    ------
-    EvidenceError
-        If the returns of equal weight are not among the results.
-    """
-    equal = {one["fold"]: np.array(one["equal_weight_returns"]) for one in results if "equal_weight_returns" in one}
-    by_fold = _by_fold(_trainings(results)[name])
-    if missing := sorted(by_fold.keys() - equal.keys()):
-        raise EvidenceError(f"no returns of equal weight for fold {missing[0]}: an ensemble cannot be judged there")
-    return float(np.mean([sharpe(active + equal[fold]) - sharpe(equal[fold]) for fold, active in by_fold.items()]))
-
-
-def _joined(found: Sequence[Result]) -> FloatArray:
-    """Mean active return over seeds, a day, window after window."""
-    joined: FloatArray = np.concatenate(list(_by_fold(found).values()))
-    return joined
-
-
-def _by_fold(found: Sequence[Result]) -> dict[int, FloatArray]:
-    """Mean active return over seeds, a day, for each fold in turn."""
-    folds = sorted({one["fold"] for one in found})
-    return {fold: np.mean([one["active"] for one in found if one["fold"] == fold], axis=0) for fold in folds}
-
-
 def _trainings(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Results of each configuration; those of the classical strategies left out."""
     return grouped((one for one in results if one["configuration_name"] != CLASSICAL), "configuration_name")
@@ -309,13 +256,6 @@ def _trainings(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 def _over(one: Result) -> float:
     return float(one["judged"]["sharpe"]) - float(one["equal_weight"]["sharpe"])
-
-
-def chosen_overrides(
-    results: Sequence[Result], configurations: Mapping[str, Mapping[str, object]] = CONFIGURATIONS
-) -> dict[str, object]:
-    """Keys of the configuration that is chosen, with the count of everything that it was chosen among."""
-    return {**configurations[chosen(results, configurations)], "evaluation.configurations_tried": tried(results)}
 
 
 def chosen(results: Sequence[Result], configurations: Mapping[str, Mapping[str, object]] = CONFIGURATIONS) -> str:
@@ -334,53 +274,39 @@ def chosen(results: Sequence[Result], configurations: Mapping[str, Mapping[str, 
 
 def ranking_table(results: Sequence[Result]) -> str:
     """Markdown: a row a configuration, the best first; then the classical strategies on the same windows."""
-    heads = (
-        "Sharpe, training",
-        "Sharpe, judged",
-        "over equal weight",
-        "standard error",
-        "score",
-        "ensemble of seeds over equal weight",
-        "drawdown",
-        "turnover a year",
-        "KL",
-        "DSR",
-    )
-    rows: list[list[object]] = []
     own = _trainings(results)
+    rows: list[dict[str, object]] = []
     for one in ranked(results):
-        found = own[one.name]
-        cells = [
-            shown_mean([each["training"].get("train_sharpe", math.nan) for each in found]),
-            shown_mean([each["judged"]["sharpe"] for each in found]),
-            f"{one.mean:+.2f}",
-            f"{one.error:.2f}",
-            f"{one.score:+.2f}",
-            f"{together(results, one.name):+.2f}",
-            shown_mean([100.0 * each["judged"]["max_drawdown"] for each in found], 1) + " %",
-            shown_mean([each["judged"]["annual_turnover"] for each in found], 1),
-            shown_mean([each["training"].get("kl", math.nan) for each in found]),
-            f"{deflated(results, one.name):.2f}",
-        ]
-        rows.append([one.name, one.trainings, *cells])
-    rules = [one for one in results if one["configuration_name"] == CLASSICAL]
-    for name in rules[0]["strategies"] if rules else ():
-        found = [one["strategies"][name] for one in rules]
-        over = [one["strategies"][name]["sharpe"] - one["strategies"][BASELINE]["sharpe"] for one in rules]
-        cells = [
-            "",
-            shown_mean([each["sharpe"] for each in found]),
-            f"{np.mean(over):+.2f}",
-            "",
-            "",
-            "",
-            shown_mean([100.0 * each["max_drawdown"] for each in found], 1) + " %",
-            shown_mean([each["annual_turnover"] for each in found], 1),
-            "",
-            "",
-        ]
-        rows.append([name, "", *cells])
-    return markdown_table(("", "trainings", *heads), rows)
+        training, judged = ([each[part] for each in own[one.name]] for part in ("training", "judged"))
+        rows.append(
+            {
+                "": one.name,
+                "trainings": one.trainings,
+                "Sharpe, training": shown_mean([each.get("train_sharpe", math.nan) for each in training]),
+                "Sharpe, judged": shown_mean([each["sharpe"] for each in judged]),
+                "over equal weight": f"{one.mean:+.2f}",
+                "standard error": f"{one.error:.2f}",
+                "score": f"{one.score:+.2f}",
+                "drawdown": shown_mean([100.0 * each["max_drawdown"] for each in judged], 1) + " %",
+                "turnover a year": shown_mean([each["annual_turnover"] for each in judged], 1),
+                "KL": shown_mean([each.get("kl", math.nan) for each in training]),
+            }
+        )
+    rules = [one["strategies"] for one in results if one["configuration_name"] == CLASSICAL]
+    for name in rules[0] if rules else ():
+        judged = [strategies[name] for strategies in rules]
+        over = [strategies[name]["sharpe"] - strategies[BASELINE]["sharpe"] for strategies in rules]
+        rows.append(
+            {
+                **dict.fromkeys(rows[0], ""),
+                "": name,
+                "Sharpe, judged": shown_mean([each["sharpe"] for each in judged]),
+                "over equal weight": f"{np.mean(over):+.2f}",
+                "drawdown": shown_mean([100.0 * each["max_drawdown"] for each in judged], 1) + " %",
+                "turnover a year": shown_mean([each["annual_turnover"] for each in judged], 1),
+            }
+        )
+    return table_of(rows)
 
 
 def account(results: Sequence[Result]) -> str:
@@ -388,7 +314,7 @@ def account(results: Sequence[Result]) -> str:
     own = _trainings(results)
     first = next(iter(own.values()))
     windows = sorted({" to ".join(one["window"]) for one in first})
-    years = sum(len(one["active"]) for one in first if one["seed"] == first[0]["seed"]) / BARS_PER_YEAR
+    years = sum(one["days"] for one in first if one["seed"] == first[0]["seed"]) / BARS_PER_YEAR
     best, default = ranked(results)[0].name, chosen(results)
     return (
         f"Configurations tried: {tried(results)}, {WITHDRAWN} of them of options that no longer exist and without a "

@@ -59,11 +59,8 @@ class Fault(NamedTuple):
 
     Attributes
     ----------
-    name : str
     lasts : int
         Updates that it happens at, one after the other.
-    strike : callable
-        Changes the agent, or returns another batch.
     """
 
     name: str

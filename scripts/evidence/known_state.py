@@ -22,11 +22,6 @@ EXPECTED_RETURNS = "scripts.evidence.known_state:expected_returns"  # as ``featu
 def expected_returns(panel: MarketPanel) -> NDArray[np.float64]:
     """Expected return of each asset over the next bar, given prices up to a bar, (bars, assets).
 
-    Parameters
-    ----------
-    panel : MarketPanel
-        Of a synthetic market.
-
     Raises
     ------
     MarketError

@@ -74,24 +74,12 @@ class FirstHalf:
 
 @dataclass(frozen=True)
 class NullStudy:
-    """Settings of the calibration of the verdict.
+    """Settings of the calibration of the verdict."""
 
-    Attributes
-    ----------
-    markets
-        Null markets, one a seed.
-    planted
-        Markets for each size of edge.
-    sizes
-        Annual Sharpe ratios of the first half's return over equal weight.
-    samples
-        Resamples of the bootstrap in each verdict.
-    """
-
-    markets: int = 200
-    planted: int = 25
-    sizes: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
-    samples: int = 500
+    markets: int = 200  # without an edge, one a seed
+    planted: int = 25  # for each size of edge
+    sizes: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)  # annual Sharpe ratios of the first half over equal weight
+    samples: int = 500  # of the bootstrap in each verdict
 
 
 def permuted_panel(panel: MarketPanel, bars: range, seed: int, edge: float = 0.0) -> MarketPanel:
@@ -99,10 +87,8 @@ def permuted_panel(panel: MarketPanel, bars: range, seed: int, edge: float = 0.0
 
     Parameters
     ----------
-    panel : MarketPanel
     bars : range
         Of the panel; every asset must be listed at all of them.
-    seed : int
     edge : float
         Annual Sharpe ratio of the first half's return over equal weight, planted over all bars; 0 plants nothing.
 
@@ -157,10 +143,6 @@ def judge_market(
     ----------
     process : DecisionProcess
         Of the market; an agent among the strategies reads its features.
-    strategies : sequence of Strategy
-    config : Config
-    samples : int
-        Resamples of the bootstrap.
 
     Returns
     -------
@@ -195,11 +177,8 @@ def study_markets(study: NullStudy, policy: ExpertPolicy | None, notes: Path) ->
 
     Parameters
     ----------
-    study : NullStudy
     policy : ExpertPolicy, optional
         A frozen agent, judged on the null markets as the rules are, with features as in its training.
-    notes : Path
-        As of `judge_missing`.
     """
     config = load_config(None, {"evaluation.rebalance_every": EVERY}, environ={})
     training_data = prepare(config)
@@ -225,7 +204,6 @@ def judge_missing(
 
     Parameters
     ----------
-    study : NullStudy
     facts : mapping
         What results depend on besides the code and the number of samples.
     notes : Path
@@ -263,22 +241,8 @@ def frozen_agent(demo: Path, folder: Path) -> ExpertPolicy:
     return policy_of(read_checkpoint(Path(known["checkpoint"])), torch.device("cpu"))
 
 
-def retrain_on_null(
-    demo: Path, seed: int, folder: Path, train: Callable[[Config], Path] | None = None
-) -> dict[str, Any]:
-    """Train the demo configuration in full on a null of the whole embedded panel, and read its verdict.
-
-    Parameters
-    ----------
-    demo : Path
-        The demo configuration.
-    seed : int
-        Of the permutation and of the training.
-    folder : Path
-        For prices and runs.
-    train : callable, optional
-        Trains a configuration and returns the folder of its report; the trainer when left out.
-    """
+def retrain_on_null(demo: Path, seed: int, folder: Path) -> dict[str, Any]:
+    """Train the demo configuration in full on a null of the whole embedded panel, and read its verdict."""
     whole = prepare(Config()).panel
     panel = permuted_panel(whole, range(whole.n_bars), seed)
     prices = folder / f"null-{seed}.csv"
@@ -288,15 +252,9 @@ def retrain_on_null(
     changes = {"market.source": "csv", "market.path": str(prices), "train.seed": seed}
     places = {"output.logs_dir": str(own / "logs"), "output.offline_dir": str(own / "offline")}
     config = load_config(demo, {**changes, **places}, environ={})
-    reports = (train or _train_in_full)(config)
+    reports = FinFlowTrainer(config).train().run_folder / REPORTS
     verdict = json.loads((reports / "metrics.json").read_text("utf-8"))["verdict"]
-    return {
-        "seed": seed,
-        "answer": verdict["beats_equal_weight"],
-        "dsr": verdict["dsr"],
-        "p": None if verdict["spa"] is None else verdict["spa"]["p_consistent"],
-        "low": None if verdict["sharpe_difference_interval"] is None else verdict["sharpe_difference_interval"][0],
-    }
+    return {"seed": seed, "answer": verdict["beats_equal_weight"]}
 
 
 def retrain_missing(demo: Path, count: int, path: Path, runs: Path) -> list[dict[str, Any]]:
@@ -356,7 +314,3 @@ def retraining_lines(results: Sequence[Mapping[str, Any]]) -> str:
     answers = Counter(one["answer"] for one in results)
     counted = ", ".join(f"{answer} {answers[answer]}" for answer in ("yes", "not shown", "no"))
     return f"\nThe demo configuration, trained in full on {len(results)} null markets: {counted}.\n"
-
-
-def _train_in_full(config: Config) -> Path:
-    return FinFlowTrainer(config).train().run_folder / REPORTS

@@ -32,7 +32,6 @@ class FamilyRule:
 
     Parameters
     ----------
-    name : str
     targets : array (bars, K)
         Row b from bars <= b.
     """

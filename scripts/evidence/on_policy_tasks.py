@@ -46,15 +46,8 @@ class OnPolicyTask:
 
     Attributes
     ----------
-    name : str
-        Of gymnasium's environment.
-    algorithm : str
     environments, rollout, decisions : int
         Environments that play together, decisions of one rollout and of the whole training.
-    goal : float
-        Mean return that is wanted.
-    settings : mapping
-        Others than the algorithm's usual ones.
     """
 
     name: str
@@ -76,13 +69,8 @@ class OnPolicyTask:
 
     def describe(self) -> str:
         """Settings in one line."""
-        return ", ".join(
-            [
-                f"{self.environments} environments",
-                f"rollouts of {self.rollout}",
-                *(f"{name} {value:g}" for name, value in sorted(self.settings.items())),
-            ]
-        )
+        settings = "".join(f", {name} {value:g}" for name, value in sorted(self.settings.items()))
+        return f"{self.environments} environments, rollouts of {self.rollout}{settings}"
 
 
 CARTPOLE = {"gamma": 0.98, "gae_lambda": 0.8, "entropy_coefficient": 0.0, "learning_rate": 1e-3}
@@ -194,22 +182,10 @@ def kept_peers(path: Path) -> list[dict[str, Any]]:
 def _ask_peer(python: Path, task: OnPolicyTask, seed: int) -> dict[str, Any]:
     """Train the peer once."""
     settings = task.on_policy()
-    asked = {
-        "task": task.name,
-        "algorithm": task.algorithm,
-        "environments": task.environments,
-        "rollout": task.rollout,
-        "decisions": task.decisions,
-        "epochs": settings.epochs,
-        "minibatch": settings.minibatch,
-        "gamma": settings.gamma,
-        "gae_lambda": settings.gae_lambda,
-        "entropy_coefficient": settings.entropy_coefficient,
-        "learning_rate": settings.learning_rate,
-        "episodes": 5 * EPISODES,
-        "held_out_seed": 2 * HELD_OUT_SEED,
-        "seed": seed,
-    }
+    names = ("epochs", "minibatch", "gamma", "gae_lambda", "entropy_coefficient", "learning_rate")
+    asked = {name: getattr(settings, name) for name in names}
+    asked |= {name: getattr(task, name) for name in ("name", "algorithm", "environments", "rollout", "decisions")}
+    asked |= {"episodes": 5 * EPISODES, "held_out_seed": 2 * HELD_OUT_SEED, "seed": seed}
     done = subprocess.run([python, PEER, json.dumps(asked)], capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:

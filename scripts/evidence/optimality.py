@@ -84,14 +84,7 @@ Judge = Callable[[Backtest], float]
 
 
 def optimality_variants(seeds: int, more: Mapping[str, object] | None = None) -> list[Variant]:
-    """A whole training on each market with each seed; where the state is hidden, also one that is not shown it.
-
-    Parameters
-    ----------
-    seeds : int
-    more : mapping, optional
-        Further keys, for small versions.
-    """
+    """A whole training on each market with each seed; where the state is hidden, also one that is not shown it."""
     return [
         Variant(
             f"{PREFIX}{kind}{alone}",
@@ -182,24 +175,15 @@ def peers_on(
     program: Sequence[str],
     path: Path,
     limit: float,
-    mappings: Sequence[str] = MAPPINGS,
 ) -> list[dict[str, Any]]:
     """Each algorithm with each mapping on the market of one of our results; kept as JSON, and resumed.
 
     Parameters
     ----------
-    own : mapping
-        Our result.
-    config : Config
-        That of our training.
     program : sequence of str
         An interpreter that has Stable-Baselines3, sb3-contrib and what finflow needs, and what it runs.
-    path : Path
-        The page's JSON file.
     limit : float
         Seconds of processor time that a peer may take.
-    mappings : sequence of str
-        From a peer's action onto the simplex.
 
     Raises
     ------
@@ -208,7 +192,7 @@ def peers_on(
     """
     results = []
     for algorithm in ALGORITHMS:
-        for mapping in mappings:
+        for mapping in MAPPINGS:
             name = f"{own['variant']}-{algorithm}-{mapping}-{own['seed']}"
             stamp = {"configuration": own["configuration"], "limit": limit}
             labels = {"market": own["market"], "algorithm": algorithm, "mapping": mapping, "seed": own["seed"]}
@@ -217,20 +201,10 @@ def peers_on(
     return results
 
 
-def kept_peers(path: Path, prefix: str = PREFIX, mappings: Sequence[str] = MAPPINGS) -> list[dict[str, Any]]:
-    """Results of the peers that were trained before.
-
-    Parameters
-    ----------
-    path : Path
-        The page's JSON file.
-    prefix : str
-        Of our variants on the same markets.
-    mappings : sequence of str
-        From a peer's action onto the simplex.
-    """
+def kept_peers(path: Path) -> list[dict[str, Any]]:
+    """Results of the peers that were trained before."""
     kept = kept_results(path)
-    names = [f"{prefix}*-{algorithm}-{mapping}-*" for algorithm in ALGORITHMS for mapping in mappings]
+    names = [f"{PREFIX}*-{algorithm}-{mapping}-*" for algorithm in ALGORITHMS for mapping in MAPPINGS]
     return [kept[one] for name in names for one in fnmatch.filter(kept, name)]
 
 

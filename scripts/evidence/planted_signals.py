@@ -22,7 +22,7 @@ from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.offline_methods import FamilyRule
 from scripts.evidence.results import grouped
-from scripts.evidence.tables import markdown_table, mean_interval
+from scripts.evidence.tables import mean_interval, table_of
 from scripts.evidence.variants import OFFLINE_ALONE, Variant
 
 FIRST_SAMPLE = 20  # others were used when `LEARNING` and `OWN` were chosen
@@ -126,22 +126,25 @@ def learn_and_score(config: Config) -> dict[str, Any]:
 
 def planted_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table: a row for each market and extraction, means over seeds with 95 % intervals."""
-    heads = ("score", "each seed", "best family", "beaten", "best variant", "turnover a year", "optimal turnover")
     rows = []
     trainings = grouped(results, "kind", "extraction")
     for kind in MARKETS:
         for extraction, words in EXTRACTIONS.items():
             own = trainings.get((kind, extraction), [])
-            scores = [found["score"] for found in own]
-            beaten = sum(found["score"] > found["best_family_score"] for found in own)
-            cells = [
-                mean_interval(scores),
-                ", ".join(f"{score:.2f}" for score in scores),
-                f"{np.mean([found['best_family_score'] for found in own]):.2f}",
-                f"{beaten} of {len(own)}",
-                f"{np.mean([found['best_variant_score'] for found in own]):.2f}",
-                f"{np.mean([found['turnover'] for found in own]):.1f}",
-                f"{np.mean([found['optimal_turnover'] for found in own]):.1f}",
-            ]
-            rows.append([kind, words, *cells])
-    return markdown_table(("market", "policy", *heads), rows)
+            scores, best, variant, turnover, optimal = (
+                [one[name] for one in own]
+                for name in ("score", "best_family_score", "best_variant_score", "turnover", "optimal_turnover")
+            )
+            row = {
+                "market": kind,
+                "policy": words,
+                "score": mean_interval(scores),
+                "each seed": ", ".join(f"{score:.2f}" for score in scores),
+                "best family": f"{np.mean(best):.2f}",
+                "beaten": f"{int(np.greater(scores, best).sum())} of {len(own)}",
+                "best variant": f"{np.mean(variant):.2f}",
+                "turnover a year": f"{np.mean(turnover):.1f}",
+                "optimal turnover": f"{np.mean(optimal):.1f}",
+            }
+            rows.append(row)
+    return table_of(rows)

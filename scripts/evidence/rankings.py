@@ -20,7 +20,7 @@ from finflow.env.rewards.ranking_reward import RankingReward
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.training.data.training_data import TrainingData, prepare
 from scripts.evidence.known_state import expected_returns
-from scripts.evidence.results import train_and_validate
+from scripts.evidence.results import grouped, train_and_validate
 from scripts.evidence.rollouts import REDUCED, SHORT_OFFLINE
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
@@ -95,11 +95,8 @@ def horizon_returns(process: DecisionProcess, windows: tuple[range, ...], horizo
 
     Parameters
     ----------
-    process : DecisionProcess
     windows : tuple of range
         Bars that may be learned from: a return that reaches beyond its window is not known.
-    horizon : int
-        Bars.
 
     Returns
     -------
@@ -137,9 +134,9 @@ def law_of(data: TrainingData) -> FloatArray:
 def rankings_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table of the agents on the planted ranking."""
     rows = []
+    by_variant = grouped(results, "variant")
     for name in LEARNERS:
-        own = [one for one in results if one["variant"] == f"{PREFIX}planted-{name}"]
-        if not own:
+        if not (own := by_variant.get(f"{PREFIX}planted-{name}")):
             continue
         agent, law, chance = (np.array([one["ndcg"][part] for one in own]) for part in ("agent", "law", "chance"))
         rows.append(

@@ -24,13 +24,8 @@ def kept_result(path: Path, name: str, stamp: Result, make: Callable[[], Result]
 
     Parameters
     ----------
-    path : Path
-        JSON: name -> result.
-    name : str
     stamp : mapping
         Entries of the result that say what it was made by, such as the hash of the code.
-    make : callable
-        Gives the other entries.
     """
     result = kept_results(path).get(name, {})
     if {entry: result.get(entry) for entry in stamp} != stamp:
@@ -61,15 +56,14 @@ def grouped(results: Iterable[Result], *keys: str) -> dict[Any, list[Result]]:
     return groups
 
 
-def train_both(config: Config, **options: Any) -> FinFlowTrainer:
-    """Train both phases, without the report.
+def by_seed(results: Iterable[Result], **wanted: object) -> dict[int, Result]:
+    """The results that have such entries, by seed and in the order of seeds."""
+    own = [one for one in results if all(one[key] == value for key, value in wanted.items())]
+    return {int(one["seed"]): one for one in sorted(own, key=lambda one: int(one["seed"]))}
 
-    Parameters
-    ----------
-    config : Config
-    options
-        Of the trainer.
-    """
+
+def train_both(config: Config, **options: Any) -> FinFlowTrainer:
+    """Train both phases, without the report."""
     trainer = FinFlowTrainer(config, **options)
     trainer.train_iql()
     trainer.finetune()
@@ -81,7 +75,6 @@ class Training(NamedTuple):
 
     Attributes
     ----------
-    trainer : FinFlowTrainer
     backtests : list of Backtest
         Of the validations of the online phase, the hand-over first.
     seconds : dict of float
@@ -101,11 +94,8 @@ def train_and_validate(config: Config, keep_stopped: bool = False, **options: An
 
     Parameters
     ----------
-    config : Config
     keep_stopped : bool
         Keep a training whose online phase the guard ended after a validation, in place of raising its error.
-    options
-        Of the trainer.
     """
     validations: list[Validation] = []
     trainer = FinFlowTrainer(config, on_validation=validations.append, **options)

@@ -33,8 +33,8 @@ from scripts.evidence.null_markets import permuted_panel
 from scripts.evidence.optimality import HIDDEN, judge_of, window_of
 from scripts.evidence.planted_signals import GROWTH
 from scripts.evidence.planted_signals import OWN as PLANTED_OWN
-from scripts.evidence.results import train_and_validate
-from scripts.evidence.tables import markdown_table, mean_interval, share_interval
+from scripts.evidence.results import grouped, train_and_validate
+from scripts.evidence.tables import mean_interval, share_interval, table_of
 from scripts.evidence.variants import Variant
 
 ROOT = Path(__file__).parents[2]
@@ -251,42 +251,30 @@ def _learned(
 
 
 def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown tables: scores on planted markets, then confidence on null markets."""
-    heads = (
-        "market",
-        "hand-over",
-        "end",
-        "each sample",
-        "own policy",
-        "ceiling",
-        "t out of fold",
-        "confidence",
-        "critics' slope",
-        "turnover",
-        "code",
+    """Markdown tables: scores on planted markets, then confidence on null markets, then real prices."""
+    by_kind = grouped(results, "kind")
+    rows = [
+        {
+            "market": kind,
+            "hand-over": mean_interval([one["start"] for one in own]),
+            "end": mean_interval([one["end"] for one in own]),
+            "each sample": ", ".join(f"{one['end']:.3f}" for one in own),
+            "own policy": ", ".join(f"{one.get('own', math.nan):.3f}" for one in own),
+            "ceiling": ", ".join(f"{one['ceiling']:.2f}" for one in own if "ceiling" in one) or "-",
+            "t out of fold": _found(own, "out_of_fold_t"),
+            "confidence": ", ".join(f"{one['confidence']:.2f}" for one in own),
+            "critics' slope": " / ".join(_slope(own, window) for window in ("training", "validation")),
+            "turnover": f"{np.mean([one['turnover'] for one in own]):.1f}",
+            "code": codes_of(own),
+        }
+        for kind in PLANTED
+        if (own := by_kind.get(kind))
+    ]
+    nulls, real = (
+        [row_of(kind, by_kind[kind]) for kind in kinds if kind in by_kind]
+        for kinds, row_of in ((NULLS, _null_row), (REAL, _real_row))
     )
-    rows = []
-    for kind in PLANTED:
-        own = [one for one in results if one["kind"] == kind]
-        if not own:
-            continue
-        slopes = " / ".join(_slope(own, window) for window in ("training", "validation"))
-        rows.append(
-            [
-                kind,
-                mean_interval([one["start"] for one in own]),
-                mean_interval([one["end"] for one in own]),
-                ", ".join(f"{one['end']:.3f}" for one in own),
-                ", ".join(f"{one.get('own', math.nan):.3f}" for one in own),
-                ", ".join(f"{one['ceiling']:.2f}" for one in own if "ceiling" in one) or "-",
-                ", ".join(f"{one['out_of_fold_t']:.1f}" for one in own),
-                ", ".join(f"{one['confidence']:.2f}" for one in own),
-                slopes,
-                f"{np.mean([one['turnover'] for one in own]):.1f}",
-                codes_of(own),
-            ]
-        )
-    return markdown_table(heads, rows) + "\n" + _null_table(results) + "\n" + _real_table(results)
+    return "\n".join(table_of(table) for table in (rows, nulls, real) if table)
 
 
 def codes_of(own: Sequence[Mapping[str, Any]]) -> str:
@@ -305,56 +293,30 @@ def _slope(own: Sequence[Mapping[str, Any]], window: str) -> str:
     return f"{np.mean(slopes):.2f} ± {np.linalg.norm(errors) / len(own):.2f}"
 
 
-def _real_table(results: Sequence[Mapping[str, Any]]) -> str:
-    rows = []
-    for kind in REAL:
-        own = [one for one in results if one["kind"] == kind]
-        if not own:
-            continue
-        chosen = sorted({REFERENCES[int(one["reference"])] for one in own})
-        rows.append(
-            [
-                kind,
-                len(own),
-                f"{own[0]['equal_weight']:.2f}",
-                mean_interval([one["start"] for one in own]),
-                mean_interval([one["end"] for one in own]),
-                mean_interval([one["end"] - one["start"] for one in own], 3),
-                ", ".join(f"{one['out_of_fold_t']:.1f}" for one in own),
-                _found(own, "buy_and_hold_t"),
-                _found(own, "out_of_fold_turnover"),
-                ", ".join(f"{one['confidence']:.2f}" for one in own),
-                ", ".join(chosen),
-                codes_of(own),
-            ]
-        )
-    heads = (
-        "real prices",
-        "seeds",
-        "equal weight",
-        "hand-over",
-        "end",
-        "end less hand-over",
-        "t",
-        "t over buy and hold",
-        "turnover out of fold",
-        "confidence",
-        "over",
-        "code",
-    )
-    return markdown_table(heads, rows)
+def _real_row(kind: str, own: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    return {
+        "real prices": kind,
+        "seeds": len(own),
+        "equal weight": f"{own[0]['equal_weight']:.2f}",
+        "hand-over": mean_interval([one["start"] for one in own]),
+        "end": mean_interval([one["end"] for one in own]),
+        "end less hand-over": mean_interval([one["end"] - one["start"] for one in own], 3),
+        "t": _found(own, "out_of_fold_t"),
+        "t over buy and hold": _found(own, "buy_and_hold_t"),
+        "turnover out of fold": _found(own, "out_of_fold_turnover"),
+        "confidence": ", ".join(f"{one['confidence']:.2f}" for one in own),
+        "over": ", ".join(sorted({REFERENCES[int(one["reference"])] for one in own})),
+        "code": codes_of(own),
+    }
 
 
-def _null_table(results: Sequence[Mapping[str, Any]]) -> str:
-    rows = []
-    for kind in NULLS:
-        own = [one for one in results if one["kind"] == kind]
-        if not own:
-            continue
-        count = sum(one["confidence"] > USED for one in own)
-        share = share_interval(count, len(own), 0)
-        largest = max(one["confidence"] for one in own)
-        moved = [one["end"] - one["start"] for one in own if math.isfinite(one["end"] - one["start"])]
-        rows.append([kind, len(own), share, f"{largest:.2f}", mean_interval(moved, 3), codes_of(own)])
-    heads = ("null market", "samples", f"confidence over {USED:g}", "largest", "Sharpe, end less hand-over", "code")
-    return markdown_table(heads, rows)
+def _null_row(kind: str, own: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    moved = [one["end"] - one["start"] for one in own]
+    return {
+        "null market": kind,
+        "samples": len(own),
+        f"confidence over {USED:g}": share_interval(sum(one["confidence"] > USED for one in own), len(own), 0),
+        "largest": f"{max(one['confidence'] for one in own):.2f}",
+        "Sharpe, end less hand-over": mean_interval(moved, 3),
+        "code": codes_of(own),
+    }

@@ -53,13 +53,6 @@ def marked(text: str, present: Deciding) -> str:
     """A page with a line after its title where other code or defaults made its results, and without it where not.
 
     A line that names the same ones stays as it is: it says what the code was when it was written.
-
-    Parameters
-    ----------
-    text : str
-        The page, marked or not.
-    present : Deciding
-        What decides now.
     """
     older, plain = made_by(text, present), unmarked(text)
     if not older:
@@ -80,15 +73,11 @@ def marked(text: str, present: Deciding) -> str:
 def mark_pages(folder: Path) -> list[str]:
     """Mark every page that is of other code or defaults, unmark the others, and describe the former, a line each."""
     present = Deciding.now()
+    lines = []
     for path in sorted(folder.glob("*.md")):
         text = path.read_text("utf-8")
         if (now := marked(text, present)) != text:
             write_atomically(path, now)
-    return describe_stale(folder)
-
-
-def describe_stale(folder: Path) -> list[str]:
-    """The pages that other code or defaults made, a line each."""
-    present = Deciding.now()
-    made = {path.name: made_by(path.read_text("utf-8"), present) for path in sorted(folder.glob("*.md"))}
-    return [f"{name}: made {older}" for name, older in made.items() if older]
+        if older := made_by(text, present):
+            lines.append(f"{path.name}: made {older}")
+    return lines

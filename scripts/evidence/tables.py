@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,11 @@ def markdown_table(heads: Iterable[object], rows: Iterable[Iterable[object]]) ->
     titles = list(heads)
     lines = [_line(titles), "|" + "---|" * len(titles), *map(_line, rows)]
     return "\n".join(lines) + "\n"
+
+
+def table_of(rows: Sequence[Mapping[str, object]]) -> str:
+    """A table of rows that map each heading to its cell; empty without rows."""
+    return markdown_table(rows[0], (row.values() for row in rows)) if rows else ""
 
 
 def _line(cells: Iterable[object]) -> str:

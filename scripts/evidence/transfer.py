@@ -48,22 +48,10 @@ REDUCED: dict[str, object] = {
 
 
 def transfer_variants(seeds: int = SEEDS, more: Mapping[str, object] | None = None) -> list[Variant]:
-    """One drawing of names with each seed, of the monthly portfolios and of the embedded stocks.
-
-    Parameters
-    ----------
-    seeds : int
-    more : mapping, optional
-        Further keys, for small versions.
-    """
+    """One drawing of names with each seed, of the monthly portfolios and of the embedded stocks."""
     keys = {MONTHLY: monthly(), EMBEDDED: {}}
     return [
-        Variant(
-            f"{PREFIX}{market}",
-            (seed,),
-            {**REDUCED, **own, **(more or {})},
-            measure=measure_transfer,
-        )
+        Variant(f"{PREFIX}{market}", (seed,), {**REDUCED, **own, **(more or {})}, measure=measure_transfer)
         for market, own in keys.items()
         for seed in range(seeds)
     ]

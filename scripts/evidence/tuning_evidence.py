@@ -88,16 +88,7 @@ little."""
 def tuning_variants(
     demo: Path, pairs: int = PAIRS, trials: int = TRIALS, more: Mapping[str, object] | None = None
 ) -> list[Variant]:
-    """Each way on the market of each pair.
-
-    Parameters
-    ----------
-    demo : Path
-        The demo's configuration.
-    pairs, trials : int
-    more : mapping, optional
-        Further keys, for small versions.
-    """
+    """Each way on the market of each pair."""
     base = flatten(parse_file(demo)[0])
     return [
         Variant(
@@ -186,14 +177,8 @@ def tuning_table(results: Sequence[Mapping[str, Any]]) -> str:
             shown = gaps.mean() - width > (-MARGIN if least is None else least)
             asked = f"no worse by {MARGIN:g}" if least is None else "better"
             better = f"{int((gaps > 0).sum())} of {len(gaps)}"
-            differences.append(
-                [
-                    f"{WORDS[first]} less {WORDS[second]}",
-                    mean_interval(gaps, 3),
-                    better,
-                    f"{asked}: {'yes' if shown else 'no'}",
-                ]
-            )
+            words = f"{WORDS[first]} less {WORDS[second]}"
+            differences.append([words, mean_interval(gaps, 3), better, f"{asked}: {'yes' if shown else 'no'}"])
     page = markdown_table(("", "pairs", "score", "updates of a search", "value on validation"), ways) + "\n"
     page += markdown_table(("difference of scores, paired", "mean", "better in", "shown"), differences)
     pairs = sorted(by_way["pruned"].keys() & by_way["tpe"].keys())

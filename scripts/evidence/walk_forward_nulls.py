@@ -56,7 +56,6 @@ class HeldWeights:
 
     Attributes
     ----------
-    name : str
     weights : float64 (assets,)
         They sum to one.
     """
@@ -84,15 +83,8 @@ def judge_joined_market(panel: MarketPanel, config: Config, seed: int, edge: flo
 
     Parameters
     ----------
-    panel : MarketPanel
-        Without a part that is held out.
-    config : Config
-    seed : int
-        Of the random portfolios.
     edge : float
         Where one is planted, only the rule that knows it is judged.
-    samples : int
-        Resamples of the bootstrap.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Timing of a peer: each line with the seconds of processor time to measure for is answered by a line of JSON.
 
-The first answer says what one update costs. One thread.
+The first answer names the version. One thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 WARM_UP = 10
 
@@ -23,13 +22,10 @@ def answer(update: Callable[[int], None], version: str) -> None:
     ----------
     update : callable
         One update, on a batch that is ready; its argument is the number of updates before it.
-    version : str
     """
-    with FlopCounterMode(display=False) as counter:
-        update(0)
     for step in range(WARM_UP):
         update(step)
-    print(json.dumps({"version": version, "flops": counter.get_total_flops()}), flush=True)
+    print(json.dumps({"version": version}), flush=True)
     for line in sys.stdin:
         seconds, updates, began = float(line), 0, time.process_time()
         while time.process_time() - began < seconds:

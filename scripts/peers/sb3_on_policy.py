@@ -22,7 +22,7 @@ def main() -> None:
     """Train once, and judge the policy's modes on held-out episodes."""
     one_thread()
     asked = json.loads(sys.argv[1])
-    task = make_vec_env(asked["task"], asked["environments"], seed=asked["seed"])
+    task = make_vec_env(asked["name"], asked["environments"], seed=asked["seed"])
     common: dict[str, Any] = {
         "n_steps": asked["rollout"] // asked["environments"],
         "batch_size": asked["minibatch"],
@@ -40,7 +40,7 @@ def main() -> None:
     began = time.process_time()
     model.learn(asked["decisions"])
     seconds = time.process_time() - began
-    judged = make_vec_env(asked["task"], asked["episodes"], seed=asked["held_out_seed"])
+    judged = make_vec_env(asked["name"], asked["episodes"], seed=asked["held_out_seed"])
     shown = judged.reset()
     returns, playing = np.zeros(asked["episodes"]), np.ones(asked["episodes"], bool)
     while playing.any():

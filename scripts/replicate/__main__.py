@@ -9,8 +9,6 @@ tsmom    sign of time-series momentum: Moskowitz, Ooi and Pedersen (2012)
 
 Examples:
   python -m scripts.replicate demiguel                       # factors that arch and linearmodels ship
-  python -m scripts.replicate demiguel --download            # four data sets of Kenneth R. French's data library
-  python -m scripts.replicate demiguel --data 10_Industry_Portfolios_CSV.zip
   python -m scripts.replicate olmar --data universal_portfolios-0.4.17-py3-none-any.whl
   python -m scripts.replicate tsmom --data monthly.csv
 """
@@ -32,22 +30,17 @@ KEPT = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "results" / "
 
 def main(arguments: Sequence[str]) -> None:
     """Read the options, compute, and print; `--save` keeps the figures for the page of evidence."""
-    parser = Parser(__doc__ or "", usage="python -m scripts.replicate NAME [--data FILE ...] [--download] [--save]")
+    parser = Parser(__doc__ or "", usage="python -m scripts.replicate NAME [--data FILE] [--save]")
     parser.add_argument("name", nargs="?", metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("--data", nargs="+", type=Path, default=[], metavar="FILE", help="data that you have")
-    parser.add_argument("--download", action="store_true", help="demiguel: ask French's data library, once")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="data that you have; not for demiguel")
     parser.add_argument("--save", action="store_true", help="keep the figures in docs/evidence/results")
     parser.add_argument("--verbose", action="store_true", help="show where an error came from")
     given = parser.parse(arguments)
     if given.name not in NAMES:
         parser.error(f"name a replication: {', '.join(NAMES)}")
-    if given.download and given.name != "demiguel":
-        parser.error(f"--download belongs to demiguel, not to {given.name}")
-    if given.download and given.data:
-        parser.error("--data names files that you have, and --download fetches others: give one of the two")
-    if len(given.data) > 1 and given.name != "demiguel":
-        parser.error(f"{given.name} reads one file; --data names {len(given.data)}")
-    rows, origin = _computed(given.name, given.data, given.download)
+    if given.name == "demiguel" and given.data:
+        parser.error("demiguel reads the factors that arch and linearmodels ship, and no --data")
+    rows, origin = _computed(given.name, given.data)
     print(comparison_table(rows), end="")
     print(f"data: {origin}")
     if given.save:
@@ -56,26 +49,24 @@ def main(arguments: Sequence[str]) -> None:
         print(f"kept in {KEPT.name}; python -m scripts.evidence replication makes the page")
 
 
-def _computed(name: str, data: Sequence[Path], download: bool) -> tuple[list[Comparison], str]:
+def _computed(name: str, data: Path | None) -> tuple[list[Comparison], str]:
     """Figures of a replication, and the origin of its data."""
-    first = data[0] if data else None
     if name == "demiguel":
-        from scripts.replicate.factor_sets import downloaded_sets, sets_of_files, shipped_sets
+        from scripts.replicate.factor_sets import shipped_sets
         from scripts.replicate.naive_diversification import compare_policies
 
-        tables = downloaded_sets() if download else sets_of_files(data) if data else shipped_sets()
-        origins = sorted({origin for _, origin in tables})
-        return compare_policies(tables), f"Kenneth R. French's data library: {'; '.join(origins)}"
+        tables = shipped_sets()
+        return compare_policies(tables), f"Kenneth R. French's data library: {'; '.join(tables)}"
     if name == "tsmom":
         from scripts.replicate.trend_sign import compare_sign, monthly_panel
 
-        panel = monthly_panel(first)
-        origin = str(panel.provenance.get("data", first))
-        return compare_sign(panel, "30 portfolios" if first is None else first.name), origin
+        panel = monthly_panel(data)
+        origin = str(panel.provenance.get("data", data))
+        return compare_sign(panel, "30 portfolios" if data is None else data.name), origin
     from scripts.replicate.online_wealth import compare_wealth
     from scripts.replicate.relative_sets import read_sets
 
-    sets, origin = read_sets(first)
+    sets, origin = read_sets(data)
     return compare_wealth(name, sets), origin
 
 

@@ -17,15 +17,8 @@ class Comparison:
 
     Attributes
     ----------
-    data : str
-        Name of the set.
-    what : str
-        Name of the rule.
-    value : float
     published : str or None
         In the digits of the publication, such as 0.2240 or 5.14E+15; None where none could be read.
-    source : str
-        Short name of the publication.
     said : str
         Origin of the difference, or how the figure is to be read.
     """

@@ -24,28 +24,22 @@ WINDOW = 120
 IN_SAMPLE = "mean-variance, in sample"
 
 
-def compare_policies(sets: Mapping[tuple[str, str], pd.DataFrame]) -> list[Comparison]:
-    """Sharpe ratios of the policies on every data set, and the published ones.
-
-    Parameters
-    ----------
-    sets : mapping
-        Name of the data set, and origin of the figures -> monthly excess returns, with the column Mkt-RF.
-    """
+def compare_policies(sets: Mapping[str, pd.DataFrame]) -> list[Comparison]:
+    """Sharpe ratios of the policies and the published ones, by origin of the monthly excess returns."""
     rows = []
-    for (name, origin), table in sets.items():
+    for origin, table in sets.items():
         returns = table.to_numpy(dtype=np.float64)
         months = {what: hold(returns, policy) for what, policy in POLICIES.items()}
         months["market"] = table["Mkt-RF"].to_numpy(dtype=np.float64)[WINDOW:]
         ratios = {what: sharpe(values) for what, values in months.items()}
         ratios[IN_SAMPLE] = in_sample(returns[WINDOW:])
-        for what, published in NAIVE_DIVERSIFICATION[name].items():
+        for what, published in NAIVE_DIVERSIFICATION.items():
             said = (
                 f"the months judged; {in_sample(returns):.4f} over all"
                 if what == IN_SAMPLE
                 else _closing(months[what], float(published))
             )
-            rows.append(Comparison(f"{name} ({origin})", what, ratios[what], published, DGU, said))
+            rows.append(Comparison(f"MKT/SMB/HML ({origin})", what, ratios[what], published, DGU, said))
     return rows
 
 

@@ -71,8 +71,6 @@ def compare_wealth(rule: str, sets: Mapping[str, FloatArray]) -> list[Comparison
 
     Parameters
     ----------
-    rule : str
-        olmar or pamr.
     sets : mapping
         Name -> prices, (rows + 1, assets).
     """
@@ -91,12 +89,6 @@ def final_wealth(prices: FloatArray, strategies: Sequence[Strategy]) -> dict[str
     Parameters
     ----------
     prices : float64 (bars, assets)
-    strategies : sequence of Strategy
-
-    Returns
-    -------
-    dict
-        By the name of the strategy.
     """
     process = _process(np.vstack([prices[:1], prices]))
     runs = run_backtests(process, range(len(prices) + 1), [_FromFirstPrice(strategy) for strategy in strategies])

@@ -8,45 +8,16 @@ from __future__ import annotations
 
 DGU, OLPS, PAMR = "DeMiguel et al. 2009, table 3", "log of the toolbox OLPS, 2015", "Li et al. 2012, cumulative wealth"
 
-NAIVE_DIVERSIFICATION: dict[str, dict[str, str]] = {
-    "MKT/SMB/HML": {
-        "1/N": "0.2240",
-        "mean-variance, in sample": "0.2851",
-        "mean-variance": "0.2186",
-        "mean-variance, long only": "0.1084",
-        "minimum variance": "0.2493",
-        "minimum variance, long only": "0.2493",
-        "market": "0.1138",
-    },
-    "10 industries": {
-        "1/N": "0.1353",
-        "mean-variance, in sample": "0.2124",
-        "mean-variance": "0.0679",
-        "mean-variance, long only": "0.0678",
-        "minimum variance": "0.1554",
-        "minimum variance, long only": "0.1425",
-        "market": "0.1138",
-    },
-    "FF 1-factor": {
-        "1/N": "0.1623",
-        "mean-variance, in sample": "0.5098",
-        "mean-variance": "0.0128",
-        "mean-variance, long only": "0.1977",
-        "minimum variance": "0.2778",
-        "minimum variance, long only": "0.1546",
-        "market": "0.1138",
-    },
-    "FF 4-factor": {
-        "1/N": "0.1753",
-        "mean-variance, in sample": "0.5364",
-        "mean-variance": "0.1841",
-        "mean-variance, long only": "0.2024",
-        "minimum variance": "-0.0183",
-        "minimum variance, long only": "0.3580",
-        "market": "0.1138",
-    },
+NAIVE_DIVERSIFICATION = {
+    "1/N": "0.2240",
+    "mean-variance, in sample": "0.2851",
+    "mean-variance": "0.2186",
+    "mean-variance, long only": "0.1084",
+    "minimum variance": "0.2493",
+    "minimum variance, long only": "0.2493",
+    "market": "0.1138",
 }
-"""Monthly Sharpe ratios, by data set and policy."""
+"""Monthly Sharpe ratios, of the data set MKT/SMB/HML, by policy."""
 
 WEALTH: dict[tuple[str, str], tuple[str, str]] = {
     ("djia", "buy-and-hold"): ("0.764361", OLPS),

@@ -50,7 +50,6 @@ def read_sets(given: Path | None) -> tuple[dict[str, FloatArray], str]:
     -------
     sets : dict
         Name -> prices, (rows + 1, assets); they begin at 1.
-    origin : str
 
     Raises
     ------

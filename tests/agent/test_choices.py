@@ -35,11 +35,8 @@ def decisions(agent: BCell, batch: Batch) -> np.ndarray:
     [
         {"risk_measure": "cvar"},
         {"risk_measure": "wang"},
-        {"n_quantiles": 16},
         {"n_quantiles": 1},
         {"cql_alpha": 0.0},
-        {"cql_alpha": 50.0},
-        {"alpha_init": 3.0},
         {"dropped_quantiles": 4},
         {"calibration": "none"},
         {"entropy_backup": "relative"},

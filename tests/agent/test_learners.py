@@ -14,12 +14,11 @@ from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.learners.soft_actor_critic import minimum_value
 from finflow.agent.learners.td3bc import TD3BC
-from finflow.agent.losses.losses import actor_loss
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.config import AnchorConfig, BCellConfig
 from tests.agent import helpers
-from tests.agent.helpers import CPU, coverage, generator
+from tests.agent.helpers import CPU, actor_loss, coverage, generator
 
 MakeBatch = Callable[..., Batch]
 CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=3, iql_extraction="awr")
@@ -57,13 +56,17 @@ def test_iql_updates_in_the_published_order(shape: NetworkShape, make_batch: Mak
         torch.testing.assert_close(target_parameter, old + 0.005 * (new - old))
 
 
-def test_an_expert_learns_from_its_own_family_only(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch = make_batch()._replace(families=torch.full((16,), 2))
-    learner = make_iql(shape)
-    before = learner.policy.score.weight.detach().clone()
+@pytest.mark.parametrize("family", [2, 5])
+def test_an_expert_learns_from_its_own_family_only_and_the_gate_from_all(
+    family: int, shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    """5 is the coverage mixture, of no expert."""
+    batch, learner = make_batch()._replace(families=torch.full((16,), family)), make_iql(shape)
+    before, gate = learner.policy.score.weight.detach().clone(), learner.policy.gate.weight.detach().clone()
     learner.update(batch, 0.0, generator())
     moved = (learner.policy.score.weight - before).abs().flatten(1).sum(dim=1) > 0
-    assert moved.tolist() == [False, False, True, False, False]
+    assert moved.tolist() == [expert == family for expert in range(5)]
+    assert not torch.equal(learner.policy.gate.weight, gate)
 
 
 def test_an_expert_names_the_aim_of_a_family_that_goes_part_of_the_way(
@@ -83,15 +86,6 @@ def test_an_expert_names_the_aim_of_a_family_that_goes_part_of_the_way(
     named = learner.policy(batch.states).experts[torch.arange(16), batch.families].detach()
     apart = (named - aim).abs().amax(dim=1)
     assert apart.median() < 0.01
-
-
-def test_coverage_teaches_the_gate_but_no_expert(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch = make_batch()._replace(families=torch.full((16,), 5))
-    learner = make_iql(shape)
-    experts, gate = learner.policy.score.weight.detach().clone(), learner.policy.gate.weight.detach().clone()
-    learner.update(batch, 0.0, generator())
-    assert torch.equal(learner.policy.score.weight, experts)
-    assert not torch.equal(learner.policy.gate.weight, gate)
 
 
 def test_seeding_is_exact(shape: NetworkShape, make_batch: MakeBatch) -> None:

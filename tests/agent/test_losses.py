@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from finflow.agent.losses import losses, regularisers
+from tests.agent.helpers import actor_loss
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -74,7 +75,7 @@ LOSSES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = {
         ),
         [(2, 4, 3), (2, 4)],
     ),
-    "actor": (lambda density, value, alpha: losses.actor_loss(density, value, alpha, 4), [(9,), (9,), ()]),
+    "actor": (lambda density, value, alpha: actor_loss(density, value, alpha, 4), [(9,), (9,), ()]),
     "temperature": (lambda log_alpha: losses.temperature_loss(log_alpha, normal(9), -5.0, 4), [()]),
 }
 

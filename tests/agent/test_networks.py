@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 
 from finflow.agent.batch import States
@@ -143,14 +142,6 @@ def test_the_spread_of_a_valuation_does_not_move_its_mean(shape: NetworkShape, m
     with torch.no_grad():
         valuation = critic.value(critic.encode(states), states, states.weights.unsqueeze(1))
     torch.testing.assert_close(valuation.spread.mean(-1), torch.zeros(2, 4, 1), atol=1e-6, rtol=0.0)
-
-
-def test_quantiles_of_more_portfolios_than_there_are_are_refused(shape: NetworkShape, make_states: MakeStates) -> None:
-    critic, states = CriticEnsemble(shape, 8, generator()), make_states(6, 5, 0)
-    portfolios = states.weights.unsqueeze(1)
-    assert critic.value(critic.encode(states), states, portfolios, with_quantiles=1).quantiles.shape == (2, 6, 1, 8)
-    with pytest.raises(ValueError, match="quantiles of 2 portfolios"):
-        critic.value(critic.encode(states), states, portfolios, with_quantiles=2)
 
 
 def test_both_values_equal_each_alone_and_one_of_them_leaves_the_encoder_alone(

@@ -22,6 +22,7 @@ from finflow.agent.losses.pinball import pinball_loss
 from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.config import BCellConfig
 from scripts.evidence.box_sac import LOG_SCALE_RANGE, SquashedNormal, box_agent
+from tests.agent.helpers import actor_loss
 from tests.agent.parity import TYPES, Arrays, layers, load, take_over, their_batch
 
 GAMMA, TEMPERATURE, TOLERANCE = 0.97, 0.3, 1e-5
@@ -75,7 +76,7 @@ def test_actor_loss_is_that_of_sb3_sac(dtype: torch.dtype) -> None:
     arrays = load("sb3_sac", dtype)
     actions, log_density = drawn(arrays, "batch.observations", 0)
     value = critics(arrays, "critic", arrays["batch.observations"], actions)[..., 0, 0].min(dim=0).values
-    loss = losses.actor_loss(log_density[:, 0], value, torch.tensor(TEMPERATURE, dtype=dtype), n_dimensions=1)
+    loss = actor_loss(log_density[:, 0], value, torch.tensor(TEMPERATURE, dtype=dtype), n_dimensions=1)
     assert loss.item() == pytest.approx(arrays["actor_loss"].item(), abs=TOLERANCE)
 
 
@@ -128,7 +129,7 @@ def test_actor_loss_is_that_of_tqc() -> None:
     arrays = load("sb3_tqc", torch.float64)
     actions, log_density = drawn(arrays, "batch.observations", 0)
     value = critics(arrays, "critic", arrays["batch.observations"], actions)[:, :, 0].mean(dim=-1).mean(dim=0)
-    loss = losses.actor_loss(log_density[:, 0], value, torch.tensor(TEMPERATURE, dtype=torch.float64), 1)
+    loss = actor_loss(log_density[:, 0], value, torch.tensor(TEMPERATURE, dtype=torch.float64), 1)
     assert loss.item() == pytest.approx(arrays["actor_loss"].item(), abs=TOLERANCE)
 
 
@@ -180,7 +181,7 @@ def test_actor_loss_is_that_of_d3rlpy() -> None:
     decided = policy(arrays, "policy", arrays["batch.observations"])
     actions, log_density = decided.sample(arrays["actor_noise"].unsqueeze(1))
     value = critics(arrays, "critic", arrays["batch.observations"], actions)[..., 0, 0].min(dim=0).values
-    loss = losses.actor_loss(log_density[:, 0], value, torch.tensor(TEMPERATURE, dtype=torch.float64), 1)
+    loss = actor_loss(log_density[:, 0], value, torch.tensor(TEMPERATURE, dtype=torch.float64), 1)
     assert loss.item() == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)
 
 

@@ -76,16 +76,12 @@ def test_the_level_of_all_values_follows_their_mean_error(make_batch: MakeBatch,
         torch.testing.assert_close(new - old, torch.full_like(old, LEVEL_RATE * 3.0))
     assert all(torch.equal(a, b) for a, b in zip(weights, agent.critic.parameters(), strict=True))
     level = float(agent.critic.level)
+    assert [UpdatePoint(update, 40).progress for update in (0, 10, 40, 90)] == [0.0, 0.25, 1.0, 1.0]
     agent.move_level(torch.tensor(3.0), UpdatePoint(10, 10))
     assert float(agent.critic.level) == level
     for broken in (float("nan"), float("inf"), -float("inf")):
         agent.move_level(torch.tensor(broken), UpdatePoint(0, 10))
     assert float(agent.critic.level) == float(agent.target_critic.level) == level
-
-
-def test_progress_is_the_share_of_the_updates_done() -> None:
-    assert [UpdatePoint(update, 40).progress for update in (0, 10, 40, 90)] == [0.0, 0.25, 1.0, 1.0]
-    assert UpdatePoint().progress == 1.0
 
 
 def values_of(agent: BCell, batch: Batch, part: str, of: str, actions: Tensor) -> Valuation:
@@ -113,7 +109,7 @@ def with_own_targets(agent: BCell) -> BCell:
     return agent
 
 
-@pytest.mark.parametrize(("update", "share"), [(0, 0.0), (5, 0.5), (10, 1.0), (25, 1.0)])
+@pytest.mark.parametrize(("update", "share"), [(0, 0.0), (5, 0.5), (25, 1.0)])
 def test_top_quantiles_are_dropped_as_the_phase_proceeds(
     update: int, share: float, shape: NetworkShape, make_batch: MakeBatch
 ) -> None:
@@ -208,7 +204,7 @@ def test_the_actor_has_the_entropy_of_weights_and_the_temperature_that_of_log_ra
     assert math.copysign(1.0, agent.log_alpha.item() - before) == math.copysign(1.0, excess.item())
 
 
-def test_a_scheduled_target_entropy_takes_the_place_of_the_configured_one(
+def test_scheduled_coefficients_take_the_place_of_the_configured_ones(
     shape: NetworkShape, make_batch: MakeBatch
 ) -> None:
     slopes = {}
@@ -217,15 +213,10 @@ def test_a_scheduled_target_entropy_takes_the_place_of_the_configured_one(
         agent.update_sac(make_batch(), None, generator(3), target=scheduled)
         slopes[configured, scheduled] = agent.log_alpha.grad.item()
     assert slopes[0.2, 0.4] == slopes[0.4, None] != slopes[0.2, None]
-
-
-def test_a_scheduled_coefficient_is_used_and_the_tuned_one_left_alone(
-    shape: NetworkShape, make_batch: MakeBatch
-) -> None:
     agent = make_agent(shape)
     before = agent.log_alpha.item()
     assert agent.update_sac(make_batch(), None, generator(3), alpha=0.4)["alpha"].item() == pytest.approx(0.4)
-    assert agent.log_alpha.item() == before
+    assert agent.log_alpha.item() == before  # the tuned one is left alone
 
 
 def test_the_anchor_is_annealed_over_the_updates_of_the_phase(shape: NetworkShape, make_batch: MakeBatch) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import sys
 import webbrowser
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,27 +47,6 @@ def test_plain_lines_are_aligned() -> None:
     lines = table_lines(summary_rows(SUMMARY))
     assert len({len(line) for line in lines}) == 1
     assert lines[1].startswith("finflow ")
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_gets_a_styled_table_with_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    outcome: Any = Outcome(tmp_path, tmp_path / "report.html", SUMMARY)
-    show_outcome(outcome)
-    shown = screen.getvalue()
-    for row in summary_rows(SUMMARY):
-        for cell in row:
-            assert cell in shown
-    assert "─" in shown
 
 
 def test_help_names_every_key_with_its_default() -> None:

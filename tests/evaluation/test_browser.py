@@ -6,24 +6,18 @@ there is no Chromium these tests skip; what can be checked without one is in tes
 
 from __future__ import annotations
 
-import io
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib import image
 
 from finflow.evaluation.analysis.sweeps import section as sweeps_section
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds, make
-from finflow.evaluation.report.figures import equity
-from finflow.evaluation.report.page import figure_section
 from finflow.evaluation.report.report import ReportData, write_report
-from finflow.evaluation.report.section import section_html
 from finflow.evaluation.statistics.bootstrap import Interval
 from finflow.evaluation.statistics.configuration_choice import DailyReturns, choice_section, judge_best, judge_choice
 from finflow.evaluation.statistics.run_statistics import Estimate
@@ -108,69 +102,6 @@ def test_a_table_is_sorted_by_its_head(page: Browser, place: int, orders: list[s
         assert len(values) > 2
         assert values == sorted(values, reverse=order == "descending")
     assert page.complaints == []
-
-
-CLICK = """(() => {
-  const overlay = document.querySelector('#equity svg.curves');
-  const [first, second] = overlay.querySelectorAll('.entry');
-  const read = () => [
-    getComputedStyle(overlay.querySelector('.veil')).opacity > 0.5,
-    [...overlay.querySelectorAll('path')].map(path => getComputedStyle(path).display !== 'none'),
-  ];
-  const press = (entry, key) => entry.dispatchEvent(new KeyboardEvent('keydown', {key}));
-  const click = (entry) => {  // at the place where the reader sees it
-    const box = entry.getBoundingClientRect();
-    document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2).dispatchEvent(new MouseEvent('click'));
-  };
-  overlay.scrollIntoView();
-  const told = [read()];
-  const acts = [() => click(first), () => press(second, 'Enter'), () => click(first), () => press(second, 'Escape')];
-  for (const act of acts) {
-    act();
-    told.push(read());
-  }
-  return told;
-})()"""
-
-
-def test_curves_that_are_not_asked_for_are_greyed_out(page: Browser) -> None:
-    """By a click on legend entries and by the keyboard; several at once, and all again by Escape."""
-    page.measured(DESK)
-    told = page.evaluate(CLICK)
-    count = len(told[0][1])
-    assert count >= 3
-    expected: list[set[int]] = [set(), {0}, {0, 1}, {1}, set()]
-    assert [{place for place, shown in enumerate(curves) if shown} for _, curves in told] == expected
-    assert [veiled for veiled, _ in told] == [bool(shown) for shown in expected]
-    assert page.complaints == []
-
-
-def test_the_overlay_lies_on_the_drawn_curves(report_data: Callable[..., ReportData]) -> None:
-    """Each path lies on pixels of its colour in the PNG, and each legend entry on a handle of it."""
-    data = report_data()
-    drawn = equity(data.agent, data.compared)
-    html = section_html(figure_section(drawn))
-    overlay = html[html.index('<svg class="curves"') : html.index("</svg>")]
-    pixels = (image.imread(io.BytesIO(drawn.png))[..., :3] * 255).round()
-    width, height = (float(number) for number in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', overlay)[0])
-    assert (height, width) == pixels.shape[:2]
-    paths = re.findall(r'<path d="([^"]+)" stroke="(#\w+)"', overlay)
-    entries = re.findall(r'class="entry".*? x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', overlay)
-    assert len(paths) == len(entries) >= 3
-    for (steps, colour), entry in zip(paths, entries, strict=True):
-        ink = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
-        spots = [[float(number) for number in step.split()] for step in re.split("[ML]", steps)[1:]]
-        seen = [_nearest(pixels, x, y, ink) for x, y in spots[5:-5:10]]
-        assert np.median(seen) < 30.0, colour  # others may lie over it in places
-        x, y, wide, high = (float(number) for number in entry)
-        handle = pixels[int(y) : int(y + high) + 1, int(x) : int(x + 0.3 * wide)].reshape(-1, 3)
-        assert np.abs(handle - ink).max(axis=1).min() < 30.0, colour
-
-
-def _nearest(pixels: Any, x: float, y: float, ink: list[int]) -> float:
-    """Distance of the colour nearest to an ink within two pixels of a place."""
-    around = pixels[max(int(y) - 2, 0) : int(y) + 3, max(int(x) - 2, 0) : int(x) + 3].reshape(-1, 3)
-    return float(np.abs(around - ink).max(axis=1).min())
 
 
 def test_nothing_runs_off_the_side_of_a_sheet(page: Browser) -> None:

@@ -1,16 +1,14 @@
-"""The distance between the features of two markets, in numbers, in words and by the schema."""
+"""The distance between the features of two markets, in numbers and in words."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from finflow.cli.output import distance_lines
-from finflow.evaluation.analysis.feature_distance import FeatureDistance, measure_distance, section
+from finflow.evaluation.analysis.feature_distance import measure_distance, section
 from finflow.evaluation.report.section import section_html
 
 TRAINED = {"calm": np.array([-1.0, 1.0, -1.0, 1.0]), "shifted": np.array([0.0, 2.0, 0.0, 2.0])}
@@ -33,11 +31,10 @@ def test_a_feature_that_was_constant_in_training_has_a_finite_distance() -> None
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_the_section_and_the_printed_line_say_the_same(known: bool, fits_schema: Callable[[Any], list[str]]) -> None:
-    found = measure_distance(TRAINED, JUDGED) if known else FeatureDistance(unknown="The prices have changed since")
+def test_the_section_and_the_printed_line_say_the_same(known: bool) -> None:
+    found = measure_distance(TRAINED, JUDGED) if known else {"unknown": "The prices have changed since"}
     shown = section(found)
     numbers = {"feature_distance": dict(shown.numbers)}
-    assert [line for line in fits_schema(numbers) if "feature_distance" in line] == []
     page = section_html(shown)
     (line,) = distance_lines(json.loads(json.dumps(numbers)))
     if known:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-import pytest
 from matplotlib.figure import Figure
 
-from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report import drawing
-from finflow.evaluation.report.agent_figures import _phases, _positions, learned_score, training
-from finflow.evaluation.report.figures import ROLLING_DAYS, rolling, rolling_sharpe, rolling_volatility
-from finflow.evaluation.statistics import metrics
+from finflow.evaluation.report.agent_figures import _phases, _positions, training
 
 
 def positions(rows: list[dict[str, object]]) -> list[float]:
@@ -71,25 +66,3 @@ def test_a_legend_of_long_names_stays_within_the_figure() -> None:
     (legend,) = figure.legends
     assert legend.get_window_extent().width <= figure.bbox.width
     assert len(legend.get_texts()) == 7
-
-
-def test_rolling_figures_end_in_the_metrics_of_the_last_half_year(backtest: Callable[..., Backtest]) -> None:
-    run = backtest("agent")
-    sharpes, volatilities = rolling_sharpe(run), rolling_volatility(run)
-    assert len(sharpes) == len(run.returns) - ROLLING_DAYS + 1
-    assert sharpes[-1] == pytest.approx(metrics.sharpe(run.returns[-ROLLING_DAYS:], run.cash_returns[-ROLLING_DAYS:]))
-    assert volatilities[0] == pytest.approx(metrics.annual_volatility(run.returns[:ROLLING_DAYS]))
-    assert rolling(backtest("agent", steps=2 * ROLLING_DAYS - 1), None) is None
-    alone = rolling(run, None)
-    assert alone is not None
-    assert f"agent from {sharpes.min():.1f} to {sharpes.max():.1f}" in alone.alt
-
-
-def test_a_learned_score_is_drawn_beside_the_truth_where_there_is_one() -> None:
-    frame = pd.DataFrame({"phase": ["online"] * 3, "update": [1, 2, 3], "validation_sharpe": [0.9, 0.7, 0.6]})
-    assert learned_score(frame) is None
-    figure = learned_score(
-        frame.assign(validation_score=[0.1, 0.2, 0.3], score_correlation=[math.nan, math.nan, -0.98])
-    )
-    assert figure is not None
-    assert "correlation over the online phase is -0.98" in figure.caption

@@ -154,22 +154,6 @@ def test_the_order_of_days_matters_to_drawdown_alone(returns: np.ndarray) -> Non
         assert metric(backwards) == pytest.approx(metric(returns), rel=1e-9, abs=1e-12)
 
 
-def test_months_compound_and_partial_years_are_marked_by_what_is_there() -> None:
-    dates = np.array(["2019-12-31", "2020-01-02", "2020-01-03", "2020-03-02"], dtype="datetime64[D]")
-    table = metrics.monthly_returns(dates, [0.1, 0.1, 0.1, -0.5])
-    assert list(table.index) == [2019, 2020]
-    assert list(table.columns) == [*range(1, 13), "year"]
-    assert table.loc[2020, 1] == pytest.approx(0.21)
-    assert table.loc[2020, "year"] == pytest.approx(1.21 * 0.5 - 1)
-    assert table.loc[2019, 12] == pytest.approx(0.1)
-    assert table.loc[2020, [2, 4, 12]].isna().all()
-
-
-def test_a_gap_is_not_hidden_by_its_month() -> None:
-    dates = np.array(["2020-01-02", "2020-01-03"], dtype="datetime64[D]")
-    assert math.isnan(metrics.monthly_returns(dates, [0.1, float("nan")]).loc[2020, 1])
-
-
 def test_the_summary_has_every_metric(backtest: Callable[..., Backtest]) -> None:
     run = backtest("x")
     summary = metrics.summarise(run, 0.1)

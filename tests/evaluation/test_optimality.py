@@ -18,7 +18,6 @@ from finflow.evaluation.analysis.optimality import (
     OptimalityScore,
     growth_of_runs,
     optimality,
-    score,
     score_runs,
 )
 from finflow.evaluation.backtest import run_backtests
@@ -137,8 +136,6 @@ def test_runs_side_by_side_are_scored_as_each_alone() -> None:
 
 
 def test_the_score_is_worked_by_hand() -> None:
-    assert score(0.75, 0.5, 1.0) == 0.5
-    assert math.isnan(score(0.5, 1.0, 1.0))
     rng = np.random.default_rng(0)
     common = rng.normal(0.0, 1e-4, 6_000)
     noise = rng.normal(0.0, 1e-4, 6_000)

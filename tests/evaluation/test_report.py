@@ -34,10 +34,10 @@ pytestmark = pytest.mark.usefixtures("tear_sheets")
 
 STYLE = Path(page.__file__).parent / "templates" / "style.css"
 FIGURES = [
-    *("equity", "sharpe", "drawdown", "rolling", "monthly", "costs", "weights", "gate", "experts", "overfitting"),
+    *("equity", "sharpe", "drawdown", "costs", "weights", "gate", "experts", "overfitting"),
     "training",
 ]
-ALWAYS = ["equity", "sharpe", "drawdown", "rolling", "monthly", "costs", "weights", "overfitting"]
+ALWAYS = ["equity", "sharpe", "drawdown", "costs", "weights", "overfitting"]
 
 
 @pytest.fixture(scope="module")

@@ -90,6 +90,4 @@ def test_the_templates_are_installed() -> None:
     patterns = tomllib.loads((package.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     shipped = {path for pattern in patterns["finflow"] for path in package.glob(pattern)}
     templates = set((package / "evaluation" / "report" / "templates").iterdir())
-    assert {"curves.js", "page.html.j2", "section.html.j2", "sort.js", "style.css"} == {
-        path.name for path in templates & shipped
-    }
+    assert {"page.html.j2", "section.html.j2", "sort.js", "style.css"} == {path.name for path in templates & shipped}

@@ -143,5 +143,4 @@ def test_the_section_shows_the_sweeps(made: Section) -> None:
     html = section_html(made)
     assert 'data-path="sweeps/costs_bps/50/minimum-variance/sharpe"' in html
     assert 'data-path="sweeps/lags/2/buy-and-hold/sharpe"' in html
-    assert html.count("<img") == 1
     assert any("no configured cost depends on the size" in sentence for sentence in made.words)

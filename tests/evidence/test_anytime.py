@@ -71,8 +71,8 @@ def test_looking_every_day_misleads_the_t_test_and_not_the_sequential_one(panel:
 
 
 def test_the_table_is_of_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {"answers": {"sequential": 2, "bars": 4, "repeated": 30, "fixed": 3}}
-    days = {"median_day": {"sequential": None, "bars": None, "repeated": 41.0, "fixed": None}}
+    counts = {"answers": {"sequential": 2, "repeated": 30, "fixed": 3}}
+    days = {"median_day": {"sequential": None, "repeated": 41.0, "fixed": None}}
     monkeypatch.setattr(anytime, "load_panel", lambda market: None)
     monkeypatch.setattr(anytime, "real_days", lambda panel: {})
     made = {
@@ -81,7 +81,7 @@ def test_the_table_is_of_what_was_kept(tmp_path: Path, monkeypatch: pytest.Monke
     }
     monkeypatch.setattr(anytime, "measure", lambda *given: made)
     page = anytime_page(tmp_path / "anytime.json", SMALL)
-    assert "| normal | 3.3% (0.4% to 11.5%) | 6.7% (" in page, "2 of 60, Clopper and Pearson"
+    assert "| normal | 3.3% (0.4% to 11.5%) | 50.0% (" in page, "2 of 60, Clopper and Pearson"
     assert "| normal | 0.5 | 3.3% | never | 5.0% | 50.0% | 41 |" in page
     monkeypatch.setattr(anytime, "measure", lambda *given: pytest.fail("measured again"))
     assert anytime_page(tmp_path / "anytime.json", SMALL) == page

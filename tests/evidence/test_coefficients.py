@@ -7,19 +7,9 @@ from pathlib import Path
 import yaml
 
 from finflow.config import flatten
-from scripts.evidence.coefficients import CHANGES, DEFAULT, MARKETS, SHOWN, coefficient_table, coefficient_variants
+from scripts.evidence.coefficients import CHANGES, DEFAULT, SHOWN, coefficient_table
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_trainings_of_a_market_differ_by_the_coefficient_alone() -> None:
-    variants = coefficient_variants()
-    assert len({one.name for one in variants}) == len(variants) == len(MARKETS) * len(CHANGES)
-    for first in range(0, len(variants), len(CHANGES)):
-        default, *others = variants[first : first + len(CHANGES)]
-        for one, keys in zip(others, list(CHANGES.values())[1:], strict=True):
-            assert one.seeds == default.seeds
-            assert one.overrides == {**default.overrides, **keys}
 
 
 def test_the_presets_coefficients_are_among_the_changes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from scripts.evidence import offline_methods
 from scripts.evidence import variants as evidence
 from scripts.evidence.results import kept_results
 from scripts.evidence.stale_pages import unmarked
-from scripts.evidence.variants import Variant, run_missing, table
+from scripts.evidence.variants import Variant, run_missing
 from tests.short_trainings import SHORT, write_prices
 
 ROOT = Path(__file__).parents[2]
@@ -23,40 +24,32 @@ SMALL = SHORT | {"market.source": "csv", "market.train_end": "2011-06-30", "mark
 @pytest.fixture
 def variant(tmp_path: Path) -> Variant:
     """A training of a second."""
-    return Variant("small", (0, 1), {**SMALL, "market.path": str(write_prices(tmp_path / "prices.csv"))})
+    keys = {**SMALL, "market.path": str(write_prices(tmp_path / "prices.csv"))}
+    return Variant("small", (0, 1), keys, measure=offline_methods.pretrain_and_measure)
 
 
 def test_what_was_measured_is_kept_until_code_or_configuration_change(
     variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "page.json"
-    one_seed = dataclasses.replace(variant, seeds=(0,))
-    first = run_missing([one_seed], path, tmp_path / "runs")
-    monkeypatch.setattr(evidence, "train_and_measure", lambda config: pytest.fail("trained again"))
-    assert run_missing([one_seed], path, tmp_path / "runs") == first
-    monkeypatch.setattr(evidence, "train_and_measure", lambda config: {"seconds": {}, "validation": {}})
-    again = run_missing([variant], path, tmp_path / "runs")
+    path, trained = tmp_path / "page.json", []
+
+    def results(seeds: tuple[int, ...]) -> list[dict[str, Any]]:
+        measured = dataclasses.replace(variant, seeds=seeds, measure=lambda config: {"n": trained.append(1)})
+        return run_missing([measured], path, tmp_path / "runs")
+
+    first = results((0,))
+    assert results((0,)) == first
+    again = results((0, 1))
     assert again[0] == first[0]
     assert kept_results(path) == {"small-0": first[0], "small-1": again[1]}
+    assert len(trained) == 2
     monkeypatch.setattr(evidence, "code_hash", lambda: "other")
-    assert run_missing([variant], path, tmp_path / "runs")[0]["code"] == "other"
-
-
-def test_the_table_shows_mean_and_range_over_seeds() -> None:
-    metrics = dict.fromkeys(evidence.SHOWN, 0.5)
-    results = [
-        {"variant": "v", "validation": {"end": {**metrics, "sharpe": sharpe}, "best": {**metrics, "sharpe": 1.0}}}
-        for sharpe in (0.8, 1.2)
-    ]
-    lines = table(results, {"equal-weight": metrics}).splitlines()
-    assert lines[2].startswith("| equal-weight | | 0.50 | 50.00 % |")
-    assert lines[3].startswith("| finflow, v, end | 2 | 1.00 (0.80 to 1.20) |")
-    assert len(lines) == 5
+    assert results((0,))[0]["code"] == "other"
 
 
 def test_the_offline_phase_is_measured_alone_and_tabled_beside_its_families(variant: Variant, tmp_path: Path) -> None:
     keys = {**variant.overrides, "offline.method": "bc", "offline.evaluation_updates": 3}
-    own = Variant("offline-bc", (0,), keys, offline_only=True)
+    own = Variant("offline-bc", (0,), keys, measure=offline_methods.pretrain_and_measure)
     (first,) = run_missing([own], tmp_path / "page.json", tmp_path / "runs")
     measured = first["validation"]["end"]
     assert set(measured) == set(offline_methods.SHOWN)

@@ -60,7 +60,7 @@ def test_the_experts_of_a_trained_agent_are_what_they_are_called(tmp_path: Path)
     assert found is not None
     failing = [(name, of) for name in CLAIMS for of in ("sleeve", "total") if not found.holds(name, of)]
     assert failing == []
-    assert all(found.invested(name) for name in CLAIMS)
+    assert all(one["invested"] for one in found.as_called.values())
     numbers = json.loads((outcome.report.parent / "metrics.json").read_text())
     reported, mixed = numbers["expert_traits"], numbers["gate_states"]
     assert reported["days"] == found.days > 900

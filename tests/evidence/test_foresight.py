@@ -10,7 +10,7 @@ import pytest
 
 from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge
 from scripts.evidence import foresight
-from scripts.evidence.foresight import OTHERWISE, foresight_page, foresight_variants, measure_honest
+from scripts.evidence.foresight import OTHERWISE, foresight_page, measure_honest
 from tests.short_trainings import SHORT, config_in
 
 KEYS = {
@@ -53,10 +53,3 @@ def test_an_honest_market_is_measured_and_shown(tmp_path: Path, monkeypatch: pyt
     assert "| mean-reverting | optimal | " in page
     assert page.count("| no |") == len(found["rows"]) + 1
     assert "| equal weight | 250 | 3 |" in page
-
-
-def test_every_market_whose_optimum_is_known_is_measured() -> None:
-    names = [variant.name for variant in foresight_variants()]
-    assert names[0] == "foresight-embedded"
-    assert names[-1] == foresight.LEAKS
-    assert len(names) == len(set(names)) == 7

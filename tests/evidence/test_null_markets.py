@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -124,26 +125,28 @@ def test_a_frozen_agent_reads_the_features_of_its_training(tmp_path: Path) -> No
     assert found["verdicts"]["demo agent, frozen"]["answer"] in ("yes", "not shown", "no")
 
 
-def test_a_retraining_reads_the_verdict_of_its_report(tmp_path: Path) -> None:
+def test_a_retraining_reads_the_verdict_of_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prices handed to the training are the null's, and the answer is that of metrics.json."""
 
-    def train(config: Config) -> Path:
-        panel = load_panel(config.market)
-        assert (panel.n_assets, config.train.seed) == (20, 7)
+    def trained(trainer: SimpleNamespace) -> SimpleNamespace:
+        panel = load_panel(trainer.config.market)
+        assert (panel.n_assets, trainer.config.train.seed) == (20, 7)
         assert panel.benchmark is None
-        verdict = {"beats_equal_weight": "no", "dsr": 0.1, "spa": None, "sharpe_difference_interval": [-0.5, -0.1]}
-        (tmp_path / "metrics.json").write_text(json.dumps({"verdict": verdict}))
-        return tmp_path
+        folder = tmp_path / null_markets.REPORTS
+        folder.mkdir()
+        (folder / "metrics.json").write_text(json.dumps({"verdict": {"beats_equal_weight": "no"}}))
+        return SimpleNamespace(run_folder=tmp_path)
 
+    class Trainer(SimpleNamespace):
+        def __init__(self, config: Config) -> None:
+            super().__init__(config=config)
+
+        train = trained
+
+    monkeypatch.setattr(null_markets, "FinFlowTrainer", Trainer)
     demo = Path(__file__).parents[2] / "configs" / "demo.yaml"
-    found = null_markets.retrain_on_null(demo, 7, tmp_path / "nulls", train)
-    assert {key: found[key] for key in ("seed", "answer", "dsr", "p", "low")} == {
-        "seed": 7,
-        "answer": "no",
-        "dsr": 0.1,
-        "p": None,
-        "low": -0.5,
-    }
+    found = null_markets.retrain_on_null(demo, 7, tmp_path / "nulls")
+    assert found == {"seed": 7, "answer": "no"}
     assert "1 null markets: yes 0, not shown 0, no 1" in null_markets.retraining_lines([found])
     assert null_markets.retraining_lines([]) == ""
 

@@ -1,4 +1,4 @@
-"""Evidence beside that on online learning: what differs is what it says, and the momentum rule passes the test."""
+"""Evidence beside that on online learning: what differs is what it says."""
 
 from __future__ import annotations
 
@@ -10,48 +10,20 @@ from finflow.config import load_config
 from finflow.training.off_policy.learners import online_updates
 from scripts.evidence.generalisation import CLASSICAL
 from scripts.evidence.rollout_controls import (
-    ALONE,
     CONTROLS,
     DEFAULT,
-    MARKETS,
     OFFLINE,
     REFERENCES,
-    SEEDING,
     control_table,
-    control_variants,
-    judge_momentum,
     later_years_table,
-    later_years_variants,
-    momentum_table,
     seeding_table,
 )
-from scripts.evidence.rollouts import PLANTED, PREFIX, planted_variants
-
-
-def test_controls_differ_from_the_default_by_their_own_keys_alone() -> None:
-    default = {one.name: one.overrides for one in planted_variants(1)}
-    variants = {one.name: one for one in control_variants(1)}
-    for control, keys in {**CONTROLS, **SEEDING}.items():
-        for name, beside in default.items():
-            one = variants.get(f"{name}-{control.replace(' ', '-').lower()}")
-            assert (one is not None) == (name.removeprefix(PREFIX) in MARKETS[control])
-            if one is not None:
-                assert {key: value for key, value in one.overrides.items() if beside.get(key) != value} == ALONE | keys
+from scripts.evidence.rollouts import PLANTED, PREFIX
 
 
 def test_without_exact_decisions_there_are_as_many_updates() -> None:
     default, alone = (load_config(None, keys, environ={}) for keys in ({}, CONTROLS["H 0"]))
     assert online_updates(alone) == pytest.approx(online_updates(default), rel=0.01)
-
-
-def test_the_published_edge_passes_the_test_out_of_fold() -> None:
-    """12-1 momentum on monthly portfolios: the positive control (t 3.75 after costs against equal weight alone)."""
-    pytest.importorskip("linearmodels")
-    (variant,) = [one for one in control_variants(1) if one.name.endswith("momentum-rule")]
-    found = judge_momentum(load_config(None, dict(variant.overrides), environ={}))
-    assert found["out_of_fold_t"] > 2.0
-    assert found["confidence"] > 0.25
-    assert f"| {found['out_of_fold_t']:.1f} |" in momentum_table([{"variant": variant.name, **found}])
 
 
 def test_controls_stand_beside_the_default_on_the_same_samples() -> None:
@@ -91,11 +63,3 @@ def test_later_years_are_compared_with_the_best_of_what_needs_no_learning_online
         "| default less each | 4 | 0.350, standard error 0.150 | 0.250, standard error 0.150 | "
     )
     assert lines[-1].endswith("| 0.050, standard error 0.150 | | -0.050, standard error 0.150 |")
-
-
-def test_later_years_train_the_default_and_its_offline_phase() -> None:
-    variants = later_years_variants(2)
-    trained = [one for one in variants if CLASSICAL not in one.name]
-    assert [one.seeds for one in trained] == [(0, 1)] * 6
-    only = {key for one in trained for key in one.overrides} - {key for key in variants[0].overrides}
-    assert only == {"train.online_episodes", "out_of_fold.pretraining_epochs"}

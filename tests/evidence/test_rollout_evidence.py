@@ -14,7 +14,6 @@ from scripts.evidence.rollouts import (
     NULLS,
     OWN,
     PLANTED,
-    nyse_variants,
     planted_market,
     planted_variants,
     rollout_table,
@@ -46,19 +45,6 @@ def test_every_market_learns_with_the_same_values() -> None:
 def test_a_planted_market_is_named_by_its_signal(tmp_path: Path) -> None:
     for variant in planted_variants(1):
         assert f"rollouts-{planted_market(variant.config(variant.seeds[0], tmp_path))}" == variant.name
-
-
-def test_trainings_of_nyse_read_the_prices_that_were_named(tmp_path: Path) -> None:
-    variants = nyse_variants(tmp_path / "prices.csv")
-    assert [(one.name, one.seeds) for one in variants] == [
-        (f"rollouts-{name}", (seed,)) for name in ("nyse", "nyse-random", "nyse-lag-1") for seed in range(3)
-    ]
-    close, random, later = (variants[place].config(0, tmp_path) for place in (0, 3, 6))
-    assert close.market.path == later.market.path == tmp_path / "prices.csv"
-    assert (close.env.execution_lag, later.env.execution_lag) == (0, 1)
-    assert (close.offline.method, random.offline.method, later.offline.method) == ("iql", "none", "iql")
-    assert close.model_copy(update={"env": later.env}) == later  # nothing else differs
-    assert random.model_copy(update={"offline": close.offline}) == close
 
 
 def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_interval() -> None:

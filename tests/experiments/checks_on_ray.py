@@ -93,7 +93,8 @@ def two_nodes(cluster: Any, connection: None) -> list[Any]:
 
 def run(cluster: Any, tasks: list[Task], stream: io.StringIO) -> list[dict[str, Any]]:
     shared = {"table": np.arange(1000.0)}
-    return run_tasks(tasks, ComputeResources(cluster=cluster.address), shared=shared, stream=stream)
+    with contextlib.redirect_stdout(stream):
+        return run_tasks(tasks, ComputeResources(cluster=cluster.address), shared=shared)
 
 
 def test_what_tasks_share_is_stored_once(cluster: Any, tmp_path: Path) -> None:

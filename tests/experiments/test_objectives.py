@@ -12,7 +12,7 @@ from finflow.evaluation.analysis.ranking import rank
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.significance_tests import track_of
-from finflow.experiments.tuning.objective_values import aggregate_values, measure_objectives
+from finflow.experiments.tuning.trial_training import aggregate_values, measure_objectives
 
 
 def backtest(returns: np.ndarray) -> Backtest:

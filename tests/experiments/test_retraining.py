@@ -23,7 +23,7 @@ from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.retraining.retrain_preparation import prepare_retraining
 from finflow.experiments.retraining.retrain_results import NEW, OLD, ReplacementRule, measure_lead, retrain_schema
-from finflow.experiments.retraining.retrain_windows import KnownBars, retrain_folds
+from finflow.experiments.retraining.retraining import KnownBars, retrain_folds
 from finflow.training.checkpoints.checkpoint_reader import configuration_of
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
@@ -113,25 +113,33 @@ def answer_of(run: Path) -> tuple[Path, dict[str, Any]]:
     return path.parent, json.loads(path.read_text("utf-8"))
 
 
-def planted(folder: Path, later: float) -> Path:
-    """An agent trained under one law; ``later`` multiplies the drifts of the bars that it has not seen."""
+def planted_prices(later: float) -> pd.DataFrame:
+    """Prices under one law; ``later`` multiplies the drifts of the bars that the old agent has not seen."""
     rng = np.random.default_rng(1)
     law = np.where(np.arange(BARS) < SEEN, 1.0, later)[:, None]
     returns = law * DRIFTS + rng.normal(size=(BARS, 4)) * [0.008, 0.008, 0.016, 0.016]
     dates = pd.bdate_range("2005-01-03", periods=BARS, name="Date")
-    table = pd.DataFrame(100.0 * np.exp(np.cumsum(returns, axis=0)), dates, list("ABCD"))
+    return pd.DataFrame(100.0 * np.exp(np.cumsum(returns, axis=0)), dates, list("ABCD"))
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An agent that has learned the law of the bars that it has seen."""
+    table = planted_prices(later=1.0)
     ends = {"market.train_end": TRAINED, "market.validation_end": SEEN}
-    return trained_on(folder, table, {**PLANTED, **{name: str(dates[end - 1].date()) for name, end in ends.items()}})
+    keys = {**PLANTED, **{name: str(table.index[end - 1].date()) for name, end in ends.items()}}
+    return trained_on(tmp_path_factory.mktemp("planted"), table, keys)
 
 
 @pytest.mark.learning
 @pytest.mark.usefixtures("images")
 def test_after_a_change_of_regime_the_new_agent_replaces_the_old_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    planted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = planted(tmp_path, later=-1.0)
+    run = Path(shutil.copytree(planted, tmp_path / "logs" / "changed"))
+    planted_prices(later=-1.0).to_csv(tmp_path / "changed.csv")
     before = files_of(run)
-    assert retrain(run) == 0
+    assert retrain(run, "--set", f"market.path={tmp_path / 'changed.csv'}") == 0
     assert files_of(run) == before
     folder, found = answer_of(run)
     assert found["answer"] == "replace"
@@ -147,14 +155,13 @@ def test_after_a_change_of_regime_the_new_agent_replaces_the_old_one(
 
 
 @pytest.mark.learning
-def test_where_nothing_is_new_the_old_agent_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = planted(tmp_path, later=1.0)
-    assert retrain(run) == 0
-    folder, found = answer_of(run)
+def test_where_nothing_is_new_the_old_agent_is_kept(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert retrain(planted) == 0
+    folder, found = answer_of(planted)
     assert found["answer"] == "keep"
     assert found["run"] is None
     assert not (folder / "agent").exists()
-    assert f"--mode decide --resume {run}" in capsys.readouterr().out
+    assert f"--mode decide --resume {planted}" in capsys.readouterr().out
 
 
 @given(
@@ -258,10 +265,11 @@ def test_an_agent_that_is_all_cash_has_no_ratio_and_is_kept() -> None:
     assert ReplacementRule(0.95, 0.0).answer(lead) == "keep"
 
 
-def test_a_stopped_retraining_goes_on_and_ends_with_the_same_bytes(
-    old: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_stopped_retraining_ends_with_the_same_bytes_and_a_later_one_is_counted(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert retrain(old) == 0
+    assert "comparison 1 of this agent" in capsys.readouterr().out
     folder, _ = answer_of(old)
     whole = {name: (folder / name).read_bytes() for name in ("retrain.json", "retrain.html", "returns.csv")}
     shutil.rmtree(folder)
@@ -275,23 +283,20 @@ def test_a_stopped_retraining_goes_on_and_ends_with_the_same_bytes(
         return real(panel, training)
 
     monkeypatch.setattr(independent_trainings, "_train_alone", stopped_at_the_second)
-    capsys.readouterr()
     assert retrain(old) == 130
     assert "the same command continues" in capsys.readouterr().err
     assert not (folder / "retrain.json").exists()
-    assert retrain(old) == 0
-    assert begun == ["fold-01", "fold-02", "fold-02"]
-    assert {name: (folder / name).read_bytes() for name in whole} == whole
-    assert retrain(old) == 0  # nothing is left to do, and nothing changes
-    assert len(begun) == 3
-    assert {name: (folder / name).read_bytes() for name in whole} == whole
-
-
-def test_later_comparisons_of_an_agent_are_counted(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert retrain(old) == 0
-    assert "comparison 1 of this agent" in capsys.readouterr().out
-    assert retrain(old, "--set", "market.test_end=2011-12-30") == 0
+    for _ in range(2):  # the second time nothing is left to do, and nothing changes
+        assert retrain(old) == 0
+        assert begun == ["fold-01", "fold-02", "fold-02"]
+        assert {name: (folder / name).read_bytes() for name in whole} == whole
+    table = market_prices()
+    table.iloc[:200, 0] *= 0.5
+    table.to_csv(tmp_path / "restated.csv")
+    capsys.readouterr()
+    assert retrain(old, "--set", f"market.path={tmp_path / 'restated.csv'}", "--set", "market.test_end=2011-12-30") == 0
     said = capsys.readouterr().out
+    assert "warning: history:" in said
     assert "comparison 2 of this agent" in said
     assert "up to 2011-12-30" in said
 
@@ -323,17 +328,12 @@ def test_what_cannot_be_compared_is_refused(
     assert said in refusal(capsys, "--mode", "retrain", "--resume", str(old), *options)
 
 
-def test_without_new_bars_there_is_nothing_to_compare(
+def test_without_new_bars_or_a_training_there_is_nothing_to_compare(
     old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     market_prices().loc[:"2011-03-31"].to_csv(tmp_path / "short.csv")
     given = ("--mode", "retrain", "--resume", str(old), "--set", f"market.path={tmp_path / 'short.csv'}")
     assert "there are no new bars" in refusal(capsys, *given)
-
-
-def test_something_that_is_no_training_is_refused(
-    old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     assert "needs --resume" in refusal(capsys, "--mode", "retrain")
     assert "does not exist" in refusal(capsys, "--mode", "retrain", "--resume", str(tmp_path / "none"))
     (tmp_path / "empty").mkdir()
@@ -343,11 +343,3 @@ def test_something_that_is_no_training_is_refused(
     shutil.copy(old / "config.yaml", job / "config.yaml")
     (job / "job.json").write_text('{"seed": 0, "seeds": 2}', "utf-8")
     assert "takes one training" in refusal(capsys, "--mode", "retrain", "--resume", str(job))
-
-
-def test_restated_prices_are_said(old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = market_prices()
-    table.iloc[:200, 0] *= 0.5
-    table.to_csv(tmp_path / "restated.csv")
-    assert retrain(old, "--set", f"market.path={tmp_path / 'restated.csv'}") == 0
-    assert "warning: history:" in capsys.readouterr().out

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 
+from finflow.experiments.tasks import task_progress
 from finflow.experiments.tasks.task_progress import TaskDisplay
 
 HALF = {"phase": "offline", "done": 50, "total": 100, "facts": {"sharpe": 0.41}}
@@ -18,9 +20,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_elsewhere_lines_say_what_begins_and_ends_and_now_and_then_how_far_the_others_are() -> None:
-    now, stream = [0.0], io.StringIO()
-    with TaskDisplay("trainings", 2, stream=stream, clock=lambda: now[0]) as overview:
+def test_elsewhere_lines_say_what_begins_and_ends_and_now_and_then_how_far_the_others_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(task_progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with TaskDisplay("trainings", 2) as overview:
         overview.begin("seed 0")
         overview.begin("seed 1", " on a node")
         overview.update("seed 0", "progress", HALF)
@@ -30,7 +35,7 @@ def test_elsewhere_lines_say_what_begins_and_ends_and_now_and_then_how_far_the_o
         overview.restarted("seed 0", "its process was killed (SIGKILL)")
         now[0] = 42.0
         overview.end("seed 1")
-    assert stream.getvalue().splitlines() == [
+    assert capsys.readouterr().out.splitlines() == [
         "seed 0: begun",
         "seed 1: begun on a node",
         "trainings 0 of 2; seed 0: offline 50 %; seed 1: offline 10 %",
@@ -44,13 +49,15 @@ def test_a_terminal_has_a_bar_for_all_and_a_line_for_each_that_is_under_way(monk
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
-    with TaskDisplay("trainings", 2, stream=stream) as overview:
+    monkeypatch.setattr("sys.stdout", stream)
+    with TaskDisplay("trainings", 2) as overview:
         overview.begin("seed 0")
         overview.update("seed 0", "progress", HALF)
         overview.begin("seed 1")
-        shown = [(task.description, task.completed, task.total) for task in overview.rows]
+        assert overview._live is not None
+        shown = [(task.description, task.completed, task.total) for task in overview._live.tasks]
         overview.end("seed 0")
-        left = [task.description for task in overview.rows]
+        left = [task.description for task in overview._live.tasks]
     assert shown == [("trainings", 0, 2), ("seed 0", 50, 100), ("seed 1", 0, None)]
     assert left == ["trainings", "seed 1"]
     assert "validation Sharpe 0.41" in stream.getvalue()

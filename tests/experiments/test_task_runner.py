@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,8 +90,8 @@ def squares(numbers: list[int]) -> list[Task]:
 
 
 def run(tasks: list[Task], resources: ComputeResources, **named: Any) -> tuple[list[dict[str, Any]], str]:
-    stream = io.StringIO()
-    return run_tasks(tasks, resources, stream=stream, **named), stream.getvalue()
+    with redirect_stdout(io.StringIO()) as stream:
+        return run_tasks(tasks, resources, **named), stream.getvalue()
 
 
 def test_results_are_in_the_order_of_the_tasks_not_of_their_ends() -> None:
@@ -173,7 +174,7 @@ def test_tasks_are_drawn_when_there_is_room_and_after_what_ended_was_handed_out(
             drawn.append(len(known))
             yield Task(f"trial {number}", square, {"number": number})
 
-    run_tasks(ask(), TWO, lambda _, found: known.append(found["value"]), shared={"factor": 1}, stream=io.StringIO())
+    run_tasks(ask(), TWO, lambda _, found: known.append(found["value"]), shared={"factor": 1})
     assert sorted(known) == [0, 1, 4, 9, 16]
     assert drawn[:2] == [0, 0]
     assert [later >= place - 1 for place, later in enumerate(drawn)] == [True] * 5
@@ -217,7 +218,7 @@ def test_what_cannot_be_is_refused_and_what_is_unwise_is_said() -> None:
 def test_without_ray_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"--cluster needs Ray, which is not installed: pip install 'finflow\[ray\]'"):
-        run_tasks([], ComputeResources(cluster="auto"), stream=io.StringIO())
+        run_tasks([], ComputeResources(cluster="auto"))
 
 
 def test_a_cluster_that_is_not_there_is_told_at_once(
@@ -234,7 +235,7 @@ def test_a_cluster_that_is_not_there_is_told_at_once(
             )
     assert not (tmp_path / "logs").exists()
     with pytest.raises(ConfigError, match="--cluster is 'nowhere', and must be auto or an address"):
-        run_tasks([], ComputeResources(cluster="nowhere"), stream=io.StringIO())
+        run_tasks([], ComputeResources(cluster="nowhere"))
 
 
 class StoppingRay:

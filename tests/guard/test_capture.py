@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
@@ -100,7 +99,7 @@ def advanced(state: State, updates: int = 3) -> State:
     return state
 
 
-def everything(state: State) -> tuple[dict[str, list[int]], Any]:
+def everything(state: Any) -> tuple[dict[str, list[int]], Any]:
     """The state down to its bits."""
     tensors, rest = capture(state)
     return {name: t.reshape(-1).view(torch.uint8).tolist() for name, t in tensors.items()}, copy.deepcopy(rest)
@@ -161,15 +160,10 @@ def test_a_field_that_is_added_is_saved(kind: str, tmp_path: Path) -> None:
     one, other = owner(1, FIELDS[kind](0)), owner(2, FIELDS[kind](1))
     if kind == "learner":
         one.added.update()
-    assert _bits(one) != _bits(other)
+    assert everything(one) != everything(other)
     write_tensors(tmp_path / "f", *capture(one))
     restore(other, *read_tensors(tmp_path / "f"))
-    assert _bits(one) == _bits(other)
-
-
-def _bits(owner: Any) -> Any:
-    tensors, rest = capture(owner)
-    return {name: t.reshape(-1).view(torch.uint8).tolist() for name, t in tensors.items()}, rest
+    assert everything(one) == everything(other)
 
 
 @pytest.mark.parametrize(
@@ -177,14 +171,10 @@ def _bits(owner: Any) -> Any:
     [
         np.zeros(3),
         np.random.default_rng(0),
-        random.Random(0),
         (1, 2),
-        {1, 2},
         b"bytes",
         Path("x"),
         lambda: None,
-        object(),
-        3j,
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -199,7 +189,7 @@ def test_fields_do_not_run_into_each_other() -> None:
     one = owner(nn.Linear(2, 2), torch.ones(2), Counter(3))
     other = owner(nn.Linear(2, 2), torch.zeros(2), Counter(4))
     restore(other, *capture(one))
-    assert _bits(one) == _bits(other)
+    assert everything(one) == everything(other)
 
 
 def test_optimisers_that_have_not_stepped_are_restored_too() -> None:
@@ -272,14 +262,3 @@ def test_what_was_captured_is_a_copy() -> None:
     for name, tensor in tensors.items():
         torch.testing.assert_close(tensor, kept[name], rtol=0, atol=0)
     assert rest == facts
-
-
-@pytest.mark.parametrize("moment", ["step", "exp_avg", "exp_avg_sq"])
-def test_an_optimiser_without_one_kind_of_moments_is_refused(moment: str) -> None:
-    """Also where it is missing of every parameter, so that all of them are alike."""
-    tensors, rest = capture(advanced(make(0)))
-    gone = [name for name in tensors if name.startswith("learner/optimiser/") and name.endswith(f".{moment}")]
-    assert gone
-    for name in gone:
-        del tensors[name]
-    assert "its moments are not those of its parameters" in refusal(make(1), tensors, rest)

@@ -11,7 +11,7 @@ import torch
 from finflow.config import RollbackConfig
 from finflow.guard.rollback_triggers import RollbackTriggers
 from finflow.guard.signals import ADVICE, ALARM, WARNING, Event, PolicyProbe, RobustWindow, measure, stop_report
-from finflow.guard.stability import GATE_LIMIT, HEALTHY_SHARE, StabilityMonitor
+from finflow.guard.stability import ENTROPY_LIMIT, GATE_LIMIT, HEALTHY_SHARE, StabilityMonitor
 
 FIGURES = {"concentration": 0.8, "policy_entropy": 0.2, "gate": 0.3, "turnover": 0.05, "kl": 0.0}
 HEALTHY = {"q": 0.5, "q_loss": 2.0, "critic_gradient": 12.0}
@@ -30,9 +30,6 @@ def levels(events: list[Event]) -> list[str]:
     return [event.level for event in events]
 
 
-# Windows --------------------------------------------------------------------------------------------------------------
-
-
 def test_a_window_is_renewed_every_few_values() -> None:
     window = RobustWindow(20, 5, renew=10)
     for value in (1.0, 2.0, 3.0, 4.0, 5.0, 5.0, 5.0, 5.0, 5.0):
@@ -40,19 +37,14 @@ def test_a_window_is_renewed_every_few_values() -> None:
     assert window.centre == 3.0
     window.add(5.0)
     assert window.centre == 5.0
-
-
-def test_a_window_of_one_value_has_a_deviation_and_one_that_is_cleared_is_new() -> None:
+    assert RobustWindow(20, 5).deviations(1e9) == 0.0  # until it is ready
+    assert window.deviations(7.0) > 0.0
+    window.clear()
+    assert window.state() == RobustWindow(20, 5, renew=10).state()
     window = RobustWindow(20, 5)
     for _ in range(5):
         window.add(0.0)
     assert window.deviation == 1e-9
-    window.add(3.0)
-    window.clear()
-    assert window.state() == RobustWindow(20, 5).state()
-
-
-# Figures of a policy --------------------------------------------------------------------------------------------------
 
 
 def probe_of(*weights: float) -> PolicyProbe:
@@ -72,9 +64,6 @@ def test_an_asset_that_is_not_listed_counts_nowhere() -> None:
     figures, listed = measure(probe_of(0.5, 0.0, 0.5)), measure(probe_of(0.5, 0.5))
     assert figures["concentration"] == pytest.approx(listed["concentration"])
     assert figures["policy_entropy"] == pytest.approx(listed["policy_entropy"])
-
-
-# Levels ---------------------------------------------------------------------------------------------------------------
 
 
 def test_gradients_may_grow_thirtyfold() -> None:
@@ -104,7 +93,7 @@ def test_a_policy_is_frozen_at_a_thousandth_of_its_turnover() -> None:
 
 
 def test_a_collapse_is_sudden_where_the_policy_was_more_than_ten_times_over_the_limit() -> None:
-    limit = StabilityMonitor().config.entropy_limit
+    limit = ENTROPY_LIMIT
     for reference, expected in ((HEALTHY_SHARE * limit, [WARNING]), (1.01 * HEALTHY_SHARE * limit, [WARNING, ALARM])):
         monitor = settled()
         looks = [monitor.check_entropy(concentration=0.001, reference=reference) for _ in range(2)]
@@ -117,29 +106,21 @@ def test_without_a_healthy_policy_a_concentrated_one_is_a_warning_alone() -> Non
     assert [level for events in looks for level in levels(events)] == [WARNING]
 
 
-def test_rewards_are_compared_with_the_last_five_hundred() -> None:
+def test_a_reward_is_an_outlier_beyond_its_distance_from_the_last_five_hundred_and_not_at_it() -> None:
     monitor = StabilityMonitor()
     monitor.check_rewards([0.0] * 600)
     assert len(monitor.history.windows["rewards"].values) == 500
-
-
-def test_a_reward_is_an_outlier_beyond_its_distance_and_not_at_it() -> None:
-    monitor = StabilityMonitor()
-    for _ in range(25):
-        monitor.check_rewards([0.0] * 20)
     far = monitor.config.reward_outlier * monitor.history.windows["rewards"].deviation
     assert monitor.check_rewards([far, -far, 1.01 * far]).tolist() == [False, False, True]
 
 
-# Words ----------------------------------------------------------------------------------------------------------------
-
-
-def test_an_event_names_its_limit_where_it_has_one() -> None:
+def test_an_event_names_its_limit_where_it_has_one_and_outliers_are_never_an_alarm() -> None:
+    """Outlying rewards may be the market's own: the learner is warned and goes on, however long they last."""
     (event,) = StabilityMonitor().check_q_values([250.0])
     assert event.message == "q is 250, the limit is 100"
-    outliers = torch.tensor([True, False]).numpy()
-    (event,) = StabilityMonitor().report_rewards(outliers, ~outliers & False)
-    assert event.message == "rewards is 1"
+    monitor, outliers = StabilityMonitor(), np.array([True, False])
+    looks = [monitor.report_rewards(outliers, ~outliers & False) for _ in range(20)]
+    assert [(event.level, event.message) for events in looks for event in events] == [(WARNING, "rewards is 1")]
 
 
 def test_a_report_on_a_stop_says_what_the_best_checkpoint_was_chosen_by() -> None:
@@ -147,17 +128,6 @@ def test_a_report_on_a_stop_says_what_the_best_checkpoint_was_chosen_by() -> Non
     assert "Best and latest checkpoint are of healthy states" in usual
     assert "chosen by net returns" in hacked
     assert "chosen by net returns" not in usual
-
-
-# Bounds ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_window_that_is_not_ready_finds_nothing_unusual() -> None:
-    window = RobustWindow(20, 5)
-    assert window.deviations(1e9) == 0.0
-    for _ in range(5):
-        window.add(1.0)
-    assert window.deviations(2.0) > 0.0
 
 
 def test_triggers_follow_every_value_that_they_see() -> None:
@@ -168,14 +138,6 @@ def test_triggers_follow_every_value_that_they_see() -> None:
         window.add(float(number))
         if window.ready:
             assert window.centre == np.median(window.values)
-
-
-def test_outliers_among_rewards_are_never_an_alarm() -> None:
-    """They may be the market's own: the learner is warned and goes on, however long they last."""
-    monitor = StabilityMonitor()
-    outliers = torch.tensor([True, False]).numpy()
-    looks = [monitor.report_rewards(outliers, ~outliers & False) for _ in range(20)]
-    assert {level for events in looks for level in levels(events)} == {WARNING}
 
 
 def test_a_gate_at_its_limit_is_within_it() -> None:

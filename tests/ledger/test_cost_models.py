@@ -15,10 +15,9 @@ from scipy.optimize import brentq
 
 from finflow.config import CostsConfig, EnvConfig
 from finflow.errors import ConfigError
-from finflow.ledger.accounting import Settlement, drift, settle
+from finflow.ledger.accounting import Settlement, settle
 from finflow.ledger.costs import (
     CostModel,
-    ExponentialSlippage,
     FixedMinimum,
     LinearSlippage,
     MarketState,
@@ -40,7 +39,6 @@ MODELS: dict[str, CostModel] = {
     "minimum": FixedMinimum(0.001, 5.0),
     "linear": LinearSlippage(0.01),
     "square root": SquareRootSlippage(0.01),
-    "exponential": ExponentialSlippage(0.01, 5.0),
     "impact": SquareRootImpact(1.0),
 }
 MODELS["all"] = SumOfCosts([Proportional(0.0005), *MODELS.values()])
@@ -71,7 +69,9 @@ def where(done: Settlement) -> NDArray[np.bool_]:
     return np.ones(count, dtype=np.bool_) if done.refused is None else ~np.asarray(done.refused)
 
 
-# By hand --------------------------------------------------------------------------------------------------------------
+def test_an_account_that_lost_everything_pays_nothing_for_no_trade() -> None:
+    assert SumOfCosts([Proportional(0.001)]).share(np.zeros((1, 2)), np.zeros(1)).tolist() == [0.0]
+    np.testing.assert_array_equal(SumOfCosts([]).share(np.ones((3, 2)), np.ones(3)), np.zeros(3))
 
 
 def test_golden_minimum_commission() -> None:
@@ -110,7 +110,6 @@ def test_golden_linear_slippage() -> None:
         # all of A is sold: 250 000, a quarter of a day's volume of 1 000 000; its root is a half
         (LinearSlippage(0.004), 250.0),  # 250 000 * 0.004 / 4
         (SquareRootSlippage(0.004), 500.0),  # 250 000 * 0.004 / 2
-        (ExponentialSlippage(0.015, float(np.log(16.0))), 250.0),  # 250 000 * 0.015 * (2 - 1) / (16 - 1)
         (SquareRootImpact(0.8), 2000.0),  # 250 000 * 0.8 * 0.02 / 2
         (FixedMinimum(0.001, 5.0), 250.0),
         (FixedMinimum(0.001, 400.0), 400.0),
@@ -127,42 +126,6 @@ def test_golden_sales(model: CostModel, money: float) -> None:
     np.testing.assert_array_equal(done.weights, [[0.0, 0.0, 1.0]])
 
 
-@pytest.mark.parametrize(
-    ("model", "selling"),
-    [
-        # 990 000 of A are bought, a quarter of the day's volume of 3 960 000, whose root is a half; it moves 2 % a day
-        (Proportional(1 / 99), 20_000.0),  # 990 000 / 99; twice of it for twice the money
-        (FixedMinimum(0.001, 10_000.0), 10_000.0),  # 10 bp are 990, and of 1 980 000 they are 1 980: ever the minimum
-        (LinearSlippage(4 / 99), 20_000.0),  # 990 000 * 4 / 99 * 1 / 4
-        (SquareRootSlippage(2 / 99), 20_000.0),  # 990 000 * 2 / 99 * 1 / 2
-        (ExponentialSlippage(15 / 99, float(np.log(16.0))), 20_000.0),  # 990 000 * 15 / 99 * (2 - 1) / (16 - 1)
-        (SquareRootImpact(100 / 99), 20_000.0),  # 990 000 * 100 / 99 * 0.02 * 1 / 2
-        (SumOfCosts([Proportional(0.5 / 99), LinearSlippage(2 / 99)]), 20_000.0),  # 5 000 of each
-    ],
-)
-def test_golden_ledger_buy_double_sell(model: CostModel, selling: float) -> None:
-    """1 000 000 in cash, all into A: 990 000 are bought and 10 000 paid, under each model by its own sum.
-
-    A doubles to 1 980 000, and so does its volume in money, 7 920 000: all of it sold is a quarter of a day again, and
-    the cost is of the money that changes hands, 20 000. So 1 960 000 are left in cash (1 970 000 where a fixed minimum
-    was paid twice).
-    """
-    wealth = MILLION.copy()
-    cash, invested = np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]])
-    bought = settle(cash, invested, model, wealth, market_of([3_960_000.0], [0.02]))
-    assert wealth[0] * bought.cost[0] == pytest.approx(10_000.0, abs=1e-5)
-    wealth = wealth * bought.wealth_factor
-    assert wealth[0] == pytest.approx(990_000.0, abs=1e-5)
-
-    wealth = 2.0 * wealth  # A is all there is
-    held = drift(bought.weights, np.array([[2.0, 1.0]]))
-    np.testing.assert_array_equal(held, invested)
-    sold = settle(held, cash, model, wealth, market_of([7_920_000.0], [0.02]))
-    assert wealth[0] * sold.cost[0] == pytest.approx(selling, abs=1e-5)
-    assert wealth[0] * sold.wealth_factor[0] == pytest.approx(1_980_000.0 - selling, abs=1e-5)
-    np.testing.assert_array_equal(sold.weights, cash)
-
-
 def test_golden_impact_of_a_purchase() -> None:
     """From cash into A whole, 1 000 000 of a volume of 4 000 000, 2 % a day, coefficient one.
 
@@ -175,9 +138,6 @@ def test_golden_impact_of_a_purchase() -> None:
     assert 1e6 * done.cost[0] == pytest.approx(9852.58, abs=CENT / 2)
 
 
-# Invariants -----------------------------------------------------------------------------------------------------------
-
-
 @EACH
 def test_costs_of_all_assets_add_up_to_the_share(model: CostModel) -> None:
     before, target, wealth, market = drawn(3, assets=20)
@@ -188,7 +148,7 @@ def test_costs_of_all_assets_add_up_to_the_share(model: CostModel) -> None:
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=seeds, assets=sizes)
 def test_wealth_is_conserved_to_the_cent(model: CostModel, seed: int, assets: int) -> None:
     """Shares and cash before are shares and cash after plus the cost, of the accounts whose trade was carried out."""
@@ -205,7 +165,7 @@ def test_wealth_is_conserved_to_the_cent(model: CostModel, seed: int, assets: in
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=seeds, assets=sizes)
 def test_no_trade_costs_nothing_exactly(model: CostModel, seed: int, assets: int) -> None:
     held, _, wealth, market = drawn(seed, assets)
@@ -216,7 +176,7 @@ def test_no_trade_costs_nothing_exactly(model: CostModel, seed: int, assets: int
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=seeds, assets=sizes)
 def test_permuting_assets_permutes_the_results(model: CostModel, seed: int, assets: int) -> None:
     before, target, wealth, market = drawn(seed, assets)
@@ -231,7 +191,7 @@ def test_permuting_assets_permutes_the_results(model: CostModel, seed: int, asse
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=seeds, assets=sizes)
 def test_an_account_in_a_batch_fares_as_it_would_alone(model: CostModel, seed: int, assets: int) -> None:
     before, target, wealth, market = drawn(seed, assets)
@@ -245,7 +205,7 @@ def test_an_account_in_a_batch_fares_as_it_would_alone(model: CostModel, seed: i
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=seeds, assets=sizes)
 def test_numpy_and_torch_agree(model: CostModel, seed: int, assets: int) -> None:
     before, target, wealth, market = drawn(seed, assets)
@@ -255,24 +215,6 @@ def test_numpy_and_torch_agree(model: CostModel, seed: int, assets: int) -> None
     for left, right in zip(ours[:3], theirs[:3], strict=True):
         np.testing.assert_allclose(right.numpy(), left, rtol=0, atol=1e-10)
     np.testing.assert_array_equal(where(theirs), where(ours))
-
-
-@pytest.mark.parametrize("name", GROWING)
-@settings(max_examples=40)
-@given(seed=seeds, assets=sizes)
-def test_larger_trades_and_thinner_markets_cost_more_than_in_proportion(name: str, seed: int, assets: int) -> None:
-    before, target, wealth, market = drawn(seed, assets)
-    wealth = 0.01 * wealth  # no more than a few days of volume
-    model, trades = MODELS[name], 0.1 * (target - before)[:, :-1]
-    if name == "all":
-        model = SumOfCosts([each for key, each in MODELS.items() if key not in ("minimum", "all")])
-    once = model.share(trades, wealth, market)
-    some = np.abs(trades).max(axis=1) > 1e-6
-    assert (model.share(2.0 * trades, wealth, market)[some] > 2.0 * once[some] * (1.0 + 1e-9)).all()
-    thinner = MarketState(0.5 * market.volume, market.volatility)
-    richer = model.share(trades, 2.0 * wealth, market)
-    np.testing.assert_allclose(model.share(trades, wealth, thinner), richer, rtol=1e-12)  # participation is all
-    assert (richer[some] > once[some]).all()
 
 
 def left_in_money(
@@ -292,13 +234,12 @@ def left_in_money(
     return float(brentq(too_much, 0.6 * wealth, wealth * (1.0 + 1e-9), xtol=1e-12, rtol=1e-14))
 
 
-@pytest.mark.parametrize("name", ["linear", "square root", "exponential", "impact"])
+@pytest.mark.parametrize("name", ["linear", "square root", "impact"])
 def test_the_wealth_factor_is_that_of_an_independent_solver(name: str) -> None:
     """The equation in money, solved by bracketing, the formulas written out without the models."""
     formula = {
         "linear": lambda p, s: 0.01 * p,
         "square root": lambda p, s: 0.01 * np.sqrt(p),
-        "exponential": lambda p, s: 0.01 * (np.exp(5.0 * p) - 1.0) / (np.exp(5.0) - 1.0),
         "impact": lambda p, s: s * np.sqrt(p),
     }[name]
     checked = 0
@@ -343,9 +284,6 @@ def test_the_gradient_where_nothing_is_traded_is_a_number(model: CostModel, dtyp
     assert torch.isfinite(slope).all()
 
 
-# What the account cannot pay ------------------------------------------------------------------------------------------
-
-
 def test_a_trade_that_would_leave_nothing_is_refused_and_costs_nothing() -> None:
     """Ten in the account and a minimum of six for each of two trades; the neighbour with 10 000 can pay."""
     before, target = np.array([[0.0, 0.0, 1.0]] * 2), np.array([[0.5, 0.4, 0.1]] * 2)
@@ -376,9 +314,6 @@ def test_what_is_not_traded_at_all_cannot_be_bought() -> None:
     assert settle(before, np.array([[0.0, 0.4, 0.6]]), impact, MILLION, market).refused is None
 
 
-# From the configuration -----------------------------------------------------------------------------------------------
-
-
 def test_the_defaults_are_a_commission_and_slippage_alone() -> None:
     costs = costs_of(EnvConfig())
     assert costs.models == [Proportional(0.001), Proportional(0.0005)]
@@ -391,8 +326,6 @@ def test_each_key_adds_its_own_cost() -> None:
             minimum=2.0,
             slippage_linear_bps=10.0,
             slippage_sqrt_bps=20.0,
-            slippage_exponential_bps=30.0,
-            slippage_steepness=4.0,
             impact=0.7,
         )
     )
@@ -402,7 +335,6 @@ def test_each_key_adds_its_own_cost() -> None:
         Proportional(0.0005),
         LinearSlippage(0.001),
         SquareRootSlippage(0.002),
-        ExponentialSlippage(0.003, 4.0),
         SquareRootImpact(0.7),
     ]
     assert costs.needs_market
@@ -410,8 +342,7 @@ def test_each_key_adds_its_own_cost() -> None:
 
 
 def test_a_cost_of_a_hundredth_of_a_basis_point_is_not_left_out() -> None:
-    names = ("slippage_linear_bps", "slippage_sqrt_bps", "slippage_exponential_bps", "impact", "minimum")
-    for name in names:
+    for name in ("slippage_linear_bps", "slippage_sqrt_bps", "impact", "minimum"):
         costs = costs_of(EnvConfig(costs=CostsConfig(**{name: 0.01})))
         assert costs.models != costs_of(EnvConfig()).models, name
 

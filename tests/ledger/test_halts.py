@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from finflow.ledger.accounting import settle
 from finflow.ledger.constraints import turnover
 from finflow.ledger.costs import BASIS_POINT, CostModel, Proportional, SumOfCosts
-from finflow.ledger.halts import keep_halted, settle_around_halts
+from finflow.ledger.halts import settle_around_halts
 
 FloatArray = NDArray[np.float64]
 
@@ -52,31 +52,17 @@ def test_going_around_a_halt_trades_no_more_than_was_wanted(seed: int) -> None:
     assert (others <= np.maximum(target[:, :-1], 0.0) + 1e-12).all()
 
 
-def test_rows_without_a_halt_are_settled_as_always() -> None:
+@pytest.mark.parametrize("some", [True, False])
+def test_rows_without_a_halt_are_settled_as_always(some: bool) -> None:
     before, target, halted = drawn(5)
+    halted &= some
     quiet = ~halted.any(axis=1)
     assert quiet.any()
-    assert not quiet.all()
+    assert quiet.all() != some
     wealth = np.full(len(before), 1e6)
     around, always = settle_around_halts(before, target, halted, COSTS, wealth), settle(before, target, COSTS, wealth)
     np.testing.assert_array_equal(around.weights[quiet], always.weights[quiet])
     np.testing.assert_array_equal(around.wealth_factor[quiet], always.wealth_factor[quiet])
-
-
-def test_without_any_halt_it_is_the_usual_trade() -> None:
-    before, target, halted = drawn(5)
-    wealth = np.full(len(before), 1e6)
-    around = settle_around_halts(before, target, np.zeros_like(halted), COSTS, wealth)
-    always = settle(before, target, COSTS, wealth)
-    np.testing.assert_array_equal(around.weights, always.weights)
-    np.testing.assert_array_equal(around.wealth_factor, always.wealth_factor)
-
-
-def test_what_is_kept_is_a_portfolio() -> None:
-    before, target, halted = drawn(6)
-    kept = keep_halted(before, target, halted, np.ones(len(before)))
-    assert (kept >= 0.0).all()
-    np.testing.assert_allclose(kept.sum(axis=1), 1.0, rtol=0.0, atol=1e-14)  # sums of seven weights round by 1e-15
 
 
 def test_a_purchase_that_waits_stays_in_cash_and_a_sale_comes_out_of_cash() -> None:

@@ -42,21 +42,16 @@ def test_the_card_lies_beside_the_file_without_times_or_folders(tmp_path: Path, 
     assert {name: card[name] for name in dataset.meta["card"]} == dataset.meta["card"]
 
 
-def test_every_transition_and_episode_is_counted_once(dataset: OfflineDataset) -> None:
-    card = dataset.meta["card"]
+def test_every_transition_and_episode_is_counted_once(small: Any, dataset: OfflineDataset) -> None:
+    card, dates = dataset.meta["card"], small.process.panel.dates
+    assert card["first_fill"] == str(dates[dataset.bar.min()])
+    assert card["last_fill"] == str(dates[dataset.bar.max()])
     assert (card["transitions"], card["episodes"]) == (EPISODES * LENGTH, EPISODES)
     assert list(card["families"]) == list(SOURCES[:-1])  # nobody gave decisions of their own
     for index, name in enumerate(card["families"]):
         assert card["families"][name]["transitions"] == (dataset.family == index).sum()
     assert sum(family["episodes"] for family in card["families"].values()) == EPISODES
     assert card["ruined_episodes"] == 0
-
-
-def test_the_dates_are_those_of_the_fills(small: Any, dataset: OfflineDataset) -> None:
-    dates, card = small.process.panel.dates, dataset.meta["card"]
-    assert (card["first_fill"], card["last_fill"]) == tuple(
-        str(dates[bar]) for bar in (dataset.bar.min(), dataset.bar.max())
-    )
 
 
 def test_regions_of_three_portfolios_by_hand() -> None:
@@ -132,12 +127,6 @@ def test_a_decision_trades_where_its_target_is_not_what_was_held(plain: tuple[An
         assert share == pytest.approx(moved[rows["family"] == index].mean(), abs=0.01)
 
 
-def test_a_family_without_data_is_left_out(plain: tuple[Any, Rows]) -> None:
-    world, rows = plain
-    only = {name: column[rows["family"] == 2] for name, column in rows.items()}
-    assert list(data_card(only, world.process.panel)["families"]) == [SOURCES[2]]
-
-
 def test_what_is_undefined_is_null_and_a_dash(plain: tuple[Any, Rows]) -> None:
     """One step has no volatility and no Sharpe ratio."""
     world, rows = plain
@@ -146,6 +135,8 @@ def test_what_is_undefined_is_null_and_a_dash(plain: tuple[Any, Rows]) -> None:
     assert family["returns"]["sharpe"] == {"mean": None, "5%": None, "median": None, "95%": None}
     json.dumps(card, allow_nan=False)
     assert " - " in card_lines(card)[1]
+    only = {name: column[rows["family"] == 2] for name, column in rows.items()}
+    assert list(data_card(only, world.process.panel)["families"]) == [SOURCES[2]]  # the others have no data
 
 
 def test_the_table_has_a_line_for_each_family(dataset: OfflineDataset) -> None:

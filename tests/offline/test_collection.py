@@ -75,6 +75,7 @@ def test_columns_have_the_shapes_and_types_they_promise(dataset: OfflineDataset)
         assert column.dtype == kind, name
         assert column.shape == (rows, *shape), name
         assert np.isfinite(column).all()
+    assert dataset.reward_scale == pytest.approx(dataset.reward.std(dtype=np.float64), rel=1e-5)
 
 
 def test_the_rows_of_an_episode_follow_one_another(dataset: OfflineDataset) -> None:
@@ -84,9 +85,6 @@ def test_the_rows_of_an_episode_follow_one_another(dataset: OfflineDataset) -> N
     assert truncated[:, -1].all()
     assert not truncated[:, :-1].any()
     assert not dataset.terminated.any()
-
-
-def test_what_came_next_is_what_the_next_row_begins_with(dataset: OfflineDataset) -> None:
     portfolio, ahead = by_episode(dataset.portfolio), by_episode(dataset.next_portfolio)
     np.testing.assert_array_equal(ahead[:, :-1], portfolio[:, 1:])
     action, decided = by_episode(dataset.action), by_episode(dataset.next_action)
@@ -106,12 +104,15 @@ def own_source(dataset: OfflineDataset) -> Any:
     return own
 
 
-def test_every_source_has_its_share(dataset: OfflineDataset) -> None:
+def test_every_source_has_its_share_within_the_training_window(small: Any, dataset: OfflineDataset) -> None:
     counts = np.bincount(own_source(dataset), minlength=COVERAGE + 1)
     n_coverage = round(COVERAGE_SHARE * EPISODES)
     assert counts[COVERAGE] == n_coverage
     assert counts[:COVERAGE].max() - counts[:COVERAGE].min() <= 1
     assert (dataset.family != COVERAGE).mean() > 0.5
+    bars = small.process.decision_bars(small.window)
+    assert dataset.bar.min() >= bars.start
+    assert dataset.bar.max() + 1 < small.window.stop  # the return of the last decision, too
 
 
 def test_every_action_lies_in_the_interior_of_the_simplex(dataset: OfflineDataset) -> None:
@@ -131,13 +132,6 @@ def test_behaviour_holds_and_trades_concentrates_and_spreads(dataset: OfflineDat
     assert dataset.action[:, -1].max() > 0.5
 
 
-def test_all_data_come_from_the_training_window(small: Any, dataset: OfflineDataset) -> None:
-    bars = small.process.decision_bars(small.window)
-    assert dataset.bar.min() >= bars.start
-    assert dataset.bar.max() < bars.stop
-    assert dataset.bar.max() + 1 < small.window.stop  # the return of the last decision, too
-
-
 @LAGS
 def test_every_transition_is_priced_by_the_ledger(small_of: Callable[..., Any], lag: int) -> None:
     """One episode of each source, decision by decision, through the process that the environment uses."""
@@ -155,10 +149,6 @@ def test_every_transition_is_priced_by_the_ledger(small_of: Callable[..., Any], 
             outcome = process.step(state, data.action[row : row + 1].astype(np.float64))
             assert outcome.reward[0] == pytest.approx(data.reward[row], abs=1e-6)
             state = outcome.state
-
-
-def test_rewards_are_divided_by_their_own_deviation(dataset: OfflineDataset) -> None:
-    assert dataset.reward_scale == pytest.approx(dataset.reward.std(dtype=np.float64), rel=1e-5)
 
 
 def test_prices_after_the_training_window_decide_nothing(small: Any, small_of: Callable[..., Any]) -> None:
@@ -182,17 +172,6 @@ def test_a_behaviour_knows_only_its_information_set(small_of: Callable[..., Any]
         behaviour = Behaviour(world.process, 30, np.random.default_rng(0))
         worlds.append(behaviour.decide(world.process.start(np.full(30, now)), 0)[0])
     np.testing.assert_array_equal(worlds[0], worlds[1])
-
-
-def test_settings_cover_every_source_interval_and_variant() -> None:
-    habits = draw_settings(np.random.default_rng(0), 400, n_variants=6)
-    n_coverage = round(400 * COVERAGE_SHARE)
-    assert np.bincount(habits.source).tolist() == [(400 - n_coverage) // 5] * 5 + [n_coverage]
-    assert set(habits.interval) == set(INTERVALS)
-    assert set(habits.variant) == set(range(6))
-    assert (habits.phase < habits.interval).all()
-    assert habits.trade_rate.min() >= TRADE_RATES[0]
-    assert habits.trade_rate.max() <= TRADE_RATES[1]
 
 
 def test_between_two_decisions_a_behaviour_holds_bit_for_bit(small: Any) -> None:
@@ -262,6 +241,11 @@ def test_starts_and_first_portfolios_are_spread(dataset: OfflineDataset) -> None
 def test_every_family_draws_all_of_its_settings() -> None:
     """Horizon and concentration by the variant, frequency, trade rate and noise: of each family, and independently."""
     habits = draw_settings(np.random.default_rng(1), 2000, n_variants=6)
+    n_coverage = round(2000 * COVERAGE_SHARE)
+    assert np.bincount(habits.source).tolist() == [(2000 - n_coverage) // 5] * 5 + [n_coverage]
+    assert (habits.phase < habits.interval).all()
+    assert habits.trade_rate.min() >= TRADE_RATES[0]
+    assert habits.trade_rate.max() <= TRADE_RATES[1]
     for family, settings in enumerate(SETTINGS.values()):
         own = habits.source == family
         drawn = [settings[variant] for variant in habits.variant[own]]
@@ -274,8 +258,5 @@ def test_every_family_draws_all_of_its_settings() -> None:
         assert np.log(habits.trade_rate[own]).std() == pytest.approx((high - low) / np.sqrt(12), abs=0.1)
     choices = np.stack([habits.variant, habits.interval, habits.trade_rate, habits.noise_scale])
     assert np.abs(np.corrcoef(choices) - np.eye(4)).max() < 0.1
-
-
-def test_experts_know_how_far_their_families_go() -> None:
-    habits = draw_settings(np.random.default_rng(0), size=100_000, n_variants=6)
-    assert (habits.trade_rate / habits.interval).mean() == pytest.approx(FAMILY_RATE, abs=0.003)
+    many = draw_settings(np.random.default_rng(0), size=100_000, n_variants=6)
+    assert (many.trade_rate / many.interval).mean() == pytest.approx(FAMILY_RATE, abs=0.003)  # as experts know

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,31 +98,23 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path, small: A
     assert "there is no dataset" in refusal(tmp_path / "none.npz", expected(small))
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text", b"\x80\x04]"])
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, small: Any, content: bytes) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, small: Any) -> None:
+    """Other bytes, one array, other arrays, and a pickle, which is never opened."""
     path = tmp_path / "other.npz"
-    path.write_bytes(content)
-    assert "not a complete finflow dataset" in refusal(path, expected(small))
-
-
-def test_an_array_file_or_an_archive_of_other_arrays_is_refused(tmp_path: Path, small: Any) -> None:
-    single, other = tmp_path / "single.npz", tmp_path / "other.npz"
-    with single.open("wb") as stream:
-        np.save(stream, np.ones(3))
-    np.savez(other, a=np.ones(3))
-    for path in (single, other):
+    for content in (b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text", b"\x80\x04]"):
+        path.write_bytes(content)
         assert "not a complete finflow dataset" in refusal(path, expected(small))
-
-
-def test_a_pickle_inside_is_never_opened(tmp_path: Path, small: Any) -> None:
-    path = tmp_path / "pickled.npz"
-    np.savez(path, meta=np.array([{"a": 1}], dtype=object))
+    with path.open("wb") as stream:
+        np.save(stream, np.ones(3))
     assert "not a complete finflow dataset" in refusal(path, expected(small))
+    for arrays in ({"a": np.ones(3)}, {"meta": np.array([{"a": 1}], dtype=object)}):
+        np.savez(path, **arrays)
+        assert "not a complete finflow dataset" in refusal(path, expected(small))
 
 
 def test_half_a_file_is_refused_wherever_it_was_cut(stored: Path, small: Any) -> None:
     content = stored.read_bytes()
-    cuts = np.unique(np.linspace(0, len(content) - 1, 60).astype(int))
+    cuts = np.unique(np.linspace(0, len(content) - 1, 20).astype(int))
     for cut in [*cuts, len(content) - 1, len(content) - 21]:
         stored.write_bytes(content[:cut])
         refusal(stored, expected(small))
@@ -136,7 +126,7 @@ def test_a_flipped_bit_is_refused_or_harmless(tmp_path: Path, small: Any, small_
     data, path, wanted = world.collect(), tmp_path / "flipped.npz", expected(world)
     save_dataset(path, data)
     content, rng = bytearray(path.read_bytes()), np.random.default_rng(0)
-    places = [*range(0, 400, 2), *range(len(content) - 900, len(content), 2), *rng.integers(len(content), size=150)]
+    places = [*range(0, 400, 8), *range(len(content) - 900, len(content), 8), *rng.integers(len(content), size=60)]
     refused = 0
     for place in places:
         bit = 1 << int(rng.integers(8))
@@ -152,13 +142,6 @@ def test_a_flipped_bit_is_refused_or_harmless(tmp_path: Path, small: Any, small_
                 np.testing.assert_array_equal(getattr(loaded, name), column)
         content[place] ^= bit
     assert refused > 0.5 * len(places)
-
-
-def test_columns_of_different_lengths_are_refused(tmp_path: Path, small: Any, dataset: OfflineDataset) -> None:
-    path = tmp_path / "short.npz"
-    short = replace(dataset, action=dataset.action[:-1])
-    np.savez(path, meta=np.frombuffer(json.dumps(dataset.meta).encode(), dtype=np.uint8), **short.arrays())
-    assert "different lengths" in refusal(path, expected(small))
 
 
 def test_a_full_disk_leaves_the_old_dataset(

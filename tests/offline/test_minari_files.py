@@ -37,9 +37,9 @@ def assert_same_bits(left: OfflineDataset, right: OfflineDataset) -> None:
     assert left.meta == right.meta
 
 
-@pytest.mark.parametrize("full", [True, False])
-def test_a_dataset_comes_back_bit_for_bit(folder: Path, small: Any, dataset: OfflineDataset, full: bool) -> None:
-    export_minari(dataset, folder, NAME, small.process if full else None)
+def test_a_dataset_comes_back_bit_for_bit(folder: Path, small: Any, dataset: OfflineDataset) -> None:
+    """With the environment's observations; without them in a test below."""
+    export_minari(dataset, folder, NAME, small.process)
     assert_same_bits(import_minari(folder), dataset)
 
 
@@ -87,14 +87,6 @@ def test_other_tools_see_what_the_environment_shows(folder: Path, small_of: Any,
         assert episode.truncations.tolist() == [False] * 24 + [True]
 
 
-def test_what_is_there_is_not_written_over(folder: Path, dataset: OfflineDataset) -> None:
-    export_minari(dataset, folder, NAME)
-    before = (folder / "data" / "metadata.json").read_bytes()
-    with pytest.raises(FinflowError, match="already; use another name"):
-        export_minari(dataset, folder, NAME)
-    assert (folder / "data" / "metadata.json").read_bytes() == before
-
-
 def test_a_failed_export_leaves_nothing(
     folder: Path, dataset: OfflineDataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -107,25 +99,24 @@ def test_a_failed_export_leaves_nothing(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("name", ["behaviour", "behaviour-v", "../up-v0", "/root-v0", "a b-v0", "-v0", ""])
+@pytest.mark.parametrize("name", ["behaviour", "../up-v0", "/root-v0", "a b-v0", ""])
 def test_a_name_that_minari_would_not_take_is_refused(name: str) -> None:
     with pytest.raises(FinflowError, match="not the name of a Minari dataset"):
         minari_folder(name)
 
 
-def test_what_was_changed_since_is_refused(folder: Path, dataset: OfflineDataset) -> None:
+def test_what_was_changed_or_cut_since_is_refused_and_not_written_over(folder: Path, dataset: OfflineDataset) -> None:
     export_minari(dataset, folder, NAME)
+    with pytest.raises(FinflowError, match="already; use another name"):
+        export_minari(dataset, folder, NAME)
+    assert_same_bits(import_minari(folder), dataset)
     with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
         file["episode_7/rewards"][3] += 1e-3
     with pytest.raises(FinflowError, match="was changed since"):
         import_minari(folder)
-
-
-def test_half_a_file_is_refused(folder: Path, dataset: OfflineDataset) -> None:
-    export_minari(dataset, folder, NAME)
     path = folder / "data" / "main_data.hdf5"
     content = path.read_bytes()
-    for share in (0.0, 0.1, 0.5, 0.99):
+    for share in (0.0, 0.5, 0.99):
         path.write_bytes(content[: int(share * len(content))])
         with pytest.raises(FinflowError, match="not a complete Minari dataset"):
             import_minari(folder)

@@ -47,7 +47,7 @@ def pairs(small_market: SegmentMarket, small_config: Config) -> PairTensors:
 
 @pytest.fixture(scope="module")
 def learned(pairs: PairTensors, small_data: TrainingData) -> LearnedModel:
-    config = small_data.config.preferences.model.model_copy(update={"epochs": 5, "learning_curve": 2})
+    config = small_data.config.preferences.model.model_copy(update={"epochs": 5})
     return learn_model(pairs, small_data.shape, config, seed=0)
 
 
@@ -70,7 +70,6 @@ def test_a_known_utility_is_learned(learned: LearnedModel, small_market: Segment
     assert found.attainable == pytest.approx(0.9)
     assert found.accuracy is not None
     assert found.accuracy > 0.82  # 0.897 was reached, and 0.777 without the linear fit
-    assert [row["pairs"] for row in learned.curve] == [learned.counts["fitted"] // 2, learned.counts["fitted"]]
 
 
 def test_a_segment_scores_the_sum_of_its_decisions(pairs: PairTensors, learned: LearnedModel) -> None:
@@ -94,7 +93,7 @@ def test_a_decision_is_scored_with_what_was_known(pairs: PairTensors, small_data
 def test_the_same_seed_learns_the_same_model_and_makes_the_same_file(
     pairs: PairTensors, small_data: TrainingData, tmp_path: Path
 ) -> None:
-    config = small_data.config.preferences.model.model_copy(update={"epochs": 2, "learning_curve": 1})
+    config = small_data.config.preferences.model.model_copy(update={"epochs": 2})
     first, second = (learn_model(pairs, small_data.shape, config, seed=4) for _ in range(2))
     for name, learned in (("one", first), ("two", second)):
         save_model(tmp_path / name, learned, config, ("a", "b"))
@@ -185,7 +184,6 @@ def test_the_command_learns_and_saves_a_model(tmp_path: Path, capsys: pytest.Cap
     assert main([*command, "--set", "preferences.model.epochs=1"]) == 0
     said = capsys.readouterr().out
     assert "held out: accuracy" in said
-    assert "learning curve" in said
     assert load_model(model).members == 3
     pairs.write_text("", "utf-8")
     assert "is empty" in refusal(capsys, *command)

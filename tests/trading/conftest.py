@@ -15,8 +15,11 @@ import pytest
 
 from finflow.cli import main
 from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.trading import deciding, live_market
 from finflow.trading.decision_log import DecisionLog
+from finflow.trading.decision_reasons import Reasoning
 from finflow.trading.live_market import load_agents
+from finflow.trading.paper import paper_trading
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import SHORT, config_in, write_market
@@ -29,6 +32,7 @@ KEYS: dict[str, object] = {
     "market.test_end": "2011-12-30",
     "evaluation.sweeps": False,
 }
+DAY, NEXT = "2011-12-14", "2011-12-15"
 
 
 @dataclass(frozen=True)
@@ -95,12 +99,53 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(trainer.run_folder, prices)
 
 
+def copy_of(trained: Trained, folder: Path) -> Trained:
+    shutil.copytree(trained.run, folder / "run")
+    return Trained(folder / "run", Path(shutil.copy(trained.prices, folder / "prices.csv")))
+
+
 @pytest.fixture
 def trained(trained_once: Trained, tmp_path: Path) -> Trained:
     """The agent in a folder of its own."""
-    run = tmp_path / "run"
-    shutil.copytree(trained_once.run, run)
-    return Trained(run, Path(shutil.copy(trained_once.prices, tmp_path / "prices.csv")))
+    return copy_of(trained_once, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def decided_once(trained_once: Trained, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The agent after its decision of `DAY` on 20,000 in cash, which nobody writes to."""
+    trained = copy_of(trained_once, tmp_path_factory.mktemp("decided"))
+    assert trained.decide("--date", DAY, "--cash", "20000") == 0
+    return trained
+
+
+@pytest.fixture
+def decided(decided_once: Trained, tmp_path: Path) -> Trained:
+    """The agent after its decision of `DAY`, in a folder of its own."""
+    return copy_of(decided_once, tmp_path)
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evenings without three quarters of their time: agents, features and reasons are computed once, and no page."""
+
+    def once(function: Callable[..., Any], key: Callable[..., str]) -> Callable[..., Any]:
+        found: dict[str, Any] = {}
+
+        def computed(*given: Any) -> Any:
+            if key(*given) not in found:
+                found[key(*given)] = function(*given)
+            return found[key(*given)]
+
+        return computed
+
+    agents = once(live_market.load_agents, lambda *given: repr(given))
+    market = once(live_market.market_until, lambda panel, _: str(panel.dates[-1]))
+    for module in (deciding, paper_trading):
+        monkeypatch.setattr(module, "load_agents", agents)
+        monkeypatch.setattr(module, "market_until", market)
+    monkeypatch.setattr(deciding, "decision_page", lambda made: "")
+    monkeypatch.setattr(paper_trading, "paper_page", lambda numbers: "")
+    monkeypatch.setattr(Reasoning, "reasons", once(Reasoning.reasons, lambda one: str(one.market.panel.dates[-1])))
 
 
 @pytest.fixture

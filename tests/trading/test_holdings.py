@@ -17,7 +17,6 @@ SAME = {
     "h.csv": "ticker,shares\nAAPL,10\nMSFT,2.5\ncash,100\n",
     "spaces.csv": "Ticker, Shares\n AAPL, 10\n\nMSFT, 2.5\ncash, 100\n",
     "h.json": '{"AAPL": 10, "MSFT": 2.5, "cash": 100}',
-    "nested.json": '{"shares": {"AAPL": 10, "MSFT": 2.5}, "cash": 100}',
     "h.yaml": "AAPL: 10\nMSFT: 2.5\ncash: 100\n",
 }
 WRONG = {

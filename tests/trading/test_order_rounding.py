@@ -10,7 +10,7 @@ import pytest
 
 from finflow.config import EnvConfig
 from finflow.ledger.costs import CostModel, MarketState, costs_of
-from finflow.trading.order_rounding import Account, LotRules, Plan, price_plan, round_orders
+from finflow.trading.order_rounding import Account, Plan, price_plan, round_orders
 
 KINDS: dict[str, dict[str, Any]] = {
     "proportional": {},
@@ -20,17 +20,17 @@ KINDS: dict[str, dict[str, Any]] = {
 NEAR = 6  # lots on both sides of the target
 
 
-def enumerated(account: Account, wanted: Any, rules: LotRules, costs: CostModel, market: MarketState) -> float | None:
+def enumerated(
+    account: Account, wanted: Any, lot: float, reserve: float, costs: CostModel, market: MarketState
+) -> float | None:
     """The least distance and cost of all affordable plans near the target."""
-    middle = np.round((wanted / account.prices - account.shares) / rules.lot)
+    middle = np.round((wanted / account.prices - account.shares) / lot)
     choices = [
-        {lots for lots in range(int(at) - NEAR, int(at) + NEAR + 1) if held + lots * rules.lot >= 0.0} | {0}
+        {lots for lots in range(int(at) - NEAR, int(at) + NEAR + 1) if held + lots * lot >= 0.0} | {0}
         for at, held in zip(middle, account.shares, strict=True)
     ]
-    plans = (
-        price_plan(account, np.array(lots) * rules.lot, wanted, costs, market) for lots in itertools.product(*choices)
-    )
-    return min((value_of(plan) for plan in plans if plan.cash >= rules.reserve), default=None)
+    plans = (price_plan(account, np.array(lots) * lot, wanted, costs, market) for lots in itertools.product(*choices))
+    return min((value_of(plan) for plan in plans if plan.cash >= reserve), default=None)
 
 
 def value_of(plan: Plan) -> float:
@@ -46,15 +46,15 @@ def test_the_plan_is_the_best_of_all(kind: str) -> None:
         shares = np.floor(rng.uniform(0.0, 20.0, 3)) * (rng.random(3) < 0.7)
         account = Account(shares, prices, rng.uniform(500.0, 5000.0))
         wanted = rng.dirichlet(np.ones(4))[:3] * account.wealth * 0.998
-        rules = LotRules(1.0 + trial % 2, 0.02 * account.wealth * (trial % 3 == 0))
-        plan = round_orders(account, wanted, rules, costs, market)
-        best = enumerated(account, wanted, rules, costs, market)
+        lot, reserve = 1.0 + trial % 2, 0.02 * account.wealth * (trial % 3 == 0)
+        plan = round_orders(account, wanted, lot, reserve, costs, market)
+        best = enumerated(account, wanted, lot, reserve, costs, market)
         if best is None:
             assert not plan.trades.any()
             continue
         assert value_of(plan) == pytest.approx(best, abs=1e-6 * account.wealth), trial
-        assert plan.cash >= rules.reserve - 1e-6
-        np.testing.assert_array_equal(plan.trades % rules.lot, 0.0)
+        assert plan.cash >= reserve - 1e-6
+        np.testing.assert_array_equal(plan.trades % lot, 0.0)
 
 
 def test_twenty_assets_fully_invested_stay_within_a_share_each() -> None:
@@ -62,7 +62,7 @@ def test_twenty_assets_fully_invested_stay_within_a_share_each() -> None:
     prices = rng.uniform(5.0, 300.0, 20)
     account = Account(np.zeros(20), prices, 20_000.0)
     wanted = rng.dirichlet(np.ones(20)) * 20_000.0 * 0.9985
-    plan = round_orders(account, wanted, LotRules(1.0), costs_of(EnvConfig()))
+    plan = round_orders(account, wanted, 1.0, 0.0, costs_of(EnvConfig()))
     assert plan.cash >= 0.0
     assert (np.abs(plan.trades * prices - wanted) <= prices).all()
 
@@ -70,19 +70,19 @@ def test_twenty_assets_fully_invested_stay_within_a_share_each() -> None:
 def test_any_fraction_of_a_share_reaches_the_target() -> None:
     account = Account(np.array([3.0, 0.0]), np.array([10.0, 40.0]), 100.0)
     wanted = np.array([20.0, 80.0])
-    plan = round_orders(account, wanted, LotRules(0.0), costs_of(EnvConfig()))
+    plan = round_orders(account, wanted, 0.0, 0.0, costs_of(EnvConfig()))
     np.testing.assert_allclose(plan.trades, [-1.0, 2.0])
     assert plan.distance == pytest.approx(0.0, abs=1e-9)
 
 
 def test_fractions_that_would_cost_more_than_there_is_are_cut_to_what_there_is() -> None:
     account = Account(np.zeros(2), np.array([10.0, 40.0]), 100.0)
-    plan = round_orders(account, np.array([50.0, 50.0]), LotRules(0.0), costs_of(EnvConfig()))
+    plan = round_orders(account, np.array([50.0, 50.0]), 0.0, 0.0, costs_of(EnvConfig()))
     assert plan.cash == pytest.approx(0.0, abs=1e-4)
     assert plan.distance == pytest.approx(0.15, abs=0.01)
 
 
 def test_an_asset_without_a_price_is_not_traded() -> None:
     account = Account(np.array([0.0, 0.0]), np.array([10.0, np.nan]), 100.0)
-    plan = round_orders(account, np.array([90.0, 5.0]), LotRules(1.0), costs_of(EnvConfig()))
+    plan = round_orders(account, np.array([90.0, 5.0]), 1.0, 0.0, costs_of(EnvConfig()))
     assert plan.trades.tolist() == [9.0, 0.0]

@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import MarketConfig
-from finflow.errors import ConfigError
 from finflow.market.sources.panel_loader import load_panel
 from finflow.trading.trading_calendar import WeekdayCalendar, calendar_of
 
@@ -57,21 +56,12 @@ def test_without_an_exchange_days_without_a_bar_in_five_years_are_holidays() -> 
     assert {dt.date(2023, 3, 15), dt.date(2024, 2, 29)} <= set(sessions)
 
 
-def test_a_young_market_has_no_holidays_yet() -> None:
+def test_a_young_market_has_no_holidays_yet_and_one_that_never_closes_none_at_all() -> None:
     calendar = calendar_of(None, np.setdiff1d(bars("2020-01-01", "2022-12-30", "B"), np.array(["2021-08-11"], "M8[D]")))
     assert dt.date(2023, 8, 11) in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 12, 31))
-
-
-def test_a_market_that_never_closes_has_a_session_every_day() -> None:
     calendar = calendar_of(None, bars("2020-01-01", "2022-12-31", "D"))
     assert calendar.name == "every day"
     assert len(calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 31))) == 31
-
-
-def test_weekly_bars_are_old_after_a_week() -> None:
-    calendar = calendar_of(None, bars("2020-01-03", "2022-12-30", "W-FRI"))
-    assert calendar.sessions(dt.date(2022, 12, 30), dt.date(2023, 1, 6)) == []
-    assert len(calendar.sessions(dt.date(2022, 12, 30), dt.date(2023, 1, 20))) == 2
 
 
 @pytest.mark.parametrize(
@@ -106,8 +96,3 @@ def test_an_exchange_younger_than_the_prices_has_its_latest_sessions() -> None:
     calendar = calendar_of("XTKS", bars("1990-01-01", "2022-12-30", "B"))
     assert dt.date(2023, 1, 4) in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 6))
     assert dt.date(2023, 1, 3) not in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 6))
-
-
-def test_an_unknown_exchange_is_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"trading\.calendar 'XNIX' is not an exchange that exchange_calendars knows"):
-        calendar_of("XNIX", bars("2020-01-01", "2022-12-30", "B"))

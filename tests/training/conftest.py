@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.summary.writer import event_file_writer
 
-from finflow.config import Config, load_config
+from finflow.config import Config
+from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.audit.look_ahead import Probe
+from finflow.evaluation.report.results import ReportData
 from finflow.market.features import market_features as crisis
 from finflow.market.panel import MarketPanel
 from finflow.market.splits import Split
@@ -17,48 +21,29 @@ from finflow.strategies.classical import NAMED
 from finflow.training.audit import audit_subjects as audited
 from finflow.training.audit import audited_decisions
 from finflow.training.audit import configuration_audit as auditing
+from finflow.training.data import mirrored_growth
+from finflow.training.judging import held_out
 from finflow.training.off_policy import critic_quality
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
-from tests.short_trainings import TINY, write_market
-from tests.training.ready_workers import forking_server, ready_workers
-
-__all__ = ["forking_server", "ready_workers"]  # fixtures
+from tests.training.whole_trainings import Make, Stop, tiny_in
 
 
-@pytest.fixture
-def make_prices() -> Callable[..., Path]:
-    """``write_market``."""
-    return write_market
-
-
-@pytest.fixture(scope="session")
-def make_tiny() -> Callable[[Path], Callable[..., Config]]:
-    """Makes ``tiny`` for a folder."""
-    return tiny_in
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Makes tiny configurations of one market for all tests of a file."""
+    return tiny_in(tmp_path_factory.mktemp("shared"))
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> Callable[..., Config]:
+def tiny(tmp_path: Path) -> Make:
     """Makes tiny configurations; keys in keyword form, ``bcell__dropout=0.1``."""
     return tiny_in(tmp_path)
 
 
-def tiny_in(folder: Path) -> Callable[..., Config]:
-    """Tiny configurations whose files lie in a folder."""
-    prices = write_market(folder / "prices.csv")
-
-    def make(**changes: object) -> Config:
-        folders = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
-        given = {name.replace("__", "."): value for name, value in changes.items()}
-        return load_config(None, {**TINY, "market.path": str(prices), **folders, **given}, environ={})
-
-    return make
-
-
 @pytest.fixture
-def stop_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config, int], FinFlowTrainer]:
+def stop_training(monkeypatch: pytest.MonkeyPatch) -> Stop:
     """Trains until a stop is asked for, before so many updates and warm-up steps."""
 
     def stop(config: Config, when: int) -> FinFlowTrainer:
@@ -78,6 +63,26 @@ def stop_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config, int], Fi
         return trainer
 
     return stop
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[ReportData]:
+    """What reports would be made from; without the figures, which take seconds."""
+    made: list[ReportData] = []
+
+    def keep(folder: Path, data: ReportData) -> Path:
+        made.append(data)
+        return folder / "report.html"
+
+    monkeypatch.setattr(held_out, "write_report", keep)
+    return made
+
+
+@pytest.fixture
+def no_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without the sections that play again, and with few compared strategies."""
+    monkeypatch.setattr(held_out, "sections_of", lambda *given: ())
+    monkeypatch.setattr(held_out, "COMPARED", ("equal-weight", "buy-and-hold", "momentum"))
 
 
 @pytest.fixture
@@ -109,11 +114,24 @@ def smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(crisis, "_ROUNDS", 10)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _few_judged_states() -> Iterator[None]:
-    """Critics are judged in fewer states than in a training of a user, of which it would be a third here."""
+@pytest.fixture(scope="session", autouse=True)
+def _quick_ends_of_phases() -> Iterator[None]:
+    """Of what would be most of a tiny training: critics are judged in few states, over few decisions, and returns of
+    the same bars are predicted once."""
+    predict, known = mirrored_growth.predicted_returns, dict[object, Any]()
+
+    def predicted(process: DecisionProcess, segments: Sequence[range], regimes: bool = True) -> Any:
+        tables = [getattr(process, name) for name in ("growth", "asset_features", "listed")]
+        content = hashlib.sha256(b"".join(table.tobytes() for table in tables)).digest()
+        key = (content, process.lag, tuple((one.start, one.stop) for one in segments), regimes)
+        if key not in known:
+            known[key] = predict(process, segments, regimes)
+        return known[key]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(critic_quality, "JUDGED", 64)
+        for name, value in (("JUDGED", 64), ("FOLLOWED", 16), ("SETTLED", 4)):
+            patch.setattr(critic_quality, name, value)
+        patch.setattr(mirrored_growth, "predicted_returns", predicted)
         yield
 
 

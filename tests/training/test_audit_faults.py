@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
+from finflow.evaluation.audit.findings import FOREKNOWLEDGE
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import panel_loader as sources
@@ -22,8 +22,7 @@ from finflow.training.audit.configuration_audit import Audit, audit_configuratio
 from finflow.training.data import training_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
-from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import train_through
+from tests.training.whole_trainings import Make, checkpoint_of, train_through
 
 pytestmark = pytest.mark.usefixtures("smaller_audit")
 
@@ -92,8 +91,6 @@ def _family_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _observation_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env.decision_process import DecisionProcess
-
     real = DecisionProcess.observe
 
     def late(self: DecisionProcess, state: Any) -> Any:
@@ -103,7 +100,6 @@ def _observation_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _portfolio_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env.decision_process import DecisionProcess
     from finflow.ledger.accounting import drift
 
     real = DecisionProcess.observed_portfolio
@@ -158,8 +154,6 @@ def _paid_for_the_way_to_the_fill(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _observation_of_the_fill_bar_at_lag_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env.decision_process import DecisionProcess
-
     real = DecisionProcess.observe
 
     def late(self: DecisionProcess, state: Any) -> Any:
@@ -283,10 +277,7 @@ def _ask_no_further_than(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_fault_in_a_part_is_caught_and_named(
-    plant: Callable[[pytest.MonkeyPatch], None],
-    named: str,
-    tiny: Callable[..., Config],
-    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None], named: str, tiny: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny(market__benchmark="A", market__train_end="2011-06-30")
     plant(monkeypatch)
@@ -297,20 +288,15 @@ def test_a_fault_in_a_part_is_caught_and_named(
     assert str(found.complaint).startswith((f"{named} looks ahead", f"{named} cannot be audited: two runs"))
 
 
-def test_an_agent_is_audited_with_its_checkpoint(tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_is_audited_with_its_checkpoint(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of either phase."""
     config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
     trainer = train_through(config)
-    clean = audit_configuration(config, agent=trainer.run_folder)
-    assert (clean.complaint, bad(clean)) == (None, [])
-    assert sum(finding.rows for finding in clean.findings if finding.component == "agent") > 100
+    for path in (checkpoint_of(trainer, "pretrained"), trainer.run_folder):
+        clean = audit_configuration(config, agent=path)
+        assert (clean.complaint, bad(clean)) == (None, [])
+        rows = {one.probe: one.rows for one in clean.findings if one.component == "agent"}
+        assert sum(rows.values()) > 100
+        assert rows[FOREKNOWLEDGE] > 80
     _observation_of_the_fill_bar(monkeypatch)
     assert "agent" in bad(audit_configuration(config, agent=trainer.run_folder))
-
-
-def test_an_agent_of_the_offline_phase_is_audited(tiny: Callable[..., Config]) -> None:
-    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    found = audit_configuration(config, agent=trainer.run_folder)
-    assert (found.complaint, bad(found)) == (None, [])
-    assert sum(finding.rows for finding in found.findings if finding.component == "agent") > 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from finflow.training.audit.audited_decisions import AuditedMarket, RecordedStra
 from finflow.training.audit.configuration_audit import Audit, audit_configuration
 from finflow.training.data.training_data import prepare
 from tests.short_trainings import FEW_EPISODES
+from tests.training.whole_trainings import Make
 
 pytestmark = pytest.mark.usefixtures("smaller_audit")
 BARS_OF, FIRST_PROBES, PROBES_OF = auditing.single_bars, auditing.first_probes, auditing.probes_of
@@ -137,7 +138,7 @@ class Trend:
 
 
 @pytest.fixture
-def tiny(tiny: Callable[..., Config]) -> Callable[..., Config]:
+def tiny(tiny: Make) -> Make:
     """Makes tiny configurations with few episodes."""
     return lambda **changes: tiny(**{**FEW_EPISODES, **changes})
 
@@ -168,16 +169,25 @@ def bad(found: Audit) -> list[str]:
     return list(dict.fromkeys(finding.component for finding in found.findings if finding.verdict != "clean"))
 
 
-@pytest.mark.parametrize("lag", [0, 2])  # the whole audit below has a lag of 1
+@pytest.mark.parametrize(("lag", "market"), [(0, "ragged"), (2, "synthetic")])  # the whole audit below has a lag of 1
 def test_the_configuration_is_clean_at_every_lag(
-    tiny: Callable[..., Config], lag: int, monkeypatch: pytest.MonkeyPatch
+    tiny: Make, lag: int, market: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auditing, "first_probes", FIRST_PROBES)
-    found = audit_configuration(tiny(env__execution_lag=lag))
+    prices = pd.read_csv(tmp_path / "prices.csv", index_col=0)
+    prices.iloc[:400, 1] = np.nan
+    prices.iloc[600:, 2] = np.nan
+    prices.to_csv(tmp_path / "ragged.csv")
+    keys: dict[str, object] = {"market__path": str(tmp_path / "ragged.csv"), "market__benchmark": "A"}
+    if market == "synthetic":
+        keys = {"market__source": "synthetic", "market__synthetic__bars": 700}
+        keys |= {"market__train_end": "2021-09-30", "market__validation_end": "2022-03-31"}
+    found = audit_configuration(tiny(env__execution_lag=lag, **keys))
     assert (found.complaint, bad(found)) == (None, [])
+    assert ("index" in {finding.component for finding in found.findings}) == (market == "ragged")
 
 
-def test_a_cut_market_has_the_decisions_before_the_cut_whatever_the_rhythm(tiny: Callable[..., Config]) -> None:
+def test_a_cut_market_has_the_decisions_before_the_cut_whatever_the_rhythm(tiny: Make) -> None:
     """A run of a single decision could not be played there, and its absence was taken for a leak."""
     data = prepare(tiny(env__execution_lag=0, evaluation__rebalance_every=1))
     market = AuditedMarket(data.panel, data.config, data.split)
@@ -190,9 +200,7 @@ def test_a_cut_market_has_the_decisions_before_the_cut_whatever_the_rhythm(tiny:
 
 
 @pytest.mark.usefixtures("whole_audit")
-def test_the_whole_audit_is_clean_and_reaches_every_part(
-    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_whole_audit_is_clean_and_reaches_every_part(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auditing, "_MONTH", 2)  # shorter ones and fewer days, for the time of the tests
     monkeypatch.setattr(auditing, "single_bars", lambda *given: BARS_OF(*given)[:5])
     monkeypatch.setattr(auditing, "probes_of", one_of_each_kind)
@@ -206,20 +214,8 @@ def test_the_whole_audit_is_clean_and_reaches_every_part(
     assert all(finding.rows > 0 for finding in found.findings)
 
 
-def test_ragged_listings_are_clean(tiny: Callable[..., Config], tmp_path: Path) -> None:
-    prices = pd.read_csv(tmp_path / "prices.csv", index_col=0)
-    prices.iloc[:400, 1] = np.nan
-    prices.iloc[600:, 2] = np.nan
-    prices.to_csv(tmp_path / "ragged.csv")
-    found = audit_configuration(tiny(market__path=str(tmp_path / "ragged.csv"), market__benchmark="A"))
-    assert (found.complaint, bad(found)) == (None, [])
-    assert "index" in {finding.component for finding in found.findings}
-
-
 @pytest.mark.usefixtures("own")
-def test_features_and_strategies_of_ones_own_are_audited_and_clean_where_they_are_causal(
-    tiny: Callable[..., Config],
-) -> None:
+def test_features_and_strategies_of_ones_own_are_audited_and_clean_where_they_are_causal(tiny: Make) -> None:
     """One of the features is of the date alone; one of the strategies reads the memory behind the prices."""
     features = ["mine:range_of@growth", "mine:weekday"]
     found = audit_configuration(tiny(features__extra=features), ["mine:Trend", "mine:Base"])
@@ -229,31 +225,24 @@ def test_features_and_strategies_of_ones_own_are_audited_and_clean_where_they_ar
 
 
 @pytest.mark.usefixtures("own")
-def test_a_feature_of_ones_own_that_knows_tomorrow_is_named(tiny: Callable[..., Config]) -> None:
-    found = audit_configuration(tiny(features__extra=["mine:label"]))
-    assert str(found.complaint).startswith("feature mine:label looks ahead")
-    assert {"features", "evaluation", "environment, lag 1"} <= set(bad(found))  # it is in all that rests on it
-
-
-@pytest.mark.usefixtures("own")
-def test_a_feature_that_looks_ahead_on_few_days_is_caught_on_one_of_them(
-    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_of_ones_own_looks_ahead_is_named(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every day, on few days, before large moves alone, and in the frames of whoever asks."""
     monkeypatch.setattr(auditing, "single_bars", lambda *given: BARS_OF(*given)[2:3])  # a month of the test window
-    found = audit_configuration(tiny(features__extra=["mine:mid_month"]))
-    assert str(found.complaint).startswith("feature mine:mid_month looks ahead")
-
-
-@pytest.mark.usefixtures("own")
-def test_a_feature_that_knows_of_large_moves_alone_is_caught_without_one(tiny: Callable[..., Config]) -> None:
-    found = audit_configuration(tiny(features__extra=["mine:wild"]))
-    assert str(found.complaint).startswith("feature mine:wild looks ahead: with the future replaced")
+    features = ["mine:label", "mine:mid_month", "mine:wild"]
+    found = audit_configuration(tiny(features__extra=features), ["mine:Frames", "mine:Trend"])
+    assert str(found.complaint).startswith("feature mine:label looks ahead")
+    named = set(bad(found))
+    assert {*(f"feature {name}" for name in features), "strategy mine:Frames"} <= named
+    assert {"features", "evaluation", "environment, lag 1"} <= named  # a feature is in all that rests on it
+    assert named.isdisjoint({"strategy mine:Trend", "backtest"})
+    wild = [one.probe for one in found.findings if one.component == "feature mine:wild" and one.verdict != "clean"]
+    assert "replaced" in wild  # there is no large move to come in the market itself
 
 
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="processes cannot be copied there")
 @pytest.mark.usefixtures("own")
 def test_a_feature_that_remembers_the_first_market_it_saw_is_caught(
-    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+    tiny: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny(features__extra=["mine:remembered"])
     assert audit_configuration(config).complaint is None
@@ -264,24 +253,14 @@ def test_a_feature_that_remembers_the_first_market_it_saw_is_caught(
 
 
 @pytest.mark.usefixtures("own")
-def test_a_strategy_that_looks_into_the_frames_is_named(tiny: Callable[..., Config]) -> None:
-    found = audit_configuration(tiny(), ["mine:Frames", "mine:Trend"])
-    assert bad(found) == ["strategy mine:Frames"]
-
-
-@pytest.mark.usefixtures("own")
-def test_it_would_be_caught_if_there_were_anything(
-    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_would_be_caught_if_there_were_anything(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("finflow.evaluation.backtest.History.until", lambda self, count: self._source[:count])
     found = audit_configuration(tiny(), ["mine:Base"])
     assert bad(found) == ["backtest", "strategy mine:Base"]
     assert "memory behind prices" in str(found.complaint)
 
 
-def test_a_test_window_that_ends_inside_the_data_is_clean(
-    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_test_window_that_ends_inside_the_data_is_clean(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that a probe cuts end long before the configured end of the test window."""
     monkeypatch.setattr(auditing, "probes_of", lambda split, *_: (Probe(split.validation_end + 3, CUT),))
     found = audit_configuration(tiny(market__test_end="2012-01-20"))
@@ -289,16 +268,10 @@ def test_a_test_window_that_ends_inside_the_data_is_clean(
     assert "evaluation" in {finding.component for finding in found.findings}
 
 
-def test_a_synthetic_market_is_clean(tiny: Callable[..., Config]) -> None:
-    windows = {"market__train_end": "2021-09-30", "market__validation_end": "2022-03-31"}
-    found = audit_configuration(tiny(market__source="synthetic", market__synthetic__bars=700, **windows))
-    assert (found.complaint, bad(found)) == (None, [])
-
-
 # --- the mode
 
 
-def test_single_bars_cover_a_month_of_every_window_and_notable_days(tiny: Callable[..., Config]) -> None:
+def test_single_bars_cover_a_month_of_every_window_and_notable_days(tiny: Make) -> None:
     ready = prepare(tiny(market__train_end="2011-06-30"))  # each window has more than a month
     split, panel = ready.split, ready.panel
     bars = BARS_OF(panel, split, 340, 1, 0)
@@ -321,9 +294,7 @@ def _arguments(config: Config) -> list[str]:
 
 
 @pytest.mark.usefixtures("own")
-def test_the_mode_prints_a_table_and_ends_with_0_when_clean(
-    tiny: Callable[..., Config], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_mode_prints_a_table_and_ends_with_0_when_clean(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mode", "audit", *_arguments(tiny())]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
@@ -332,9 +303,7 @@ def test_the_mode_prints_a_table_and_ends_with_0_when_clean(
 
 
 @pytest.mark.usefixtures("own")
-def test_the_mode_ends_with_2_and_one_line_that_names_the_leak(
-    tiny: Callable[..., Config], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_mode_ends_with_2_and_one_line_that_names_the_leak(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*_arguments(tiny()), "--strategy", "mine:Frames", "--set", "features.extra=mine:label"]
     assert main(["--mode", "audit", *arguments]) == 2
     shown = capsys.readouterr()
@@ -348,7 +317,7 @@ def test_the_mode_ends_with_2_and_one_line_that_names_the_leak(
 
 
 @pytest.mark.usefixtures("own")
-def test_a_feature_of_ones_own_joins_its_lens(tiny: Callable[..., Config]) -> None:
+def test_a_feature_of_ones_own_joins_its_lens(tiny: Make) -> None:
     plain, one, all_of_them = (
         prepare(tiny(features__extra=extra)) for extra in ([], ["mine:range_of@growth"], ["mine:range_of"])
     )
@@ -376,7 +345,7 @@ def test_a_feature_of_ones_own_joins_its_lens(tiny: Callable[..., Config]) -> No
     ],
 )
 @pytest.mark.usefixtures("own")
-def test_a_feature_that_cannot_be_used_is_refused(path: str, words: str, tiny: Callable[..., Config]) -> None:
+def test_a_feature_that_cannot_be_used_is_refused(path: str, words: str, tiny: Make) -> None:
     config = tiny()
     with pytest.raises(MarketError) as caught:
         compute_features(load_panel(config.market), 500, FeaturesConfig(extra=(path,)))
@@ -398,7 +367,7 @@ def test_a_wrong_path_is_refused_with_the_configuration(extra: str, words: str) 
 
 
 @pytest.mark.usefixtures("whole_audit")
-def test_probes_spread_over_every_window(tiny: Callable[..., Config]) -> None:
+def test_probes_spread_over_every_window(tiny: Make) -> None:
     ready = prepare(tiny())
     probes = auditing.probes_of(ready.split, ready.features.first_bar, 1, seed=0)
     bars = {probe.last for probe in probes}

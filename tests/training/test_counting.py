@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from finflow.config import Config, EnvConfig, EvaluationConfig, MarketConfig
+from finflow.config import EnvConfig, EvaluationConfig, MarketConfig
 from finflow.errors import EvidenceError
 from finflow.evaluation.report.results import ReportData
 from finflow.evaluation.statistics.readings_ledger import readings_of
@@ -20,26 +19,12 @@ from finflow.strategies.strategy import Information, equal_weights
 from finflow.training.data.training_data import prepare
 from finflow.training.judging import evaluations, held_out
 from finflow.training.judging.reading_count import strategy_identity
+from tests.training.whole_trainings import Make
+
+pytestmark = pytest.mark.usefixtures("no_sections")
 
 
-@pytest.fixture
-def reports(monkeypatch: pytest.MonkeyPatch) -> list[ReportData]:
-    """What reports would be made from, without the sections that play again and with few compared strategies."""
-    made: list[ReportData] = []
-
-    def keep(folder: Path, data: ReportData) -> Path:
-        made.append(data)
-        return folder / "report.html"
-
-    monkeypatch.setattr(held_out, "write_report", keep)
-    monkeypatch.setattr(held_out, "sections_of", lambda *given: ())
-    monkeypatch.setattr(held_out, "COMPARED", ("equal-weight", "buy-and-hold", "momentum"))
-    return made
-
-
-def test_every_strategy_that_is_judged_counts_once(
-    tiny: Callable[..., Config], tmp_path: Path, reports: list[ReportData]
-) -> None:
+def test_every_strategy_that_is_judged_counts_once(tiny: Make, tmp_path: Path, reports: list[ReportData]) -> None:
     ledger = tmp_path / "kept" / "readings.jsonl"
     config = tiny(output__readings=str(ledger))
     for name in ("momentum", "buy-and-hold", "momentum"):
@@ -64,9 +49,7 @@ def test_every_strategy_that_is_judged_counts_once(
     assert "equal-weight" in kept[0].compared
 
 
-def test_the_ledger_lies_with_the_runs_unless_named(
-    tiny: Callable[..., Config], tmp_path: Path, reports: list[ReportData]
-) -> None:
+def test_the_ledger_lies_with_the_runs_unless_named(tiny: Make, tmp_path: Path, reports: list[ReportData]) -> None:
     config = tiny()
     evaluations.backtest_strategies(config, ["momentum"])
     (line,) = (config.output.logs_dir / "readings.jsonl").read_text().splitlines()
@@ -74,7 +57,7 @@ def test_the_ledger_lies_with_the_runs_unless_named(
 
 
 def test_a_damaged_ledger_stops_the_evaluation_before_it_reads(
-    tiny: Callable[..., Config], tmp_path: Path, reports: list[ReportData], monkeypatch: pytest.MonkeyPatch
+    tiny: Make, tmp_path: Path, reports: list[ReportData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = tmp_path / "readings.jsonl"
     ledger.write_text("nonsense\n")

@@ -15,28 +15,26 @@ import torch
 
 from finflow import tensor_file
 from finflow.cli import main
-from finflow.config import Config
 from finflow.errors import CheckpointError
 from finflow.guard.state_capture import capture
 from finflow.tensor_file import VERSION, read_tensors, write_tensors
+from finflow.training import run_folder as code
 from finflow.training import trainer
-from finflow.training.checkpoints import manifest as code
 from finflow.training.checkpoints import starting_point
 from finflow.training.checkpoints.checkpoint_reader import configuration_of, read_checkpoint
 from finflow.training.phases.training_state import TrainingState, start_offline
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
-from tests.training.whole_trainings import train_through
+from tests.training.whole_trainings import Make, train_through
 
-Make = Callable[..., Config]
 CPU = torch.device("cpu")
 REAL = json.dumps
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> Path:
+def trained(shared: Make) -> Path:
     """The run folder of a training that reached its end."""
-    return train_through(make_tiny(tmp_path_factory.mktemp("trained"))()).run_folder
+    return train_through(shared()).run_folder
 
 
 @pytest.fixture
@@ -140,8 +138,6 @@ CRAFTED: dict[str, Craft] = {
     "a log that is a word": lambda _, facts: facts.update(log="x"),
     "prices that are a number": lambda _, facts: facts.update(market=3),
     "deep facts": lambda _, facts: facts.update(deep=1),
-    "a learning rate that is a word": lambda _, facts: state_of(facts)["bcell"].update(policy_optimiser=["x"]),
-    "a learning rate below zero": lambda _, facts: state_of(facts)["bcell"].update(policy_optimiser=[-1.0]),
     "a learner that is a number": lambda _, facts: state_of(facts).update(bcell=5),
     "a generator of another kind": lambda _, facts: learner_of(facts)["portfolios"].update(
         generator={"bit_generator": "os"}
@@ -166,8 +162,6 @@ CRAFTED: dict[str, Craft] = {
     "moments of a parameter that is not there": lambda tensors, _: tensors.update(
         {f"bcell/critic_optimiser/99.{key}": torch.ones(()) for key in ("step", "exp_avg", "exp_avg_sq")}
     ),
-    "steps below zero": lambda tensors, _: tensors["bcell/critic_optimiser/0.step"].fill_(-4.0),
-    "squares below zero": lambda tensors, _: tensors["bcell/critic_optimiser/0.exp_avg_sq"].fill_(-4.0),
     "a tensor too many": lambda tensors, _: tensors.update(extra=torch.ones(1)),
     "a tensor too few": lambda tensors, _: tensors.pop("exploration"),
 }

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from finflow.cli.exit_status import run_safely
-from finflow.config import Config, dump_config
+from finflow.config import dump_config
 from finflow.errors import FinflowError
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data import offline_data as datasets
 from finflow.training.data.offline_data import describe_dataset, export_dataset, import_dataset, offline_data
 from finflow.training.data.training_data import prepare
 from tests.commands import refusal
+from tests.training.whole_trainings import Make
 
-Make = Callable[..., Config]
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import finflow
-from finflow.config import Config, dump_config
+from finflow.config import dump_config
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.training.data.training_data import prepare
-
-MakeConfig = Callable[..., Config]
+from tests.training.whole_trainings import Make
 
 
 def length_of(env: PortfolioEnv) -> tuple[int, int]:
@@ -29,7 +27,7 @@ def length_of(env: PortfolioEnv) -> tuple[int, int]:
     return first, count
 
 
-def test_training_episodes_begin_anywhere_in_the_training_window(tiny: MakeConfig) -> None:
+def test_training_episodes_begin_anywhere_in_the_training_window(tiny: Make) -> None:
     config = tiny(env__episode_length=15)
     split = prepare(config).split
     env = finflow.make_env(config)
@@ -46,7 +44,7 @@ def test_training_episodes_begin_anywhere_in_the_training_window(tiny: MakeConfi
     assert 0.02 < mixed.state.weights[:, -1].mean() < 0.5
 
 
-def test_validation_is_played_once_from_its_first_bar_to_its_last(tiny: MakeConfig) -> None:
+def test_validation_is_played_once_from_its_first_bar_to_its_last(tiny: Make) -> None:
     config = tiny()
     split = prepare(config).split
     first, count = length_of(finflow.make_env(config, "validation"))
@@ -56,7 +54,7 @@ def test_validation_is_played_once_from_its_first_bar_to_its_last(tiny: MakeConf
     assert sum(length_of(train)) == split.train.stop - 1
 
 
-def test_the_test_window_is_read_on_request_alone(tiny: MakeConfig) -> None:
+def test_the_test_window_is_read_on_request_alone(tiny: Make) -> None:
     config = tiny()
     split = prepare(config).split
     with pytest.raises(ConfigError, match="final_evaluation=True"):
@@ -68,18 +66,18 @@ def test_the_test_window_is_read_on_request_alone(tiny: MakeConfig) -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_without_that_there_are_no_prices_after_validation(tiny: MakeConfig, split: str) -> None:
+def test_without_that_there_are_no_prices_after_validation(tiny: Make, split: str) -> None:
     config = tiny()
     env = finflow.make_env(config, split, num_envs=1)
     assert env.process.panel.n_bars == prepare(config).split.validation_end
 
 
-def test_a_split_that_does_not_exist_names_those_that_do(tiny: MakeConfig) -> None:
+def test_a_split_that_does_not_exist_names_those_that_do(tiny: Make) -> None:
     with pytest.raises(ConfigError, match="train, validation, test"):
         finflow.make_env(tiny(), "testing")
 
 
-def test_a_file_or_nothing_at_all_is_a_configuration_too(tiny: MakeConfig, tmp_path: Path) -> None:
+def test_a_file_or_nothing_at_all_is_a_configuration_too(tiny: Make, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(dump_config(tiny(env__max_weight=0.5, env__execution_lag=2)), "utf-8")
     for given in (path, str(path)):

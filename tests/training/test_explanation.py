@@ -16,7 +16,6 @@ from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
 from finflow.cli.output import explanation_lines
-from finflow.config import Config
 from finflow.env.process_variants import with_costs
 from finflow.evaluation.analysis.decision_explanation import (
     largest_trades,
@@ -31,16 +30,18 @@ from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.judging.explainer import Explainer
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
+from tests.training.whole_trainings import Make
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def training_data(tiny: Callable[..., Config]) -> TrainingData:
-    return prepare(tiny())
+@pytest.fixture(scope="module")
+def training_data(shared: Make) -> TrainingData:
+    return prepare(shared())
 
 
-def explainer_of(training_data: TrainingData) -> Explainer:
+@pytest.fixture(scope="module")
+def explainer(training_data: TrainingData) -> Explainer:
     """Of an agent that has learned nothing, but trades."""
     policy = ExpertPolicy(training_data.shape, torch.Generator().manual_seed(5))
     with torch.no_grad():
@@ -94,9 +95,8 @@ def test_experts_and_their_agent_read_the_market_once_for_all_of_them(
         np.testing.assert_allclose(one.weights, same.weights, atol=1e-12)
 
 
-def test_what_is_explained_is_what_was_decided(training_data: TrainingData) -> None:
+def test_what_is_explained_is_what_was_decided(explainer: Explainer) -> None:
     """Taken apart again from the tensors, in double precision, the decision is that of the backtest."""
-    explainer = explainer_of(training_data)
     run, recorded = explainer.run, explainer.run.explanation
     assert recorded is not None
     for step in (0, 17, len(run.dates) - 1):
@@ -118,8 +118,8 @@ def test_what_is_explained_is_what_was_decided(training_data: TrainingData) -> N
     assert str(explainer.dates[17]) == explainer.explain(17)[0]
 
 
-def test_the_parts_of_the_features_sum_to_the_trade(training_data: TrainingData) -> None:
-    _, one = explainer_of(training_data).explain(30)
+def test_the_parts_of_the_features_sum_to_the_trade(explainer: Explainer) -> None:
+    _, one = explainer.explain(30)
     parts = one.integrated_gradients
     features = parts.features.values()
     whole = one.traded - parts.baseline + parts.completeness_error
@@ -135,9 +135,8 @@ def test_the_parts_of_the_features_sum_to_the_trade(training_data: TrainingData)
 
 
 def test_the_report_takes_the_largest_trades_apart(
-    training_data: TrainingData, fits_schema: Callable[[Any], list[str]]
+    explainer: Explainer, fits_schema: Callable[[Any], list[str]]
 ) -> None:
-    explainer = explainer_of(training_data)
     turnover = explainer.run.turnover
     steps = largest_trades(explainer.run, 2)
     later = np.sort(turnover[63:])[-2:] if len(turnover) > 126 else np.sort(turnover)[-2:]
@@ -155,9 +154,7 @@ def test_the_report_takes_the_largest_trades_apart(
 
 
 @pytest.mark.usefixtures("quick_reports")
-def test_the_command_line_explains_a_date(
-    tmp_path: Path, tiny: Callable[..., Config], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_explains_a_date(tmp_path: Path, tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = FinFlowTrainer(tiny(train__offline_training_epochs=1, evaluation__rebalance_every=60))
     trainer.train_offline()
     output, readings = tmp_path / "why.json", tmp_path / "logs" / "readings.jsonl"
@@ -179,8 +176,8 @@ def test_the_command_line_explains_a_date(
         assert words in said
 
 
-def test_the_text_and_the_json_say_the_same(training_data: TrainingData) -> None:
-    date, one = explainer_of(training_data).explain(30)
+def test_the_text_and_the_json_say_the_same(explainer: Explainer) -> None:
+    date, one = explainer.explain(30)
     text, numbers = "\n".join(explanation_lines(date, one)), plain(one)
     assert f"traded {numbers['traded']:.2%} of the portfolio" in text
     assert f"completeness error {one.integrated_gradients.completeness_error:+.1e}" in text

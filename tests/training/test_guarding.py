@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from finflow.guard.rollback import RollbackManager
 from finflow.tensor_file import read_tensors
 from finflow.training.data.replay import Transitions
 from finflow.training.logs.run_log import RunLog
-from finflow.training.phases.guard_snapshots import StateSnapshots
+from finflow.training.phases import run_guard
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
@@ -47,10 +48,25 @@ def events_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
     return [row for row in rows if row["signal"] != "sharpe"]
 
 
+Faulty = Callable[[str], tuple[FinFlowTrainer, list[int]]]
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> FinFlowTrainer:
+def faulty(shared: Make) -> Faulty:
+    """Trains with a fault by name, and tells at which updates it struck; the same training happens once."""
+
+    @functools.cache
+    def train(name: str) -> tuple[FinFlowTrainer, list[int]]:
+        with injected(BY_NAME[name], AT) as struck:
+            return train_through(shared(**QUICK)), struck
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shared: Make) -> FinFlowTrainer:
     """A training without a fault."""
-    return train_through(make_tiny(tmp_path_factory.mktemp("undisturbed"))(**QUICK))
+    return train_through(shared(**QUICK))
 
 
 def learned(trainer: FinFlowTrainer) -> dict[str, torch.Tensor]:
@@ -73,9 +89,8 @@ def test_a_healthy_training_learns_bit_for_bit_what_it_learns_unguarded(
 
 
 @pytest.mark.parametrize("name", ["poisoned batches, NaN", "poisoned batches, 1e30"])
-def test_a_poisoned_batch_is_skipped_and_never_reaches_the_parameters(tiny: Make, name: str) -> None:
-    with injected(BY_NAME[name], AT) as struck:
-        trainer = train_through(tiny(**QUICK))
+def test_a_poisoned_batch_is_skipped_and_never_reaches_the_parameters(faulty: Faulty, name: str) -> None:
+    trainer, struck = faulty(name)
     assert [(row["signal"], row["update"] - struck[0]) for row in events_of(trainer)] == [("non_finite", 1)]
     assert all(bool(tensor.isfinite().all()) for tensor in learned(trainer).values() if tensor.is_floating_point())
 
@@ -83,14 +98,11 @@ def test_a_poisoned_batch_is_skipped_and_never_reaches_the_parameters(tiny: Make
 @pytest.mark.parametrize(
     "name", ["learning rates x 1000", "critic explodes", "policy collapses onto one asset", "gate dies"]
 )
-def test_a_fault_is_seen_and_taken_back(tiny: Make, undisturbed: FinFlowTrainer, name: str) -> None:
-    with injected(BY_NAME[name], AT) as struck:
-        trainer = train_through(tiny(**QUICK))
+def test_a_fault_is_seen_and_taken_back(undisturbed: FinFlowTrainer, faulty: Faulty, name: str) -> None:
+    trainer, struck = faulty(name)
     assert len(struck) == BY_NAME[name].lasts
-    rows = events_of(trainer)
-    done = [row for row in rows if row["signal"] == "rollback"]
-    assert len(done) == 1
-    assert done[0]["update"] - struck[0] <= 15
+    (done,) = [row for row in events_of(trainer) if row["signal"] == "rollback"]
+    assert done["update"] - struck[0] <= 15
     counters = read_tensors(latest(trainer))[1]["training"]["counters"]
     assert counters["phase_update"] == 60  # what was lost was done again
     assert counters["update"] > 14 + 60  # and counted
@@ -104,12 +116,10 @@ def test_a_fault_is_seen_and_taken_back(tiny: Make, undisturbed: FinFlowTrainer,
 
 
 def test_stopped_after_snapshots_and_resumed_meets_a_fault_as_if_never_stopped(
-    tiny: Make, monkeypatch: pytest.MonkeyPatch
+    shared: Make, faulty: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fault = BY_NAME["gate dies"]
-    with injected(fault, AT):
-        whole = train_through(tiny(**QUICK))
-    stopped, before = FinFlowTrainer(tiny(**QUICK)), 28
+    fault, (whole, _) = BY_NAME["gate dies"], faulty("gate dies")
+    stopped, before = FinFlowTrainer(shared(**QUICK)), 28
     original = TrainingRun.stop_if_asked
 
     def stop(run: TrainingRun) -> None:
@@ -122,7 +132,7 @@ def test_stopped_after_snapshots_and_resumed_meets_a_fault_as_if_never_stopped(
         stopped.train()
     monkeypatch.setattr(TrainingRun, "stop_if_asked", original)
     with injected(fault, AT - before):
-        resumed = train_through(tiny(**QUICK), resume=stopped.run_folder)
+        resumed = train_through(shared(**QUICK), resume=stopped.run_folder)
     assert [row for row in events_of(whole) if row["signal"] == "rollback"]
     assert latest(resumed).read_bytes() == latest(whole).read_bytes()
     for name in ("metrics.jsonl", "events.jsonl"):
@@ -273,9 +283,9 @@ def test_transitions_since_the_snapshot_are_forgotten_or_kept(undisturbed: FinFl
     assert healthy is not None
     (replay,) = learners.replays
     written, then = replay.written, healthy.state["training"]["learners"]["learners"][0]["written"]
-    assert run.guard.snapshots.restore(healthy, quarantine=False) == 0
+    assert run_guard.restore_snapshot(run.state, 0, healthy, quarantine=False) == 0
     assert replay.written == written
-    assert run.guard.snapshots.restore(healthy, quarantine=True) == written - then > 0
+    assert run_guard.restore_snapshot(run.state, 0, healthy, quarantine=True) == written - then > 0
     assert replay.written == then
     assert run.state.counters.vector_step == healthy.state["training"]["counters"]["vector_step"]
 
@@ -285,7 +295,7 @@ def test_only_where_the_critic_alone_is_at_fault_are_transitions_kept(
     undisturbed: FinFlowTrainer, monkeypatch: pytest.MonkeyPatch, signals: set[str], quarantined: bool
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(StateSnapshots, "restore", lambda own, snapshot, quarantine: asked.append(quarantine) or 0)
+    monkeypatch.setattr(run_guard, "restore_snapshot", lambda *given, quarantine: asked.append(quarantine) or 0)
     guard = undisturbed._begin().guard
     guard.memory.manager.retries = 0
     assert guard._respond([guard._event("alarm", signal, "words") for signal in sorted(signals)])
@@ -307,7 +317,7 @@ def test_the_distance_of_a_policy_that_climbs_is_no_alarm(
     """One that imitates is compared with the last healthy one."""
     looked: dict[str, list[bool]] = {"offline": [], "online": []}
     judge = RollbackManager.should_rollback
-    trainer = FinFlowTrainer(tiny(**{"guard__stability__check_interval": 1, **keys}))
+    trainer = FinFlowTrainer(tiny(**{"guard__stability__check_interval": 1, "train__online_episodes": 4, **keys}))
 
     def recorded(manager: RollbackManager, **given: Any) -> tuple[bool, str]:
         looked[trainer._begin().state.counters.phase].append(given["kl"] is not None)

@@ -23,35 +23,17 @@ from finflow.evaluation.report.results import ReportData, as_json, compute_resul
 from finflow.strategies.classical import COMPARED, EqualWeight
 from finflow.training.data.training_data import prepare
 from finflow.training.judging import evaluations, held_out
+from tests.training.whole_trainings import Make
 
 SYNTHETIC = {
     "market.source": "synthetic",
     "market.synthetic.kind": "mean-reverting",
-    "market.synthetic.bars": 6_000,
+    "market.synthetic.bars": 4_000,
     "market.train_end": "2015-12-31",
     "market.validation_end": "2016-12-31",
     "market.test_end": "2018-12-31",
     "evaluation.bootstrap_samples": 100,
 }
-
-
-@pytest.fixture
-def reports(monkeypatch: pytest.MonkeyPatch) -> list[ReportData]:
-    """What reports would be made from; without the figures, which take seconds."""
-    made: list[ReportData] = []
-
-    def keep(folder: Path, data: ReportData) -> Path:
-        made.append(data)
-        return folder / "report.html"
-
-    monkeypatch.setattr(held_out, "write_report", keep)
-    return made
-
-
-@pytest.fixture
-def no_sections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without running everything again, for tests of other things."""
-    monkeypatch.setattr(held_out, "sections_of", lambda *given: ())
 
 
 def settings(folder: Path, **changes: object) -> Config:
@@ -102,9 +84,7 @@ def test_a_report_says_why_there_is_no_score(tmp_path: Path, reports: list[Repor
 
 
 @pytest.mark.usefixtures("no_sections")
-def test_a_report_says_what_trading_cost_there(
-    tmp_path: Path, tiny: Callable[..., Config], reports: list[ReportData]
-) -> None:
+def test_a_report_says_what_trading_cost_there(tmp_path: Path, tiny: Make, reports: list[ReportData]) -> None:
     """A reader must not take a ledger with impact and a limit for the default one."""
     close = pd.read_csv(tmp_path / "prices.csv", index_col="Date")
     (tmp_path / "fields").mkdir()
@@ -149,7 +129,7 @@ def wavering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     tmp_path: Path,
-    tiny: Callable[..., Config],
+    tiny: Make,
     reports: list[ReportData],
     wavering: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -189,7 +169,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
 
 
 def test_a_report_without_sweeps_runs_nothing_again(
-    tmp_path: Path, tiny: Callable[..., Config], reports: list[ReportData], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: Make, reports: list[ReportData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training ends with a report: where it has to be quick, evaluation.sweeps leaves out what takes long."""
     played: list[int] = []
@@ -204,6 +184,6 @@ def test_a_report_without_sweeps_runs_nothing_again(
     assert [section.key for section in reports[0].sections] == ["attribution", "ranking"]
 
 
-def test_a_strategy_named_twice_is_refused(tmp_path: Path, tiny: Callable[..., Config]) -> None:
+def test_a_strategy_named_twice_is_refused(tmp_path: Path, tiny: Make) -> None:
     with pytest.raises(ConfigError, match="names momentum twice"):
         evaluations.backtest_strategies(tiny(), ["momentum", "momentum"])

@@ -12,9 +12,8 @@ from finflow import cores
 from finflow.errors import MarketError
 from finflow.tensor_file import read_tensors
 from finflow.training.phases import learner_work as phase
-from finflow.training.phases.run_guard import RunGuard
+from finflow.training.phases.run_guard import RunGuard, restore_snapshot
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.conftest import tiny_in
 from tests.training.whole_trainings import WITH_BLOCKS, Make, latest, train_through
 
 FOUR = {**WITH_BLOCKS, "out_of_fold__blocks": 4, "guard__rollback__save_interval": 3}  # 5 learners: 3 and 2
@@ -34,11 +33,9 @@ def check_same(one: Learned, other: Learned) -> None:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Learned:
+def here(shared: Make) -> Learned:
     """The training in one process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cores, "available_cores", lambda: 1)
-        return learned(train_through(tiny_in(tmp_path_factory.mktemp("here"))(**FOUR)))
+    return learned(train_through(shared(**FOUR)))
 
 
 @pytest.fixture
@@ -110,13 +107,12 @@ def test_an_error_in_their_decisions_loses_nothing(
             trainer.finetune()
     assert f"--resume {trainer.run_folder}" in capsys.readouterr().out
     assert calls
-    resumed = FinFlowTrainer(tiny(**FOUR), resume=trainer.run_folder)
-    resumed.finetune()
+    resumed = train_through(tiny(**FOUR), resume=trainer.run_folder)
     check_same(learned(resumed), here)
 
 
 def test_what_the_guard_does_reaches_them(
-    tiny: Make, calls: list[cores.ForkedCalls[Any, Any]], monkeypatch: pytest.MonkeyPatch
+    here: Learned, tiny: Make, calls: list[cores.ForkedCalls[Any, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lowered learning rates, and a rollback that forgets transitions, in one process and in two."""
     original = RunGuard.after_update
@@ -127,18 +123,18 @@ def test_what_the_guard_does_reaches_them(
             manager.share = 0.25
         if self.state.counters.phase == "online" and done == 5 and not manager.phase_rollbacks:
             manager.phase_rollbacks = 1
-            self.snapshots.restore(manager.last_healthy, quarantine=True)
+            assert manager.last_healthy is not None
+            restore_snapshot(self.state, self.config.train.seed, manager.last_healthy, quarantine=True)
             return True
         return original(self, *given)
 
     def train() -> Learned:
         return learned(train_through(tiny(**FOUR)))
 
-    plain = train()
     monkeypatch.setattr(RunGuard, "after_update", after_update)
     apart = train()
-    assert len(calls) == 3  # the rollback brings them back, and they leave again
+    assert len(calls) == 2  # the rollback brings them back, and they leave again
     monkeypatch.setattr(cores, "available_cores", lambda: 1)
     check_same(train(), apart)
-    name = next(name for name in plain[0] if name.startswith("learners/4/agent/policy"))
-    assert not torch.equal(plain[0][name], apart[0][name])
+    name = next(name for name in here[0] if name.startswith("learners/4/agent/policy"))
+    assert not torch.equal(here[0][name], apart[0][name])

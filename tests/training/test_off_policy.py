@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from finflow.config import Config
 from finflow.training.data.replay import MarketTensors, Transitions
-from finflow.training.data.reward_normalizer import RollingNormalizer
+from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.phases.pretrain import fitted_q_value
 from finflow.training.trainer import FinFlowTrainer
+from tests.training.whole_trainings import Make
 
 
 @pytest.mark.parametrize(("gamma", "normalised"), [(0.1, False), (0.5, False), (0.5, True)])
-def test_a_constant_reward_is_worth_itself(tiny: Callable[..., Config], gamma: float, normalised: bool) -> None:
+def test_a_constant_reward_is_worth_itself(tiny: Make, gamma: float, normalised: bool) -> None:
     """(1 - gamma) Q is the reward of every decision, whatever the policy does; targets are followed to within 1 %."""
     config = tiny(offline__evaluation_updates=300, bcell__tau=0.05, bcell__critic_lr=0.01, bcell__gamma=gamma)
     trainer = FinFlowTrainer(config)
@@ -28,13 +27,7 @@ def test_a_constant_reward_is_worth_itself(tiny: Callable[..., Config], gamma: f
     assert learner is not None
     units = RewardUnits.of(run.training_data.process, 0.002, "none", run.device)
     if normalised:  # in units of rewards whose mean is 1.5 and whose deviation is 3
-        units = units._replace(normalizer=RollingNormalizer(warmup=2))
+        units = units._replace(normalizer=RewardNormalizer(RewardNormalizerConfig(warmup=2)))
         units.normalizer.update([-1.5, 4.5])
     value = fitted_q_value(learner, store, market, units, config)
     assert value == pytest.approx(0.004, rel=0.02)  # seen: within 0.5 %
-
-
-def test_the_end_of_the_offline_phase_reports_it(tiny: Callable[..., Config]) -> None:
-    result = FinFlowTrainer(tiny(offline__evaluation_updates=3)).train_iql()
-    assert np.isfinite(result["fitted_q_value"])
-    assert np.isfinite(result["value"])

@@ -17,13 +17,11 @@ from pydantic import ValidationError
 
 from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.config import Config, changed_keys, load_config
-from finflow.env.portfolio_state import PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
 from finflow.training.on_policy.market_rollouts import RolloutCollector
 from finflow.training.on_policy.on_policy_state import UNREAD, rollouts_of, steps_per_rollout
-from finflow.training.on_policy.rollout_steps import observed
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.phases.training_run import TrainingRun
@@ -69,9 +67,12 @@ def test_every_algorithm_learns_and_logs(algorithm: str, tiny: Make, monkeypatch
         assert 0.0 <= row["policy_entropy"] <= 1.0
         assert 0.0 <= row["concentration"] <= 1.0
     if algorithm == "trpo":
-        assert all(row["kl"] <= config.online.trust_region * 1.001 for row in rows)
+        assert all(row["kl"] <= 0.01 * 1.001 for row in rows)
     counters = read_tensors(latest(trainer))[1]["training"]["counters"]
     assert counters["phase_update"] == ROLLOUTS * steps_per_rollout(config)
+    episodes = [row for row in rows_of(trainer) if "return" in row]
+    assert [row["episode"] for row in episodes] == list(range(1, 1 + 12))
+    assert all(math.isfinite(row["return"]) and math.isfinite(row["sharpe"]) for row in episodes)
 
 
 def test_the_phase_begins_with_the_policy_and_the_value_of_the_offline_phase(
@@ -102,9 +103,9 @@ def test_the_phase_begins_with_the_policy_and_the_value_of_the_offline_phase(
     assert all(seen)
 
 
-def grouped_collector(tiny: Make, **keys: Any) -> RolloutCollector:
-    """Collector of rollouts of an untrained policy, with group-relative advantages."""
-    trainer = FinFlowTrainer(tiny(**SMALL | {"online__advantages": "group", "online__group_size": 2} | keys))
+def new_collector(tiny: Make, **keys: Any) -> RolloutCollector:
+    """Collector of rollouts of a pretrained policy."""
+    trainer = FinFlowTrainer(tiny(**SMALL | keys))
     trainer.train_iql()
     run = trainer._begin()
     trainer._hand_over(run)
@@ -112,23 +113,6 @@ def grouped_collector(tiny: Make, **keys: Any) -> RolloutCollector:
     assert state is not None
     units = reward_units(run, trainer.collect_offline_data())
     return RolloutCollector(state.played.env, state.agent, units, trainer.config, run.state.exploration, lambda _: None)
-
-
-def observe(collector: RolloutCollector, state: PortfolioState) -> Any:
-    """Observations of portfolio states."""
-    return observed(collector.env.process, collector.agent.market, state, state.bar)
-
-
-def test_group_relative_advantages_are_discounted_differences(tiny: Make) -> None:
-    collector = grouped_collector(tiny)
-    rollout, rewarded = collector.collect()
-    rewards = rewarded.rewards.view(len(rewarded.rewards), -1, 2)
-    ahead = torch.zeros_like(rewards[0])
-    expected = torch.empty_like(rewards)
-    for step in reversed(range(len(rewards))):
-        ahead = rewards[step] - rewards[step].flip(-1) + collector.gamma * ahead
-        expected[step] = ahead
-    torch.testing.assert_close(rollout.advantages, expected.flatten(), rtol=1e-4, atol=1e-5)
 
 
 def test_keys_that_are_not_read_online_are_named(tiny: Make) -> None:
@@ -144,29 +128,16 @@ def test_it_starts_from_scratch_without_an_offline_phase(tiny: Make) -> None:
     assert math.isfinite(trainer.finetune()["sharpe"])
 
 
-def test_every_episode_has_a_row(tiny: Make) -> None:
-    rows = [row for row in rows_of(train_through(tiny(**SMALL))) if "return" in row]
-    assert [row["episode"] for row in rows] == list(range(1, 1 + 12))
-    assert all(math.isfinite(row["return"]) and math.isfinite(row["sharpe"]) for row in rows)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"online__algorithm": "trpo"},
-        {"online__advantages": "group", "online__group_size": 2},
-    ],
-)
-def test_a_resumed_run_equals_one_that_never_stopped(changes: dict[str, Any], tiny: Make, stop_training: Stop) -> None:
-    keys = {**SMALL, **changes, "bcell__averaging__kind": "swa", "online__reference": "pretrained"}
+@pytest.mark.parametrize(("algorithm", "when"), [("ppo", 14 + 1), ("trpo", 14 + 4)])  # offline updates come first
+def test_a_resumed_run_equals_one_that_never_stopped(
+    algorithm: str, when: int, tiny: Make, stop_training: Stop
+) -> None:
+    keys = {**SMALL, "online__algorithm": algorithm, "bcell__averaging__kind": "swa", "online__reference": "pretrained"}
     whole = train_through(tiny(**keys))
-    for when in (14 + 1, 14 + 4):  # offline updates come first
-        stopped = stop_training(tiny(**keys), when)
-        resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
-        resumed.finetune()
-        for name in ("models/checkpoint_latest.safetensors", "models/checkpoint_best.safetensors", "metrics.jsonl"):
-            assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
+    stopped = stop_training(tiny(**keys), when)
+    resumed = train_through(tiny(**keys), resume=stopped.run_folder)
+    for name in ("models/checkpoint_latest.safetensors", "models/checkpoint_best.safetensors", "metrics.jsonl"):
+        assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
@@ -186,8 +157,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tiny: Make, monkeypatch: pytest.M
         status, said = in_child(lambda: train_through(config))
     assert status == -signal.SIGKILL, said
     (folder,) = (run for run in (tmp_path / "logs").iterdir() if run.name != whole.run_folder.name)
-    resumed = FinFlowTrainer(config, resume=folder)
-    resumed.finetune()
+    train_through(config, resume=folder)
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
         assert (folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
 
@@ -256,8 +226,7 @@ def finite(trainer: FinFlowTrainer) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in parts if tensor.is_floating_point())
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
-@pytest.mark.parametrize("value", [math.nan, 1e30])
+@pytest.mark.parametrize(("algorithm", "value"), [("ppo", math.nan), ("ppo", 1e30), ("trpo", math.nan)])
 def test_poisoned_rollouts_never_reach_the_parameters(
     value: float, algorithm: str, tiny: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,8 +236,10 @@ def test_poisoned_rollouts_never_reach_the_parameters(
         assert "non_finite" in {row["signal"] for row in events_of(trainer)}
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
-@pytest.mark.parametrize("strike", [learning_rates, critic_explodes, one_asset, dead_gate])
+@pytest.mark.parametrize(
+    ("algorithm", "strike"),
+    [*(("ppo", strike) for strike in (learning_rates, critic_explodes, one_asset, dead_gate)), ("trpo", dead_gate)],
+)
 def test_a_fault_is_seen_and_taken_back(
     strike: Strike, algorithm: str, tiny: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,10 +292,6 @@ def test_rewards_beyond_reason_are_not_learned_from(tiny: Make, monkeypatch: pyt
     [
         ({"online.rollout": 32}, "online.rollout = 32 is shorter than online.minibatch = 64"),
         ({"online.rollout": 2050}, "online.rollout = 2050 must be a multiple of online.portfolios = 8"),
-        (
-            {"online.advantages": "group", "online.portfolios": 4, "online.rollout": 64},
-            "a multiple of online.group_size",
-        ),
         ({"bcell.risk_measure": "cvar"}, "needs online.algorithm = sac: ppo maximises the mean"),
         ({"online.algorithm": "rollouts"}, "is part of soft actor-critic now"),
         ({"online.algorithm": "poo"}, "must be one of sac, ppo"),

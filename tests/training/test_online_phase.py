@@ -44,11 +44,10 @@ def test_the_policys_rate_rises_from_where_it_may_move() -> None:
 
 
 def test_with_every_option_a_resumed_run_equals_one_that_never_stopped(tiny: Make, stop_training: Stop) -> None:
-    config = tiny(**OPTIONS)
+    config = tiny(**OPTIONS, train__online_episodes=6)
     whole = train_through(config)
-    stopped = stop_training(config, 14 + 5 + 9)  # 2 epochs of 7 updates, 5 warm-up steps, 9 of 15 online
-    resumed = FinFlowTrainer(config, resume=stopped.run_folder)
-    resumed.finetune()
+    stopped = stop_training(config, 14 + 5 + 6)  # 2 epochs of 7 updates, 5 warm-up steps, 6 of 8 online
+    resumed = train_through(config, resume=stopped.run_folder)
     assert latest(whole).read_bytes() == latest(resumed).read_bytes()
     tensors, state = read_tensors(latest(whole))
     assert tensors["bcell/log_cql_alpha"].item() != pytest.approx(np.log(5.0), abs=1e-6)
@@ -103,6 +102,7 @@ def test_critics_that_are_put_on_another_level_are_no_fault(tiny: Make) -> None:
         "train__generalisation": False,
         "guard__stability__check_interval": 1,
         "guard__stability__quiet": 0,
+        "train__online_episodes": 8,
     }
     trainer = train_through(tiny(**keys))
     assert trainer._begin().state.watch.manager.rollback_count == 0

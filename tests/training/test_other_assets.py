@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,18 +24,18 @@ from finflow.training.checkpoints.checkpoint_reader import (
 from finflow.training.judging.evaluations import distance_sections, evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import write_market
-from tests.training.whole_trainings import Make, checkpoint_of, train_through
+from tests.training.whole_trainings import checkpoint_of, tiny_in, train_through
 
 pytestmark = pytest.mark.usefixtures("quick_reports")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> tuple[FinFlowTrainer, Path]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[FinFlowTrainer, Path]:
     """An agent that learned on twenty assets, and the prices of thirty others."""
     folder = tmp_path_factory.mktemp("assets")
     twenty = write_market(folder / "twenty.csv", seed=1, assets=[f"A{n}" for n in range(20)])
     thirty = write_market(folder / "thirty.csv", seed=2, assets=[f"B{n}" for n in range(30)])
-    return train_through(make_tiny(folder)(market__path=str(twenty))), thirty
+    return train_through(tiny_in(folder)(market__path=str(twenty), train__online_episodes=6)), thirty
 
 
 def elsewhere(trainer: FinFlowTrainer, prices: Path, **changes: object) -> Config:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +15,16 @@ from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_on_policy_phase import SMALL
-from tests.training.whole_trainings import Make
+from tests.training.whole_trainings import Make, train_through
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> tuple[FinFlowTrainer, Config]:
+def run(shared: Make) -> tuple[FinFlowTrainer, Config]:
     """A run with checkpoints of both phases."""
-    config = make_tiny(tmp_path_factory.mktemp("loop"))(train__checkpoint_updates=5, train__max_checkpoints=50)
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    trainer.finetune()
+    config = shared(train__checkpoint_updates=5, train__max_checkpoints=50, train__online_episodes=4)
+    trainer = train_through(config)
     return trainer, config
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from finflow.config import Config, FeaturesConfig
+from finflow.config import FeaturesConfig
 from finflow.errors import MarketError
 from finflow.evaluation.audit.findings import verdict_of
 from finflow.evaluation.audit.look_ahead import Probe, audit
@@ -18,6 +18,7 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel
 from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.data.training_data import prepare
+from tests.training.whole_trainings import Make
 
 OWN = '''
 import numpy as np
@@ -48,7 +49,7 @@ def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("wide", None)
 
 
-def test_it_joins_the_market_and_leaves_the_assets_alone(tiny: Callable[..., Config]) -> None:
+def test_it_joins_the_market_and_leaves_the_assets_alone(tiny: Make) -> None:
     plain, own = prepare(tiny()), prepare(tiny(features__extra=["wide:swing"]))
     assert own.features.market_names == (*plain.features.market_names, "swing")
     assert own.shape.n_market_features == plain.shape.n_market_features + 1
@@ -67,13 +68,13 @@ def test_it_joins_the_market_and_leaves_the_assets_alone(tiny: Callable[..., Con
         ("wide:breadth", "features.extra has a feature 'breadth', and so has finflow"),
     ],
 )
-def test_one_that_cannot_be_used_is_refused(path: str, words: str, tiny: Callable[..., Config]) -> None:
+def test_one_that_cannot_be_used_is_refused(path: str, words: str, tiny: Make) -> None:
     with pytest.raises(MarketError, match=words):
         compute_features(load_panel(tiny().market), 500, FeaturesConfig(extra=(path,)))
 
 
 @pytest.mark.parametrize(("name", "clean"), [("swing", True), ("ahead", False)])
-def test_it_is_audited(name: str, clean: bool, tiny: Callable[..., Config]) -> None:
+def test_it_is_audited(name: str, clean: bool, tiny: Make) -> None:
     config = tiny(features__extra=[f"wide:{name}"])
     panel = load_panel(config.market)
     subjects = AuditSubjects(panel, config, split_panel(panel, config.market))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from finflow.config import Config
 from finflow.errors import CheckpointError, ConfigError
 from finflow.offline.dataset import made_by
 from finflow.preferences.judges import make_judge
@@ -21,16 +19,16 @@ from finflow.preferences.pairs import PairFile
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
+from tests.training.whole_trainings import Make, tiny_in
 
-Make = Callable[..., Config]
 JUDGED = {
     "preferences__judge__strategies": ["equal-weight", "momentum"],
     "preferences__judge__random": 6,
     "preferences__judge__length": 10,
     "preferences__model__epochs": 1,
-    "preferences__model__learning_curve": 1,
     "preferences__model__members": 2,
 }
+OWN = "tests.env.rewards.own_rewards"
 SHORT = {
     "train__online_episodes": 2,
     "online__rollout": 20,
@@ -41,10 +39,10 @@ SHORT = {
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> list[Path]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two reward models of the tiny market, from different seeds."""
     folder = tmp_path_factory.mktemp("models")
-    config = make_tiny(folder)(**JUDGED)
+    config = tiny_in(folder)(**JUDGED)
     data = prepare(config)
     market = SegmentMarket(data.process, data.split.train, config.evaluation)
     settings = config.preferences.judge
@@ -59,8 +57,11 @@ def models(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Ma
 
 @pytest.mark.parametrize("algorithm", ["sac", "ppo"])
 def test_every_kind_of_learner_takes_it(tiny: Make, models: list[Path], algorithm: str) -> None:
+    """Offline and online, in a sum with the built-in reward, a ranking and one of a user's own."""
+    names = ("builtin", "ranking", f"{OWN}:ExcessReturn", "preference")
     config = tiny(
-        objectives__reward="preference",
+        objectives__rewards=[{"name": name, "weight": 1.0} for name in names],
+        objectives__ranking__k=2,
         objectives__preference__model=models[0],
         online__algorithm=algorithm,
         **SHORT,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from finflow.training.checkpoints.preferred_agent import policy_tensors
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
-from tests.training.whole_trainings import Make, latest
+from tests.training.whole_trainings import latest, tiny_in
 
 CPU = torch.device("cpu")
 KEYS = ("preferences.policy.learning_rate=0.003", "preferences.policy.epochs=4", "preferences.policy.dpo_beta=0.05")
@@ -37,9 +36,9 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("preferred")
-    config = make_tiny(folder)(
+    config = tiny_in(folder)(
         preferences__judge__strategies=["equal-weight"], preferences__judge__random=8, preferences__judge__length=8
     )
     trainer = FinFlowTrainer(config)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -9,35 +13,19 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+import yaml
 
 from finflow.cli.options import _KEYS
+from finflow.config import flatten
 from finflow.guard.rollback import RollbackManager
-from finflow.training.data.training_data import prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import SHORT, SHORT_MARKET, config_in
-
-#: Rows of the table of keys that users were promised, and the keys of their other tables.
-PROMISED = (
-    *("market.source", "market.path", "market.tickers", "market.start", "market.train_end", "market.validation_end"),
-    *("market.test_end", "market.cash_rate", "env.execution_lag", "env.fill", "env.initial_capital"),
-    *("env.episode_length", "train.seed", "train.offline_episodes", "train.offline_training_epochs"),
-    *("train.online_episodes", "train.offline_batch_size", "train.online_batch_size", "train.n_envs"),
-    *("train.updates_per_vector_step", "train.checkpoint_interval", "train.save_best", "train.save_latest"),
-    *("train.max_checkpoints", "train.observation_noise", "train.entropy_schedule.kind"),
-    *("train.entropy_schedule.initial", "train.entropy_schedule.final", "train.entropy_schedule.steps"),
-    *("train.target_entropy_schedule.enabled", "train.reward_normalization.enabled"),
-    *("train.reward_normalization.window_size", "train.reward_normalization.clip", "bcell.iql_expectile"),
-    *("bcell.iql_temperature", "bcell.alpha_init", "bcell.alpha_mode", "bcell.cql_alpha", "bcell.actor_lr"),
-    *("bcell.critic_lr", "bcell.expansion", "offline.counterfactual", "bcell.counterfactual", "bcell.gamma"),
-    *("bcell.tau", "bcell.n_quantiles", "bcell.hidden_dim", "bcell.memory_capacity", "bcell.dropout"),
-    *("bcell.risk_measure", "objectives.lambda_cvar", "objectives.lambda_turn", "objectives.lambda_dd"),
-    *("objectives.sharpe_beta", "objectives.cvar_alpha", "objectives.cvar_target", "guard.rollback.save_interval"),
-    *("guard.rollback.max_checkpoints", "guard.rollback.kl_threshold", "guard.rollback.loss_spike"),
-    *("guard.rollback.reward_drop", "guard.rollback.metric_window_size", "guard.rollback.preset"),
-)
-
+from tests.training.whole_trainings import train_through
 
 DECIDED: dict[str, np.ndarray] = {}
+PREPARED: dict[str, TrainingData] = {}
 
 
 class Case(NamedTuple):
@@ -51,7 +39,10 @@ class Case(NamedTuple):
 LOSSES = {"market.synthetic.volatility": 0.5}  # days beyond the target of CVaR
 ANNEALED = {"bcell.alpha_mode": "annealed"}
 NORMALISED = {"train.reward_normalization.enabled": True, "train.reward_normalization.warmup": 2}
-FILES = {"train.checkpoint_updates": 3, "train.validation_updates": 3}
+FILES = {"train.checkpoint_updates": 3, "train.validation_updates": 3, "train.updates_per_vector_step": 4}
+#: Of one update after each vector step.
+FEW: dict[str, object] = {**SHORT, **SHORT_MARKET, "train.updates_per_vector_step": 1, "train.warmup_episodes": 2}
+#: Every row of the table of keys that users were promised, and the keys of their other tables.
 CASES: dict[str, Case] = {
     "market.source": Case("embedded", "data", {"market.tickers": None}),
     "market.path": Case("other.csv", "data", {"market.source": "csv", "market.path": "prices.csv"}),
@@ -124,11 +115,10 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("key", PROMISED)
+@pytest.mark.parametrize("key", CASES)
 def test_a_promised_key_acts(key: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A row without a case fails, with a KeyError."""
     case, tmp_path = CASES[key], tmp_path_factory.getbasetemp()
-    given = {**SHORT_MARKET, **case.given}
+    given = case.given
     changed = {**given, key: case.value}
     if case.seen_in == "decisions":
         assert not np.array_equal(decided(tmp_path, given), decided(tmp_path, changed))
@@ -152,33 +142,26 @@ def test_every_override_of_the_command_line_names_a_key_that_has_a_case() -> Non
 
 
 def trained(folder: Path, changes: Mapping[str, object]) -> FinFlowTrainer:
-    """A training of a second or two with these keys."""
-    write_prices(folder)
-    paths = {"market.path": str(folder / str(changes["market.path"]))} if changes.get("market.path") else {}
-    trainer = FinFlowTrainer(config_in(folder, {**SHORT, **changes, **paths}))
-    trainer.train_iql()
-    trainer.finetune()
-    return trainer
+    """A training of a second or two with these keys; trainings of one market prepare it once."""
+    config = config_in(folder, {**FEW, **changes})
+    market = repr([config.market, config.env, config.features, config.objectives])
+    if market not in PREPARED:
+        PREPARED[market] = prepare(config)
+    return train_through(config, training_data=dataclasses.replace(PREPARED[market], config=config))
 
 
 def decided(folder: Path, changes: Mapping[str, object]) -> np.ndarray:
     """What the trained agent decides in a few states of the usual market; the same training happens once."""
     name = repr(sorted(changes.items()))
     if name not in DECIDED:
-        DECIDED[name] = _decided(folder, changes)
+        agent, process = trained(folder, changes).agent, prepare(config_in(folder, FEW)).process
+        DECIDED[name] = np.asarray(agent.act(process.observe(process.start(np.array([400, 420, 440])))))
     return DECIDED[name]
-
-
-def _decided(folder: Path, changes: Mapping[str, object]) -> np.ndarray:
-    agent = trained(folder, changes).agent
-    process = prepare(config_in(folder, {**SHORT, **SHORT_MARKET})).process
-    observation = process.observe(process.start(np.array([400, 420, 440])))
-    return np.asarray(agent.act(observation))
 
 
 def answers(folder: Path, changes: Mapping[str, object]) -> object:
     """Answers of a training's guard, as strict as written, to losses, rewards and divergences that vary widely."""
-    manager = RollbackManager(config_in(folder, {**SHORT, **changes, "guard.rollback.mode": "strict"}).guard.rollback)
+    manager = RollbackManager(config_in(folder, {**FEW, **changes, "guard.rollback.mode": "strict"}).guard.rollback)
     rng, found = np.random.default_rng(0), []
     for update in range(1, 400):
         loss, reward, kl = rng.lognormal(0.0, 1.0), rng.lognormal(0.0, 1.0), rng.uniform(0.0, 0.3)
@@ -197,7 +180,7 @@ def data(folder: Path, changes: Mapping[str, object]) -> tuple[object, ...]:
     """What a training learns from and is judged by."""
     write_prices(folder)
     paths = {"market.path": str(folder / str(changes["market.path"]))} if changes.get("market.path") else {}
-    found = prepare(config_in(folder, {**SHORT, **changes, **paths}))
+    found = prepare(config_in(folder, {**FEW, **changes, **paths}))
     return found.split, found.process.panel.sha256, found.process.growth.tobytes()
 
 
@@ -215,3 +198,56 @@ def closes(seed: int, dates: pd.DatetimeIndex) -> pd.DataFrame:
     """Random walks of three assets."""
     steps = np.random.default_rng(seed).normal(0.0003, 0.01, size=(len(dates), 3))
     return pd.DataFrame(100.0 * np.exp(np.cumsum(steps, axis=0)), dates, list("abc"))
+
+
+# --- commands of the README and the quickstart
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/guide/quickstart.md")
+PRESETS = ("configs/volatile.yaml", "configs/calm.yaml")
+
+
+def examples() -> list[tuple[str, Mapping[str, object]]]:
+    """Each preset and ``--set`` of a key of the agent in the commands, and what its command has before it."""
+    found: list[tuple[str, Mapping[str, object]]] = []
+    for page in PAGES:
+        for line in re.findall(r"python main\.py --mode train[^`#\n]*", (ROOT / page).read_text("utf-8")):
+            words, before = shlex.split(line), dict[str, object]()
+            for option, value in itertools.pairwise(words):
+                acts = (option == "--config" and value in PRESETS) or (option == "--set" and value.startswith("bcell."))
+                if acts:
+                    found.append((value, dict(before)))
+                    before |= keys_of(value)
+    return found
+
+
+def keys_of(part: str) -> dict[str, object]:
+    """Keys of a preset, or of ``key=value``."""
+    if part in PRESETS:
+        return flatten(yaml.safe_load((ROOT / part).read_text("utf-8")))
+    key, _, value = part.partition("=")
+    return {key: yaml.safe_load(value)}
+
+
+def test_the_pages_have_such_examples() -> None:
+    parts = [part for part, _ in examples()]
+    assert "configs/volatile.yaml" in parts
+    assert "bcell.cql_alpha=10" in parts
+
+
+@pytest.mark.parametrize(("part", "before"), [*examples(), *((preset, {}) for preset in PRESETS)])
+def test_an_example_changes_the_checkpoint(
+    part: str, before: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """All weights of the policy and of the critics differ from those of a training without it."""
+    folder = tmp_path_factory.getbasetemp()
+    changed, plain = (weights(folder, keys) for keys in ({**before, **keys_of(part)}, dict(before)))
+    assert len(plain) > 20
+    assert [name for name, tensor in plain.items() if torch.equal(changed[name], tensor)] == []
+
+
+def weights(folder: Path, keys: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    """Weights of the policy and of the critics of a training."""
+    agent = trained(folder, {**SHORT_MARKET, **keys}).agent
+    named = [*agent.policy.named_parameters("policy"), *agent.critic.named_parameters("critic")]
+    return {name: tensor.detach() for name, tensor in named if name.endswith("weight")}

@@ -18,7 +18,11 @@ from tests.training.whole_trainings import Make, train_through
 
 #: B ends within the training window, C lists within it, D lists within it and ends in the test window.
 ENDED, LATE, LATER = 520, 400, 450
-SHORT: dict[str, Any] = {"offline__evaluation_updates": 0, "train__generalisation": False}
+SHORT: dict[str, Any] = {
+    "offline__evaluation_updates": 0,
+    "train__generalisation": False,
+    "train__online_episodes": 6,
+}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "sac": {"bcell__cql_samples": 4, "out_of_fold__blocks": 2},
     "sac as published": {"bcell__expansion": 0, "bcell__counterfactual": False, "train__updates_per_vector_step": 1},
@@ -71,10 +75,12 @@ def test_an_agent_learns_across_listings_and_ends(algorithm: str, tiny: Make, pr
             assert (weights[:, :-1][:, ~known] == 0.0).all(), bar
             assert (weights[:, :-1][:, known] > 0.0).all()
             np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)
+    if algorithm == "sac":
+        check_stored_decisions(trainer)
 
 
-def test_stored_decisions_name_what_is_listed_and_nothing_else(tiny: Make, prices: Path) -> None:
-    trainer = train_through(ragged(tiny, prices, "sac"))
+def check_stored_decisions(trainer: FinFlowTrainer) -> None:
+    """Stored decisions name what is listed and nothing else."""
     learners, process = trainer._begin().state.learners, trainer.training_data.process
     assert learners is not None
     for replay in learners.replays:

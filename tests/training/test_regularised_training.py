@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,31 +37,25 @@ ALL: dict[str, object] = {
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> Make:
-    """Makes tiny configurations of one market for all tests."""
-    return make_tiny(tmp_path_factory.mktemp("market"))
-
-
-@pytest.fixture(scope="module")
-def whole(tiny: Make) -> FinFlowTrainer:
+def whole(shared: Make) -> FinFlowTrainer:
     """Trained once with all regularisers on, for tests that change nothing of it."""
-    return train_through(tiny(**ALL))
+    return train_through(shared(**ALL))
 
 
 @pytest.mark.parametrize("when", [5, 14 + 5 + 10])
 def test_with_all_regularisers_on_a_stop_changes_no_bit(
-    whole: FinFlowTrainer, tiny: Make, stop_training: Callable[[Config, int], FinFlowTrainer], when: int
+    whole: FinFlowTrainer, shared: Make, stop_training: Callable[[Config, int], FinFlowTrainer], when: int
 ) -> None:
-    stopped = stop_training(tiny(**ALL), when)
-    resumed = train_through(tiny(**ALL), resume=stopped.run_folder)
+    stopped = stop_training(shared(**ALL), when)
+    resumed = train_through(shared(**ALL), resume=stopped.run_folder)
     for name in ("latest", "best"):
         assert checkpoint_of(resumed, name).read_bytes() == checkpoint_of(whole, name).read_bytes()
     rows = [(trainer.run_folder / "metrics.jsonl").read_bytes() for trainer in (resumed, whole)]
     assert rows[0] == rows[1]
 
 
-def test_the_data_do_not_depend_on_how_they_are_grouped_later(tiny: Make) -> None:
-    small, large = (prepare(tiny(train__seed=3, offline__group_size=size)) for size in (2, 4))
+def test_the_data_do_not_depend_on_how_they_are_grouped_later(shared: Make) -> None:
+    small, large = (prepare(shared(train__seed=3, offline__group_size=size)) for size in (2, 4))
     assert not offline_data(small.config, small).reused
     assert offline_data(large.config, large).reused
 
@@ -97,8 +90,10 @@ def test_rows_of_metrics_say_how_the_training_generalises(whole: FinFlowTrainer)
         assert row["generalisation_gap"] == pytest.approx(value["train"] - value["validation"])
 
 
-def test_without_the_measurement_nothing_else_changes(tiny: Make) -> None:
-    with_it, without = (train_through(tiny(train__generalisation=flag)) for flag in (True, False))
+def test_without_the_measurement_nothing_else_changes(shared: Make) -> None:
+    with_it, without = (
+        train_through(shared(train__generalisation=flag, train__online_episodes=4)) for flag in (True, False)
+    )
     assert "generalisation" not in (without.run_folder / "metrics.jsonl").read_text()
     found = [read_newest(latest(one))[1].tensors for one in (with_it, without)]
     assert found[0].keys() == found[1].keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import RewardSum
 from finflow.errors import ConfigError, TrainingError
+from finflow.evaluation.backtest import run_backtests
+from finflow.strategies.classical import EqualWeight
 from finflow.training.data.rewards import RewardUnits, equal_weight_rewards
 from finflow.training.data.rollouts import as_tensors
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.out_of_fold.blocks import training_blocks
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import market_prices
+from tests.training.whole_trainings import Make
 
 OWN = "tests.env.rewards.own_rewards"
 CPU = torch.device("cpu")
-MakeTiny = Callable[..., Config]
 RANKING = {"objectives__reward": "ranking", "objectives__ranking__k": 2}
 PUBLISHED = {"bcell__expansion": 0}  # soft actor-critic on the critics alone follows no reward's gradient
 SUM = [{"name": "ranking", "weight": 1.0}, {"name": f"{OWN}:ExcessReturn", "weight": 2.0}]
@@ -45,7 +45,7 @@ def with_simple_returns(path: Path, factor: float) -> Path:
     return path
 
 
-def test_weights_mean_the_same_on_a_market_that_moves_three_times_as_much(tiny: MakeTiny, tmp_path: Path) -> None:
+def test_weights_mean_the_same_on_a_market_that_moves_three_times_as_much(tiny: Make, tmp_path: Path) -> None:
     """Of the same decisions, learners see the same rewards: one is linear in returns, the other of ranks alone."""
     free = {"env__commission_bps": 0.0, "env__slippage_bps": 0.0, "env__execution_lag": 0}
     seen = []
@@ -69,7 +69,7 @@ def test_weights_mean_the_same_on_a_market_that_moves_three_times_as_much(tiny: 
     assert np.std(seen[0]) > 1.0
 
 
-def test_units_are_deviations_between_decisions_of_a_bar(tiny: MakeTiny) -> None:
+def test_units_are_deviations_between_decisions_of_a_bar(tiny: Make) -> None:
     data = prepare(tiny(objectives__ranking__k=2, objectives__rewards=SUM))
     rewards = data.learning.reward
     assert isinstance(rewards, RewardSum)
@@ -80,14 +80,14 @@ def test_units_are_deviations_between_decisions_of_a_bar(tiny: MakeTiny) -> None
     np.testing.assert_allclose(spread, [1.0, 2.0], rtol=0.1)
 
 
-def test_the_built_in_reward_alone_is_the_market_as_it_was(tiny: MakeTiny) -> None:
+def test_the_built_in_reward_alone_is_the_market_as_it_was(tiny: Make) -> None:
     data = prepare(tiny())
     assert data.learning.reward is None
     summed = prepare(tiny(objectives__rewards=[{"name": "builtin", "weight": 3.0}]))
     assert summed.learning.reward is None
 
 
-def test_the_reference_of_a_ranking_is_its_chance(tiny: MakeTiny) -> None:
+def test_the_reference_of_a_ranking_is_its_chance(tiny: Make) -> None:
     """Equal weight ranks nothing: what it is rewarded with is the expectation under a random ranking."""
     process = prepare(tiny(**RANKING, env__execution_lag=0)).learning
     found = equal_weight_rewards(process)
@@ -100,7 +100,7 @@ def test_the_reference_of_a_ranking_is_its_chance(tiny: MakeTiny) -> None:
     assert (found[-process.reward_horizon :] == 0.0).all()
 
 
-def test_learners_see_a_ranking_in_excess_of_chance(tiny: MakeTiny) -> None:
+def test_learners_see_a_ranking_in_excess_of_chance(tiny: Make) -> None:
     config = tiny(**RANKING)
     process = prepare(config).learning
     bars = np.repeat(np.arange(process.first_bar, process.first_bar + 200), 20)
@@ -116,7 +116,7 @@ def purged(data: TrainingData) -> tuple[DecisionProcess, int]:
     return process, process.reward_horizon
 
 
-def test_no_reward_of_training_reaches_into_validation(tiny: MakeTiny) -> None:
+def test_no_reward_of_training_reaches_into_validation(tiny: Make) -> None:
     """Prices after the training window changed altogether: every reward that a training may see stays bit for bit."""
     config = tiny(**RANKING, objectives__ranking__horizon=7)
     data = prepare(config)
@@ -143,18 +143,7 @@ def replace_growth(process: DecisionProcess, growth: np.ndarray) -> DecisionProc
     return other
 
 
-def test_blocks_are_purged_by_the_horizon(tiny: MakeTiny) -> None:
-    config = tiny(**RANKING, objectives__ranking__horizon=7, out_of_fold__blocks=3)
-    blocks = training_blocks(config, prepare(config))
-    assert len(blocks) == 3
-    for block in blocks:
-        for learned in block.learned:
-            assert learned.stop - 1 + 7 < block.held_out.start - config.env.execution_lag or (
-                learned.start > block.held_out.stop - 1 + 7
-            )
-
-
-def test_a_reward_without_gradient_is_refused_where_it_is_followed(tiny: MakeTiny) -> None:
+def test_a_reward_without_gradient_is_refused_where_it_is_followed(tiny: Make) -> None:
     with pytest.raises(ConfigError, match=r"declares no gradient.*bcell\.expansion = 4 .*set bcell\.expansion=0"):
         _ = prepare(tiny(objectives__reward=f"{OWN}:ReturnOverThree")).learning
     for keys in (PUBLISHED, {"online__algorithm": "ppo"}):
@@ -162,36 +151,18 @@ def test_a_reward_without_gradient_is_refused_where_it_is_followed(tiny: MakeTin
         assert prepare(config).learning.reward_horizon == 3
 
 
-def test_a_reward_that_is_always_the_same_is_refused_in_a_sum(tiny: MakeTiny) -> None:
+def test_a_reward_that_is_always_the_same_is_refused_in_a_sum(tiny: Make) -> None:
     with pytest.raises(ConfigError, match=r"Constant is the same for every decision"):
         _ = prepare(tiny(objectives__rewards=[{"name": "builtin"}, {"name": f"{OWN}:Constant"}], **PUBLISHED)).learning
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
-def test_every_kind_of_online_learning_takes_a_sum(tiny: MakeTiny, algorithm: str) -> None:
-    """Offline and online learning on the built-in reward, a ranking and one of a user's own."""
-    config = tiny(
-        objectives__ranking__k=2,
-        objectives__rewards=[{"name": "builtin"}, *SUM],
-        online__algorithm=algorithm,
-        train__online_episodes=2,
-        online__rollout=20,
-        online__portfolios=2,
-        online__minibatch=10,
-        guard__enabled=False,
-    )
-    trainer = FinFlowTrainer(config)
-    assert np.isfinite(trainer.train_iql()["q_loss"])
-    assert all(np.isfinite(value) for value in trainer.finetune().values() if isinstance(value, float))
-
-
-def test_a_reward_that_fails_in_training_is_one_line(tiny: MakeTiny) -> None:
+def test_a_reward_that_fails_in_training_is_one_line(tiny: Make) -> None:
     config = tiny(objectives__reward=f"{OWN}:NotANumber", **PUBLISHED)
     with pytest.raises(TrainingError, match="NotANumber"):
         FinFlowTrainer(config).collect_offline_data()
 
 
-def test_rollouts_follow_the_gradient_of_a_ranking(tiny: MakeTiny) -> None:
+def test_rollouts_follow_the_gradient_of_a_ranking(tiny: Make) -> None:
     """In tensors the value is the exact one, and more of the asset that comes first is worth more."""
     process = prepare(tiny(**RANKING)).learning
     state = process.start(np.array([process.first_bar + 5]), np.full((1, 5), 0.2))
@@ -202,3 +173,38 @@ def test_rollouts_follow_the_gradient_of_a_ranking(tiny: MakeTiny) -> None:
     (gradient,) = torch.autograd.grad(reward.sum(), leaf)
     brought = np.prod(process.growth[process.first_bar + 6 : process.first_bar + 11, :-1], axis=0)
     assert float(gradient[0, int(brought.argmax())]) == float(gradient[0, :-1].max())
+
+
+# --- in excess of what nobody's action changed
+
+
+@pytest.fixture
+def free_of_costs(tiny: Make) -> TrainingData:
+    """A small market, without costs, log return alone."""
+    free = {"env__commission_bps": 0.0, "env__slippage_bps": 0.0}
+    alone = {"objectives__sharpe_beta": 0.0, "objectives__lambda_turn": 0.0, "objectives__lambda_cvar": 0.0}
+    return prepare(tiny(**free, **alone, env__execution_lag=0))
+
+
+def test_equal_weight_itself_earns_nothing(free_of_costs: TrainingData) -> None:
+    """At lag 0 and without costs equal weight is restored at every bar: its reward is the reference."""
+    run = run_backtests(free_of_costs.process, free_of_costs.split.validation, [EqualWeight()])[0]
+    bars = free_of_costs.process.decision_bars(free_of_costs.split.validation)
+    units = RewardUnits.of(free_of_costs.process, 0.01, "equal-weight", CPU)
+    found = units.scaled(torch.from_numpy(run.rewards), torch.arange(bars.start, bars.start + len(run.rewards)))
+    np.testing.assert_allclose(found.numpy(), 0.0, atol=1e-5)  # float32 of returns over 0.01
+
+
+def test_differences_between_actions_stay_what_they_were(free_of_costs: TrainingData) -> None:
+    generator = torch.Generator().manual_seed(0)
+    bars = torch.randint(300, 400, (50,), generator=generator)
+    one, other = torch.randn(2, 50, generator=generator, dtype=torch.float64)
+    units = RewardUnits.of(free_of_costs.process, 0.5, "equal-weight", CPU)
+    apart = units.scaled(one, bars) - units.scaled(other, bars)
+    torch.testing.assert_close(apart, (one - other) / 0.5)
+
+
+def test_without_a_reference_rewards_are_scaled_alone(free_of_costs: TrainingData) -> None:
+    units = RewardUnits.of(free_of_costs.process, 0.5, "none", CPU)
+    rewards = torch.tensor([1.0, -2.0])
+    torch.testing.assert_close(units.scaled(rewards, torch.tensor([300, 301])), 2.0 * rewards)

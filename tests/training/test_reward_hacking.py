@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.config.preferences_section import RewardModelConfig
 from finflow.errors import TrainingError
+from finflow.guard import reward_hacking
 from finflow.preferences.model_files import save_model
 from finflow.preferences.model_report import LearnedModel, ModelFigures
 from finflow.preferences.reward_model import OutcomeUnits, RewardModel
@@ -53,7 +55,7 @@ def planted(path: Path, data: TrainingData, outcome: int, sign: float = 1.0) -> 
             parameter.zero_()
         model.direct.weight[..., outcome] = sign
     figures = ModelFigures(0)
-    save_model(path, LearnedModel(model, figures, figures, [], {}), RewardModelConfig(members=1), ())
+    save_model(path, LearnedModel(model, figures, figures, {}), RewardModelConfig(members=1), ())
     return path
 
 
@@ -96,18 +98,15 @@ def test_a_model_that_likes_turnover_is_stopped(tiny: Make, likes: Callable[[int
     assert [look["score"] for look in saved["looks"]] == [row["validation_score"] for row in rows]
 
 
-def test_it_is_stopped_by_its_turnover_alone(tiny: Make, likes: Callable[[int], Path]) -> None:
-    keys = {"guard__hacking__multiple": 1.2, "guard__hacking__looks": 50}
-    _, said = stopped(tiny(**LOOKS, **keys, objectives__preference__model=likes(TURNOVER)))
+def test_it_is_stopped_by_its_turnover_alone(
+    tiny: Make, likes: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reward_hacking, "MULTIPLE", 1.2)
+    monkeypatch.setattr(reward_hacking, "LOOKS", 50)
+    _, said = stopped(tiny(**LOOKS, objectives__preference__model=likes(TURNOVER)))
     found = re.search(r"the turnover is ([\d.]+), over 1\.2 times the reference's ([\d.]+)", said)
     assert found is not None
     assert float(found[1]) > 1.2 * float(found[2])
-
-
-def test_a_model_that_likes_return_is_not_stopped(tiny: Make, likes: Callable[[int], Path]) -> None:
-    trainer = train_through(tiny(**LOOKS, objectives__preference__model=likes(RETURN)))
-    assert hacking_of(trainer) == []
-    assert sum("validation_score" in row for row in rows_of(trainer)) == 8
 
 
 def test_it_can_be_switched_off(tiny: Make, likes: Callable[[int], Path]) -> None:
@@ -117,21 +116,25 @@ def test_it_can_be_switched_off(tiny: Make, likes: Callable[[int], Path]) -> Non
     assert "hacking" not in read_tensors(latest(trainer))[1]["training"]["watch"]
 
 
-def test_leaving_the_reference_is_a_stop(tiny: Make, likes: Callable[[int], Path]) -> None:
-    keys = {"online__reference": "pretrained", "online__reference_target": 1e-6, "online__reference_looks": 2}
-    keys |= {"online__reference_control": "fixed", "online__reference_beta": 1e-9, "guard__hacking__multiple": None}
+def test_leaving_the_reference_is_a_stop(
+    tiny: Make, likes: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reward_hacking, "MULTIPLE", math.inf)
+    keys = {"online__reference": "pretrained", "online__reference_target": 1e-6, "online__reference_beta": 1e-9}
     _, said = stopped(tiny(**LOOKS, **keys, objectives__preference__model=likes(RETURN)))
     assert "over twice its target" in said
 
 
-def test_looks_resume_to_the_same_bits(tiny: Make, likes: Callable[[int], Path], stop_training: Stop) -> None:
-    config = tiny(**LOOKS | {"train__online_episodes": 60}, objectives__preference__model=likes(RETURN))
+def test_a_model_that_likes_return_is_not_stopped_and_its_looks_resume_to_the_same_bits(
+    tiny: Make, likes: Callable[[int], Path], stop_training: Stop
+) -> None:
+    config = tiny(**LOOKS, objectives__preference__model=likes(RETURN))
     whole = train_through(config)
+    assert hacking_of(whole) == []
+    assert sum("validation_score" in row for row in rows_of(whole)) == 8
     half = stop_training(config, OFFLINE + 3)
     assert read_tensors(latest(half))[1]["training"]["watch"]["hacking"]["looks"]
-    again = FinFlowTrainer(config, resume=half.run_folder)
-    again.train_iql()
-    again.finetune()
+    again = train_through(config, resume=half.run_folder)
     one, other = (read_tensors(latest(trainer)) for trainer in (whole, again))
     assert all(torch.equal(one[0][name], other[0][name]) for name in one[0])
     assert one[1]["training"]["watch"]["hacking"] == other[1]["training"]["watch"]["hacking"]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from finflow import worker_pool
 from finflow.cli import main
 from finflow.config import dump_config
 from finflow.env.rewards.reward_queue import RewardQueue
@@ -35,7 +41,33 @@ SMALL: dict[str, Any] = {
     "train__online_episodes": 6,
     "env__episode_length": 20,
 }
-GROUPS = {"online__advantages": "group", "online__group_size": 2}
+
+
+@pytest.fixture(scope="module")
+def forking_server() -> Any:
+    """A context whose processes begin with everything loaded; the server ends with this process."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["finflow.training.trainer", "tests.env.rewards.own_rewards"])
+    forkserver.ensure_running()
+    return context
+
+
+@pytest.fixture
+def ready_workers(forking_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local workers from the server, with the environment that spawned ones would have."""
+
+    def make(processes: worker_pool._Processes) -> ProcessPoolExecutor:
+        initial = (dict(os.environ), *processes._initial)
+        return ProcessPoolExecutor(processes._size, forking_server, set_up, initial)
+
+    monkeypatch.setattr(worker_pool._Processes, "_make", make)
+
+
+def set_up(environment: Mapping[str, str], function: Callable[..., Any], shared: Any) -> None:
+    """Set up a process before its first call."""
+    os.environ.clear()
+    os.environ.update(environment)
+    worker_pool._prepare(function, shared)
 
 
 def learned(trainer: FinFlowTrainer) -> dict[str, torch.Tensor]:
@@ -61,12 +93,10 @@ def collects(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-@pytest.mark.parametrize("changes", [{"train__reward_normalization__enabled": True}, GROUPS])
-def test_workers_change_no_bit_of_a_training(
-    changes: dict[str, Any], tiny: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_change_no_bit_of_a_training(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behaviour data, rollouts and the effects of noise; the dataset of the one would be found by the other."""
-    keys = SMALL | changes | {"objectives__rewards": [{"name": "builtin"}, {"name": f"{OWN}:ReturnOverThree"}]}
+    keys = SMALL | {"train__reward_normalization__enabled": True}
+    keys |= {"objectives__rewards": [{"name": "builtin"}, {"name": f"{OWN}:ReturnOverThree"}]}
     serial = train_through(tiny(**keys))
     (dataset,) = Path(serial.config.output.offline_dir).glob("dataset-*.npz")
     rows = dict(np.load(dataset))
@@ -124,8 +154,7 @@ def test_a_reward_that_fails_ends_the_run_and_loses_nothing(
             trainer.finetune()
     assert f"nothing is lost: --resume {trainer.run_folder}" in capsys.readouterr().out
     fails.unlink()
-    resumed = FinFlowTrainer(config, resume=trainer.run_folder)
-    resumed.finetune()
+    resumed = train_through(config, resume=trainer.run_folder)
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
         assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.config import Config, FeaturesConfig
+from finflow.config import FeaturesConfig
 from finflow.errors import CheckpointError
 from finflow.market.features.feature_set import compute_features
 from finflow.market.features.filter_features import HALF_LIVES
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.audit.audit_subjects import AuditSubjects
-from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features
-from finflow.training.checkpoints.feature_names import feature_names
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, feature_names
 from finflow.training.data import training_data
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.evaluations import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
+from tests.training.whole_trainings import Make
 
 FIT = 500
 
@@ -46,7 +45,7 @@ def checkpoint(**facts: Any) -> Checkpoint:
 
 
 def test_an_agent_of_volumes_refuses_a_market_of_closes(
-    tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, real = tiny(), load_panel
     with monkeypatch.context() as patched:
@@ -60,7 +59,7 @@ def test_an_agent_of_volumes_refuses_a_market_of_closes(
     assert not (tmp_path / "refused").exists()
 
 
-def test_names_are_compared_and_not_only_counted(tiny: Callable[..., Config]) -> None:
+def test_names_are_compared_and_not_only_counted(tiny: Make) -> None:
     panel = load_panel(tiny().market)
     plain, full = compute_features(panel, FIT), compute_features(with_fields(panel), FIT)
     names = feature_names(plain)
@@ -77,7 +76,7 @@ def test_names_are_compared_and_not_only_counted(tiny: Callable[..., Config]) ->
         check_same_features(checkpoint(shape={}), plain)
 
 
-def test_an_agent_of_filters_refuses_a_market_without_them(tiny: Callable[..., Config]) -> None:
+def test_an_agent_of_filters_refuses_a_market_without_them(tiny: Make) -> None:
     panel, chosen = load_panel(tiny().market), FeaturesConfig(filters="all")
     features = compute_features(panel, FIT, chosen)
     saved = checkpoint(features=feature_names(features))
@@ -87,7 +86,7 @@ def test_an_agent_of_filters_refuses_a_market_without_them(tiny: Callable[..., C
 
 
 @pytest.mark.usefixtures("quick_reports")
-def test_an_agent_is_trained_on_filters_and_judged_on_them(tiny: Callable[..., Config], tmp_path: Path) -> None:
+def test_an_agent_is_trained_on_filters_and_judged_on_them(tiny: Make, tmp_path: Path) -> None:
     trainer = FinFlowTrainer(tiny(features__filters="momentum"))
     trainer.train_iql()
     names = trainer.training_data.features.asset_names
@@ -97,7 +96,7 @@ def test_an_agent_is_trained_on_filters_and_judged_on_them(tiny: Callable[..., C
     assert (tmp_path / "judged").exists()
 
 
-def test_the_audit_asks_the_filters_before_and_after_scaling(tiny: Callable[..., Config]) -> None:
+def test_the_audit_asks_the_filters_before_and_after_scaling(tiny: Make) -> None:
     config = tiny(features__filters="all")
     data = prepare(config)
     subjects = AuditSubjects(data.panel, config, data.split, near=True)

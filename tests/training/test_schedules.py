@@ -14,8 +14,8 @@ from finflow.config import Config, load_config
 from finflow.errors import ConfigError
 from finflow.training.phases.schedules import scheduled
 from finflow.training.trainer import FinFlowTrainer
+from tests.training.whole_trainings import Make
 
-Make = Callable[..., Config]
 FORMULAS: dict[str, Callable[[float], float]] = {
     "linear": lambda p: 0.01 - (0.01 - 0.001) * p,
     "cosine": lambda p: 0.001 + (0.01 - 0.001) * (1 + math.cos(math.pi * p)) / 2,
@@ -58,11 +58,6 @@ def test_the_defaults_of_the_configuration_and_of_the_scheduler_agree() -> None:
     assert EntropyScheduler.of(keys, 985).config.decay_steps == 985
 
 
-def test_a_share_of_the_training_sets_the_steps() -> None:
-    assert EntropyScheduleConfig(decay_share=0.8).over(15_750).decay_steps == 12_600
-    assert EntropyScheduleConfig().over(15_750).decay_steps == 100_000
-
-
 def test_the_information_and_the_reset() -> None:
     schedule = schedule_of("linear", 0.01, 0.002, 4)
     schedule.step()
@@ -97,7 +92,6 @@ def test_a_restored_schedule_continues_where_it_was_saved() -> None:
         lambda: schedule_of("linear", 0.0, 0.01, 5),
         lambda: schedule_of("linear", 0.1, math.inf, 5),
         lambda: schedule_of("linear", 0.1, 0.01, 0),
-        lambda: EntropyScheduleConfig(decay_share=1.5).over(10),
         lambda: EntropyScheduleConfig.preset("slow"),
     ],
 )
@@ -113,14 +107,14 @@ def test_a_target_entropy_can_only_move_where_alpha_is_tuned() -> None:
 
 
 def test_the_online_phase_follows_the_annealed_coefficient(tiny: Make) -> None:
-    """At the last of 60 updates the schedule stands at its 59th step."""
-    keys = {"train__entropy_schedule__steps": 100, "train__online_episodes": 12}
+    """At the last of 20 updates the schedule stands at its 19th step."""
+    keys = {"train__entropy_schedule__steps": 100, "train__online_episodes": 4}
     trainer = FinFlowTrainer(tiny(bcell__alpha_mode="annealed", train__offline_training_epochs=1, **keys))
     trainer.train_iql()
     assert trainer._begin().state.entropy_schedule.taken == 0
     result = trainer.finetune()
-    assert result["alpha"] == pytest.approx(0.01 - 0.009 * 59 / 100, rel=1e-6)
-    assert trainer._begin().state.entropy_schedule.get_info()["remaining_steps"] == 40
+    assert result["alpha"] == pytest.approx(0.01 - 0.009 * 19 / 100, rel=1e-6)
+    assert trainer._begin().state.entropy_schedule.get_info()["remaining_steps"] == 80
 
 
 def test_a_moving_target_entropy_moves_the_temperature(tiny: Make) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,10 @@ import torch
 
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.cli.exit_status import run_safely
-from finflow.config import Config
 from finflow.training.out_of_fold.evidence import OutOfFold
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import write_market
-from tests.training.whole_trainings import WITH_BLOCKS, checkpoint_of
-
-Make = Callable[..., Config]
+from tests.training.whole_trainings import WITH_BLOCKS, Make, checkpoint_of, train_through
 
 
 def counted_stages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -37,28 +35,28 @@ def counted_stages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 PARTS = {"policy": "policy", "critic": "critic", "target_critic": "target_critic", "value": "behaviour_value"}
 
 
+def states_of(owner: Any, parts: Iterable[str]) -> dict[str, dict[str, torch.Tensor]]:
+    """Copies of the networks' tensors."""
+    return {part: {name: t.clone() for name, t in getattr(owner, part).state_dict().items()} for part in parts}
+
+
 @pytest.mark.parametrize(
     ("method", "counterfactual"),
-    [("iql", True), ("iql", False), ("td3bc", True), ("td3bc", False), ("bc", True), ("none", True)],
+    [("iql", True), ("iql", False), ("td3bc", False), ("bc", True), ("none", True)],
 )
 def test_the_agent_begins_as_every_method_left_it(
-    method: str,
-    counterfactual: bool,
-    tiny: Make,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    method: str, counterfactual: bool, tiny: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With fitted critics in each case: without a method they are fitted, and one line says so."""
     keys = {**WITH_BLOCKS, "offline__method": method, "offline__counterfactual": counterfactual}
     trainer = FinFlowTrainer(tiny(**keys, train__online_episodes=4))
     initial = trainer._begin().state.learner
     assert initial is not None
-    before = {name: getattr(initial, name).state_dict() for name in PARTS}
-    before = {name: {n: t.clone() for n, t in state.items()} for name, state in before.items()}
+    before = states_of(initial, PARTS)
     trainer.train_iql()
     learner = trainer._begin().state.learner
     assert learner is not None
-    left = {name: {n: t.clone() for n, t in getattr(learner, name).state_dict().items()} for name in PARTS}
+    left = states_of(learner, PARTS)
     moved = {name: any(not torch.equal(left[name][n], t) for n, t in state.items()) for name, state in before.items()}
     assert moved == dict.fromkeys(PARTS, True) | {"policy": method != "none"}
     trainer._hand_over(trainer._begin())
@@ -75,9 +73,7 @@ def test_the_agent_begins_as_every_method_left_it(
 def test_the_script_goes_online_from_a_file(tiny: Make, tmp_path: Path) -> None:
     """The bits of the whole training, whose offline phase is read from its file."""
     config = tiny(**WITH_BLOCKS, train__online_episodes=4)
-    whole = FinFlowTrainer(config)
-    whole.train_iql()
-    whole.finetune()
+    whole = train_through(config)
     other = tmp_path / "other"
     file = checkpoint_of(whole, "pretrained")
     script = Path(__file__).parents[2] / "scripts" / "train.py"
@@ -103,7 +99,7 @@ def test_networks_from_another_market_are_no_stage(tiny: Make, tmp_path: Path, m
     """The blocks' pretrained policies learned in this market: they are no evidence about one that came from another."""
     first = FinFlowTrainer(tiny(**WITH_BLOCKS, train__online_episodes=2))
     first.train_iql()
-    first.finetune()
+    first._hand_over(first._begin())
     prices = write_market(tmp_path / "others.csv", seed=2, assets=[f"B{n}" for n in range(6)])
     config = tiny(**WITH_BLOCKS, train__online_episodes=2, market__path=str(prices))
     other = FinFlowTrainer(config, pretrained=checkpoint_of(first, "pretrained"))

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -206,10 +205,8 @@ def test_where_curves_go_decides_no_result() -> None:
 
 
 @pytest.mark.usefixtures("quick_reports")
-def test_a_training_reports_its_final_metrics(
-    tmp_path: Path, wandb: FakeWandb, make_tiny: Callable[[Path], Make]
-) -> None:
-    trainer = train_through(make_tiny(tmp_path)(output__log_with="wandb"))
+def test_a_training_reports_its_final_metrics(wandb: FakeWandb, tiny: Make) -> None:
+    trainer = train_through(tiny(output__log_with="wandb", train__online_episodes=4))
     outcome = trainer.train()
     sharpe = outcome.summary["finflow"]["sharpe"]
     assert wandb.summary["test/sharpe"] == sharpe

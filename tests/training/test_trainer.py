@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from finflow.tensor_file import read_tensors
 from finflow.training.judging.evaluations import evaluate_checkpoint
 from finflow.training.judging.reading_count import ledger_of, policy_identity
 from finflow.training.trainer import EvaluationOutcome, FinFlowTrainer
+from tests.short_trainings import write_market
 from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, train_through
 
 
@@ -34,21 +34,15 @@ class Whole(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> Make:
-    """Makes tiny configurations of one market for all tests."""
-    return make_tiny(tmp_path_factory.mktemp("market"))
-
-
-@pytest.fixture(scope="module")
-def whole(tiny: Make, tear_sheets: None) -> Whole:
+def whole(shared: Make, tear_sheets: None) -> Whole:
     """Trained once for all tests, with everything that a report has."""
-    trainer = FinFlowTrainer(tiny())
+    trainer = FinFlowTrainer(shared())
     return Whole(trainer, trainer.train())
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_the_same_seed_gives_identical_checkpoints_and_numbers(whole: Whole, tiny: Make) -> None:
-    first, second = whole.trainer, FinFlowTrainer(tiny())
+def test_the_same_seed_gives_identical_checkpoints_and_numbers(whole: Whole, shared: Make) -> None:
+    first, second = whole.trainer, FinFlowTrainer(shared())
     reports = [outcome.report.parent for outcome in (whole.outcome, second.train())]
     assert first.run_folder != second.run_folder
     assert latest(first).read_bytes() == latest(second).read_bytes()
@@ -57,8 +51,8 @@ def test_the_same_seed_gives_identical_checkpoints_and_numbers(whole: Whole, tin
     assert (first.run_folder / "metrics.jsonl").read_bytes() == (second.run_folder / "metrics.jsonl").read_bytes()
 
 
-def test_another_seed_gives_another_agent(whole: Whole, tiny: Make) -> None:
-    assert latest(whole.trainer).read_bytes() != latest(train_through(tiny(train__seed=1))).read_bytes()
+def test_another_seed_gives_another_agent(whole: Whole, shared: Make) -> None:
+    assert latest(whole.trainer).read_bytes() != latest(train_through(shared(train__seed=1))).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -70,13 +64,13 @@ def test_another_seed_gives_another_agent(whole: Whole, tiny: Make) -> None:
     ],
 )
 def test_a_market_with_gaps_is_announced_before_anything_is_learned_in_it(
-    tiny: Make, tmp_path: Path, rows: tuple[slice, slice], words: str | None
+    shared: Make, tmp_path: Path, rows: tuple[slice, slice], words: str | None
 ) -> None:
-    prices = pd.read_csv(tiny().market.path, index_col=0)
+    prices = pd.read_csv(shared().market.path, index_col=0)
     for column, missing in enumerate(rows, start=1):
         prices.iloc[missing, column] = np.nan
     prices.to_csv(tmp_path / "ragged.csv")
-    trainer = FinFlowTrainer(tiny(market__path=str(tmp_path / "ragged.csv"), market__benchmark="A"))
+    trainer = FinFlowTrainer(shared(market__path=str(tmp_path / "ragged.csv"), market__benchmark="A"))
     assert trainer._begin().state.counters.update == 0
     said = [line for line in (trainer.run_folder / "console.log").read_text().splitlines() if "not listed" in line]
     assert len(said) == (words is not None)
@@ -103,18 +97,16 @@ def test_a_run_writes_what_was_promised(whole: Whole) -> None:
     assert {"equal-weight", "buy-and-hold", "minimum-variance", "risk-parity", "momentum"} <= set(outcome.summary)
 
 
-def test_prices_after_validation_cannot_change_what_is_learned(
-    whole: Whole, tiny: Make, make_prices: Callable[..., Path], tmp_path: Path
-) -> None:
-    crashed = make_prices(tmp_path / "crashed.csv", changed_after="2011-10-31")
-    calm, crash = whole.trainer, train_through(tiny(market__path=str(crashed)))
+def test_prices_after_validation_cannot_change_what_is_learned(whole: Whole, shared: Make, tmp_path: Path) -> None:
+    crashed = write_market(tmp_path / "crashed.csv", changed_after="2011-10-31")
+    calm, crash = whole.trainer, train_through(shared(market__path=str(crashed)))
     (tensors, _), (others, _) = read_tensors(latest(calm)), read_tensors(latest(crash))
     assert tensors.keys() == others.keys()
     assert all(torch.equal(tensors[name], others[name]) for name in tensors)
 
 
-def test_seeding_loses_nothing(tiny: Make) -> None:
-    trainer = FinFlowTrainer(tiny(train__online_episodes=0, train__warmup_episodes=0))
+def test_seeding_loses_nothing(shared: Make) -> None:
+    trainer = FinFlowTrainer(shared(train__online_episodes=0, train__warmup_episodes=0))
     trainer.train_iql()
     iql = trainer._begin().state.learner
     assert iql is not None
@@ -128,10 +120,10 @@ def test_seeding_loses_nothing(tiny: Make) -> None:
     assert all(torch.equal(tensor, getattr(agent, part).state_dict()[name]) for (part, name), tensor in before.items())
 
 
-@pytest.mark.parametrize("when", [9, 14 + 6, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
-def test_stopped_and_resumed_equals_never_stopped(whole: Whole, tiny: Make, stop_training: Stop, when: int) -> None:
-    stopped = stop_training(tiny(), when)
-    resumed = FinFlowTrainer(tiny(), resume=stopped.run_folder)
+@pytest.mark.parametrize("when", [9, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
+def test_stopped_and_resumed_equals_never_stopped(whole: Whole, shared: Make, stop_training: Stop, when: int) -> None:
+    stopped = stop_training(shared(), when)
+    resumed = FinFlowTrainer(shared(), resume=stopped.run_folder)
     assert resumed.run_folder == stopped.run_folder.resolve()
     resumed.train_iql()
     resumed.finetune()
@@ -141,10 +133,10 @@ def test_stopped_and_resumed_equals_never_stopped(whole: Whole, tiny: Make, stop
     assert logs[0] == logs[1]
 
 
-def test_an_earlier_checkpoint_branches_into_a_new_run(whole: Whole, tiny: Make) -> None:
+def test_an_earlier_checkpoint_branches_into_a_new_run(whole: Whole, shared: Make) -> None:
     earlier = sorted((whole.trainer.run_folder / "models").glob("checkpoint_[0-9]*"))[0]
     content = earlier.read_bytes()
-    branch = FinFlowTrainer(tiny(), resume=earlier)
+    branch = FinFlowTrainer(shared(), resume=earlier)
     assert branch.run_folder != whole.trainer.run_folder
     branch.train_iql()
     branch.finetune()
@@ -153,45 +145,43 @@ def test_an_earlier_checkpoint_branches_into_a_new_run(whole: Whole, tiny: Make)
     assert earlier.read_bytes() == content
 
 
-def test_a_resumed_run_keeps_its_configuration(whole: Whole, tiny: Make) -> None:
+def test_a_resumed_run_keeps_its_configuration(whole: Whole, shared: Make) -> None:
     with pytest.raises(CheckpointError, match="another configuration"):
-        FinFlowTrainer(tiny(bcell__gamma=0.9), resume=whole.trainer.run_folder)
+        FinFlowTrainer(shared(bcell__gamma=0.9), resume=whole.trainer.run_folder)
 
 
 def test_a_damaged_latest_falls_back_to_the_one_before(
-    whole: Whole, tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Whole, shared: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(whole.trainer.run_folder, tmp_path / "run")
     content = latest(whole.trainer).read_bytes()
     for path in (run / "models" / f"{name}.safetensors" for name in ("checkpoint_latest", numbered(14 + 60))):
         path.unlink()
         path.write_bytes(content[: len(content) // 2])
-    resumed = FinFlowTrainer(tiny(), resume=run)
+    resumed = FinFlowTrainer(shared(), resume=run)
     assert "using the newest intact one" in capsys.readouterr().out
     resumed.train_iql()
     resumed.finetune()
     assert latest(resumed).read_bytes() == content
 
 
-def test_other_prices_cannot_be_resumed_on(
-    make_tiny: Callable[[Path], Make], make_prices: Callable[..., Path], tmp_path: Path
-) -> None:
-    config = make_tiny(tmp_path)(train__offline_training_epochs=1)
+def test_other_prices_cannot_be_resumed_on(tiny: Make, tmp_path: Path) -> None:
+    config = tiny(train__offline_training_epochs=1)
     trainer = FinFlowTrainer(config)
     trainer.train_iql()
-    make_prices(tmp_path / "prices.csv", seed=4)
+    write_market(tmp_path / "prices.csv", seed=4)
     with pytest.raises(CheckpointError, match="other prices"):
         FinFlowTrainer(config, resume=trainer.run_folder)
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_online_can_start_from_a_pretrained_file(make_tiny: Callable[[Path], Make], tmp_path: Path) -> None:
-    tiny = make_tiny(tmp_path)  # its pretrained agent reads the test window: another try there
+def test_online_can_start_from_a_pretrained_file(tiny: Make) -> None:
+    """On a market of its own: its pretrained agent reads the test window, which is another try there."""
     first = FinFlowTrainer(tiny())
     outcome = first.train_offline()
     assert outcome.report.is_file()
     pretrained = checkpoint_of(first, "pretrained")
-    second = FinFlowTrainer(tiny(), pretrained=pretrained)
+    second = FinFlowTrainer(tiny(train__online_episodes=2), pretrained=pretrained)
     second.finetune()
     assert read_tensors(latest(second))[1]["training"]["counters"]["phase"] == "online"
     with pytest.raises(CheckpointError, match="online phase"):
@@ -234,34 +224,41 @@ def test_the_agent_saves_and_loads_itself(whole: Whole, tmp_path: Path) -> None:
     np.testing.assert_allclose(agent.act(single), agent.act(observation)[2], rtol=1e-5)  # another batch, float32
 
 
-def test_a_training_window_shorter_than_an_episode_says_so(tiny: Make) -> None:
+def test_a_training_window_shorter_than_an_episode_says_so(shared: Make) -> None:
     with pytest.raises(MarketError, match=r"env\.episode_length"):
-        FinFlowTrainer(tiny(env__episode_length=600))
+        FinFlowTrainer(shared(env__episode_length=600))
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"bcell__dropout": 0.2, "train__observation_noise": 0.05},
-        {"bcell__alpha_mode": "annealed", "env__execution_lag": 0},
-        {"bcell__alpha_mode": "fixed", "env__execution_lag": 2, "env__max_weight": 0.5, "env__no_trade_band": 0.01},
-        {"train__n_envs": 3, "train__updates_per_vector_step": 2, "train__save_best": False},
-        {"train__profile": True, "train__offline_training_epochs": 4},
-        {"offline__method": "td3bc", "train__best_by": "sharpe"},
+        {
+            **{"bcell__dropout": 0.2, "train__observation_noise": 0.05},
+            **{"bcell__alpha_mode": "annealed", "env__execution_lag": 0},
+        },
+        {
+            **{"bcell__alpha_mode": "fixed", "env__execution_lag": 2, "env__max_weight": 0.5},
+            **{"env__no_trade_band": 0.01, "train__n_envs": 3, "train__updates_per_vector_step": 2},
+            "train__save_best": False,
+        },
+        {
+            **{"train__profile": True, "train__offline_training_epochs": 4},
+            **{"offline__method": "td3bc", "train__best_by": "sharpe"},
+        },
         {"offline__method": "bc", "bcell__n_quantiles": 1, "offline__evaluation_updates": 0},
     ],
 )
-def test_options_train_to_the_end(tiny: Make, changes: dict[str, object]) -> None:
-    trainer = FinFlowTrainer(tiny(train__online_episodes=6, **changes))
+def test_options_train_to_the_end(shared: Make, changes: dict[str, object]) -> None:
+    trainer = FinFlowTrainer(shared(train__online_episodes=6, **changes))
     assert np.isfinite(list(trainer.train_iql().values())).all()
     assert np.isfinite(list(trainer.finetune().values())).all()
     traces = sorted(path.name for path in trainer.run_folder.glob("trace_*.json"))
     assert traces == (["trace_offline.json", "trace_online.json"] if trainer.config.train.profile else [])
 
 
-def test_a_trace_shows_what_is_done_on_the_second_core(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_shows_what_is_done_on_the_second_core(shared: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    trainer = FinFlowTrainer(tiny(train__profile=True, train__offline_training_epochs=4))
+    trainer = FinFlowTrainer(shared(train__profile=True, train__offline_training_epochs=4))
     trainer.train_iql()
     events = json.loads((trainer.run_folder / "trace_offline.json").read_text())["traceEvents"]
     assert len({event["tid"] for event in events if event["name"] == "aten::bmm"}) == 2

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from finflow.config import Config
 from finflow.training.trainer import FinFlowTrainer
+from tests.short_trainings import TINY, config_in, write_market
 
 Make = Callable[..., Config]
 Stop = Callable[[Config, int], FinFlowTrainer]
@@ -23,7 +26,13 @@ WITH_BLOCKS: dict[str, object] = {
 }
 
 
-def train_through(config: Config, **given: Path) -> FinFlowTrainer:
+def tiny_in(folder: Path) -> Make:
+    """Tiny configurations whose files lie in a folder."""
+    prices = write_market(folder / "prices.csv")
+    return partial(config_in, folder, {**TINY, "market.path": str(prices)})
+
+
+def train_through(config: Config, **given: Any) -> FinFlowTrainer:
     """Run both phases, without the report."""
     trainer = FinFlowTrainer(config, **given)
     trainer.train_iql()

@@ -23,14 +23,8 @@ from finflow.config import AveragingConfig
 class PolicyAverage:
     """Average of a policy's weights over the end of training, which is validated, kept and deployed.
 
-    Where the last updates scatter around a good policy, their mean is nearer to it than any of them.
-
-    Attributes
-    ----------
-    policy : ExpertPolicy
-        The average; until it begins, the policy itself.
-    count : int
-        Updates averaged over.
+    Where the last updates scatter around a good policy, their mean is nearer to it than any. Until it begins, the
+    average is the policy itself; ``count`` are the updates averaged over.
 
     References
     ----------
@@ -51,13 +45,7 @@ class PolicyAverage:
 
     @torch.no_grad()
     def update(self, policy: ExpertPolicy, progress: float) -> None:
-        """Add the policy after an update to the average.
-
-        Parameters
-        ----------
-        progress : float
-            Share of the updates of the phase, this one included.
-        """
+        """Add the policy after an update; ``progress`` is the share of the phase's updates, this one included."""
         own: list[Tensor] = list(self.policy.parameters())
         others: list[Tensor] = list(policy.parameters())
         if progress <= self.config.start:
@@ -75,11 +63,8 @@ class PolicyAverage:
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
         """Restore both."""
-        count = state["count"]
-        if type(count) is not int or not 0 <= count <= 10**12:
-            raise ValueError("its count of updates is invalid")
         self.policy.load_state_dict(dict(tensors))
-        self.count = count
+        self.count = int(state["count"])
 
 
 class ActingAgent:
@@ -87,21 +72,16 @@ class ActingAgent:
 
     Attributes
     ----------
-    policy : ExpertPolicy
-        Learns and explores.
-    average : PolicyAverage or None
-        Decides in its place, where there is one.
+    policy, average : ExpertPolicy, PolicyAverage or None
+        The policy learns and explores; the average, where there is one, decides in its place.
+    prior, reference : ExpertPolicy, FrozenPolicy or None
+        The policy as it was handed over; one from an agent's file that on-policy learning holds the policy to instead.
     action_noise : Generator
         Of the random actions of `act`.
-    prior : ExpertPolicy
-        The policy as it was handed over.
-    reference : FrozenPolicy or None
-        Policy from an agent's file that on-policy learning holds the policy to; without one it is the prior.
     feature_names : dict of list of str, or None
         Names of the features of the ``assets`` and of the ``market`` that it reads, where they are known.
     advantage_scale : float
-        ``sigma_A``, the unit of the weights of anchor, entropy and CQL, in scaled rewards; 1 until it is
-        measured.
+        ``sigma_A``, the unit of the weights of anchor, entropy and CQL, in scaled rewards; 1 until it is measured.
     """
 
     advantage_scale: float
@@ -140,19 +120,14 @@ class ActingAgent:
         return portfolios
 
     def act(self, observation: Mapping[str, Any], deterministic: bool = True) -> NDArray[np.float32]:
-        """Target weights for an observation of the environment, or for a batch of them.
+        """Target weights (K,) for an observation of the environment, or (batch, K) for a batch; cash last.
 
         Parameters
         ----------
         observation : mapping of arrays
             ``assets``, ``market``, ``portfolio``, as the single or the vector environment gives them.
         deterministic : bool
-            Whether to return the centre of the policy, or a random action by the agent's own generator.
-
-        Returns
-        -------
-        array, (K,) or (batch, K)
-            On the simplex, cash last.
+            The centre of the policy, or else a random action by the agent's own generator.
         """
         states = states_of(observation, self.device)
         if deterministic:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,7 @@ class BCell(LearningAgent):
     networks : Networks, optional
         In place of those for portfolios.
     blocks : int, optional
-        Blocks of the training years whose learners' policies are deployed together with this one's, in a blend with a
-        reference, once that was decided on.
+        Blocks of the training years whose learners' policies are deployed together with this one's, in a blend.
     """
 
     def __init__(
@@ -87,8 +86,7 @@ class BCell(LearningAgent):
 
     @property
     def deployed(self) -> ExpertPolicy:
-        """Policy that is validated and deployed: the average, where there is one, with the policies of the blocks, in
-        the blend that was decided on."""
+        """Policy that is deployed: the average, where there is one, with the blocks' policies, in a blend."""
         policy = self.policy if self.average is None else self.average.policy
         return deployed_policy(policy, self.members or (), Blend.from_tensor(self.blend))
 
@@ -126,29 +124,28 @@ class BCell(LearningAgent):
 
     def save(self, path: str | Path) -> None:
         """Write the agent as one verified safetensors file."""
-        write_tensors(Path(path), dict(self._tensors()), _facts_of(self))
+        facts = {"shape": self.shape._asdict(), "bcell": self.config.model_dump(mode="json")}
+        named = {} if self.feature_names is None else {"features": self.feature_names}
+        write_tensors(Path(path), dict(self._tensors()), facts | named)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> BCell:
         """Read an agent from its own file or from any checkpoint of a training.
 
-        From one of the offline phase the networks are taken as the online phase would take them.
-
-        Raises
-        ------
-        CheckpointError
-            If the file is missing, damaged, or holds no B-Cell agent.
+        From one of the offline phase the networks are taken as the online phase would take them. A CheckpointError if
+        the file is missing, damaged, or holds no B-Cell agent.
         """
         tensors, facts = read_tensors(Path(path))
         stored = from_learner({name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}, facts)
         if "log_alpha" not in stored or "bcell" not in facts:
             raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of a training")
         try:
-            shape = _shape_of(facts, largest=max(tensor.numel() for tensor in stored.values()))
+            shape = NetworkShape.from_facts(facts["shape"])
             config = stored_settings(facts["bcell"])
-            blocks = count_members(stored) if "blend" in stored else None
+            members = {name.split("/")[1].partition(".")[0] for name in stored if name.startswith("members/")}
+            blocks = len(members) if "blend" in stored else None
             agent = cls(shape, config, Generator(), torch.device(device), blocks=blocks)
-            agent.feature_names = _feature_names_of(facts)
+            agent.feature_names = facts.get("features")
         except (LookupError, TypeError, ValueError, RuntimeError, ValidationError) as error:
             cause = " ".join(str(error).split())[:120]
             raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({cause})") from error
@@ -197,39 +194,8 @@ def from_learner(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> dic
     return agent
 
 
-def count_members(tensors: Iterable[str]) -> int:
-    """Policies of blocks among the names of an agent's tensors."""
-    names = {name.split("/")[1].partition(".")[0] for name in tensors if name.startswith("members/")}
-    return len(names)
-
-
 def stored_settings(facts: Mapping[str, Any]) -> BCellConfig:
     """Settings of an agent from a file; a TypeError for no mapping."""
     if not isinstance(facts, Mapping):
         raise TypeError("its settings are not a mapping")
     return BCellConfig(**facts)
-
-
-def _facts_of(agent: BCell) -> dict[str, Any]:
-    """Facts of an agent's own file: its sizes, settings, and features where they are known."""
-    facts = {"shape": agent.shape._asdict(), "bcell": agent.config.model_dump(mode="json")}
-    return facts if agent.feature_names is None else {**facts, "features": agent.feature_names}
-
-
-def _feature_names_of(facts: Mapping[str, Any]) -> dict[str, list[str]] | None:
-    """Names of the features that a file's agent reads; None where it does not say them, a ValueError for none."""
-    names = facts.get("features")
-    if names is None:
-        return None
-    read = {kind: names[kind] for kind in ("assets", "market")}
-    if not all(type(of_kind) is list and all(type(name) is str for name in of_kind) for of_kind in read.values()):
-        raise ValueError("its features have no names")
-    return read
-
-
-def _shape_of(facts: dict[str, Any], largest: int) -> NetworkShape:
-    """Sizes of an agent's networks; a size over ``largest``, or that is not a count, is a ValueError."""
-    sizes = NetworkShape.from_facts(facts["shape"])
-    if not all(type(size) is int and 0 < size <= largest for size in sizes[:3]):
-        raise ValueError("its sizes are invalid")
-    return sizes

@@ -32,14 +32,7 @@ LEVEL_RATE = 0.2  # share of the values' mean error over several decisions that 
 
 
 class LearningAgent(ActingAgent):
-    """An agent that learns by soft actor-critic.
-
-    Attributes
-    ----------
-    log_alpha : Tensor, ()
-    log_cql_alpha : Tensor, (), or None
-        Where the weight of the conservative penalty is tuned.
-    """
+    """An agent that learns by soft actor-critic; ``log_cql_alpha`` is None unless the penalty's weight is tuned."""
 
     config: BCellConfig
     critic: CriticEnsemble
@@ -93,11 +86,9 @@ class LearningAgent(ActingAgent):
         update, total : int
             Updates done before this one, and all of them; by default schedules are at their end.
         actor : bool
-            Whether the policy learns too: right after the hand-over only the critics do.
-        alpha : float, optional
-            A scheduled entropy coefficient, in place of the tuned one.
-        target : float, optional
-            A scheduled target entropy, in place of ``bcell.target_entropy``.
+            False right after the hand-over, when only the critics learn.
+        alpha, target : float, optional
+            Scheduled entropy coefficient and target entropy, in place of the tuned one and of ``bcell.target_entropy``.
 
         Returns
         -------
@@ -135,10 +126,10 @@ class LearningAgent(ActingAgent):
         encoding: Encoding,
         dropout: Generator | None,
     ) -> Metrics:
-        """Take one step of the policy, and of the temperature."""
         losses = policy_losses(self, batch, drawn, coefficients, point, encoding, dropout)
         compute_gradients(losses.loss, self.policy_optimiser)
-        return losses.metrics | self.step_policy(losses.temperature, point) | losses.decision.figures()
+        rate = losses.decision.trade_rate.mean().detach()
+        return losses.metrics | self.step_policy(losses.temperature, point) | {"trade_rate": rate}
 
     def step_policy(self, temperature: Tensor, point: UpdatePoint) -> Metrics:
         """Step along the policy's computed gradients, and tune the temperature down its loss where it is tuned."""

@@ -63,12 +63,8 @@ def portfolio_networks(shape: NetworkShape, config: BCellConfig, generator: Gene
 class OfflineLearner:
     """Networks and optimisers of an offline method, and the steps that all methods share.
 
-    Attributes
-    ----------
-    advantage_scale : float
-        ``sigma_A``, the unit of advantages in the weights of imitation, in scaled rewards; 1 until it is measured.
-    compares_actions : bool
-        Whether other actions of a state than the data's have a meaning.
+    ``advantage_scale`` is ``sigma_A``, the unit of advantages in the weights of imitation, in scaled rewards; 1 until
+    it is measured. With ``compares_actions`` other actions of a state than the data's have a meaning.
     """
 
     compares_actions = True
@@ -88,19 +84,9 @@ class OfflineLearner:
         self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
 
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
-        """Take one step of every network.
+        """Take one step of every network; returns ``v_loss``, ``q_loss``, ``policy_loss`` and others, each ().
 
-        Parameters
-        ----------
-        progress : float
-            Share of the offline updates done, for the actor's cosine schedule.
-        noise : Generator
-            Draws all random numbers of the update.
-
-        Returns
-        -------
-        dict of Tensor, ()
-            ``v_loss``, ``q_loss``, ``policy_loss`` and others.
+        ``progress`` is the share of the offline updates done, for the actor's cosine schedule.
         """
         raise NotImplementedError
 
@@ -140,13 +126,8 @@ class OfflineLearner:
     ) -> dict[str, Tensor]:
         """Take one step of m toward ``r + gamma V'``, and of q toward the same with the spread of the next decision.
 
-        Parameters
-        ----------
-        next_value : Tensor, (B, P)
-        next_spread : Tensor, (E, B, n)
-            Centred quantiles of the next decision after the logged action.
-        noise : Generator, optional
-            For dropout.
+        ``next_value`` is (B, P); ``next_spread``, (E, B, n), are centred quantiles of the next decision after the
+        logged one.
         """
         states, distributional = batch.states, self.config.n_quantiles > 1  # one quantile has no spread
         values = self.critic.value(

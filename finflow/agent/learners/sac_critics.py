@@ -94,16 +94,10 @@ class Expansion(NamedTuple):
 
 
 class CriticLosses(NamedTuple):
-    """Losses of an update.
+    """Losses of an update, each ().
 
-    Attributes
-    ----------
-    loss : Tensor, ()
-    cql_weight : Tensor, (), or None
-        Of a tuned weight of the penalty.
-    metrics : dict of Tensor, ()
-    level_error : Tensor, (), or None
-        Mean error of the values where the actor looked ahead.
+    ``cql_weight`` is of a tuned weight of the penalty; ``level_error`` the values' mean error where the actor looked
+    ahead.
     """
 
     loss: Tensor
@@ -219,8 +213,8 @@ def target_value(
 def expanded(target: CriticTarget, expansion: Expansion) -> CriticTarget:
     """Targets (B, P) of which those of the first states are moved to what was found by looking ahead.
 
-    All actions of a state by the same, which is the difference for the policy's own: what is later is nearly the same
-    after each of them, and their differences stay those of one exact decision.
+    All actions of a state by the same, the difference for the policy's own: their differences stay those of one exact
+    decision.
     """
     count = min(len(expansion.value), len(target.mean))
     moved = target.mean[:count] + (expansion.value[:count] - target.mean[:count, OWN]).unsqueeze(-1)
@@ -235,8 +229,7 @@ def expanded(target: CriticTarget, expansion: Expansion) -> CriticTarget:
 def _density_here(batch: Batch, log_density: Tensor) -> Tensor:
     """Log density (batch, P) of proposals for the next state as proposals for the state.
 
-    Infinite where an asset lists or ends between the two, so that such proposals, which lie on another simplex, have no
-    weight.
+    Infinite where an asset lists or ends between the two: such proposals lie on another simplex and have no weight.
     """
     if batch.both.complete:
         return log_density

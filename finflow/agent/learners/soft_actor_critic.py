@@ -51,16 +51,9 @@ class SacNetworks(Protocol):
 
 
 class UpdatePoint(NamedTuple):
-    """Position of an update in the schedules.
+    """Position of an update in the schedules: updates of the phase done before it, and all of them.
 
-    Attributes
-    ----------
-    update, total : int
-        Updates of the phase done before this one, and all of them.
-    alpha : float or None
-        Scheduled entropy coefficient, in place of the tuned one.
-    target_entropy : float or None
-        Scheduled target entropy, in place of ``bcell.target_entropy``.
+    ``alpha`` and ``target_entropy`` are scheduled, in place of the tuned coefficient and of ``bcell.target_entropy``.
     """
 
     update: int = 1
@@ -113,15 +106,8 @@ def ascent(
 ) -> tuple[Tensor, Tensor]:
     """Two parts of the actor's objective, each (batch,): rewards with entropies, and the value at the end.
 
-    Parameters
-    ----------
-    rewards : Tensor, (H, batch)
-        Of the exact decisions, scaled.
-    log_density : Tensor, (H + 1, batch)
-        Of the decisions per free dimension, that at the end last.
-    end : Tensor, (batch,)
-        Value of the decision at the end.
-    effective_alpha : Tensor, ()
+    The exact decisions have scaled rewards (H, batch); densities (H + 1, batch) are per free dimension, that at the end
+    last; ``end``, (batch,), is the value of the decision there.
     """
     powers = gamma ** torch.arange(len(log_density), device=end.device, dtype=end.dtype)
     earned = (powers[:-1].unsqueeze(-1) * rewards).sum(dim=0)
@@ -149,14 +135,8 @@ def policy_losses(
 ) -> PolicyLosses:
     """Loss of the policy in the states of a batch, by the critics alone (``H = 0``).
 
-    Parameters
-    ----------
-    drawn : Tensor, (batch, D)
-        Standard normal.
-    encoding : Encoding
-        Of the states by the critics.
-    noise : Generator, optional
-        Switches dropout on.
+    ``drawn``, (batch, D), is standard normal; the encoding of the states is the critics'; ``noise`` switches dropout
+    on.
     """
     config, states = agent.config, batch.states
     decision = agent.policy(states, noise)

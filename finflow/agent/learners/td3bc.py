@@ -39,10 +39,7 @@ MEAN = 0.5  # the expectile that is the mean
 class TD3BC(OfflineLearner):
     """TD3+BC; V follows the mean of the critics for the record and the hand-over.
 
-    Attributes
-    ----------
-    updates : int
-        Done so far; the policy moves at every second one.
+    The policy moves at every second update.
     """
 
     def __init__(self, networks: Networks, config: BCellConfig, device: torch.device) -> None:

@@ -40,12 +40,7 @@ def advantage_scale(returns: Tensor) -> Tensor:
 class Calibration(NamedTuple):
     """Agreement of critics' advantages with exact ones.
 
-    Attributes
-    ----------
-    slope : Tensor, ()
-        Of the exact advantages on the critics', through zero: 1 where advantages that are predicted as x are x on
-        average; under 1 where the critics exaggerate.
-    correlation : Tensor, ()
+    ``slope``, (), is that of the exact advantages on the critics', through zero: under 1 where the critics exaggerate.
     """
 
     slope: Tensor
@@ -64,16 +59,8 @@ def choice_loss(values: Valuation, target: CriticTarget, advantage_scale: float)
     """Loss of critics against the targets of the actions of each state.
 
     ``sum_E mean_B [ weight e_bar^2 + mean_P (e - e_bar)^2 / sigma_A^2 ]``, ``e = m - target``, with the mean ``e_bar``
-    over the P actions of a state: on average over the prices of all bars, both are least where m is the expected value.
-    With one action a state the first term is the squared loss as published, and there is no second. The quantiles learn
-    by the pinball loss.
-
-    Parameters
-    ----------
-    values : Valuation
-        Of the actions, m (E, B, P) and q (E, B, P' <= P, n).
-    target : CriticTarget
-        Samples of the actions of which there are quantiles, at least.
+    over the P actions of a state: both are least where m is the expected value. With one action a state this is the
+    squared loss as published. The quantiles, of the first actions, learn by the pinball loss.
     """
     error = values.mean - target.mean
     shared = error.mean(dim=-1, keepdim=True)

@@ -23,12 +23,7 @@ def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
 
 
 def expert_cloning_loss(experts: Tensor, named: Tensor) -> Tensor:
-    """Mean divergence ``KL(named || expert)`` of the experts' portfolios from those that their families name.
-
-    Parameters
-    ----------
-    experts, named : Tensor, (groups, 5, K)
-    """
+    """Mean ``KL(named || expert)`` of the experts' portfolios, (groups, 5, K), from those that their families name."""
     divergence = torch.xlogy(named, named) - named * experts.clamp(min=SMALLEST_WEIGHT).log()
     return divergence.sum(dim=-1).mean()
 

@@ -19,20 +19,8 @@ TD3BC_ALPHA = 2.5
 
 
 def expectile_loss(target: Tensor, value: Tensor, expectile: float) -> Tensor:
-    """``mean |tau - 1(u < 0)| u^2`` with ``u = target - value``.
+    """``mean |tau - 1(u < 0)| u^2`` with ``u = target - value``, (); tau is the expectile, and a half the mean.
 
-    Parameters
-    ----------
-    target, value : Tensor, (...)
-    expectile : float
-        tau, in (0, 1); a half gives half the squared loss.
-
-    Returns
-    -------
-    Tensor, ()
-
-    References
-    ----------
     Kostrikov, Nair and Levine (2022), Offline Reinforcement Learning with Implicit Q-Learning, equation 5.
     """
     difference = target - value
@@ -47,8 +35,6 @@ def expectile_of(values: Tensor, expectile: float) -> Tensor:
     ``e = (sum_p w_p x_p) / sum_p w_p`` with ``w_p`` tau above e and 1 - tau below: of the k largest values that may lie
     above, the right k gives the largest e for tau over a half, and the smallest under it.
 
-    References
-    ----------
     Newey and Powell (1987), Asymmetric Least Squares Estimation and Testing, section 2.
     """
     ordered = values.sort(dim=-1, descending=True).values
@@ -72,26 +58,15 @@ def mean_per_dimension(values: Tensor, n_dimensions: int | Tensor) -> Tensor:
 
 
 def weighted_likelihood_loss(log_density: Tensor, weights: Tensor, n_dimensions: int | Tensor) -> Tensor:
-    """``- mean weight * log pi(a | s)`` per free dimension of the action.
-
-    Dividing by K - 1 keeps the step the same size for any number of assets; where assets are not listed, each decision
-    is divided by its own number of dimensions, (B,).
-    """
+    """``- mean weight * log pi(a | s)`` per free dimension of the action, which may be each decision's own, (B,)."""
     return -mean_per_dimension(weights * log_density, n_dimensions)
 
 
 def td3bc_loss(value: Tensor, distance: Tensor) -> Tensor:
     """``mean [distance - lambda * value]`` with ``lambda = 2.5 / mean |value|``, held fixed.
 
-    Parameters
-    ----------
-    value : Tensor, (B,)
-        Of the policy's own action.
-    distance : Tensor, (B,)
-        Mean squared difference from the data's action.
+    ``value``, (B,), is of the policy's own action, ``distance``, (B,), its mean squared difference from the data's.
 
-    References
-    ----------
     Fujimoto and Gu (2021), A Minimalist Approach to Offline Reinforcement Learning, equations 3 and 5.
     """
     scale = TD3BC_ALPHA / value.detach().abs().mean().clamp(min=1e-6)
@@ -105,11 +80,8 @@ class PathwiseGradient(NamedTuple):
     ----------
     action : Tensor, (batch, K)
         With gradients for the policy.
-    cloning : Tensor, ()
-        Likelihood loss of the data's actions, all weighted alike.
-    others : Tensor, ()
-        The policy's other losses.
-    metrics : dict of Tensor, ()
+    cloning, others : Tensor, ()
+        Likelihood loss of the data's actions, all weighted alike; the policy's other losses.
     """
 
     action: Tensor
@@ -121,21 +93,10 @@ class PathwiseGradient(NamedTuple):
 def ddpg_bc_loss(value: Tensor, advantage: Tensor, cloning: Tensor, cloning_weight: float) -> Tensor:
     """``- mean Q(s, mu(s)) / mean |A| - alpha * mean log pi(a | s)``.
 
-    The paper divides by the mean of |Q|. The advantages of the data are the part of Q that actions can change, so alpha
-    means the same however much of the value lies in the state.
+    The value, (B,), is of the policy's own actions, less a baseline that no action changes; the advantage, (B,), of the
+    data's. The paper divides by the mean of |Q|; only the advantages are the part of Q that actions can change, so
+    alpha means the same however much of the value lies in the state.
 
-    Parameters
-    ----------
-    value : Tensor, (B,)
-        Of the policy's own actions; less a baseline that no action changes.
-    advantage : Tensor, (B,)
-        Of the data's actions.
-    cloning : Tensor, ()
-    cloning_weight : float
-        alpha.
-
-    References
-    ----------
     Park et al. (2024), Is Value Learning Really the Main Bottleneck in Offline RL?, equation 5.
     """
     return -value.mean() / advantage.abs().mean().clamp(min=1e-6) + cloning_weight * cloning
@@ -165,13 +126,9 @@ class CriticTarget(NamedTuple):
 
 
 def critic_target(batch: Batch, next_value: Tensor, next_spread: Tensor, gamma: float) -> CriticTarget:
-    """Target of each state's actions from the values of the next states, and the spread of the logged one's return.
+    """Target of each state's actions from values of the next states (B, P), and the spread of the logged one's return.
 
-    Parameters
-    ----------
-    next_value : Tensor, (B, P)
-    next_spread : Tensor, (E, B, n)
-        Centred quantiles of the next decision after the logged action.
+    ``next_spread``, (E, B, n), are centred quantiles of the next decision after the logged action.
     """
     outcomes = batch.outcomes
     mean = bellman_target(outcomes.rewards, outcomes.terminated, next_value, gamma)
@@ -181,32 +138,14 @@ def critic_target(batch: Batch, next_value: Tensor, next_spread: Tensor, gamma: 
 
 
 def mean_loss(mean: Tensor, target: Tensor) -> Tensor:
-    """``sum over critics of mean (m - target)^2``.
-
-    Parameters
-    ----------
-    mean : Tensor, (E, B)
-    target : Tensor, (B,)
-    """
+    """``sum over critics of mean (m - target)^2``, with m (E, B) and the target (B,)."""
     return (mean - target).square().mean(dim=1).sum()
 
 
 def truncated_spread(spread: Tensor, dropped: int) -> Tensor:
-    """Mean of centred quantiles without the largest ``dropped``: at most zero, a pessimism to add to m.
+    """Mean of centred quantiles (..., n) without the largest ``dropped``, (...): at most zero, a pessimism to add to m.
 
-    Parameters
-    ----------
-    spread : Tensor, (..., n)
-        ``q - mean q``.
-
-    Returns
-    -------
-    Tensor, (...)
-
-    References
-    ----------
-    Kuznetsov et al. (2020), Controlling Overestimation Bias with Truncated Mixture of Continuous Distributional
-    Quantile Critics, equation 4.
+    Kuznetsov et al. (2020), Truncated Quantile Critics, equation 4.
     """
     if dropped == 0:
         return torch.zeros_like(spread[..., 0])
@@ -215,22 +154,11 @@ def truncated_spread(spread: Tensor, dropped: int) -> Tensor:
 
 
 def pessimistic_value(mean: Tensor, spread: Tensor, dropped: int, share: float, choices: int = 1) -> Tensor:
-    """Least value over critics, ``min_e m_e + share * truncated spread_e``.
+    """Least value over critics, ``min_e m_e + share * truncated spread_e``, of means (E, B) and spreads (E, B, n).
 
-    Of several choices of a state, all are valued by the critic that values them least on average: the least of each
-    would count the critics' disagreement about a choice against it, and differences between choices add up over the
-    decisions that they last.
-
-    Parameters
-    ----------
-    mean : Tensor, (E, B)
-    spread : Tensor, (E, B, n)
-    dropped : int
-        Top quantiles left out.
-    share : float
-        In 0..1: how far the truncation is switched on; at zero this is IQL's own aggregation.
-    choices : int
-        Consecutive values that are of one state; B is a multiple of it.
+    At a ``share`` of zero it is IQL's own aggregation. Of several choices of a state, which are consecutive, all are
+    valued by the critic that values them least on average: the least of each would count the critics' disagreement
+    about a choice against it, and differences between choices add up over the decisions that they last.
     """
     value = mean if share == 0.0 else mean + share * truncated_spread(spread, dropped)
     if choices == 1:
@@ -240,20 +168,10 @@ def pessimistic_value(mean: Tensor, spread: Tensor, dropped: int, share: float, 
     return of_states.gather(0, least).flatten()
 
 
-def actor_loss(log_density: Tensor, value: Tensor, alpha: Tensor, n_dimensions: int | Tensor) -> Tensor:
-    """``mean alpha * log pi / (K - 1) - m(s, a)``: entropy is counted per free dimension.
-
-    References
-    ----------
-    Haarnoja et al. (2018), Soft Actor-Critic Algorithms and Applications, equation 7.
-    """
-    return (alpha * log_density / n_dimensions - value).mean()
-
-
 def temperature_loss(
     log_alpha: Tensor, log_density: Tensor, target: float | Tensor, n_dimensions: int | Tensor
 ) -> Tensor:
-    """``- log alpha * mean (log pi + H_target) / (K - 1)``; equation 18 of the same paper, in log alpha."""
+    """``- log alpha * mean (log pi + H_target) / (K - 1)``; equation 18 of Haarnoja et al. (2018), in log alpha."""
     excess = log_density.detach() + target
     if isinstance(n_dimensions, Tensor):
         return -(log_alpha * mean_per_dimension(excess, n_dimensions))

@@ -31,22 +31,11 @@ Numbers = NDArray[np.floating[Any]]
 
 
 def pinball_loss(quantiles: Tensor, samples: Tensor, width: float = PINBALL_WIDTH) -> Tensor:
-    """Quantile loss of every quantile against every sample, smoothed within ``width``.
+    """Quantile loss, (), of every quantile (E, B, n) against every sample (E, B, n'), smoothed within ``width``.
 
-    Parameters
-    ----------
-    quantiles : Tensor, (E, B, n)
-        At the levels (i - 1/2) / n.
-    samples : Tensor, (E, B, n')
-        Of the target distribution.
-    width : float
-        Huber width; a wide one learns expectiles, so it is a small part of a typical error.
-
-    Returns
-    -------
-    Tensor, ()
-        ``sum_E mean_B mean_i mean_j |tau_i - 1(u < 0)| * huber(u) / width``, ``u = sample_j - quantile_i``: the
-        mean over i, where the paper sums, so that the number of quantiles does not change the step.
+    ``sum_E mean_B mean_i mean_j |tau_i - 1(u < 0)| * huber(u) / width``, ``u = sample_j - quantile_i``, at the levels
+    ``tau_i = (i - 1/2) / n``: the mean over i, where the paper sums, so that the number of quantiles does not change
+    the step. A wide Huber part learns expectiles, so the width is a small part of a typical error.
     """
     loss: Tensor = _Pinball.apply(quantiles, samples, width)  # type: ignore[no-untyped-call]
     return loss
@@ -76,18 +65,9 @@ class _Pinball(torch.autograd.Function):
 
 
 def tensor_losses(q: Tensor, ordered: Tensor, levels: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """Loss of every quantile, summed over the samples and times the width, and its slope, by tensor operations.
+    """Loss of every quantile (E, B, n), summed over the sorted samples and times the width, and its slope.
 
-    Parameters
-    ----------
-    q : Tensor, (E, B, n)
-    ordered : Tensor, (E, B, n')
-        Sorted samples.
-    levels : Tensor, (n,)
-
-    Returns
-    -------
-    loss, slope : Tensor, (E, B, n)
+    On tensors.
     """
     sums = functional.pad(ordered.cumsum(dim=-1), (1, 0))
     squares = functional.pad(ordered.square().cumsum(dim=-1), (1, 0))
@@ -127,7 +107,7 @@ def _fill_losses(
 ) -> None:
     """Fill ``loss`` and ``slope``, (rows, n).
 
-    Constants and counts, 0 to n', are arrays of the type of the samples: other numbers would be in double precision.
+    Constants and counts are in the samples' type: others would be doubles.
     """
     width, half_width, half, one, two = constants[0], constants[1], constants[2], constants[3], constants[4]
     n_samples = ordered.shape[1]

@@ -1,10 +1,8 @@
-"""Regularisers: the conservative penalty of the critics, and the penalties that bound the policy's changes.
+"""Regularisers: the conservative penalty of the critics, and the anchor, which bounds the policy's changes.
 
 A policy that only maximises its critics overfits the years of its training. An anchor penalises distance from the
-pretrained policy, or from equal weight, over all assets or over the part held in assets. The first is in nats per free
-dimension of the action, so that a weight means the same for any number of assets; the others are divergences between
-portfolios, which are means over the assets already. The anchor to equal weight is least for a gate that uses one expert
-alone.
+pretrained policy, in nats per free dimension of the action, or from equal weight, over all assets or over the part
+held in assets.
 
 References
 ----------
@@ -33,13 +31,7 @@ LARGEST_WEIGHT = 1e6  # of a tuned penalty, as in the code of the paper
 
 
 class CoverageProposals(NamedTuple):
-    """Proposals for CQL from the coverage mixture, with their log densities.
-
-    Attributes
-    ----------
-    portfolios : Tensor, (batch, P, K)
-    log_density : Tensor, (batch, P)
-    """
+    """Portfolios (batch, P, K) from the coverage mixture, proposed to CQL, with their log densities (batch, P)."""
 
     portfolios: Tensor
     log_density: Tensor
@@ -67,12 +59,10 @@ def conservative_loss(
 
     Parameters
     ----------
-    proposals : Tensor, (E, B, P)
-        m at the proposed actions.
+    proposals, data : Tensor, (E, B, P) and (E, B)
+        m at the proposed actions, and at those of the data.
     log_density : Tensor, (B, P)
         Log density that each proposal was drawn with.
-    data : Tensor, (E, B)
-        m at the actions of the data.
     policy_drawn : bool Tensor, (P,)
         True for proposals drawn from the policy: these are not pushed under the calibration.
     calibration : Tensor, (B,)
@@ -84,11 +74,6 @@ def conservative_loss(
     -------
     Tensor, ()
         ``sum_E mean_B [log mean_P exp(D m - log density) / D - m(data)]``.
-
-    References
-    ----------
-    Kumar et al. (2020), Conservative Q-Learning, equation 4 and appendix F.
-    Nakamoto et al. (2023), Cal-QL, equation 5.1.
     """
     calibrated = torch.where(policy_drawn, torch.maximum(proposals, calibration[:, None]), proposals)
     of_each = n_dimensions.unsqueeze(-1) if isinstance(n_dimensions, Tensor) else n_dimensions
@@ -107,32 +92,17 @@ def tuned_weight(log_weight: Tensor) -> Tensor:
 
 
 def indifferent_penalty(log_density: Tensor, n_dimensions: int | Tensor) -> Tensor:
-    """Penalty, (), that a critic with the same value for every action has for the given proposals.
+    """Penalty, (), that a critic with the same value for every action has for proposals of log densities (B, P).
 
     ``mean_B log mean_P exp(- log density) / D``. With many proposals it is ``H_max / D``, the entropy of the uniform
-    law a dimension, whatever the value; with few it lies below, as the log of a mean of uneven weights does.
-
-    Parameters
-    ----------
-    log_density : Tensor, (B, P)
-        Log density that each proposal was drawn with.
-    n_dimensions : int, or Tensor (B,)
-        D.
+    law a dimension; with few it lies below, as the log of a mean of uneven weights does.
     """
     proposals = log_density.shape[-1]
     return mean_per_dimension(torch.logsumexp(-log_density, dim=-1) - math.log(proposals), n_dimensions)
 
 
 def overestimation(penalty: Tensor, indifferent: Tensor) -> Tensor:
-    """Soft maximum of a critic less its value of the data, (): the penalty without the part of the actions' volume.
-
-    Parameters
-    ----------
-    penalty : Tensor, ()
-        Summed over the critics.
-    indifferent : Tensor, ()
-        ``indifferent_penalty`` of the same proposals, which is no overestimation.
-    """
+    """Soft maximum of a critic less its value of the data, (): the penalty, a critic, less `indifferent_penalty`."""
     return penalty.detach() / CRITICS - indifferent
 
 
@@ -142,16 +112,7 @@ def lagrange_loss(log_weight: Tensor, excess: Tensor) -> Tensor:
 
 
 class ConservativePenalty(NamedTuple):
-    """Conservative penalty of the critics, weighted.
-
-    Attributes
-    ----------
-    loss : Tensor, ()
-        To be added to the critics' loss.
-    weight_loss : Tensor, (), or None
-        Of a tuned weight; None for a fixed one.
-    metrics : dict of Tensor, ()
-    """
+    """Conservative penalty of the critics, weighted; ``weight_loss`` is of a tuned weight, and None for a fixed one."""
 
     loss: Tensor
     weight_loss: Tensor | None
@@ -180,10 +141,8 @@ def conservative_penalty(
         Log of a tuned weight; None for ``bcell.cql_alpha``.
     n_dimensions : int, or Tensor (batch,)
         Free dimensions of an action.
-    unit : float
-        In which the weight is counted.
-    scale : float
-        Unit of values in the penalty, in scaled rewards.
+    unit, scale : float
+        Unit of the weight, and of values in the penalty, in scaled rewards.
     """
     data, proposed = values[..., 0] / scale, values[..., 1:] / scale
     policy_drawn = torch.arange(proposed.shape[-1], device=values.device) >= config.cql_samples
@@ -201,14 +160,9 @@ def conservative_penalty(
 
 
 def kl_from_equal_weight(aim: Tensor, listed: Tensor) -> Tensor:
-    """``KL(u || aim)``, (batch,): u is equal weight over the listed assets.
+    """``KL(u || aim)``, (batch,), of aims (batch, K): u is equal weight over the assets that are ``listed``.
 
     It grows without bound as the aim leaves an asset out.
-
-    Parameters
-    ----------
-    aim : Tensor, (batch, K)
-    listed : bool Tensor, (batch, assets)
     """
     count = listed.sum(dim=-1).clamp(min=1).to(aim.dtype)
     missing = -(aim[:, :-1].clamp(min=SMALLEST_WEIGHT).log() + count.log().unsqueeze(-1))
@@ -216,13 +170,7 @@ def kl_from_equal_weight(aim: Tensor, listed: Tensor) -> Tensor:
 
 
 def kl_from_equal_sleeve(aim: Tensor, listed: Tensor) -> Tensor:
-    """``KL(u || aim / (1 - cash))``, (batch,): divergence of the assets' shares, whatever the cash.
-
-    Parameters
-    ----------
-    aim : Tensor, (batch, K)
-    listed : bool Tensor, (batch, assets)
-    """
+    """``KL(u || aim / (1 - cash))``, (batch,): divergence of the assets' shares, whatever the cash."""
     return kl_from_equal_weight(aim, listed) + aim[:, :-1].sum(dim=-1).clamp(min=SMALLEST_WEIGHT).log()
 
 
@@ -237,15 +185,7 @@ def anchor_weight(config: AnchorConfig, update: int, total: int) -> float:
 
 
 def anchor_loss(config: AnchorConfig, decision: Decision, batch: Batch, prior: ExpertPolicy) -> Tensor:
-    """Penalty of the policy's distance from its anchor, ().
-
-    Parameters
-    ----------
-    decision : Decision
-        The policy's decision in the states of the batch, with gradients.
-    prior : ExpertPolicy
-        The pretrained policy.
-    """
+    """Distance, (), of a decision in the states of the batch from its anchor; ``prior`` is the pretrained policy."""
     if config.to in FROM_EQUAL:
         return FROM_EQUAL[config.to](decision.traded_aim, repeat_groups(batch.states.listed, batch.states)).mean()
     with torch.no_grad():

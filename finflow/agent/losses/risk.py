@@ -34,12 +34,10 @@ def _weights(measure: str, level: float, count: int) -> tuple[float, ...]:
         distorted = edges
     elif measure == "cvar":
         distorted = np.minimum(edges / level, 1.0)
-    elif measure == "wang":
+    else:
         normal = NormalDist()
         inner = [normal.cdf(normal.inv_cdf(float(edge)) + WANG_STRENGTH) for edge in edges[1:-1]]
         distorted = np.array([0.0, *inner, 1.0])
-    else:
-        raise ValueError(f"there is no risk measure {measure!r}")
     return tuple(np.diff(distorted).tolist())
 
 
@@ -47,11 +45,6 @@ def quantile_weights(config: BCellConfig, count: int) -> FloatArray:
     """Weights of ``count`` quantiles in rising order, (count,): increments of the distortion ``g`` of probability.
 
     ``g(u) = u`` where neutral, ``min(u / level, 1)`` for CVaR, ``Phi(Phi^-1(u) + 0.75)`` for Wang.
-
-    Parameters
-    ----------
-    config : BCellConfig
-        ``risk_measure``, with the ``risk_level`` of CVaR.
     """
     return np.array(_weights(config.risk_measure, config.risk_level, count))
 
@@ -62,13 +55,7 @@ def needs_quantiles(config: BCellConfig) -> bool:
 
 
 def risk_adjusted_value(valuation: Valuation, config: BCellConfig) -> Tensor:
-    """Values under the risk measure, (E, B, P): ``m + sum_i w_i (q_(i) - mean q)``; m itself where neutral.
-
-    Parameters
-    ----------
-    valuation : Valuation
-        With the quantiles of every portfolio, unless the measure is neutral.
-    """
+    """Values under the risk measure, (E, B, P): ``m + sum_i w_i (q_(i) - mean q)``; m itself where neutral."""
     if not needs_quantiles(config):
         return valuation.mean
     ordered = valuation.spread.sort(dim=-1).values
@@ -77,28 +64,14 @@ def risk_adjusted_value(valuation: Valuation, config: BCellConfig) -> Tensor:
 
 
 def sample_risk(samples: FloatArray, config: BCellConfig) -> float:
-    """Risk measure of a sample of equally likely values.
-
-    Parameters
-    ----------
-    samples : array, (n,)
-    """
+    """Risk measure of a sample (n,) of equally likely values."""
     return float(np.sort(samples) @ quantile_weights(config, len(samples)))
 
 
 def discounted_means(rewards: FloatArray, gamma: float) -> FloatArray:
-    """Mean reward from each day on, weighted by ``gamma ** k``: the return of the day in units of a daily reward.
+    """Mean of consecutive rewards (n,) from each day on, weighted by ``gamma ** k``: in units of a daily reward.
 
-    Parameters
-    ----------
-    rewards : array, (n,)
-        Of consecutive decisions.
-
-    Returns
-    -------
-    array, (days,)
-        Of days that have a horizon, ``1 / (1 - gamma)``, ahead of them at least; of the first day alone where the
-        window is shorter.
+    Of the days (days,) that have a horizon, ``1 / (1 - gamma)``, ahead of them; of the first alone in a shorter window.
     """
     sums, masses = np.empty(len(rewards)), np.empty(len(rewards))
     total = mass = 0.0

@@ -30,12 +30,8 @@ CRITICS = 2  # in an ensemble
 class NetworkShape(NamedTuple):
     """Sizes that networks are built from; none depends on the number of assets.
 
-    Attributes
-    ----------
-    n_asset_features : int
-        F + 1, the listing flag included.
-    lenses : tuple of tuples of int
-        Columns of the asset features that each of the five experts reads.
+    ``n_asset_features`` counts the listing flag; ``lenses`` are the columns of the asset features that each of the five
+    experts reads.
     """
 
     n_asset_features: int
@@ -72,15 +68,8 @@ class Valuation(NamedTuple):
 class CriticEnsemble(nn.Module):
     """Two critics in one batched call; independent parameters throughout.
 
-    Parameters
-    ----------
-    twice : bool
-        Recompute hidden layers in the backward pass, in place of keeping them.
-
-    Attributes
-    ----------
-    level : Tensor, ()
-        Added to all values; it is not learned by gradients.
+    With ``twice`` hidden layers are recomputed in the backward pass and not kept. ``level``, (), is added to all
+    values; it is not learned by gradients.
     """
 
     level: Tensor
@@ -114,15 +103,7 @@ class CriticEnsemble(nn.Module):
         with_quantiles: int = 1,
         noise: Generator | None = None,
     ) -> Valuation:
-        """Value portfolios (batch, P, K) in encoded states; quantiles for the first ``with_quantiles`` of P only.
-
-        Raises
-        ------
-        ValueError
-            If quantiles are asked for more portfolios than there are.
-        """
-        if with_quantiles > portfolios.shape[1]:
-            raise ValueError(f"quantiles of {with_quantiles} portfolios cannot be had of {portfolios.shape[1]}")
+        """Value portfolios (batch, P, K) in encoded states; quantiles for the first ``with_quantiles`` of P only."""
         read = recomputed(self._read, noise) if self.twice else self._read
         hidden = read(encoding, states, portfolios, noise)
         ensemble, batch = hidden.shape[:2]
@@ -193,5 +174,4 @@ class _StateHead(nn.Module):
 
 
 def _current_inputs(encoding: Encoding, states: States) -> HeadInputs:
-    """Inputs of a head for the current portfolio of each state."""
     return HeadInputs.of(encoding, states, states.weights.unsqueeze(1))

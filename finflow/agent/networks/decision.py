@@ -54,19 +54,10 @@ class Decision(NamedTuple):
         """The aim, (batch, K), with the gradient that it has as a part of the centre: as far as it is traded."""
         return self.aim.detach() + self.trade_rate.detach() * (self.aim - self.aim.detach())
 
-    def figures(self) -> dict[str, Tensor]:
-        """Figures of a batch of decisions for the log."""
-        return {"trade_rate": self.trade_rate.mean().detach()}
-
     def expert_distribution(self, expert: Tensor, weights: Tensor) -> LogisticNormal:
-        """Distribution of a family's actions: part of the way to its expert's portfolio, with the common scale.
+        """Distribution of a family's actions: part of the way from ``weights`` (batch, K) to its expert's portfolio.
 
-        Parameters
-        ----------
-        expert : Tensor, (batch,)
-            Index of the expert.
-        weights : Tensor, (batch, K)
-            Before the trade.
+        The index of the expert is (batch,); the scale is the common one.
         """
         aim = self.experts[torch.arange(len(expert), device=expert.device), expert]
         location = log_ratios((1.0 - FAMILY_RATE) * weights + FAMILY_RATE * aim, self.listed)
@@ -140,14 +131,13 @@ class Blend(NamedTuple):
 
     Attributes
     ----------
-    confidence : float
+    confidence : float, or Tensor (batch, 1) while several blends are compared
         In 0..1: the aim is ``(1 - confidence) * reference + confidence * aim``, the trade rate likewise between
         ``PATIENT_RATE`` and the policy's. At 0 the agent holds the reference.
     reference : str
         One of ``REFERENCES``: a portfolio of the listed assets, without cash.
     volatility : tuple of int and float
         Column of the assets' features that is their log volatility, and the deviation that it was scaled by.
-        ``confidence`` may be a tensor, (batch, 1), while several blends are compared.
     """
 
     confidence: float | Tensor
@@ -161,20 +151,12 @@ class Blend(NamedTuple):
 
     @classmethod
     def from_tensor(cls, saved: Tensor | None) -> Blend | None:
-        """A saved blend; None where none was saved, or decided on.
-
-        Raises
-        ------
-        ValueError
-            If the numbers are not those of a blend.
-        """
+        """A saved blend; None where none was saved, or decided on."""
         if saved is None:
             return None
         confidence, reference, column, deviation = saved.tolist()
         if confidence == UNDECIDED:
             return None
-        if not (0.0 <= confidence <= 1.0 and reference in range(len(REFERENCES)) and column >= 0.0 and deviation > 0.0):
-            raise ValueError("its blend with a reference is invalid")
         return cls(confidence, REFERENCES[int(reference)], (int(column), deviation))
 
     def portfolio(self, states: States) -> Tensor:

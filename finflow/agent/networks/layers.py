@@ -24,12 +24,7 @@ N_STATE_FACTS = 5  # cash and concentration of the current portfolio, and the st
 class EnsembleLinear(nn.Module):
     """E linear maps in one batched product: (E, rows, inputs) to (E, rows, outputs).
 
-    Parameters
-    ----------
-    generator : Generator
-        Draws the initial weights, uniform within ``1 / sqrt(inputs)``.
-    scale : float
-        Multiplies the initial weights.
+    Initial weights are uniform within ``scale / sqrt(inputs)``, by the generator.
     """
 
     def __init__(
@@ -61,9 +56,9 @@ def _uniform(shape: tuple[int, ...], bound: float, generator: Generator) -> Tens
 
 
 def empty_linear(inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer whose parameters have yet to be set.
+    """A linear layer whose parameters have yet to be set, without a draw from torch's global generator.
 
-    No number is drawn from torch's global generator. ``nn.utils.skip_init`` gives the same, and imports sympy for it.
+    ``nn.utils.skip_init`` gives the same, and imports sympy for it.
     """
     layer = nn.Linear(inputs, outputs, device="meta")
     layer.weight = nn.Parameter(torch.empty(outputs, inputs))
@@ -80,13 +75,7 @@ def dropout(hidden: Tensor, rate: float, generator: Generator | None) -> Tensor:
 
 
 class EnsembleReadout(nn.Module):
-    """E linear maps to one number each, (E, ..., inputs) to (E, ...).
-
-    Parameters
-    ----------
-    scale : float
-        Multiplies the initial weights, uniform within ``1 / sqrt(inputs)``.
-    """
+    """E linear maps to one number each, (E, ..., inputs) to (E, ...); initial weights as of `EnsembleLinear`."""
 
     def __init__(self, ensemble: int, inputs: int, generator: Generator, scale: float = 1.0) -> None:
         super().__init__()
@@ -135,9 +124,8 @@ class Encoding(NamedTuple):
     Attributes
     ----------
     assets : Tensor, (E, groups, assets, d)
-        Embeddings of the assets.
     state : Tensor, (E, groups, H)
-        Embedding of the market as a whole.
+        Of the market as a whole.
     """
 
     assets: Tensor
@@ -155,13 +143,8 @@ class Encoding(NamedTuple):
 class MarketEncoder(nn.Module):
     """E encoders of assets and market, shared over assets, with the mean asset as cross-asset context.
 
-    Parameters
-    ----------
-    ensemble : int
-        E.
-    hidden : int
-        H, width of the market's embedding. What is computed for every asset is an eighth as wide, what is computed
-        for every portfolio a quarter: on a CPU passes over (batch x assets x width) bound an update.
+    The market's embedding has the width H, ``hidden``. What is computed for every asset is an eighth as wide, what is
+    computed for every portfolio a quarter: on a CPU passes over (batch x assets x width) bound an update.
     """
 
     def __init__(
@@ -213,10 +196,7 @@ def pooled(assets: Tensor, states: States) -> Tensor:
 def first_layer(weight: Tensor, from_market: EnsembleLinear, states: States) -> Tensor:
     """First layer over assets, its market part computed once per group, (E, groups, assets, d).
 
-    Parameters
-    ----------
-    weight : Tensor, (E, F + 1, d)
-        From the assets' features, perhaps masked by lenses.
+    ``weight``, (E, F + 1, d), is from the assets' features, perhaps masked by lenses.
     """
     groups, n_assets, n_features = states.assets.shape
     rows = states.assets.reshape(groups * n_assets, n_features).expand(weight.shape[0], -1, -1)
@@ -261,13 +241,7 @@ class HeadInputs(NamedTuple):
 
 
 class PortfolioHead(nn.Module):
-    """E heads that read portfolios in encoded states: many portfolios for one encoding.
-
-    Parameters
-    ----------
-    hidden : int
-        H.
-    """
+    """E heads that read portfolios in encoded states of width ``hidden``: many portfolios for one encoding."""
 
     def __init__(self, ensemble: int, hidden: int, generator: Generator, dropout_rate: float = 0.0) -> None:
         super().__init__()
@@ -279,19 +253,10 @@ class PortfolioHead(nn.Module):
         self.second = EnsembleLinear(ensemble, width, width, generator)
 
     def forward(self, state: Tensor, inputs: HeadInputs, noise: Generator | None = None) -> Tensor:
-        """Read portfolios in states.
+        """Last hidden layer, (E, batch, P, d), for portfolios in states.
 
-        Parameters
-        ----------
-        state : Tensor, (E, groups, H)
-            Embeddings of the markets: batch / groups consecutive states share each.
-        noise : Generator, optional
-            For dropout.
-
-        Returns
-        -------
-        Tensor, (E, batch, P, d)
-            The last hidden layer.
+        Of the markets' embeddings ``state`` (E, groups, H) batch / groups consecutive states share each; ``noise`` is
+        for dropout.
         """
         ensemble, batch, count = inputs.portfolios.shape[:3]
         first = self.from_portfolio(inputs.portfolios.flatten(1, 2)).view(ensemble, batch, count, -1)
@@ -313,12 +278,7 @@ def state_facts(states: States) -> Tensor:
 
 
 def portfolio_facts(states: States, portfolios: Tensor) -> Tensor:
-    """Facts of portfolios beside their exposures, (batch, P, 5): cash, turnover, concentration and two squares.
-
-    Parameters
-    ----------
-    portfolios : Tensor, (batch, P, K)
-    """
+    """Facts of portfolios (batch, P, K), (batch, P, 5): cash, turnover, concentration, squares of turnover and cash."""
     risky, cash = portfolios[..., :-1], portfolios[..., -1:]
     change = risky - states.weights[:, None, :-1]
     turnover = 0.5 * (change.abs().sum(-1, keepdim=True) + change.sum(-1, keepdim=True).abs())

@@ -60,18 +60,7 @@ class LogisticNormal:
         return log_portfolio(self.location).exp()
 
     def sample(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Reparametrised portfolios and their log densities.
-
-        Parameters
-        ----------
-        noise : Tensor, (batch, P, K - 1)
-            Standard normal.
-
-        Returns
-        -------
-        portfolios : Tensor, (batch, P, K)
-        log_density : Tensor, (batch, P)
-        """
+        """Portfolios (batch, P, K) and their log densities (batch, P), reparametrised by normal noise (batch, P, D)."""
         coordinates = self.location.unsqueeze(1) + self.log_scale.exp().unsqueeze(1) * noise
         log_weights = log_portfolio(coordinates)
         listed = None if self.listed is None else self.listed.unsqueeze(1)
@@ -82,15 +71,10 @@ class LogisticNormal:
         return log_portfolio(self.location + self.log_scale.exp() * noise)
 
     def entropy_density(self, noise: Tensor) -> Tensor:
-        """Log density of samples with respect to Lebesgue measure on z, (batch,): that which entropy is taken of.
+        """Log density of samples with respect to Lebesgue measure on z, (batch,), by their normal noise (batch, K - 1).
 
-        Entropy of weights is largest for portfolios near equal weight, cash included: its gradient moves the location
-        there. Entropy of log ratios depends on the scale alone.
-
-        Parameters
-        ----------
-        noise : Tensor, (batch, K - 1)
-            Standard normal, of the samples.
+        Entropy is taken of it. Entropy of weights is largest for portfolios near equal weight, cash included: its
+        gradient moves the location there. Entropy of log ratios depends on the scale alone.
         """
         return sum_listed(normal_log_density(noise, self.log_scale), self.listed)
 
@@ -122,12 +106,7 @@ def kl_per_dimension(policy: LogisticNormal, reference: LogisticNormal) -> Tenso
 
     Both are normal in the same log ratios, and a divergence does not change with the coordinates: per dimension
     ``log(s0 / s) + (s^2 + (z - z0)^2) / (2 s0^2) - 1/2``. Dimensions are those of the assets that are listed.
-
-    Notes
-    -----
-    `DiagonalNormal.kl` and `PortfolioDistribution.kl`, of the on-policy update, have the same formula in other orders
-    of operations. In float32 they round differently, and they are part of losses and of saved figures: each keeps its
-    order, so that a training stays the same to the bit.
+    `DiagonalNormal.kl` and `PortfolioDistribution.kl` round differently; each keeps its order of operations.
     """
     ratio = (policy.log_scale - reference.log_scale).exp()
     shift = (policy.location - reference.location) * (-reference.log_scale).exp()

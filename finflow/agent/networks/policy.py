@@ -51,14 +51,8 @@ N_TRADE_FACTS = 3 + 3  # turnover to the aim, cash held, cash aimed at; the stat
 class ExpertPolicy(nn.Module):
     """The policy of the B-Cell; takes any number of assets.
 
-    Parameters
-    ----------
-    generator : Generator
-        Draws the initial weights.
-    dropout_rate : float
-        Of the gate's hidden layer.
-    expert_cloning : float
-        Weight of the divergence of each expert's portfolio from what its family names.
+    ``generator`` draws the initial weights, ``dropout_rate`` is of the gate's hidden layer, and ``expert_cloning``
+    weighs the divergence of each expert's portfolio from what its family names.
     """
 
     lens: Tensor
@@ -102,16 +96,10 @@ class ExpertPolicy(nn.Module):
         gate_only: bool = False,
         least_pull: float = 0.0,
     ) -> Decision:
-        """Decide for a batch of states.
+        """Decide for a batch of states; ``noise`` switches dropout on.
 
-        Parameters
-        ----------
-        noise : Generator, optional
-            Switches dropout on.
-        gate_only : bool
-            Gradients of the aim stop at the gate and the trade rate; offline each expert learns from its own family.
-        least_pull : float
-            Least trade rate for the gradient of the aim: see ``LEAST_PULL``.
+        With ``gate_only`` gradients of the aim stop at the gate and the trade rate: offline each expert learns from its
+        own family. ``least_pull`` is the least trade rate for the gradient of the aim: see ``LEAST_PULL``.
         """
         reading = self.read_market(states, noise, gate_only)
         return self.trade_toward(states, reading.each(lambda part: repeat_groups(part, states)), least_pull)
@@ -140,17 +128,8 @@ class ExpertPolicy(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Weighted likelihood: of the mixture on all actions, of each expert on the logged ones of its own family.
 
-        Parameters
-        ----------
-        weights : Tensor, (batch, P)
-            Of each state's actions.
-        noise : Generator, optional
-            For dropout.
-
-        Returns
-        -------
-        loss : Tensor, ()
-        metrics : dict of Tensor, ()
+        The weights, (batch, P), are of each state's actions; ``noise`` is for dropout. Returns the loss, (), and
+        metrics.
         """
         decision = self(batch.states, noise, gate_only=True)
         distribution = decision.distribution.repeated(weights.shape[1])
@@ -181,12 +160,8 @@ class ExpertPolicy(nn.Module):
     def pathwise_gradient(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> PathwiseGradient:
         """The centre with gradients for the whole policy, and the losses that hold it to the data.
 
-        Parameters
-        ----------
-        batch, noise
-            As of `imitation_loss`.
-        weights : Tensor, (batch,)
-            Of the logged actions in each expert's loss on its own family.
+        The weights, (batch,), are of the logged actions in each expert's loss on its own family; ``noise`` is for
+        dropout.
         """
         decision = self(batch.states, noise, least_pull=LEAST_PULL)
         distribution = decision.distribution
@@ -217,14 +192,8 @@ class ExpertPolicy(nn.Module):
     def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
         """Move from the current weights toward the aim, by the whole way where only cash is held.
 
-        Parameters
-        ----------
-        states : States
-            Of which the portfolios alone are read.
-        reading : MarketReading
-            A row for each portfolio.
-        least_pull : float
-            The gradient of the aim is scaled as if the trade rate were at least this.
+        Of the states the portfolios alone are read; the reading has a row for each. The gradient of the aim is scaled
+        as if the trade rate were at least ``least_pull``.
         """
         return move_toward(self, states.weights, states.reward_state, reading, self._trade_head, least_pull)
 
@@ -243,19 +212,11 @@ def move_toward(
     head: Callable[[Tensor], Tensor],
     least_pull: float = 0.0,
 ) -> Decision:
-    """Decide for portfolios: part of the way from their weights to the aim, the whole way out of cash.
+    """Decide for portfolios: part of the way from their weights (batch, K) to the aim, the whole way out of cash.
 
-    Parameters
-    ----------
-    policy : ExpertPolicy
-        Of which its blend is used.
-    weights : Tensor, (batch, K)
-    reward_state : Tensor, (batch, 3)
-    reading : MarketReading, (batch, ...)
-    head : callable
-        Maps what is known of market and portfolio (batch, inputs) to logit of the trade rate and log scale, (batch, 2).
-    least_pull : float
-        The gradient of the aim is scaled as if the trade rate were at least this.
+    ``reward_state`` is (batch, 3) and the reading (batch, ...); of the policy its blend is used. ``head`` maps what is
+    known of market and portfolio (batch, inputs) to logit of the trade rate and log scale, (batch, 2). The gradient of
+    the aim is scaled as if the trade rate were at least ``least_pull``.
     """
     experts, gate, aim, hidden, listed = reading
     distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)

@@ -27,10 +27,8 @@ class TradeHeads(NamedTuple):
 
     Attributes
     ----------
-    hidden_weight : Tensor, (members, inputs, width)
-    hidden_bias : Tensor, (members, 1, width)
-    weight : Tensor, (members, width, 2)
-    bias : Tensor, (members, 1, 2)
+    hidden_weight, hidden_bias : Tensor, (members, inputs, width) and (members, 1, width)
+    weight, bias : Tensor, (members, width, 2) and (members, 1, 2)
     """
 
     hidden_weight: Tensor
@@ -58,13 +56,7 @@ class TradeHeads(NamedTuple):
 
 
 class BatchedPolicies:
-    """Policies that decide each for portfolios of its own, in one batch.
-
-    Parameters
-    ----------
-    members : sequence of ExpertPolicy
-        Alike in everything but their weights.
-    """
+    """Policies, alike in everything but their weights, that decide each for portfolios of its own, in one batch."""
 
     def __init__(self, members: Sequence[ExpertPolicy]) -> None:
         self.first = members[0]
@@ -86,17 +78,10 @@ def joined_readings(readings: Sequence[MarketReading], horizon: int, copies: int
 
 
 class PolicyEnsemble(ExpertPolicy):
-    """Policy whose decision is the mean of its members' decisions.
+    """Policy whose decision is the mean of its members' decisions, each in the same blend.
 
     Its gate, experts and aim are the members' means, weighed by the share of the way that each member trades: they
     lead to the same decision at the mean trade rate.
-
-    Parameters
-    ----------
-    members : sequence of ExpertPolicy
-        At least one, of one shape.
-    blend : Blend, optional
-        That every member makes.
     """
 
     def __init__(self, members: Sequence[ExpertPolicy], blend: Blend | None = None) -> None:
@@ -147,12 +132,7 @@ class PolicyEnsemble(ExpertPolicy):
 def deployed_policy(policy: ExpertPolicy, members: Iterable[nn.Module], blend: Blend | None) -> ExpertPolicy:
     """Policy that an agent decides by: itself until a blend is decided on, then with the members, all in that blend.
 
-    Parameters
-    ----------
-    members : iterable of ExpertPolicy
-        Policies of the blocks of the training years.
-    blend : Blend or None
-        Without any confidence one policy is enough.
+    The members are the policies of the blocks of the training years. Without any confidence one policy is enough.
     """
     learned = [policy, *(one for one in members if isinstance(one, ExpertPolicy))]
     if blend is None:
@@ -165,10 +145,7 @@ def deployed_policy(policy: ExpertPolicy, members: Iterable[nn.Module], blend: B
 def load_members(policy: ExpertPolicy, tensors: Mapping[str, Tensor]) -> nn.ModuleList:
     """Policies shaped like another one, from their tensors in a file; none where it has none.
 
-    Raises
-    ------
-    RuntimeError
-        If the tensors do not fit.
+    A RuntimeError if they do not fit.
     """
     members = nn.ModuleList(copy.deepcopy(policy) for _ in {name.partition(".")[0] for name in tensors})
     members.load_state_dict(dict(tensors))
@@ -178,10 +155,7 @@ def load_members(policy: ExpertPolicy, tensors: Mapping[str, Tensor]) -> nn.Modu
 def load_like(policy: ExpertPolicy, tensors: Mapping[str, Tensor]) -> ExpertPolicy:
     """Policy shaped like another one, from its tensors in a file; the other one where it has none.
 
-    Raises
-    ------
-    RuntimeError
-        If the tensors do not fit.
+    A RuntimeError if they do not fit.
     """
     if not tensors:
         return policy

@@ -29,15 +29,7 @@ ROUNDING = 1e-6  # of a sum of weights in single precision
 def acted_portfolio(distribution: LogisticNormal, acting: ActingConfig, date: np.datetime64 | None) -> Tensor:
     """Portfolios that are decided on, (batch, K); rows are drawn with the same noise.
 
-    Parameters
-    ----------
-    date : datetime64[D] or None
-        Of the newest bar that is known; needed above a temperature of 0 alone.
-
-    Raises
-    ------
-    ValueError
-        If the decisions are drawn, and there is no date to draw them by.
+    The date, of the newest bar that is known, is needed above a temperature of 0 alone; a ValueError without it there.
     """
     centre = distribution.centre()
     drawn = centre
@@ -57,19 +49,11 @@ def noise_of(seed: int, date: np.datetime64, dimensions: int) -> Tensor:
 
 
 def nucleus(weights: Tensor, top_p: float) -> Tensor:
-    """Smallest set of assets with a share of ``top_p`` in the sum of the weights; of equals the first.
+    """Smallest set of assets with a share of ``top_p`` in the sum of the weights (..., assets), without cash.
 
-    Parameters
-    ----------
-    weights : Tensor, (..., assets)
-        Without cash; none negative.
-    top_p : float
-        In 0..1.
+    Of equals the first.
 
-    Returns
-    -------
-    bool Tensor, (..., assets)
-        Empty where all weights are zero.
+    None where all weights are zero.
     """
     ordered, order = weights.double().sort(dim=-1, descending=True, stable=True)
     larger = ordered.cumsum(dim=-1) - ordered  # what those before it have together

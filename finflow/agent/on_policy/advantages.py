@@ -1,18 +1,14 @@
-"""Advantages of decisions: generalised advantage estimation, group-relative advantages, and normalisation.
+"""Advantages of decisions: generalised advantage estimation, and normalisation.
 
 References
 ----------
 Schulman and others (2016), High-Dimensional Continuous Control Using Generalized Advantage Estimation, equation 16.
-Mao and others (2019), Variance Reduction for Reinforcement Learning in Input-Driven Environments.
-Kool, van Hoof and Welling (2019), Buy 4 REINFORCE Samples, Get a Baseline for Free!
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-from finflow.errors import ConfigError
 
 SMALLEST_DEVIATION = 1e-8
 
@@ -28,32 +24,11 @@ def generalised_advantages(
 
     Parameters
     ----------
-    rewards : Tensor, (steps, environments)
-    values : Tensor, (steps, environments)
-        Of the observations at which the decisions were taken.
-    next_values : Tensor, (steps, environments)
-        Of the observations that followed; where an episode ended, of its own last observation.
-    terminated : Tensor, (steps, environments)
-        1 where the decision ended the episode for good.
-    ended : Tensor, (steps, environments)
-        1 where it was the episode's last, by termination or truncation.
-    gamma : float
-        Discount factor.
-    lam : float
-        Lambda, in 0..1.
-
-    Returns
-    -------
-    Tensor, (steps, environments)
-
-    Raises
-    ------
-    ConfigError
-        If the shapes differ.
+    rewards, values, next_values : Tensor, (steps, environments)
+        The next value is of the observation that followed; where an episode ended, of its own last observation.
+    terminated, ended : Tensor, (steps, environments)
+        1 where the decision ended the episode for good; where it was the episode's last, by truncation too.
     """
-    shapes = {tuple(part.shape) for part in (rewards, values, next_values, terminated, ended)}
-    if len(shapes) != 1 or rewards.ndim != 2:
-        raise ConfigError(f"advantages need tensors of one shape (steps, environments), not {sorted(shapes)}")
     deltas = rewards + gamma * (1.0 - terminated) * next_values - values
     decay = (gamma * lam) * (1.0 - ended)
     advantages = torch.empty_like(deltas)
@@ -62,32 +37,6 @@ def generalised_advantages(
         following = deltas[step] + decay[step] * following
         advantages[step] = following
     return advantages
-
-
-def leave_one_out_advantages(returns: Tensor) -> Tensor:
-    """Returns less the mean of the other members of their group, without division by the deviation.
-
-    The other members' returns do not depend on a member's own action, so the baseline is unbiased; where all members
-    of a group start in one state and meet the same prices, it knows these prices.
-
-    Parameters
-    ----------
-    returns : Tensor, (groups, members)
-        Of decisions that were taken in one state.
-
-    Returns
-    -------
-    Tensor, (groups, members)
-
-    Raises
-    ------
-    ConfigError
-        If a group has a single member.
-    """
-    members = returns.shape[-1]
-    if members < 2:
-        raise ConfigError("group-relative advantages need at least 2 members in a group, this one has 1")
-    return (returns - returns.mean(dim=-1, keepdim=True)) * (members / (members - 1))
 
 
 def normalised(advantages: Tensor) -> Tensor:

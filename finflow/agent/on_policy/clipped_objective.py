@@ -12,32 +12,16 @@ from torch import Tensor
 
 
 def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """``-mean min(ratio A, clip(ratio, 1 - eps, 1 + eps) A)``, ().
+    """``-mean min(ratio A, clip(ratio, 1 - eps, 1 + eps) A)``, (), of joint density ratios (batch,).
 
     Beyond the limit a ratio gains nothing more; a change that is for the worse is charged in full.
-
-    Parameters
-    ----------
-    ratio : Tensor, (batch,)
-        Joint density of the action under the policy over that under the policy that took it.
-    advantages : Tensor, (batch,)
-    clip : float
-        Epsilon.
     """
     limited = ratio.clamp(1.0 - clip, 1.0 + clip)
     return -torch.minimum(ratio * advantages, limited * advantages).mean()
 
 
 def penalised_policy_loss(ratio: Tensor, advantages: Tensor, divergence: Tensor, beta: float) -> Tensor:
-    """``-mean(ratio A) + beta mean KL(old || new)``, ().
-
-    Parameters
-    ----------
-    ratio, advantages : Tensor, (batch,)
-        As of `clipped_policy_loss`.
-    divergence : Tensor, (batch,)
-        KL(old || new) in nats.
-    """
+    """``-mean(ratio A) + beta mean KL(old || new)``, (), with the divergence, (batch,), in nats."""
     return beta * divergence.mean() - (ratio * advantages).mean()
 
 
@@ -46,32 +30,9 @@ def surrogate_loss(ratio: Tensor, advantages: Tensor) -> Tensor:
     return -(ratio * advantages).mean()
 
 
-def value_loss(values: Tensor, returns: Tensor, old_values: Tensor | None = None, clip: float | None = None) -> Tensor:
-    """Half the mean squared error of values; with ``clip``, of the worse of the value and the clipped value.
-
-    ``0.5 mean max((V - R)^2, (V_old + clip(V - V_old, -eps, eps) - R)^2)``.
-
-    Parameters
-    ----------
-    values, returns : Tensor, (batch,)
-    old_values : Tensor, (batch,), optional
-        Of the value function that the returns were estimated with; needed where there is a ``clip``.
-    clip : float, optional
-        Epsilon, in units of the returns.
-
-    Returns
-    -------
-    Tensor, ()
-    """
-    error = (values - returns).square()
-    if clip is not None and old_values is not None:
-        error = torch.maximum(error, (clipped_values(values, old_values, clip) - returns).square())
-    return 0.5 * error.mean()
-
-
-def clipped_values(values: Tensor, old_values: Tensor, clip: float) -> Tensor:
-    """Values held within ``clip`` of the old ones, (batch,)."""
-    return old_values + (values - old_values).clamp(-clip, clip)
+def value_loss(values: Tensor, returns: Tensor) -> Tensor:
+    """Half the mean squared error of values (batch,), ()."""
+    return 0.5 * (values - returns).square().mean()
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from finflow.errors import ConfigError
 
 TOLERANCE = 1.5  # of the doubling rule: the KL may lie within this factor of its target
 FACTOR = 2.0
-REFERENCE_BOUNDS = (0.01, 0.5)  # of beta, where the doubling rule holds a policy to a reference
 LARGEST_ERROR = 0.2  # of the proportional controller
 
 
@@ -42,14 +41,6 @@ class _Beta:
         self.beta = float(beta)
 
 
-class FixedKL(_Beta):
-    """A beta that stays as it is."""
-
-    def update(self, divergence: float, decisions: int) -> float:
-        """Return beta, unchanged."""
-        return self.beta
-
-
 class DoublingKL(_Beta):
     """Twice the beta above 1.5 times the target, half of it below the target over 1.5.
 
@@ -59,8 +50,6 @@ class DoublingKL(_Beta):
         At the beginning.
     target : float
         KL in the unit that `update` is given.
-    bounds : tuple of float, optional
-        Least and greatest beta, such as ``REFERENCE_BOUNDS``.
 
     Examples
     --------
@@ -69,11 +58,10 @@ class DoublingKL(_Beta):
     (0.02, 0.01)
     """
 
-    def __init__(self, beta: float = 0.01, target: float = 0.01, bounds: tuple[float, float] | None = None) -> None:
+    def __init__(self, beta: float = 0.01, target: float = 0.01) -> None:
         super().__init__(beta)
         _check_target(target)
         self.target = target
-        self.bounds = bounds
 
     def update(self, divergence: float, decisions: int) -> float:
         """Take the KL of one update of the policy; returns the new beta."""
@@ -81,8 +69,6 @@ class DoublingKL(_Beta):
             self.beta *= FACTOR
         elif divergence < self.target / TOLERANCE:
             self.beta /= FACTOR
-        if self.bounds is not None:
-            self.beta = min(max(self.beta, self.bounds[0]), self.bounds[1])
         return self.beta
 
 

@@ -8,7 +8,6 @@ Schulman and others (2015), Trust Region Policy Optimization, appendix C.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,32 +16,10 @@ from torch.nn.utils import parameters_to_vector
 
 from finflow.agent.precision import full_precision
 
+DAMPING = 0.1  # added to the diagonal of the Fisher matrix
+CONJUGATE_STEPS = 15  # of the conjugate gradient at most
+LINE_SEARCH_STEPS, SHRINKING = 10, 0.8  # step lengths tried, and the factor from one to the next
 RESIDUAL = 1e-10  # of the conjugate gradient: its squared length at which the solution is taken
-
-
-@dataclass(frozen=True)
-class TrustRegion:
-    """Settings of the step.
-
-    Attributes
-    ----------
-    delta : float
-        Largest mean KL(old || new), in nats.
-    damping : float
-        Added to the diagonal of the Fisher matrix.
-    conjugate_steps : int
-        Most iterations of the conjugate gradient.
-    line_search_steps : int
-        Step lengths tried.
-    shrinking : float
-        Factor from one step length to the next.
-    """
-
-    delta: float = 0.01
-    damping: float = 0.1
-    conjugate_steps: int = 15
-    line_search_steps: int = 10
-    shrinking: float = 0.8
 
 
 class TrustRegionStep(NamedTuple):
@@ -52,10 +29,8 @@ class TrustRegionStep(NamedTuple):
     ----------
     accepted : bool
         False where no step length improved the objective within the limit; the parameters are then what they were.
-    divergence : float
-        Exact mean KL(old || new) after it, in nats.
-    improvement : float
-        Of the objective.
+    divergence, improvement : float
+        Exact mean KL(old || new) after it, in nats, and improvement of the objective.
     length : float
         Share of the longest step that was taken.
     """
@@ -70,7 +45,7 @@ def trust_region_step(
     parameters: Sequence[nn.Parameter],
     objective: Callable[[], Tensor],
     divergence: Callable[[], Tensor],
-    region: TrustRegion,
+    delta: float,
 ) -> TrustRegionStep:
     """Move parameters along the natural gradient as far as the KL allows and the objective improves.
 
@@ -81,34 +56,32 @@ def trust_region_step(
     objective : callable
         The surrogate objective to maximise at the present parameters, ().
     divergence : callable
-        Mean KL(old || present) in nats, (); its gradient is 0 at the old parameters, its second derivative there the
-        Fisher matrix.
+        Mean KL(old || present) in nats, (); its second derivative at the old parameters is the Fisher matrix.
+    delta : float
+        Largest divergence.
     """
     before = objective()
-    direction = natural_gradient(parameters, before, divergence, region)
+    direction = natural_gradient(parameters, before, divergence)
     start = parameters_to_vector(parameters).detach().clone()
-    step = longest_step(direction, fisher_product(parameters, divergence, region.damping), region.delta)
+    step = longest_step(direction, fisher_product(parameters, divergence), delta)
     was, length = float(before.detach()), 1.0
     if bool(torch.isfinite(step).all()):
-        for _ in range(region.line_search_steps):
+        for _ in range(LINE_SEARCH_STEPS):
             _set(parameters, start + length * step)
             with torch.no_grad():
                 moved, gained = float(divergence()), float(objective()) - was
-            if moved <= region.delta and gained > 0.0:
+            if moved <= delta and gained > 0.0:
                 return TrustRegionStep(True, moved, gained, length)
-            length *= region.shrinking
+            length *= SHRINKING
     _set(parameters, start)
     return TrustRegionStep(False, 0.0, 0.0, 0.0)
 
 
-def natural_gradient(
-    parameters: Sequence[nn.Parameter], objective: Tensor, divergence: Callable[[], Tensor], region: TrustRegion
-) -> Tensor:
+def natural_gradient(parameters: Sequence[nn.Parameter], objective: Tensor, divergence: Callable[[], Tensor]) -> Tensor:
     """Direction ``(F + damping I)^-1 g`` as one vector: F the Fisher matrix, g the gradient of the objective, ()."""
     with full_precision(objective):
         gradient = _flat(torch.autograd.grad(objective, parameters, allow_unused=True), parameters)
-    product = fisher_product(parameters, divergence, region.damping)
-    return conjugate_gradient(product, gradient, region.conjugate_steps)
+    return conjugate_gradient(fisher_product(parameters, divergence), gradient, CONJUGATE_STEPS)
 
 
 def longest_step(direction: Tensor, product: Callable[[Tensor], Tensor], delta: float) -> Tensor:
@@ -118,7 +91,7 @@ def longest_step(direction: Tensor, product: Callable[[Tensor], Tensor], delta: 
 
 
 def fisher_product(
-    parameters: Sequence[nn.Parameter], divergence: Callable[[], Tensor], damping: float
+    parameters: Sequence[nn.Parameter], divergence: Callable[[], Tensor], damping: float = DAMPING
 ) -> Callable[[Tensor], Tensor]:
     """Product of a vector and ``F + damping I``, as a function of the vector, without ever forming the matrix."""
     distance = divergence()
@@ -136,21 +109,7 @@ def fisher_product(
 
 
 def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, steps: int) -> Tensor:
-    """Solve ``A x = b`` for a symmetric positive definite A that is known by its products.
-
-    Parameters
-    ----------
-    product : callable
-        Maps a vector v to A v.
-    target : Tensor, (n,)
-        b.
-    steps : int
-        Most iterations; n are exact but for rounding.
-
-    Returns
-    -------
-    Tensor, (n,)
-    """
+    """Solve ``A x = b`` for a symmetric positive definite A known by its products; b, ``target``, and x are (n,)."""
     solution = torch.zeros_like(target)
     residual, search = target.clone(), target.clone()
     squared = torch.dot(residual, residual)

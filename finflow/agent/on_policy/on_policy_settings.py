@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
-from finflow.agent.on_policy.natural_gradient import TrustRegion
 from finflow.errors import ConfigError
 
 Algorithm = Literal["ppo", "ppo-kl", "trpo", "a2c", "reinforce"]
-Normalisation = Literal["rollout", "minibatch", "none"]
 
 
 @dataclass(frozen=True)
@@ -24,31 +22,26 @@ class OnPolicySettings:
         policy-gradient step a rollout; the second without a baseline).
     clip : float
         Epsilon of the clipped objective.
-    value_clip : float or None
-        Epsilon of the clipped value loss, in units of the returns; None for the plain squared error.
     epochs, minibatch : int
         Passes over a rollout, and decisions in one step of them. With ``trpo`` those of the value function.
     value_coefficient, entropy_coefficient : float
         Of the losses. With a value coefficient of 0 there is no value function to learn.
     gradient_norm : float
         Longer gradients are shortened to it; infinite for none.
-    learning_rate : float
-        Of Adam.
     critic_rate_multiple : float
         Learning rate of the value function in multiples of the policy's.
-    normalise : str
-        Over what advantages are normalised: ``rollout``, ``minibatch`` or ``none``.
+    normalise : bool
+        Normalise advantages over a rollout.
     target_kl : float or None
         The epochs end once the approximate KL of a minibatch exceeds 1.5 times this.
     kl_beta, kl_target : float
         First coefficient of the KL penalty and its target, in nats, with ``ppo-kl``.
-    trust_region : TrustRegion
-        With ``trpo``.
+    trust_region : float
+        Largest mean KL(old || new) of an update, in nats, with ``trpo``.
     """
 
     algorithm: Algorithm = "ppo"
     clip: float = 0.2
-    value_clip: float | None = None
     epochs: int = 10
     minibatch: int = 64
     gamma: float = 0.99
@@ -59,18 +52,16 @@ class OnPolicySettings:
     learning_rate: float = 3e-4
     critic_rate_multiple: float = 1.0
     adam_epsilon: float = 1e-5
-    normalise: Normalisation = "rollout"
+    normalise: bool = True
     target_kl: float | None = None
     kl_beta: float = 0.01
     kl_target: float = 0.01
-    trust_region: TrustRegion = field(default_factory=TrustRegion)
+    trust_region: float = 0.01
 
     def __post_init__(self) -> None:
         """Check the values."""
         if self.algorithm not in get_args(Algorithm):
             raise ConfigError(f"the algorithm is one of {', '.join(get_args(Algorithm))}, not {self.algorithm!r}")
-        if self.normalise not in get_args(Normalisation):
-            raise ConfigError(f"advantages are normalised by rollout, minibatch or none, not {self.normalise!r}")
         for name in ("clip", "learning_rate", "critic_rate_multiple", "adam_epsilon", "kl_target"):
             _require(name, getattr(self, name), 0.0 < getattr(self, name) < math.inf, "above 0")
         _require("gradient_norm", self.gradient_norm, self.gradient_norm > 0.0, "above 0")
@@ -80,9 +71,9 @@ class OnPolicySettings:
             _require(name, getattr(self, name), 0.0 <= getattr(self, name) < math.inf, "of at least 0")
         for name in ("epochs", "minibatch"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "of at least 1")
-        for name in ("value_clip", "target_kl"):
-            value = getattr(self, name)
-            _require(name, value, value is None or 0.0 < value < math.inf, "above 0, or None")
+        _require(
+            "target_kl", self.target_kl, self.target_kl is None or 0.0 < self.target_kl < math.inf, "above 0, or None"
+        )
 
     @property
     def penalised(self) -> bool:
@@ -118,7 +109,7 @@ def _require(name: str, value: object, holds: bool, wanted: str) -> None:
 
 
 WHOLE_ROLLOUT = 1 << 30  # a minibatch larger than any rollout
-_ONE_STEP = {"epochs": 1, "minibatch": WHOLE_ROLLOUT, "normalise": "none"}
+_ONE_STEP = {"epochs": 1, "minibatch": WHOLE_ROLLOUT, "normalise": False}
 _USUAL: dict[str, dict[str, Any]] = {
     "ppo": {},
     "ppo-kl": {},

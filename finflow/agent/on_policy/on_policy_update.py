@@ -44,12 +44,7 @@ def as_one_vector(parameters: Iterable[nn.Parameter]) -> nn.Parameter:
     """Make parameters, and their gradients, views of one vector and its gradient, (n,).
 
     Small networks spend their time on the number of operations: an optimiser that walks over twelve tensors takes
-    several times as long as over one.
-
-    Parameters
-    ----------
-    parameters : iterable of Parameter
-        Of one type and device. They stay in their networks: what is written to the vector is read from them.
+    several times as long as over one. The parameters stay in their networks.
     """
     parts = list(parameters)
     vector = nn.Parameter(torch.cat([part.detach().reshape(-1) for part in parts]))
@@ -72,7 +67,7 @@ class OnPolicyLearner:
     generator : Generator
         Draws the order of decisions in the epochs.
     flat : bool
-        Whether the parameters become views of one vector, which is faster for small networks that nobody else steps.
+        Make the parameters views of one vector, which is faster for small networks that nobody else steps.
 
     Attributes
     ----------
@@ -95,12 +90,7 @@ class OnPolicyLearner:
         self.updates = 0
 
     def update(self, rollout: Rollout, entropy_coefficient: float | None = None) -> Figures:
-        """Learn from one rollout.
-
-        Parameters
-        ----------
-        entropy_coefficient : float, optional
-            In place of the settings', where it follows a schedule.
+        """Learn from one rollout; a scheduled entropy coefficient may replace that of the settings.
 
         Returns
         -------
@@ -118,7 +108,7 @@ class OnPolicyLearner:
         check_minibatch(settings, len(rollout.log_prob))
         if entropy_coefficient is not None:
             settings = replace(settings, entropy_coefficient=entropy_coefficient)
-        if settings.normalise == "rollout":
+        if settings.normalise:
             rollout = rollout._replace(advantages=normalised(rollout.advantages))
         with torch.no_grad():
             old = self.agent.distribution(rollout.observations)
@@ -138,7 +128,7 @@ class OnPolicyLearner:
         if settings.value_coefficient == 0.0:
             return {}
         for part, _ in self._minibatches(rollout, epochs or settings.epochs):
-            loss = value_loss(self.agent.value(part.observations), part.returns, part.values, settings.value_clip)
+            loss = value_loss(self.agent.value(part.observations), part.returns)
             self._descend(loss)
             losses.append(loss.detach())
         return {"value_loss": float(torch.stack(losses).mean())}
@@ -167,8 +157,6 @@ class OnPolicyLearner:
         return step(self.optimiser, self.settings.gradient_norm)
 
     def _natural_step(self, rollout: Rollout, old: ActionDistribution, settings: OnPolicySettings) -> Figures:
-        """One step of the policy within the trust region."""
-
         def divergence() -> Tensor:
             return old.kl(self.agent.distribution(rollout.observations)).mean()
 
@@ -190,18 +178,12 @@ class OnPolicyLearner:
         device = rollout.log_prob.device
         for _ in range(epochs):
             if size >= decisions:
-                yield self._normalised(rollout), torch.arange(decisions, device=device)
+                yield rollout, torch.arange(decisions, device=device)
                 continue
             order = torch.randperm(decisions, generator=self.generator, device=self.generator.device).to(device)
             shuffled = rollout.rows(order)
             for start in range(0, decisions, size):
-                yield self._normalised(shuffled.between(start, start + size)), order[start : start + size]
-
-    def _normalised(self, part: Rollout) -> Rollout:
-        """A minibatch, its advantages normalised where that is done by minibatch."""
-        if self.settings.normalise != "minibatch":
-            return part
-        return part._replace(advantages=normalised(part.advantages))
+                yield shuffled.between(start, start + size), order[start : start + size]
 
     @torch.no_grad()
     def _measured(self, rollout: Rollout, old: ActionDistribution) -> Figures:
@@ -242,7 +224,7 @@ def _joint_loss(
         policy = surrogate_loss(ratio, part.advantages)
     whole, value = policy, torch.zeros_like(policy)
     if settings.value_coefficient > 0.0:
-        value = value_loss(agent.value(part.observations), part.returns, part.values, settings.value_clip)
+        value = value_loss(agent.value(part.observations), part.returns)
         whole = whole + settings.value_coefficient * value
     if settings.entropy_coefficient > 0.0:
         whole = whole - settings.entropy_coefficient * new.entropy().mean()
@@ -251,12 +233,7 @@ def _joint_loss(
 
 
 def check_minibatch(settings: OnPolicySettings, decisions: int) -> None:
-    """Check that a rollout holds at least one minibatch.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Raise a ConfigError where a rollout does not hold one minibatch."""
     if settings.minibatch != WHOLE_ROLLOUT and decisions < settings.minibatch:
         raise ConfigError(
             f"a rollout of {decisions} decisions is shorter than a minibatch of {settings.minibatch}; "

@@ -22,7 +22,7 @@ class ActionDistribution(Protocol):
     """
 
     def sample(self, generator: Generator) -> Tensor:
-        """Draw one action for each observation, (batch, ...), from ``generator``, without gradients."""
+        """Draw one action for each observation, (batch, ...), without gradients."""
         ...
 
     def mode(self) -> Tensor:
@@ -71,16 +71,11 @@ class Rollout(NamedTuple):
 
     Attributes
     ----------
-    observations : tuple of Tensor, each (n, ...)
-    actions : Tensor, (n, ...)
-    log_prob : Tensor, (n,)
-        Of the actions under the policy that took them.
-    values : Tensor, (n,)
-        Of the value function at that time.
-    advantages : Tensor, (n,)
-        As estimated, not normalised.
-    returns : Tensor, (n,)
-        Targets of the value function.
+    observations, actions : tuple of Tensor, and Tensor, each (n, ...)
+    log_prob, values : Tensor, (n,)
+        Of the actions under the policy that took them; of the value function at that time.
+    advantages, returns : Tensor, (n,)
+        As estimated, not normalised; targets of the value function.
     """
 
     observations: Observations

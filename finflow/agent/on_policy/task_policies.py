@@ -29,19 +29,9 @@ HIDDEN = 64
 
 @dataclass(frozen=True)
 class Categorical:
-    """A batch of distributions over the actions 0 .. n - 1.
-
-    Attributes
-    ----------
-    log_probabilities : Tensor, (batch, n)
-    """
+    """A batch of distributions over the actions 0 .. n - 1, by their log probabilities (batch, n)."""
 
     log_probabilities: Tensor
-
-    @classmethod
-    def of_logits(cls, logits: Tensor) -> Categorical:
-        """Distributions from unnormalised log probabilities, (batch, n)."""
-        return cls(torch.log_softmax(logits, dim=-1))
 
     def sample(self, generator: Generator) -> Tensor:
         """Draw actions, int64 (batch,)."""
@@ -71,13 +61,9 @@ class Categorical:
 
 @dataclass(frozen=True)
 class DiagonalNormal:
-    """A batch of normal distributions with independent dimensions.
+    """A batch of normal distributions (batch, d), independent in each dimension.
 
-    Attributes
-    ----------
-    location : Tensor, (batch, d)
-    log_scale : Tensor, (d,)
-        Log of the standard deviations, the same for all of the batch.
+    Log deviations (d,) are common to all.
     """
 
     location: Tensor
@@ -121,18 +107,8 @@ TaskDistribution = Categorical | DiagonalNormal
 class TaskActorCritic(nn.Module):
     """Policy and value function of a task with vectors as observations.
 
-    Parameters
-    ----------
-    observations : int
-        Numbers in one observation.
-    actions : int
-        Actions of a Discrete space, or dimensions of a Box.
-    kind : str
-        ``discrete`` or ``box``.
-    generator : Generator
-        Draws the initial weights.
-    hidden : int
-        Width of both hidden layers.
+    ``actions`` are those of a Discrete space, or the dimensions of a Box, by ``kind``; the generator draws the initial
+    weights, and ``hidden`` is the width of both hidden layers.
     """
 
     def __init__(
@@ -153,7 +129,7 @@ class TaskActorCritic(nn.Module):
         """Distributions over actions; the one part of the observations is (batch, observations)."""
         output = self.actor(observations[0])
         if self.log_scale is None:
-            return Categorical.of_logits(output)
+            return Categorical(torch.log_softmax(output, dim=-1))
         return DiagonalNormal(output, self.log_scale.clone())  # a distribution does not change as the policy learns
 
     def value(self, observations: Observations) -> Tensor:

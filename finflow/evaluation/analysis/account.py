@@ -1,18 +1,15 @@
-"""Trades, holdings and taxes of a backtest: what its account did, in money.
+"""Trades, holdings and taxes of a backtest, in money.
 
-**Tax.** No strategy decides by tax, and none sees it. For every backtest, a second account holds the same weights at
-every bar, keeps lots (`ledger.lots`), and pays its tax in cash at the first fill of the next calendar year, and at the
-end of the window for the year that it ends in. Paying makes the account smaller, and selling what that takes is a trade
-like any other: it costs, and makes gains of the new year. Until then the money that is owed stays invested. Gains not
-made by the end of the window are not taxed; what would be left if they were, with everything sold that day and no
-cost, is computed as well.
+**Tax.** No strategy decides by tax. For every backtest, a second account holds the same weights at every bar, keeps
+lots (`ledger.lots`), and pays its tax in cash at the first fill of the next calendar year, and at the end of the window
+for the year that it ends in. Selling what that takes is a trade like any other. Gains not made by then are not taxed.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -116,35 +113,19 @@ def _last_prices(prices: FloatArray, rows: slice) -> FloatArray:
     return pd.DataFrame(prices[: rows.stop]).ffill().to_numpy()[rows]
 
 
-@dataclass(frozen=True)
-class TaxedAccount:
-    """Record of an account that pays tax.
+class TaxedAccount(NamedTuple):
+    """An account that pays tax.
 
     Attributes
     ----------
     wealth : float64 (steps + 1,)
         In money, at each bar from the first fill on, before that bar's trade and tax; the last after the last tax.
-    liquidated : float
-        What is left if everything is sold at the end and that is taxed too.
     paid : mapping of int to float
         Year -> tax on its gains and interest, in money.
-    gains : Gains
-        Of all years.
-    interest : float
-        Of all years, with the dividends that are paid in cash.
     """
 
     wealth: FloatArray
-    liquidated: float
     paid: dict[int, float]
-    gains: Gains
-    interest: float
-
-    @property
-    def returns(self) -> FloatArray:
-        """Simple returns after tax, (steps,)."""
-        result: FloatArray = self.wealth[1:] / self.wealth[:-1] - 1.0
-        return result
 
 
 def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxConfig) -> TaxedAccount:
@@ -161,13 +142,10 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
         account.end(~process.listed[bar], int(days[bar]), level[step])
         account.trade(run.weights[step], process, bar, int(days[bar]), level[step])
         account.earn(float(process.growth[bar + 1, -1]) - 1.0, float(account.units @ dividends[step + 1]))
-    last = bars.stop
-    account.open(int(years[last]))
-    owed_if_sold = account.owed_if_sold(int(days[last]), level[-1])
-    before = account.value(level[-1])
+    account.open(int(years[bars.stop]))
     account.pay()
     wealth[-1] = account.value(level[-1])
-    return TaxedAccount(wealth, before - owed_if_sold, account.paid, account.gains, account.interest)
+    return TaxedAccount(wealth, account.paid)
 
 
 def _unit_prices(process: DecisionProcess, rows: slice) -> tuple[FloatArray, FloatArray]:
@@ -186,7 +164,6 @@ class _Account:
         self.cash = capital
         self.units = np.zeros(assets)
         self.lots = [Lots(tax) for _ in range(assets)]
-        self.gains, self.interest = Gains(), 0.0
         self.paid: dict[int, float] = {}
         self._year, self._gains, self._carried = 0, Gains(), Losses()
         self._interest = self._received = 0.0
@@ -208,13 +185,6 @@ class _Account:
         self.cash -= owed
         self.paid[self._year] = owed
         self._gains, self._interest = Gains(), 0.0
-
-    def owed_if_sold(self, day: int, level: FloatArray) -> float:
-        """Tax of the year so far, had everything been sold on this day."""
-        gains = self._gains
-        for asset in np.flatnonzero(self.units):
-            gains = gains.plus(self.lots[asset].unrealised(day, self.units[asset] * level[asset]))
-        return tax_of_year(gains, self._interest, self._carried, self.tax)[0]
 
     def end(self, ended: NDArray[np.bool_], day: int, level: FloatArray) -> None:
         """Take the last price of assets that have ended."""
@@ -251,12 +221,10 @@ class _Account:
         """Interest on cash over a bar, and the dividends paid at its end."""
         interest = self.cash * rate + dividends
         self.cash += interest
-        self.interest += interest
         self._received = interest
 
     def _sell(self, asset: int, day: int, units: float, proceeds: float) -> None:
-        gains = self.lots[asset].sell(day, units, proceeds)
-        self.gains, self._gains = self.gains.plus(gains), self._gains.plus(gains)
+        self._gains = self._gains.plus(self.lots[asset].sell(day, units, proceeds))
 
 
 def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest], tax: TaxConfig) -> Section:
@@ -270,10 +238,8 @@ def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest
     columns = (
         ("Return before tax", Cell(("strategies", ROW, "before"), "%", 1)),
         ("Return after tax", Cell(("strategies", ROW, "after"), "%", 1)),
-        ("Return, all sold at the end", Cell(("strategies", ROW, "liquidated"), "%", 1)),
         ("Sharpe after tax", Cell(("strategies", ROW, "sharpe"))),
         ("Tax, of wealth", Cell(("strategies", ROW, "rate"), "%", 2)),
-        ("Gains short-term", Cell(("strategies", ROW, "short_share"), "%", 0)),
     )
     words = (
         (
@@ -289,23 +255,17 @@ def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest
     )
     caption = (
         "Returns and tax are a year's; the same weights in an account that pays tax. Gains not yet made at the end go "
-        "untaxed, but where all is sold. There are no wash sales, no brackets, and losses are carried forward."
+        "untaxed. There are no wash sales, no brackets, and losses are carried forward."
     )
     table = make_table("Returns after tax", "Strategy", list(found), columns, caption, marked=runs[0].name)
     return Section("tax", "After tax", numbers, (table,), words=words)
 
 
-def _tax_figures(run: Backtest, account: TaxedAccount) -> dict[str, object]:
-    returns = account.returns
-    years = len(returns) / run.bars_per_year
-    gains = [max(gain, 0.0) for gain in account.gains]
+def _tax_figures(run: Backtest, account: TaxedAccount) -> dict[str, float]:
+    returns, year = account.wealth[1:] / account.wealth[:-1] - 1.0, run.bars_per_year
     return {
-        "before": metrics.annual_return(run.returns, run.bars_per_year),
-        "after": metrics.annual_return(returns, run.bars_per_year),
-        "liquidated": (account.liquidated / float(account.wealth[0])) ** (1.0 / years) - 1.0,
-        "sharpe": metrics.sharpe(returns, run.cash_returns, run.bars_per_year),
-        "rate": sum(account.paid.values()) / years / float(account.wealth.mean()),
-        "short_share": gains[0] / sum(gains) if sum(gains) > 0.0 else None,
-        "tax_paid": float(sum(account.paid.values())),
-        "interest": float(account.interest),
+        "before": metrics.annual_return(run.returns, year),
+        "after": metrics.annual_return(returns, year),
+        "sharpe": metrics.sharpe(returns, run.cash_returns, year),
+        "rate": sum(account.paid.values()) / (len(returns) / year) / float(account.wealth.mean()),
     }

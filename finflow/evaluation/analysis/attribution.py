@@ -21,15 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.report_numbers import Number, Numbers, Path, about
+from finflow.evaluation.report.report_numbers import Path
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 
@@ -63,25 +62,8 @@ class Attribution:
         return np.asarray(np.tensordot(self.wealth, contributions, axes=1))
 
 
-class SourceEarnings(TypedDict):
-    """Earnings of one strategy by source; assets (or the lines of the experts), cash and costs sum to the total."""
-
-    total: Annotated[Number, about("Total net return over the window.")]
-    assets: Annotated[Numbers, about("By asset.")]
-    risky: Annotated[Number, about("Sum over the assets.")]
-    experts: Annotated[Numbers | None, about("By expert; `none` is what no expert named. Null without an agent.")]
-    cash: Annotated[Number, about("Interest on cash.")]
-    costs: Annotated[Number, about("Costs, negative.")]
-
-
 def attribute(run: Backtest, growth: FloatArray) -> Attribution:
-    """Divide the returns of a backtest.
-
-    Parameters
-    ----------
-    growth : float64 (steps, K)
-        Gross growth of each asset and of cash over the same days.
-    """
+    """Divide the returns of a backtest, by the gross growth of each asset and of cash, (steps, K)."""
     if growth.shape != run.weights.shape:
         raise ValueError(f"growth is {growth.shape}, the weights {run.weights.shape}")
     earned = run.weights * (growth - 1.0)
@@ -118,13 +100,7 @@ def expert_shares(run: Backtest) -> FloatArray | None:
 
 
 def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
-    """Contributions to the returns of the judged strategy and of equal weight.
-
-    Parameters
-    ----------
-    experts : sequence of str
-        Names of the agent's experts, in their order; unused where the judged one is no agent.
-    """
+    """Contributions to the returns of the judged strategy, with its experts if it is an agent, and of equal weight."""
     bars = context.process.decision_bars(context.window)
     growth = context.process.growth[bars.start + 1 : bars.stop + 1]
     runs = [run for run in context.runs if run.name in (context.judged, BASELINE)]
@@ -143,7 +119,7 @@ def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
     return Section("attribution", "Where the return came from", numbers, tuple(tables), (), tuple(words))
 
 
-def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> SourceEarnings:
+def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> dict[str, Any]:
     assets = dict(zip(run.assets[:-1], found.linked(found.assets).tolist(), strict=True))
     divided: dict[str, float] | None = None
     if found.experts is not None:

@@ -18,26 +18,23 @@ at the decision.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, cast, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
-from finflow.evaluation.report.report_numbers import Number, Numbers, about
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bars_per_month
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
-Trait = Literal["volatility", "diversification", "momentum", "beta", "growth"]
-TRAITS: tuple[Trait, ...] = get_args(Trait)
+TRAITS = ("volatility", "diversification", "momentum", "beta", "growth")
 LARGEST_CASH = 0.7
 #: Expert -> the trait that its name claims, and whether it is to have most of it or least.
-CLAIMS: dict[str, tuple[Trait, Literal["least", "most"]]] = {
+CLAIMS: dict[str, tuple[str, Literal["least", "most"]]] = {
     "volatility": ("volatility", "least"),
     "correlation": ("diversification", "most"),
     "momentum": ("momentum", "most"),
@@ -46,46 +43,40 @@ CLAIMS: dict[str, tuple[Trait, Literal["least", "most"]]] = {
 }
 
 
-class Traits(TypedDict):
-    """Traits of one expert's portfolio, or of equal weight."""
-
-    volatility: Annotated[Number, about("Yearly volatility over the last known year.")]
-    diversification: Annotated[Number, about("Weighted mean of the assets' volatilities over the portfolio's.")]
-    momentum: Annotated[Number, about("Log return of the last known year without its last month, weighted.")]
-    beta: Annotated[Number, about("To the equally weighted market, over the last known year.")]
-    growth: Annotated[
-        Number,
-        about("Log growth a year: means over 3 years, shrunk half-way to that of all assets, less half the variance."),
-    ]
-
-
-class TraitAgreement(TypedDict):
-    """Agreement of one expert's portfolio with the trait that its name claims."""
-
-    sleeve: Annotated[bool | None, about("Of the risky sleeve.")]
-    total: Annotated[bool | None, about("With cash.")]
-    invested: Annotated[bool, about("No more than 70 % cash on average.")]
+Traits = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class ExpertTraits:
-    """Traits of the experts' portfolios, and of equal weight, by what was known at the time; means over decisions."""
+    """Traits of the experts' portfolios, and of equal weight, by what was known at the time; means over decisions.
 
-    sleeve: Annotated[dict[str, Traits], about("Of the risky sleeve, whose weights sum to one.")]
-    total: Annotated[dict[str, Traits], about("With cash.")]
-    cash: Annotated[Numbers, about("Share of cash.")]
-    days: Annotated[int, about("Decisions measured.")]
-    as_called: Annotated[dict[str, TraitAgreement], about("By expert.")] = field(init=False)
+    Attributes
+    ----------
+    sleeve, total : dict of str to mapping
+        By expert, its traits: of the risky sleeve, whose weights sum to one, and with cash.
+    cash : dict of str to float
+        Share of cash.
+    days : int
+        Decisions measured.
+    """
 
-    def __post_init__(self) -> None:
-        called = {
-            name: TraitAgreement(
-                sleeve=self.holds(name, "sleeve"), total=self.holds(name, "total"), invested=self.invested(name)
-            )
-            for name in self.cash
+    sleeve: Mapping[str, Traits]
+    total: Mapping[str, Traits]
+    cash: dict[str, float]
+    days: int
+
+    @property
+    def as_called(self) -> dict[str, dict[str, bool | None]]:
+        """By expert: agreement with the trait that its name claims, and whether it is invested."""
+        return {
+            name: {
+                "sleeve": self.holds(name, "sleeve"),
+                "total": self.holds(name, "total"),
+                "invested": cash <= LARGEST_CASH,
+            }
+            for name, cash in self.cash.items()
             if name != BASELINE
         }
-        object.__setattr__(self, "as_called", called)
 
     def holds(self, expert: str, of: str) -> bool | None:
         """True for an expert that has its trait, of the ``sleeve`` or in ``total``; None where its name claims none.
@@ -100,10 +91,6 @@ class ExpertTraits:
         rivals = [BASELINE] if expert == "volatility" else [name for name in CLAIMS if name != expert]
         others = [table[name][trait] for name in rivals if name in table]
         return bool(all(own < other for other in others) if direction == "least" else all(own > o for o in others))
-
-    def invested(self, expert: str) -> bool:
-        """True for an expert that holds no more than 70 % cash on average."""
-        return self.cash[expert] <= LARGEST_CASH
 
 
 def history_of_traits(panel: MarketPanel) -> int:
@@ -121,8 +108,7 @@ def expert_traits(
     known : sequence of int, (steps,)
         The newest bar that each decision knew; those with less than three years before them are left out.
     portfolios : array, (steps, E, K)
-        What each of E experts named, cash last.
-    names : sequence of str, (E,)
+        Of the E experts named, cash last.
 
     Raises
     ------
@@ -155,10 +141,7 @@ def expert_traits(
         found[1, place] = _with_cash(measured, invested[:, 0], panel.bars_per_year * float(panel.cash_returns[bar]))
     means = np.nanmean(found, axis=1)
     sleeve_means, total_means = (
-        {
-            name: cast("Traits", dict(zip(TRAITS, row.tolist(), strict=True)))
-            for name, row in zip(every, table, strict=True)
-        }
+        {name: dict(zip(TRAITS, row.tolist(), strict=True)) for name, row in zip(every, table, strict=True)}
         for table in means
     )
     shares = dict(zip(every, cash.mean(axis=0).tolist(), strict=True))
@@ -221,45 +204,27 @@ def section(found: ExpertTraits, window: str) -> Section:
         f"Means over {window} of estimates from the bars known at each decision, without hindsight. The name of each "
         "expert implies a trait: volatility below that of equal weight, or most (beta: least) of all experts.",
     )
-    return Section("expert_traits", "Traits of the experts", vars(found), tables, (), words)
+    numbers = {**vars(found), "as_called": found.as_called}
+    return Section("expert_traits", "Traits of the experts", numbers, tables, (), words)
 
 
-class GateState(TypedDict):
-    """Means over the decisions in one state of the market."""
-
-    decisions: Annotated[int, about("Decisions in this state.")]
-    gate: Annotated[dict[str, float], about("By expert, its mean share in the aim.")]
-    cash: Annotated[float, about("Mean share of cash in the aim.")]
-
-
-ByState = dict[str, GateState]
+ByState = dict[str, dict[str, Any]]
 #: State of the market -> the range of the crisis score, up to its upper end.
 STATES = {"calm": (0.0, 0.2), "between": (0.2, 0.8), "crisis": (0.8, 1.0)}
 
 
 def gate_by_state(crisis: FloatArray, gate: FloatArray, cash: FloatArray, names: Sequence[str]) -> ByState:
-    """Mean share of each expert, and of cash in the aim, in each state of the market.
+    """Means in each state of the market: number of decisions, the ``gate`` by expert, and ``cash`` in the aim.
 
-    Parameters
-    ----------
-    crisis : float64 (steps,)
-        The crisis score known to each decision, in [0, 1].
-    gate : float64 (steps, E)
-    cash : float64 (steps,)
-        Share of cash in the portfolio aimed at.
-    names : sequence of str, (E,)
-
-    Returns
-    -------
-    dict
-        State -> ``decisions``, ``gate`` (expert -> share) and ``cash``; states that never were are left out.
+    From the crisis score known to each decision (steps,), in [0, 1], the gate (steps, E) and the share of cash
+    (steps,). States that never were are left out.
     """
     found: ByState = {}
     for state, (low, high) in STATES.items():
         here = (crisis >= low) & ((crisis < high) if high < 1.0 else (crisis <= high))
         if here.any():
             shares = dict(zip(names, gate[here].mean(axis=0).tolist(), strict=True))
-            found[state] = GateState(decisions=int(here.sum()), gate=shares, cash=float(cash[here].mean()))
+            found[state] = {"decisions": int(here.sum()), "gate": shares, "cash": float(cash[here].mean())}
     return found
 
 

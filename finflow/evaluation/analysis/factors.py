@@ -18,15 +18,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import Number, Numbers, about
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bars_per_month
 from finflow.market.panel import MarketPanel
@@ -39,41 +37,15 @@ FEWEST_DAYS = {BARS_PER_YEAR: 126, WEEKLY: 52, MONTHLY: 36}
 SINGULAR = 1e10  # condition number beyond which factors cannot be distinguished
 
 
-class Exposure(TypedDict):
-    """Least-squares regression of a strategy's daily returns in excess of cash."""
-
-    alpha: Annotated[Number, about("Intercept, a fraction a year.")]
-    alpha_error: Annotated[Number, about("Its Newey-West standard error.")]
-    beta: Annotated[Numbers, about("By factor, its coefficient.")]
-    error: Annotated[Numbers, about("By factor, the coefficient's Newey-West standard error.")]
-    days: Annotated[int, about("Days of the regression.")]
-    r_squared: Annotated[Number, about("Share of the variance explained.")]
-
-
-class Factors(TypedDict):
-    """Exposure to factors, by strategy."""
-
-    panel: Annotated[dict[str, Exposure], about("On market, momentum and volatility built from the panel.")]
-    etfs: Annotated[dict[str, Exposure], about("On the index and five factor ETFs less the index.")]
-
-
 def etf_prices() -> pd.DataFrame:
     """Prices of the five factor ETFs, daily, 2014 to 2022; from skfolio's own files, without a network."""
     return shipped_table("factors_dataset")
 
 
 def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:
-    """Returns of market, momentum and volatility over the bars that end at each of ``bars``.
+    """Returns of market, momentum and volatility over the bars that end at each of ``bars``, float64 (bars,) each.
 
-    Parameters
-    ----------
-    bars : range
-        The return at bar t is from t - 1 to t.
-
-    Returns
-    -------
-    dict of float64 (bars,)
-        Not a number where fewer than three assets have the history; the market needs one day of one asset.
+    Not a number where fewer than three assets have the history; the market needs one day of one asset.
     """
     close, lookback = panel.close, panel.bars_per_year
     skipped = bars_per_month(lookback)
@@ -103,7 +75,9 @@ def _spread(score: FloatArray, returns: FloatArray) -> float:
     return float(returns[order[-count:]].mean() - returns[order[:count]].mean())
 
 
-def exposures(excess: FloatArray, factors: Mapping[str, FloatArray], year: int = BARS_PER_YEAR) -> Exposure | None:
+def exposures(
+    excess: FloatArray, factors: Mapping[str, FloatArray], year: int = BARS_PER_YEAR
+) -> dict[str, Any] | None:
     """Regress returns on factors.
 
     Parameters
@@ -117,8 +91,10 @@ def exposures(excess: FloatArray, factors: Mapping[str, FloatArray], year: int =
 
     Returns
     -------
-    Exposure or None
-        None for fewer than `FEWEST_DAYS` returns, and where the factors cannot be distinguished.
+    dict or None
+        The intercept ``alpha`` a year, ``beta`` by factor, their standard errors ``alpha_error`` and ``error``,
+        ``r_squared`` and ``days``. None for fewer than `FEWEST_DAYS` returns, and where
+        the factors cannot be distinguished.
 
     References
     ----------
@@ -150,16 +126,9 @@ def exposures(excess: FloatArray, factors: Mapping[str, FloatArray], year: int =
 
 
 def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.DataFrame | None) -> Section | None:
-    """Regress every strategy, with holding periods from close to close as the factors have them, on both sets.
+    """Regress every strategy, with holding periods that end at ``bars``, from close to close as the factors have them.
 
-    Parameters
-    ----------
-    bars : range
-        Bars at which the holding periods of ``runs`` end.
-    runs : sequence of Backtest
-        The judged one first.
-    etfs : DataFrame or None
-        Prices by date; None in a synthetic market.
+    The judged one comes first. ``etfs`` are prices by date; None in a synthetic market.
     """
     own = panel_factors(panel, bars)
     if not np.isfinite(own["momentum"]).any():
@@ -211,7 +180,7 @@ def _etf_returns(prices: pd.DataFrame, dates: NDArray[np.datetime64], bars: rang
     return {str(name): returns[:, column] for column, name in enumerate(prices.columns)}
 
 
-def _table(title: str, key: str, factors: tuple[str, ...], fitted: Mapping[str, Exposure], judged: str) -> Table:
+def _table(title: str, key: str, factors: tuple[str, ...], fitted: Mapping[str, object], judged: str) -> Table:
     columns = (
         ("Alpha a year", Cell((key, ROW, "alpha"), "%", 1, error=(key, ROW, "alpha_error"))),
         *((one, Cell((key, ROW, "beta", one), error=(key, ROW, "error", one))) for one in factors),

@@ -7,13 +7,11 @@ own market. Values outside the range of training are extrapolation for the netwo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, NotRequired
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
-from finflow.evaluation.report.report_numbers import Number, Share, about
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 
 SHOWN = 10  # features in the table
@@ -21,25 +19,7 @@ SHOWN = 10  # features in the table
 Values = Mapping[str, NDArray[np.float64]]
 
 
-class ShiftedFeature(TypedDict):
-    """Values of one feature beside those of training."""
-
-    outside: Annotated[Share, about("Share of the values outside the range of training.")]
-    shift: Annotated[Number, about("Mean less that of training, in deviations of training.")]
-    furthest: Annotated[Number, about("Largest distance of a value from the range of training, in its deviations.")]
-
-
-class FeatureDistance(TypedDict):
-    """Distance of the features of the judged window from those of the agent's training, on another market."""
-
-    outside: NotRequired[Annotated[Share, about("Share of all values outside the range of training.")]]
-    largest: NotRequired[Annotated[Number, about("Largest absolute shift of a feature's mean, in deviations.")]]
-    largest_of: NotRequired[Annotated[str, about("The feature of that shift.")]]
-    features: NotRequired[Annotated[dict[str, ShiftedFeature], about("By feature.")]]
-    unknown: NotRequired[Annotated[str, about("Why it cannot be measured, where it cannot.")]]
-
-
-def measure_distance(trained: Values, judged: Values) -> FeatureDistance:
+def measure_distance(trained: Values, judged: Values) -> dict[str, Any]:
     """Compare features of a judged window with those of a training.
 
     Parameters
@@ -49,16 +29,19 @@ def measure_distance(trained: Values, judged: Values) -> FeatureDistance:
 
     Returns
     -------
-    FeatureDistance
-        Features by falling absolute shift. One that was constant in training counts with a deviation of 1.
+    dict
+        ``outside``, the share of all values outside the range of training; ``largest`` and ``largest_of``, the largest
+        shift of a feature's mean; and ``features``, by falling absolute shift: share ``outside``, ``shift`` of the mean
+        and ``furthest`` value outside, both in deviations of training. One that was constant in
+        training counts with a deviation of 1.
     """
-    found: dict[str, ShiftedFeature] = {}
+    found: dict[str, dict[str, float]] = {}
     for name, values in judged.items():
         known = trained[name]
         deviation = float(known.std())
         deviation = deviation if deviation > 1e-12 else 1.0
         beyond = np.maximum(known.min() - values, values - known.max())
-        found[name] = ShiftedFeature(
+        found[name] = dict(
             outside=float((beyond > 0.0).mean()),
             shift=(float(values.mean()) - float(known.mean())) / deviation,
             furthest=max(0.0, float(beyond.max())) / deviation,
@@ -67,7 +50,7 @@ def measure_distance(trained: Values, judged: Values) -> FeatureDistance:
     counts = np.array([len(judged[name]) for name in ordered])
     shares = np.array([one["outside"] for one in ordered.values()])
     first = next(iter(ordered))
-    return FeatureDistance(
+    return dict(
         outside=float((shares * counts).sum() / counts.sum()),
         largest=abs(ordered[first]["shift"]),
         largest_of=first,
@@ -75,7 +58,7 @@ def measure_distance(trained: Values, judged: Values) -> FeatureDistance:
     )
 
 
-def section(found: FeatureDistance) -> Section:
+def section(found: Mapping[str, Any]) -> Section:
     """The section of a report."""
     title = "Distance from the market of training"
     if "features" not in found:

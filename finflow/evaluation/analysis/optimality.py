@@ -1,4 +1,4 @@
-"""Score against a known optimum: (U - U0) / (U* - U0).
+"""Score against a known optimum: (U - U0) / (U* - U0); NaN where the optimum is not measurably better.
 
 U is the expected log growth a bar, net of costs; U* that of the optimal policy, U0 the better of equal weight and
 holding. All of them are measured on the same bars, and growth over a bar is replaced by its expectation under the price
@@ -63,11 +63,7 @@ class OptimumWindow:
 
 @dataclass(frozen=True)
 class Optimality(OptimumWindow, OptimalityScore):
-    """The score, NaN where the optimum is not measurably better than the baseline, and what it is made of.
-
-    Utilities U, U* and U0 are in log growth a bar, over all samples. The standard error is by the delta method on
-    batches of 60 bars.
-    """
+    """The score and its parts, over all samples; the standard error is by the delta method on batches of 60 bars."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,21 +80,10 @@ class KnownOptimum:
     scores: Annotated[Mapping[str, OptimalityScore], about("By strategy.")]
 
 
-def score(utility: float, baseline: float, optimum: float) -> float:
-    """(U - U0) / (U* - U0); NaN where the optimum gains nothing over the baseline."""
-    gap = optimum - baseline
-    return (utility - baseline) / gap if gap > 0.0 else math.nan
-
-
 def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest], best: Optimum) -> KnownOptimum:
     """Score backtests that were run side by side, the optimal policy, equal weight and holding among them.
 
-    Parameters
-    ----------
-    process : DecisionProcess
-        Of a panel drawn from the process of ``best``, with costs at which it is the optimum.
-    window : range
-        That of the backtests.
+    The process is of a panel drawn from the process of ``best``, with costs at which it is the optimum.
     """
     if process.panel.provenance.get("source") != "synthetic":
         raise MarketError("the score against the optimum needs a market with a known one: market.source=synthetic")
@@ -124,11 +109,10 @@ def optimality(samples: Sequence[Growth]) -> Optimality:
     )
     name, baseline = ("equal-weight", equal) if equal.mean() >= hold.mean() else ("buy-and-hold", hold)
     gap = optimal - baseline
-    value = score(float(strategy.mean()), float(baseline.mean()), float(optimal.mean()))
-    error = math.nan
-    if gap.mean() <= max(_CERTAIN * _standard_error(gap), _LEAST_GAP):
-        value = math.nan
-    else:
+    value = error = math.nan
+    if gap.mean() > max(_CERTAIN * _standard_error(gap), _LEAST_GAP):
+        base = float(baseline.mean())
+        value = (float(strategy.mean()) - base) / (float(optimal.mean()) - base)
         error = _standard_error(strategy - baseline - value * gap) / float(gap.mean())
     return Optimality(
         score=value,

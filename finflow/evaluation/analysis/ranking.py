@@ -18,16 +18,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bar_name
 
@@ -40,33 +37,24 @@ FEWEST_ASSETS = 3
 
 @dataclass(frozen=True)
 class Ranking:
-    """Quality of the weights as a ranking at one horizon, and what chance would have."""
+    """Quality of the weights as a ranking at one horizon, what chance would have, and how many fills were ranked."""
 
-    ndcg: Annotated[Number, about("NDCG@K.")]
-    hit: Annotated[Number, about("Hit@K: how often the best asset is among the K largest weights.")]
-    mrr: Annotated[Number, about("MRR@K.")]
-    ndcg_chance: Annotated[Number, about("NDCG@K of a random ranking.")]
-    hit_chance: Annotated[Number, about("Hit@K of a random ranking.")]
-    mrr_chance: Annotated[Number, about("MRR@K of a random ranking.")]
-    rank_ic: Annotated[Number, about("Mean rank correlation of weights and returns.")]
-    rank_ic_error: Annotated[Number, about("Its standard error.")]
-    fills: Annotated[int, about("Fills counted: those at which there was something to rank.")]
-
-
-class RankingNumbers(TypedDict):
-    """Weights of the judged strategy as a ranking of the assets."""
-
-    k: Annotated[int, about("K of NDCG@K, Hit@K and MRR@K.")]
-    horizons: Annotated[dict[str, Ranking], about("By horizon in bars.")]
+    ndcg: float
+    hit: float
+    mrr: float
+    ndcg_chance: float
+    hit_chance: float
+    mrr_chance: float
+    rank_ic: float
+    rank_ic_error: float
+    fills: int
 
 
 def rank(weights: FloatArray, forward: FloatArray, top: int, overlap: int = 0) -> Ranking | None:
-    """Compare weights with the returns that came after.
+    """Compare weights, without cash, with the returns that came after, both (fills, assets).
 
     Parameters
     ----------
-    weights : float64 (fills, assets)
-        Without cash.
     forward : float64 (fills, assets)
         Returns from each fill to the horizon; NaN where an asset cannot be followed to it.
     top : int
@@ -97,15 +85,7 @@ def rank(weights: FloatArray, forward: FloatArray, top: int, overlap: int = 0) -
 
 
 def _of_fills(held: FloatArray, realised: FloatArray, top: int) -> FloatArray:
-    """NDCG, hit and reciprocal rank of each fill, each with chance, and the rank correlation: (fills, 7).
-
-    Parameters
-    ----------
-    held, realised : float64 (fills, assets)
-        Weights, and finite returns.
-    top : int
-        K.
-    """
+    """NDCG, hit and reciprocal rank of each fill, each with chance, and the rank correlation: (fills, 7)."""
     count = held.shape[1]
     k = min(top, count)
     places, ranks = (scipy.stats.rankdata(table, axis=1) for table in (realised, held))

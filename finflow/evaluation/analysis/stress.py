@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest, index_backtest
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.market.bar_frequency import BARS_PER_YEAR
@@ -36,46 +33,11 @@ SHORTEST = 10  # days that count
 
 @dataclass(frozen=True)
 class Period:
-    """Days of a panel that are looked at on their own.
-
-    Attributes
-    ----------
-    name
-        What it is called.
-    days : range
-        Bars at which its holding periods end.
-    sample
-        `in-sample`, `validation`, `out-of-sample`, or several of them.
-    """
+    """Days of a panel (bars at which holding periods end), and the windows that they lie in."""
 
     name: str
     days: range
     sample: str
-
-
-# in the functional form, since `return` is a keyword of Python
-Stressed = TypedDict(
-    "Stressed",
-    {
-        "return": Annotated[Number, about("Over the period.")],
-        "annual_volatility": Annotated[Number, about("Of its days.")],
-        "sharpe": Annotated[Number, about("Of its days.")],
-        "max_drawdown": Annotated[Number, about("Within it.")],
-        "turnover": Annotated[Number, about("Within it, not a year.")],
-        "worst_day": Annotated[Number, about("Lowest daily return.")],
-    },
-)
-Stressed.__doc__ = "Figures of one strategy in a stress period."
-
-
-class StressPeriod(TypedDict):
-    """Figures of all strategies in one stress period."""
-
-    first: Annotated[str, about("First day.")]
-    last: Annotated[str, about("Last day.")]
-    days: Annotated[int, about("Days that count.")]
-    sample: Annotated[str, about("in-sample, validation or out-of-sample, or several of these.")]
-    strategies: Annotated[dict[str, Stressed], about("By strategy.")]
 
 
 def periods_of(process: DecisionProcess, split: Split) -> tuple[Period, ...]:
@@ -165,7 +127,7 @@ def _cut(run: Backtest, rows: slice) -> Backtest:
     )
 
 
-def _figures(run: Backtest) -> Stressed:
+def _figures(run: Backtest) -> dict[str, float]:
     return {
         "return": float(np.prod(1.0 + run.returns) - 1.0),
         "max_drawdown": metrics.max_drawdown(run.returns),

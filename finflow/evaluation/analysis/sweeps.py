@@ -1,15 +1,13 @@
 """Backtests at other costs, lags and capitals: break-even cost, and capacity.
 
-Every strategy is run again, fresh, on the same ledger; what it decides may depend on what it holds, so a rerun is not
-the same decisions at another price. Costs of the sweep replace commission and slippage by one proportional cost; the
-others (`env.costs`) stay as configured. Break-even cost and capacity are found by running until the answer is exact.
+Every strategy is run again, fresh, on the same ledger, since what it decides may depend on what it holds. Costs of the
+sweep replace commission and slippage by one proportional cost; the others (`env.costs`) stay as configured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
@@ -21,16 +19,12 @@ from finflow.env.process_variants import with_costs, with_lag
 from finflow.errors import ConfigError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, legend_of_figure, render
 from finflow.evaluation.report.report_numbers import show
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Section, Sentence, Table, make_table
 from finflow.evaluation.statistics import metrics
-from finflow.strategies.classical import ONLINE, EqualWeight
+from finflow.strategies.classical import EqualWeight
 from finflow.strategies.strategy import Strategy
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 COSTS = (0.0, 5.0, 10.0, 25.0, 50.0)
 LAGS = (0, 1, 2)
@@ -65,7 +59,7 @@ def section(context: ComparisonContext) -> Section:
     ]
     if numbers["capital"]:
         tables.append(_capital_table(context))
-    return Section("sweeps", "Costs, lag and capital", numbers, tuple(tables), (_figure(context, costs),), tuple(words))
+    return Section("sweeps", "Costs, lag and capital", numbers, tuple(tables), words=tuple(words))
 
 
 def _at_cost(process: DecisionProcess, bps: float) -> DecisionProcess:
@@ -95,7 +89,7 @@ def _break_even(
     """The costs at which the judged strategy's return, and its Sharpe ratio, are those of equal weight."""
     found: dict[str, float | None] = {}
     words: list[Sentence] = []
-    with forked(partial(_even, context, costs, _mean_return)) as by_return:
+    with forked(partial(_even, context, costs, mean_return)) as by_return:
         by_sharpe = _even(context, costs, metrics.sharpe_of)
     for key, bps, measure in (("return", by_return(), "return"), ("sharpe", by_sharpe, "Sharpe ratio")):
         beyond = bps is not None and not np.isfinite(bps)
@@ -125,7 +119,7 @@ def _even(
     return break_even_bps(context.process, context.window, context.makers[context.judged], known, 0.01, score)
 
 
-def _mean_return(run: Backtest) -> float:
+def mean_return(run: Backtest) -> float:
     """Mean net return of a bar."""
     return float(run.returns.mean())
 
@@ -191,74 +185,35 @@ def _pair(context: ComparisonContext) -> list[str]:
     return [name for name in dict.fromkeys((context.judged, BASELINE)) if name in context.names]
 
 
-def _figure(context: ComparisonContext, costs: Mapping[str, Mapping[str, Backtest]]) -> Rendered:
-    """Sharpe ratio over cost: the judged strategy, equal weight, and the others in grey."""
-    shown = [name for name in context.names if name not in ONLINE or name == context.judged]
-    values = {name: [metrics.sharpe_of(runs[name]) for runs in costs.values()] for name in shown}
-    judged = context.judged
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        others = [values[name] for name in shown if name not in (judged, BASELINE)]
-        for position, path in enumerate(others):
-            label = None if position else "other strategies"
-            axes.plot(COSTS, path, color="#BDBDBD", linewidth=0.9, label=label)
-        if BASELINE in shown:
-            axes.plot(COSTS, values[BASELINE], color=BLACK, linestyle="--", label=BASELINE)
-        axes.plot(COSTS, values[judged], color=BLUE, linewidth=2.0, marker="o", markersize=4, label=judged)
-        axes.set_xlabel("cost of every trade, basis points")
-        axes.set_ylabel("Sharpe ratio")
-        legend_of_figure(figure, axes)
-
-    ends = ", ".join(f"{name} {path[0]:.2f} to {path[-1]:.2f}" for name, path in values.items())
-    return Rendered(
-        "cost_sweep",
-        "Sharpe ratio by cost",
-        "How fast each strategy's Sharpe ratio falls as costs grow. Online selection, which trades most, is "
-        "in the table alone.",
-        f"Lines of the Sharpe ratio over costs of 0 to 50 basis points: {ends}.",
-        render(draw, 3.6),
-    )
-
-
 def break_even_bps(
     process: DecisionProcess,
     window: range,
     make: Callable[[], Strategy],
     known: Mapping[float, float] | None = None,
     tolerance: float = BPS_TOLERANCE,
-    score: Callable[[Backtest], float] | None = None,
+    score: Callable[[Backtest], float] = mean_return,
 ) -> float:
-    """The proportional cost at which a strategy earns on average what equal weight earns, both net of it.
+    """The proportional cost (bp of the value traded) at which a strategy scores what equal weight does.
 
     Parameters
     ----------
-    process : DecisionProcess
-        Its commission and slippage are replaced by the cost sought; costs under ``env.costs`` stay.
-    window : range
-        Bars of the backtest.
-    make : callable
-        Makes the strategy, fresh.
     known : mapping, optional
         Costs in basis points at which the score less that of equal weight is known already.
     tolerance : float
         Of the answer, in basis points.
-    score : callable, optional
-        What is compared; the mean return of a bar when left out.
 
     Returns
     -------
     float
-        Basis points of the value traded. Zero where the strategy does not beat equal weight even for nothing;
-        infinite where it still does at 1000, as one that trades less than equal weight may. Where the excess changes
-        its sign more than once, about the lowest such cost.
+        Zero where the strategy does not beat equal weight even for nothing; infinite where it still does at 1000, as
+        one that trades less than equal weight may. Where the excess changes its sign more than once, about the lowest.
     """
-    found, measure = dict(known or {}), score or _mean_return
+    found = dict(known or {})
 
     def excess(bps: float) -> float:
         if bps not in found:
             own, equal = run_backtests(_at_cost(process, bps), window, [make(), EqualWeight()])
-            found[bps] = measure(own) - measure(equal)
+            found[bps] = score(own) - score(equal)
         return found[bps]
 
     if excess(0.0) <= 0.0:
@@ -273,33 +228,19 @@ def break_even_bps(
 
 
 def capacity(
-    process: DecisionProcess,
-    window: range,
-    make: Callable[[], Strategy],
-    tolerance: float = CAPITAL_TOLERANCE,
+    process: DecisionProcess, window: range, make: Callable[[], Strategy], tolerance: float = CAPITAL_TOLERANCE
 ) -> float:
-    """The capital at which costs that grow with size take half of what a strategy earns beyond equal weight.
+    """The initial capital at which costs that grow with size take half of what a strategy earns beyond equal weight.
 
     What it earns is its mean net return over that of equal weight, both without those costs; what they take is the
-    strategy's own mean net return without them less that with them.
-
-    Parameters
-    ----------
-    process : DecisionProcess
-        With slippage by size or impact under ``env.costs``.
-    window : range
-        Bars of the backtest.
-    make : callable
-        Makes the strategy, fresh.
-    tolerance : float
-        Of the answer, relative.
+    strategy's own mean net return without them less that with them. An order that the account cannot pay for is beyond
+    capacity. ``tolerance`` is relative.
 
     Returns
     -------
     float
-        Initial capital in money. Zero where the strategy does not beat equal weight, or half is gone, at a capital
-        of 100 already (which a fixed minimum alone may do: capacity is sought from there upwards); infinite where it is
-        not gone at 1e16. An order that the account cannot pay for is beyond it.
+        Zero where the strategy does not beat equal weight, or half is gone, at a capital of 100 already; infinite where
+        it is not gone at 1e16.
 
     Raises
     ------

@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, NotRequired
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from typing_extensions import TypedDict
 
 from finflow.evaluation.report.drawing import BLUE, GREY, PURPLE, Rendered, render
-from finflow.evaluation.report.report_numbers import Number, Share, about
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 from finflow.evaluation.statistics.metrics import Array
 
@@ -40,27 +38,6 @@ def sections_of_training(training: pd.DataFrame | None) -> list[Section]:
         return []
     found = (out_of_fold_section(training), generalisation_section(training))
     return [one for one in found if one is not None]
-
-
-class GeneralisationPoint(TypedDict):
-    """Value of the policy at one point of its training."""
-
-    update: Annotated[int, about("Gradient updates before it.")]
-    train_value: Annotated[Number, about("Mean reward of a decision in the training window.")]
-    train_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the training window.")]
-    validation_value: Annotated[Number, about("Mean reward of a decision in the validation window.")]
-    validation_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the validation window.")]
-    gap: Annotated[Number, about("Value in training less that in validation.")]
-    kl: Annotated[Number, about("KL from the pretrained policy, nats per free dimension of the action.")]
-
-
-class Generalisation(TypedDict):
-    """Generalisation of the training; the test window has no part in it."""
-
-    points: Annotated[int, about("Points measured.")]
-    first: Annotated[GeneralisationPoint, about("The first measured.")]
-    best: NotRequired[Annotated[GeneralisationPoint, about("The best by validation value.")]]
-    last: Annotated[GeneralisationPoint, about("The last.")]
 
 
 def generalisation_section(training: pd.DataFrame) -> Section | None:
@@ -149,39 +126,6 @@ def _points_figure(rows: pd.DataFrame) -> Rendered:
 LEVELS = ("0.1", "0.5", "0.9")  # of the quantiles whose coverage is shown
 
 
-class AdvantageBin(TypedDict):
-    """Actions to which the critics give about the same advantage, in the unit of rewards."""
-
-    critics: Annotated[Number, about("Mean advantage by the critics.")]
-    exact: Annotated[Number, about("Mean exact advantage.")]
-    error: Annotated[Number, about("Standard error of that, over blocks of bars.")]
-
-
-class CriticAgreement(TypedDict):
-    """Agreement of the critics with exact advantages of actions, the policy following after each."""
-
-    slope: Annotated[Number, about("Exact advantages regressed on the critics': 1 is calibrated, less exaggerates.")]
-    slope_error: Annotated[Number, about("Standard error of the slope, over blocks of bars.")]
-    groups: Annotated[list[AdvantageBin], about("Tenths of the actions, from the worst to the best by the critics.")]
-    correlation: Annotated[Number, about("Correlation of the two; prices of single paths keep it far below 1.")]
-    coverage: Annotated[dict[str, Share], about("By level of a quantile: share of exact returns below it.")]
-
-
-class OutOfFold(TypedDict):
-    """Evidence from blocks of the training years, each played by a policy that was trained without it."""
-
-    reference: Annotated[
-        str, about("What the agent is blended with: the best of patient portfolios and pretraining on those bars.")
-    ]
-    confidence: Annotated[Share, about("Share of the learned policy in the agent's aim; the rest is the reference.")]
-    confidence_unshrunk: Annotated[Share, about("The same before shrinkage by the t statistic.")]
-    t_statistic: Annotated[Number, about("Of the gain over the reference, net, less the allowance for the choice.")]
-    selection: Annotated[Number, about("That allowance: t of the best of as many candidates without any gain.")]
-    gain: Annotated[Number, about("Mean reward of a decision over the reference's, net, before shrinkage.")]
-    forgone: Annotated[Number, about("Of that gain, the part that shrinkage takes away.")]
-    critics: Annotated[dict[str, CriticAgreement], about("By window: training, validation.")]
-
-
 def out_of_fold_section(training: pd.DataFrame) -> Section | None:
     """Out-of-fold evidence, and the calibration of the critics; None where the training has none."""
     if "out_of_fold_t" not in training:
@@ -210,10 +154,10 @@ def out_of_fold_section(training: pd.DataFrame) -> Section | None:
     return Section("out_of_fold", "Out-of-sample evidence", numbers, tuple(tables), figures, _words(row, reference))
 
 
-def _agreement(row: pd.Series, window: str) -> CriticAgreement:
+def _agreement(row: pd.Series, window: str) -> dict[str, Any]:
     """Agreement in a window, as training logged it: groups as lists of estimate, exact advantage and error."""
     groups = zip(*json.loads(row[f"{window}_advantage_groups"]), strict=True)
-    return CriticAgreement(
+    return dict(
         slope=float(row[f"{window}_advantage_slope"]),
         slope_error=float(row[f"{window}_advantage_slope_error"]),
         correlation=float(row[f"{window}_advantage_correlation"]),
@@ -222,7 +166,7 @@ def _agreement(row: pd.Series, window: str) -> CriticAgreement:
             for name in row.index
             if str(name).startswith(f"{window}_coverage_") and row[name] == row[name]
         },
-        groups=[AdvantageBin(critics=estimated, exact=exact, error=error) for estimated, exact, error in groups],
+        groups=[dict(critics=estimated, exact=exact, error=error) for estimated, exact, error in groups],
     )
 
 
@@ -269,7 +213,7 @@ def _critics_table(windows: list[str], levels: list[str]) -> Table:
     return make_table("Calibration of the critics", "window", rows, columns, caption)
 
 
-def _critics_figure(critics: Mapping[str, CriticAgreement]) -> Rendered:
+def _critics_figure(critics: Mapping[str, Mapping[str, Any]]) -> Rendered:
     """Exact advantages over those of the critics, in groups, with the line on which both agree."""
 
     def draw(figure: Figure) -> None:

@@ -27,8 +27,6 @@ class Finding:
         What was audited, and the kind of shock; or "foreknowledge", or "opened".
     dates : tuple of datetime64[D]
         Last dates before the shocks; the first and the last date otherwise.
-    rows : int
-        Rows compared, over all dates.
     verdict : str
         "clean", "LEAK", "NOT REPEATABLE" (the same panel twice gave two answers), "FAILED" (it raised), "BEYOND LIMIT"
         (it scores more than can be known), or "note", which is no fault.

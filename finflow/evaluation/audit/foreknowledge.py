@@ -40,14 +40,9 @@ _NO_VIEW = 1e-4
 
 
 class View(NamedTuple):
-    """Signal of decisions: signed sizes, one row a decision.
+    """Signal of decisions: a name in words, and signed sizes, float64 (decisions, n), one row a decision.
 
-    Attributes
-    ----------
-    name : str
-        What it is, in words.
-    sizes : float64 (decisions, n)
-        By asset, or n = 1 for a size over time; not finite counts as zero.
+    By asset, or n = 1 for a size over time; not finite counts as zero.
     """
 
     name: str
@@ -56,15 +51,7 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class UnknownReturns:
-    """Returns that decisions could not know.
-
-    Attributes
-    ----------
-    name : str
-        Which bars, in words.
-    returns : float64 (decisions, n)
-        NaN where there is none.
-    """
+    """Returns that decisions could not know, float64 (decisions, n), NaN for none; ``name`` says which bars."""
 
     name: str
     returns: FloatArray
@@ -76,16 +63,10 @@ class UnknownReturns:
 
 
 class RankScore(NamedTuple):
-    """Score of a view with an outcome, less the mean of its placebos.
+    """Score of a view with an outcome, less the mean of its placebos; ``spread`` is their standard deviation.
 
-    Attributes
-    ----------
-    rows : range
-        Decisions that it is of: a block, or all.
-    value : float
-        In [-2, 2]; positive where the decisions predict the returns, negative where they predict the opposite.
-    spread : float
-        Standard deviation of the placebos.
+    Of the decisions ``rows``: a block, or all. In [-2, 2]; positive where the decisions predict the returns, negative
+    where they predict the opposite.
     """
 
     view: str
@@ -118,14 +99,7 @@ def market_return(returns: FloatArray) -> FloatArray:
 def scores_of(view: View, outcome: UnknownReturns, seed: int, above: float = 0.0) -> list[RankScore]:
     """List the scores over all decisions and in blocks; none where the view says nothing.
 
-    Parameters
-    ----------
-    outcome : UnknownReturns
-        Rows of the same decisions.
-    seed : int
-        Draws the placebos.
-    above : float
-        Scores whose absolute value is no larger are left out, and their placebos spared.
+    ``seed`` draws the placebos. Scores whose absolute value is not ``above`` are left out, and their placebos spared.
     """
     sizes, ranks, attainable = _pair(view, outcome)
     if not _says_something(attainable):

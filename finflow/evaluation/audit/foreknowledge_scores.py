@@ -37,13 +37,7 @@ _STRONG = 0.8
 
 
 class ScoredOutcome(NamedTuple):
-    """A score, and the limit that it is held against.
-
-    Attributes
-    ----------
-    known : int array (2,)
-        The newest bars that the first and the last of its decisions knew.
-    """
+    """A score, its limit, and the newest bars that the first and the last of its decisions knew."""
 
     score: RankScore
     limit: float
@@ -56,15 +50,7 @@ class ScoredOutcome(NamedTuple):
 
 
 class Foreknowledge:
-    """The test on one market.
-
-    Parameters
-    ----------
-    close : float64 (bars, assets)
-        The whole market, NaN where not listed.
-    seed : int
-        Draws the placebos.
-    """
+    """The test on one market: its closes (bars, assets), NaN where not listed; ``seed`` draws the placebos."""
 
     def __init__(self, close: FloatArray, seed: int = 0) -> None:
         self.close = close
@@ -118,13 +104,7 @@ class Foreknowledge:
 
 
 def views_of_portfolios(targets: FloatArray, held: FloatArray) -> list[View]:
-    """Make the views of a strategy: its weights and its trades, by asset and of what is invested.
-
-    Parameters
-    ----------
-    targets, held : float64 (decisions, K)
-        Decided weights, and those held before, cash last.
-    """
+    """Views of a strategy: its weights and trades, by asset and of what is invested; (decisions, K), cash last."""
     trades = targets - held
     return [
         View("weights", targets[:, :-1]),
@@ -135,16 +115,7 @@ def views_of_portfolios(targets: FloatArray, held: FloatArray) -> list[View]:
 
 
 def best_honest(close: FloatArray, known: NDArray[np.int64], outcome: UnknownReturns) -> float:
-    """The largest absolute score of honest signals with an outcome.
-
-    Parameters
-    ----------
-    close : float64 (bars, assets)
-    known : int array (decisions,)
-        The newest bar that each decision knows.
-    outcome : UnknownReturns
-        One column for signals of the whole market; otherwise one for each asset.
-    """
+    """The largest absolute score of honest signals with an outcome; each decision knows bars up to ``known``."""
     whole = outcome.returns.shape[1] == 1
     return max((excess_of(view, outcome) for view in _views(close, known, whole)), default=0.0)
 

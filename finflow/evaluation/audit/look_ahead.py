@@ -36,8 +36,7 @@ class Rows(NamedTuple):
     lag : int
         Row i may use bars up to ``bars[i] - lag``.
     tolerance : float
-        Difference that rounding may leave, relative to the value where that is over one. Zero, unless what makes the
-        answer sums in an order that may vary.
+        Difference that rounding may leave, relative to values over one. Zero, unless sums vary in order.
     """
 
     values: NDArray[Any]
@@ -70,15 +69,9 @@ class Probe(NamedTuple):
 class Component:
     """A component to audit.
 
-    Attributes
-    ----------
-    name : str
-        What findings call it.
-    answer : callable
-        ``(panel, last) -> parts by name``. Asked first with the panel as it is, for every `last` (the last bar that
-        other futures share), so that it may confine its answer to rows near that bar.
-    suits : callable
-        ``(last, kind) -> bool``: the probes that it can be put to; all of them when left out.
+    ``answer(panel, last)`` gives parts by name. It is asked first with the panel as it is, for every `last` (the last
+    bar that other futures share), so that it may confine its answer to rows near that bar. ``suits(last, kind)`` says
+    which probes it can be put to.
     """
 
     name: str
@@ -90,23 +83,11 @@ Unprimed = Mapping[tuple[int, int], "Answer | str"]
 
 
 def unprimed(panel: MarketPanel, components: Sequence[Component], lasts: Iterable[int], seed: int = 0) -> Unprimed:
-    """Answers to a replaced future in a process that has answered nothing before.
+    """Answers to a replaced future in a process that has answered nothing before, by component and last bar.
 
     A component that caches the first market that it sees, and answers from it later, gives the same answer to every
     probe. A copy of this process that sees another future first caches that one. Call it before any other probe;
-    where processes cannot be copied, there are no such answers.
-
-    Parameters
-    ----------
-    panel, components, seed
-        As for `audit`.
-    lasts : iterable of int
-        Last bars before the change; each component is asked at the first that suits it.
-
-    Returns
-    -------
-    mapping
-        (place of the component, last bar) -> its answer, or what it raised; for `audit`.
+    each component is asked at the first of `lasts` that suits it. Empty where processes cannot be copied.
     """
     if sys.platform == "darwin" or "fork" not in multiprocessing.get_all_start_methods():
         return {}
@@ -152,7 +133,7 @@ def audit(
     seed: int = 0,
     first: Unprimed | None = None,
 ) -> tuple[Finding, ...]:
-    """Put every component to every probe that suits it.
+    """Put every component to every probe that suits it: a finding for each component and kind, in their order.
 
     Parameters
     ----------
@@ -161,12 +142,7 @@ def audit(
     seed : int
         Of the synthetic futures.
     first : mapping, optional
-        What `unprimed` gave.
-
-    Returns
-    -------
-    tuple of Finding
-        One for each component and kind, in the order of the components.
+        From `unprimed`.
     """
     found: dict[tuple[int, str], list[tuple[int, int, str, Difference | None]]] = {}
     kinds: dict[int, list[str]] = {}

@@ -27,27 +27,13 @@ _HOOKED: list[bool] = []
 
 
 class OpenedFiles:
-    """A record of what each component opens.
-
-    Attributes
-    ----------
-    found : dict of str to dict
-        Component -> what it opened, in words, each once, in order.
-    """
+    """A record of what each component opens: component -> what, in words, each once, in order."""
 
     def __init__(self) -> None:
         self.found: dict[str, dict[str, None]] = {}
 
     def watch(self, component: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function of a component, and record what it opens until it returns or raises.
-
-        Parameters
-        ----------
-        component : str
-            What findings call it.
-        function : callable
-            The user's code, with its arguments behind it.
-        """
+        """Call a function of a component, and record what it opens until it returns or raises."""
         if not _HOOKED:
             sys.addaudithook(_hook)
             _HOOKED.append(True)

@@ -31,17 +31,7 @@ _RATIOS = ("open", "high", "low")
 
 
 def shocked(panel: MarketPanel, kind: str, last: int, seed: int) -> MarketPanel:
-    """The panel with another future.
-
-    Parameters
-    ----------
-    kind : str
-        A key of `SHOCKS`.
-    last : int
-        Last bar that stays as it is, bit for bit.
-    seed : int
-        With kind and bar it decides the future.
-    """
+    """The panel with another future after the bar `last`; kind (a key of `SHOCKS`), bar and seed decide it."""
     rng = np.random.default_rng([seed, last, sorted(SHOCKS).index(kind)])
     other = SHOCKS[kind](panel, last, rng)
     return other if kind == REPEAT else replace(other, provenance=_said_beforehand(panel.provenance))

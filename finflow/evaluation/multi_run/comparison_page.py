@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.curve_overlay import measure_curves
-from finflow.evaluation.report.drawing import BLACK, Rendered, draw_wealth, line_style, render_measured
+from finflow.evaluation.report.drawing import BLACK, Rendered, draw_wealth, line_style, render
 from finflow.evaluation.report.metric_tables import columns
 from finflow.evaluation.report.page import figure_section, verdicts_of_several
-from finflow.evaluation.report.report_numbers import DASH, about, json_text, one_of
+from finflow.evaluation.report.report_numbers import DASH, json_text
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Headline, Section, make_table, render_page
-from finflow.evaluation.statistics.run_statistics import DIFFERENCE, Estimate
+from finflow.evaluation.statistics.run_statistics import Estimate
 from finflow.text_table import table_lines
 
 if TYPE_CHECKING:
@@ -31,24 +30,15 @@ METRICS = {
     key: ("CVaR" if key == "cvar" else _COLUMNS[key].heading, _COLUMNS[key].unit, _COLUMNS[key].decimals)
     for key in _SHOWN
 }
-ComparedMetric = Annotated[str, one_of((*METRICS, DIFFERENCE))]
 _DIFFERENCE = ("Sharpe over equal weight", "", 2)
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """One run.
+    """One run: its label, and the daily returns of what it judged and of equal weight at its costs (None without one).
 
-    Attributes
-    ----------
-    label
-        Name of the run.
-    numbers : dict
-        `json_schemas.ComparedRun`.
-    returns : float64 (days,)
-        Of the strategy that it judged.
-    baseline : float64 (days,), or None
-        Of equal weight in this run, at its costs.
+    ``numbers`` are its metrics and their ``intervals``, verdict (``beats_equal_weight``, ``dsr``, ``spa_p``),
+    ``judged`` strategy and ``seed``.
     """
 
     label: str
@@ -88,16 +78,20 @@ class Compared:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Runs whose configurations differ by the seed alone."""
+    """Runs whose configurations differ by the seed alone.
 
-    runs: Annotated[tuple[str, ...], about("Its runs.")]
-    seeds: Annotated[tuple[str, ...], about("Their seeds.")]
-    interquartile_mean: Annotated[
-        Mapping[ComparedMetric, Estimate], about("By metric, over the seeds; those that a run lacks are left out.")
-    ]
-    probability_of_improvement: Annotated[
-        Mapping[str, Estimate], about("Of the Sharpe ratio of a seed, over equal weight or another group.")
-    ]
+    Attributes
+    ----------
+    interquartile_mean
+        By metric, over the seeds; those that a run lacks are left out.
+    probability_of_improvement
+        Of the Sharpe ratio of a seed, over equal weight or another group.
+    """
+
+    runs: tuple[str, ...]
+    seeds: tuple[str, ...]
+    interquartile_mean: Mapping[str, Estimate]
+    probability_of_improvement: Mapping[str, Estimate]
 
 
 class PageFiles(NamedTuple):
@@ -116,14 +110,10 @@ def make(
     dates: NDArray[np.datetime64],
     choice: Section,
 ) -> PageFiles:
-    """Make the report of a comparison.
+    """Make the report of a comparison of runs over the same days of the same panel.
 
     Parameters
     ----------
-    runs
-        Over the same days of the same panel.
-    groups
-        Of seeds.
     differences
         Configuration key -> run -> value as JSON.
     window
@@ -266,10 +256,9 @@ def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered
     return Rendered(
         "equity",
         "Equity",
-        "Value of 1 invested in each run, after costs, and in equal weight as the first run has it. A click on an "
-        "entry of the legend greys out the curves that were not asked for.",
+        "Value of 1 invested in each run, after costs, and in equal weight as the first run has it.",
         f"Lines on a log scale of the value of 1 invested, after costs. At the end: {ends}.",
-        *render_measured(draw, 4.2, measure_curves),
+        render(draw, 4.2),
     )
 
 

@@ -13,51 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.multi_run.repeated_trainings import ProtocolPaths
 from finflow.evaluation.report.page import verdict_table
-from finflow.evaluation.report.report_numbers import Number, about, years_unit
+from finflow.evaluation.report.report_numbers import years_unit
 from finflow.evaluation.report.section import Cell, Section, Sentence
 from finflow.evaluation.statistics.bootstrap import draw_days, resample_sharpe
 from finflow.evaluation.statistics.least_difference import LeastDifference
 from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.report_statistics import VerdictNumbers, verdict_numbers, verdict_with_power
+from finflow.evaluation.statistics.report_statistics import verdict_numbers, verdict_with_power
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.evaluation.statistics.verdict import Verdict, VerdictReference
 
 KEY = "walk_forward"
 
 
-class WalkForwardVerdict(TypedDict):
-    """Verdict over all judged years of a walk-forward, all seeds together."""
-
-    windows: Annotated[int, about("Judged windows, one after another.")]
-    seeds: Annotated[int, about("Trainings of each window, whose mean daily return is judged.")]
-    years: Annotated[Number, about("Length of all windows together.")]
-    sharpe_difference: Annotated[Number, about("Sharpe ratio less that of equal weight, a year.")]
-    verdict: Annotated[VerdictNumbers, about("The answer, and the tests behind it.")]
-
-
 def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resampling: Resampling) -> Section:
-    """Section of a walk-forward's page on the verdict over all judged years.
-
-    Parameters
-    ----------
-    found
-        Trainings and windows; one way through the folds a seed.
-    patient
-        Patient equal weight over the same days.
-    tries
-        Configurations that the judged one was chosen among.
-    resampling
-        Of the verdict.
-    """
+    """Section of a walk-forward on the verdict over all judged years, against patient equal weight too."""
     baseline, agent = found.compared[0], mean_of_seeds(found.agents)
     verdict, least = judge_joined(agent, baseline, patient, tries, resampling)
     bars, seeds, windows = agent.bars_per_year, len(found.agents), len(found.others)

@@ -53,15 +53,7 @@ TRAINING_IMPROVEMENT = (
 
 @dataclass(frozen=True)
 class WindowResult:
-    """One training's result in one window.
-
-    Attributes
-    ----------
-    fold, seed, window, path
-        Training, window (from 0, in the order of time), and the path that the two belong to, from 0.
-    run
-        Backtest of the agent there.
-    """
+    """One training's result in one window (from 0, in the order of time), and the path that the two belong to."""
 
     fold: int
     seed: int
@@ -76,8 +68,6 @@ class ProtocolPaths:
 
     Attributes
     ----------
-    name
-        Of the protocol.
     judged
         Every training in every one of its windows.
     others
@@ -296,14 +286,8 @@ def _improvement_numbers(
 ) -> dict[str, object]:
     """Probability that an agent is ahead of equal weight by Sharpe ratio, with its bootstrap interval.
 
-    Parameters
-    ----------
-    agents, baseline : float64 (agents,) or (agents, windows)
-        Sharpe ratios; a single agent has no interval.
-    seed, confidence
-        Of the bootstrap.
-    words
-        Gets the reason where there is no probability.
+    The Sharpe ratios are (agents,) or (agents, windows); a single agent has no interval. ``words`` gets the reason
+    where there is no probability.
     """
     value = low = high = math.nan
     try:

@@ -132,19 +132,10 @@ def experts(agent: Backtest) -> Rendered | None:
 
 
 def training(frame: pd.DataFrame) -> Rendered | None:
-    """Draw the validation Sharpe ratio and every loss over the gradient updates.
+    """Draw the validation Sharpe ratio and every loss over the gradient updates; None where the record has neither.
 
-    Parameters
-    ----------
-    frame
-        Rows as training logged them, in order. Columns `phase` and `update` where there are any; the validation
-        Sharpe ratio is the first of `SHARPE_COLUMNS`; every column whose name ends in "loss" gets a panel. An
-        `update` that starts over in a later phase is counted on from where the phase before it ended.
-
-    Returns
-    -------
-    Rendered or None
-        None where the record has neither.
+    ``frame`` has rows as training logged them. The validation Sharpe ratio is the first of `SHARPE_COLUMNS`; every
+    column whose name ends in "loss" gets a panel. An `update` that starts over in a later phase is counted on.
     """
     phases = _phases(frame)
     positions = _positions(frame, phases)
@@ -187,48 +178,6 @@ def training(frame: pd.DataFrame) -> Rendered | None:
         "online from the agent's own trading in the training window.",
         f"Line charts of the training. {' '.join(summary)}",
         render(draw, 0.3 + 2.4 * bool(sharpe.size) + 1.6 * rows),
-    )
-
-
-def learned_score(frame: pd.DataFrame) -> Rendered | None:
-    """Draw the mean score of a reward model and the Sharpe ratio of the same validations over the gradient updates.
-
-    Parameters
-    ----------
-    frame
-        Rows as training logged them. Columns `validation_score` and `validation_sharpe`, and those of `training`.
-
-    Returns
-    -------
-    Rendered or None
-        None where no reward model was learned from.
-    """
-    if "validation_score" not in frame or not np.isfinite(_numbers(frame["validation_score"])).any():
-        return None
-    phases = _phases(frame)
-    positions = _positions(frame, phases)
-    panels = {
-        "Mean score of the reward model on the validation window": _numbers(frame["validation_score"]),
-        "Sharpe ratio of the same decisions": _numbers(frame["validation_sharpe"]),
-    }
-
-    def draw(figure: Figure) -> None:
-        for number, (title, values) in enumerate(panels.items(), start=1):
-            axes = figure.add_subplot(len(panels), 1, number)
-            _draw_curve(axes, positions, values, phases, marker="o")
-            axes.set_title(title)
-        axes.set_xlabel("gradient updates")
-
-    known = _numbers(frame["score_correlation"]) if "score_correlation" in frame else np.empty(0)
-    known = known[np.isfinite(known)]
-    summary = f" Their correlation over the online phase is {known[-1]:.2f}." if len(known) else ""
-    return Rendered(
-        "learned-score",
-        "Score of the reward model and Sharpe ratio",
-        "Above, the mean score of the reward model for the agent's decisions; below, their Sharpe ratio. A score "
-        f"that rises while the Sharpe ratio falls is reward hacking.{summary}",
-        f"Line charts of the score and the Sharpe ratio on the validation window.{summary}",
-        render(draw, 4.2),
     )
 
 

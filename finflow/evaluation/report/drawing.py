@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.ticker import Locator
 
-    from finflow.evaluation.report.curve_overlay import CurveOverlay
-
-Measured = TypeVar("Measured")
 Dates = NDArray[np.datetime64]
 
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK = (
@@ -44,7 +41,6 @@ DASHES = ("-", "--", "-.", ":")
 WIDTH = 8.0  # inches
 DOTS_PER_INCH = 130
 MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _STYLE: dict[Any, Any] = {
     "figure.facecolor": "white",
@@ -80,28 +76,13 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Rendered:
-    """One finished figure.
-
-    Attributes
-    ----------
-    name
-        Stem of the PNG's file name, and anchor in the report.
-    title, caption
-        Texts over and under it; the caption says how to read it.
-    alt
-        Description for readers who do not see it.
-    png
-        The image.
-    curves
-        Where its curves lie, for a page on which they can be greyed out; None where they cannot.
-    """
+    """One finished figure: a PNG, the stem of its file, texts over and under it, and one in its place."""
 
     name: str
     title: str
     caption: str
     alt: str
     png: bytes
-    curves: CurveOverlay | None = None
 
     def numbered(self, number: int) -> Rendered:
         """The same under a name that ends in a number, beside others of its name."""
@@ -115,13 +96,6 @@ class Rendered:
 
 def render(draw: Callable[[Figure], None], height: float) -> bytes:
     """Draw one figure of the common width and the given height (inches) and encode it as PNG."""
-    return render_measured(draw, height, lambda figure: None)[0]
-
-
-def render_measured(
-    draw: Callable[[Figure], None], height: float, measure: Callable[[Figure], Measured]
-) -> tuple[bytes, Measured]:
-    """Draw a figure as `render` does, and measure it as it was laid out."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -132,8 +106,7 @@ def render_measured(
         draw(figure)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
-        measured = measure(figure)
-    return buffer.getvalue(), measured
+    return buffer.getvalue()
 
 
 @contextmanager

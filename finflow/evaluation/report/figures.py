@@ -1,4 +1,4 @@
-"""Figures of return and risk: equity, Sharpe ratios, drawdown, costs, months, rolling measures, overfitting."""
+"""Figures of return and risk: equity, Sharpe ratios, drawdown, costs, overfitting."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.curve_overlay import measure_curves
 from finflow.evaluation.report.drawing import (
     BLACK,
     BLUE,
-    MINUS,
-    MONTHS,
     VERMILION,
     Rendered,
     date_axis,
@@ -23,21 +19,14 @@ from finflow.evaluation.report.drawing import (
     line_style,
     percent_axis,
     render,
-    render_measured,
 )
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, logit_histogram
 from finflow.evaluation.statistics.bootstrap import Interval
-from finflow.evaluation.statistics.metrics import Array
-from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bar_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-ROLLING_DAYS = 126  # half a year
-_ROLLING = {BARS_PER_YEAR: ROLLING_DAYS, WEEKLY: 52, MONTHLY: 36}
-"""Bars of the rolling figures by how many make a year; a ratio of fewer months is noise."""
 
 
 def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
@@ -48,17 +37,14 @@ def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
     def draw(figure: Figure) -> None:
         draw_wealth(figure, agent.dates, paths, _styles(agent, strategies))
 
-    png, curves = render_measured(draw, 4.4, measure_curves)
     ends = ", ".join(f"{name} {path[-1]:.2f}" for name, path in paths.items())
     return Rendered(
         "equity",
         "Equity",
         "Value of 1 invested, after costs. Equal distances are equal percentages; the legend is in the order of the "
-        "last value, and a click on an entry greys out the curves that were not asked for. Online selection, which "
-        "loses most to costs, is in the tables alone.",
+        "last value. Online selection, which loses most to costs, is in the tables alone.",
         f"Line chart on a log scale of the value of 1 invested, after costs. At the end: {ends}.",
-        png,
-        curves,
+        render(draw, 4.4),
     )
 
 
@@ -163,133 +149,10 @@ def costs_and_turnover(agent: Backtest, strategies: Sequence[Backtest]) -> Rende
     )
 
 
-def monthly(agent: Backtest) -> Rendered:
-    """Heat map of the agent's returns, a row a year and a column a month."""
-    table = metrics.monthly_returns(agent.dates, agent.returns)
-    cells = table.to_numpy(dtype=np.float64)
-
-    def draw(figure: Figure) -> None:
-        from matplotlib.colors import LinearSegmentedColormap
-
-        axes = figure.subplots()
-        colours = LinearSegmentedColormap.from_list("loss to gain", [VERMILION, "#FFFFFF", BLUE])
-        finite = np.abs(cells[:, :12][np.isfinite(cells[:, :12])])
-        bound = max(
-            float(np.quantile(finite, 0.95)) if finite.size else 0.0, 1e-6
-        )  # one extreme month must not fade the others
-        shown = cells.copy()
-        shown[:, 12] = np.nan  # years would dominate the colour scale
-        axes.imshow(shown, cmap=colours, vmin=-bound, vmax=bound, aspect="auto")
-        for (row, column), value in np.ndenumerate(cells):
-            if np.isfinite(value):
-                dark = column < 12 and value > 0.8 * bound  # black reads better on every orange
-                text = f"{round(value * 100, 1) + 0.0:+.1f}".replace("-", MINUS)
-                weight = "bold" if column == 12 else "normal"
-                axes.text(
-                    column,
-                    row,
-                    text,
-                    ha="center",
-                    va="center",
-                    size=8.5,
-                    weight=weight,
-                    color="white" if dark else "#222",
-                )
-        axes.set_xticks(range(13), [*MONTHS, "Year"])
-        axes.set_yticks(range(len(table)), [str(year) for year in table.index])
-        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-        axes.grid(visible=False)
-        axes.axvline(11.5, color="#999999", linewidth=1.0)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-
-    years = "; ".join(f"{year} {value:+.1%}" for year, value in table["year"].items())
-    return Rendered(
-        "monthly",
-        "Monthly returns",
-        "Returns in percent, after costs: blue is a gain, orange a loss. The last column is the year, "
-        "as far as the window covers it.",
-        f"Heat map of the monthly returns of {agent.name}. Years: {years}.",
-        render(draw, 0.7 + 0.34 * len(table)),
-    )
-
-
-def rolling_sharpe(run: Backtest, bars: int = ROLLING_DAYS) -> Array:
-    """Sharpe ratio of the last ``bars`` returns in excess of cash, (steps - bars + 1,)."""
-    excess = sliding_window_view(run.returns - run.cash_returns, bars)
-    ratios: Array = metrics.sharpe(excess, 0.0, run.bars_per_year)
-    return ratios
-
-
-def rolling_volatility(run: Backtest, bars: int = ROLLING_DAYS) -> Array:
-    """Volatility of the last ``bars`` returns, a year, (steps - bars + 1,)."""
-    deviations: Array = metrics.annual_volatility(sliding_window_view(run.returns, bars), run.bars_per_year)
-    return deviations
-
-
-def rolling(agent: Backtest, baseline: Backtest | None) -> Rendered | None:
-    """Draw the agent, and equal weight beside it; None for a window under two of the bars that are looked back on."""
-    bars = _ROLLING[agent.bars_per_year]
-    if len(agent.returns) < 2 * bars:
-        return None
-    unit = f"{bar_name(agent.bars_per_year)}s"
-    runs = [agent] if baseline is None else [agent, baseline]
-    sharpes = {run.name: rolling_sharpe(run, bars) for run in runs}
-    dates = agent.dates[bars - 1 :]
-
-    def draw(figure: Figure) -> None:
-        panels = figure.subplots(2 + (baseline is not None), 1, sharex=True)
-        for run, colour, dash in zip(runs, (BLUE, BLACK), ("-", "--"), strict=False):
-            style = {"color": colour, "linestyle": dash, "label": run.name}
-            panels[0].plot(dates, sharpes[run.name], **style)
-            panels[1].plot(dates, rolling_volatility(run, bars), **style)
-        panels[0].axhline(0.0, color="#B0B0B0", linewidth=1.0)
-        panels[0].set_title("Sharpe ratio")
-        panels[1].set_title("Volatility a year")
-        panels[1].set_ylim(bottom=0.0)
-        percent_axis(panels[1])
-        if baseline is not None:
-            ratio = (1.0 + agent.returns) / (1.0 + baseline.returns)
-            lead = np.cumsum(np.log(np.where(ratio > 0.0, ratio, np.nan)))  # no line after ruin
-            lead = np.expm1(lead[bars - 1 :] - np.concatenate([[0.0], lead[:-bars]]))
-            panels[2].fill_between(dates, lead, 0.0, color=BLUE, alpha=0.3, linewidth=0)
-            panels[2].plot(dates, lead, color=BLUE, linewidth=1.0)
-            panels[2].set_title(f"Return over {bars} {unit}, relative to equal weight")
-            percent_axis(panels[2])
-        date_axis(panels[-1], dates)
-        legend_of_figure(figure, panels[0])
-
-    summary = "; ".join(
-        f"{name} from {np.nanmin(path):.1f} to {np.nanmax(path):.1f}"
-        for name, path in sharpes.items()
-        if np.isfinite(path).any()
-    )
-    return Rendered(
-        "rolling",
-        "Through time",
-        f"Of the last {bars} {unit} at each date, after costs. Shows whether returns come from a single period.",
-        f"Lines of the Sharpe ratio and the volatility of the last {bars} {unit}, and of the return relative to "
-        f"equal weight. Sharpe ratios: {summary}.",
-        render(draw, 2.0 * (2 + (baseline is not None)) + 0.3),
-    )
-
-
 def overfitting_histogram(
     found: Overfitting, among: int, what: str = "strategies", name: str = "overfitting", over: str = "the window"
 ) -> Rendered:
-    """Histogram of the logits of CSCV.
-
-    Parameters
-    ----------
-    among
-        Number of candidates.
-    what
-        Word for them, in the plural.
-    name
-        Name of the figure.
-    over
-        Days that are cut into halves, in words.
-    """
+    """Histogram of the logits of CSCV among so many candidates, called ``what``, over days cut into halves."""
     table = logit_histogram(found)
     edges, shares = np.array(table["edges"]), 100.0 * np.array(table["shares"])
 

@@ -1,202 +1,31 @@
-"""Types of `metrics.json` as a whole, and the JSON schemas generated from them.
-
-`Report` is that of a run, `ComparisonNumbers` that of a comparison. Every key there may be is named in a type:
-another one does not pass the schema.
-"""
+"""JSON schemas of the files that finflow writes, generated from the types of their contents."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
-from finflow.config import ProtocolConfig
-from finflow.evaluation.analysis.attribution import SourceEarnings
 from finflow.evaluation.analysis.decision_explanation import Explanation
-from finflow.evaluation.analysis.expert_traits import ExpertTraits, GateState
-from finflow.evaluation.analysis.factors import Factors
-from finflow.evaluation.analysis.feature_distance import FeatureDistance
 from finflow.evaluation.analysis.optimality import KnownOptimum
-from finflow.evaluation.analysis.ranking import RankingNumbers
-from finflow.evaluation.analysis.stress import StressPeriod
-from finflow.evaluation.analysis.training_sections import Generalisation, OutOfFold
-from finflow.evaluation.multi_run.comparison_page import ComparedMetric, Seeds
-from finflow.evaluation.multi_run.joined_verdict import WalkForwardVerdict
-from finflow.evaluation.report.report_numbers import (
-    Answer,
-    Cost,
-    High,
-    Low,
-    Number,
-    Numbers,
-    Probability,
-    Return,
-    Share,
-    Sharpe,
-    Turnover,
-    Volatility,
-    about,
-    one_of,
-)
-from finflow.evaluation.report.results import Bootstrap, DifferenceNumbers, StrategyNumbers, Window
-from finflow.evaluation.statistics.backtest_overfitting import OverfittingNumbers
-from finflow.evaluation.statistics.bootstrap import Interval
+from finflow.evaluation.report.report_numbers import Bounds, Number, Share, about
 from finflow.evaluation.statistics.metrics import Metrics
-from finflow.evaluation.statistics.report_statistics import StepM, VerdictNumbers
-from finflow.evaluation.statistics.run_statistics import RunFigures, Spread
+from finflow.evaluation.statistics.report_statistics import VerdictNumbers
+
+Figures = dict[str, Any]
 
 
-class TaxSettings(TypedDict):
-    """Settings as configured under evaluation.tax."""
+class StrategyNumbers(Metrics):
+    """One strategy: its metrics, track record against cash and bootstrap intervals."""
 
-    days: Annotated[int, about("Gains of lots held for this long or less are short-term.")]
-    short_rate: Annotated[Share, about("Tax on short-term gains and interest.")]
-    long_rate: Annotated[Share, about("Tax on long-term gains.")]
-
-
-class Taxed(TypedDict):
-    """Figures of one strategy before and after tax."""
-
-    before: Annotated[Number, about("Return a year before tax.")]
-    after: Annotated[Number, about("Return a year after tax.")]
-    liquidated: Annotated[Number, about("Return a year after tax, with everything sold and taxed at the end.")]
-    sharpe: Annotated[Number, about("Sharpe ratio after tax, a year.")]
-    rate: Annotated[Number, about("Tax a year, as a fraction of mean wealth.")]
-    short_share: Annotated[Share, about("Share of the gains that is short-term; null without gains.")]
-    tax_paid: Annotated[Number, about("In money, in all.")]
-    interest: Annotated[Number, about("On cash, in money, in all.")]
-
-
-class Tax(TypedDict):
-    """Figures after tax."""
-
-    settings: Annotated[TaxSettings, about("As configured under evaluation.tax.")]
-    strategies: Annotated[dict[str, Taxed], about("By strategy.")]
-
-
-class Condition(TypedDict):
-    """Figures of one strategy under other conditions."""
-
-    sharpe: Sharpe
-    annual_return: Return
-    annual_turnover: Turnover
-    annual_cost: Cost
-    refused: Annotated[int, about("Trades that the account could not pay for.")]
-
-
-class BreakEven(TypedDict, total=False):
-    """Costs at which the judged strategy breaks even with equal weight."""
-
-    return_bps: Annotated[Number, about("Cost a trade, in basis points, at which mean returns are equal.")]
-    return_beyond_bps: Annotated[Number, about("Highest cost tried, where it was ahead there too.")]
-    sharpe_bps: Annotated[Number, about("The same by Sharpe ratio.")]
-    sharpe_beyond_bps: Annotated[Number, about("The same by Sharpe ratio.")]
-
-
-class Sweeps(TypedDict):
-    """All strategies run again under other conditions; each condition by strategy."""
-
-    costs_bps: Annotated[dict[str, dict[str, Condition]], about("By cost of every trade in basis points.")]
-    lags: Annotated[dict[str, dict[str, Condition]], about("By execution lag in bars.")]
-    configured: Annotated[dict[str, Condition], about("As configured.")]
-    break_even: Annotated[BreakEven, about("Costs at which the judged strategy breaks even with equal weight.")]
-    capital: Annotated[dict[str, dict[str, Condition]], about("By initial capital, where costs depend on it.")]
-    capacity: Annotated[Number, about("Capital at which size-dependent costs take half of the lead over equal weight.")]
-
-
-class ProtocolWindow(RunFigures, Window):
-    """Figures of one training in one window."""
-
-    fold: Annotated[int, about("Fold of the training.")]
-    seed: Annotated[int, about("Its seed.")]
-    window: Annotated[int, about("Number of the window, from 1, in the order of time.")]
-    path: Annotated[int, about("The path that it belongs to, from 1, of its seed.")]
-
-
-class ProtocolPath(RunFigures):
-    """Figures of one path."""
-
-    pbo: Annotated[Share, about("Probability that choosing among it and the strategies by Sharpe ratio is overfitted.")]
-
-
-Spreads = dict[Annotated[str, one_of(RunFigures.__annotations__)], Spread]
-
-
-class Improvement(TypedDict):
-    """Probability that an agent drawn at random is ahead of equal weight, by Sharpe ratio."""
-
-    probability: Probability
-    interval_low: Low
-    interval_high: High
-
-
-class ProtocolImprovement(Improvement):
-    """Probability that a training is ahead of equal weight, by Sharpe ratio, in a window drawn at random."""
-
-    windows: Annotated[int, about("Windows.")]
-    trainings_of_a_window: Annotated[int, about("Trainings that judged each.")]
-
-
-class ProtocolPbo(TypedDict):
-    """Probability of backtest overfitting of the paths."""
-
-    median: Annotated[Share, about("Median over the paths.")]
-    strategies: Annotated[int, about("Number of strategies chosen among, the path itself included.")]
-
-
-class Protocol(TypedDict):
-    """Trainings made anew for every fold, and the spread of their results."""
-
-    name: Annotated[str, about("walk-forward or cpcv.")]
-    settings: Annotated[ProtocolConfig, about("As configured under evaluation.protocol.")]
-    windows: Annotated[dict[str, ProtocolWindow], about("By training and window: fold F, seed S, window W.")]
-    paths: Annotated[dict[str, ProtocolPath], about("By number: windows that follow one another, of one seed.")]
-    shown_path: Annotated[int, about("The path of median Sharpe ratio, which the rest of the report shows.")]
-    of_windows: Annotated[Spreads, about("Over the windows; empty for one.")]
-    of_paths: Annotated[Spreads, about("Over the paths; empty for one.")]
-    improvement: Annotated[ProtocolImprovement, about("Probability that a training is ahead of equal weight.")]
-    pbo: Annotated[ProtocolPbo, about("Of the paths.")]
-
-
-class BestOfSeveral(TypedDict):
-    """The one with the best Sharpe ratio, judged as the best of several."""
-
-    name: Annotated[str, about("Its name.")]
-    beats_equal_weight: Annotated[Answer, about("The answer, with the choice taken into account.")]
-    tries: Annotated[int, about("Number that deflates: those chosen among, or the readings on file if more.")]
-    psr: Annotated[Number, about("Probabilistic Sharpe ratio of its return over equal weight, against zero.")]
-    dsr: Annotated[Number, about("The same, deflated for the tries.")]
-    spa_p: Annotated[Number, about("Consistent p-value of SPA, of all of them together.")]
-    sharpe_difference_interval: Annotated[Interval, about("Of the paired difference of Sharpe ratios.")]
-
-
-class ChoiceNumbers(TypedDict):
-    """Choice of the best of several configurations."""
-
-    overfitting: Annotated[OverfittingNumbers | None, about("CSCV of that choice; null where it cannot be computed.")]
-    best: Annotated[BestOfSeveral | None, about("The best of them; null where that was not asked.")]
-
-
-class EnsembleFigures(RunFigures):
-    """Figures of the ensemble."""
-
-    agents_behind: Annotated[Number, about("Share of the agents whose Sharpe ratio is below that of the ensemble.")]
-
-
-class SeedAgents(TypedDict):
-    """Agents of several seeds, each judged alone beside the ensemble of them."""
-
-    agents: Annotated[dict[str, RunFigures], about("By agent.")]
-    ensemble: Annotated[EnsembleFigures, about("The mean of their portfolios.")]
-    baseline: Annotated[RunFigures, about("Equal weight.")]
-    of_agents: Annotated[Spreads, about("Over the agents; empty for one.")]
-    improvement: Annotated[Improvement, about("Probability that an agent drawn at random is ahead of equal weight.")]
-    optimality: NotRequired[
-        Annotated[Numbers, about("By agent, in a synthetic market: 1 is the best policy, 0 the baseline.")]
+    psr: Annotated[Share, about("Probabilistic Sharpe ratio: confidence that the true ratio over cash is above zero.")]
+    minimum_track_record: Annotated[
+        Number, about("Days needed to be 95 % confident of that; null where none would do.")
     ]
+    intervals: Annotated[dict[str, Bounds], about("By metric, low and high end of its bootstrap interval.")]
 
 
 class Report(TypedDict):
@@ -207,71 +36,36 @@ class Report(TypedDict):
     """
 
     agent: Annotated[str, about("Name of the judged strategy: a key of strategies.")]
-    against_equal_weight: DifferenceNumbers
-    bootstrap: Bootstrap
+    against_equal_weight: Annotated[Figures, about("Sharpe ratio less that of equal weight: interval and finding.")]
+    bootstrap: Annotated[Figures, about("Settings of the stationary bootstrap; blocks in days.")]
     cvar_alpha: Annotated[Number, about("Level of the CVaR.")]
     experts: Annotated[dict[str, Metrics], about("By expert of the agent, deciding alone.")]
     strategies: Annotated[dict[str, StrategyNumbers], about("By strategy, the judged one among them.")]
-    window: Window
+    window: Annotated[Figures, about("End of the first and of the last holding period, and their number.")]
     verdict: Annotated[VerdictNumbers | None, about("Verdict against equal weight; null where it was not compared.")]
-    stepm: Annotated[StepM | None, about("StepM of all strategies together; null where it cannot be made.")]
+    stepm: Annotated[Figures | None, about("StepM of all strategies together; null where it cannot be made.")]
     overfitting: Annotated[
-        OverfittingNumbers | None, about("Of choosing the best by Sharpe ratio; null where it cannot be computed.")
+        Figures | None, about("CSCV of choosing the best by Sharpe ratio; null where it cannot be computed.")
     ]
     optimum: NotRequired[KnownOptimum]
-    attribution: NotRequired[
-        Annotated[dict[str, SourceEarnings], about("By strategy: earnings of 1 invested, by source, in money.")]
-    ]
+    attribution: NotRequired[Annotated[Figures, about("By strategy: earnings of 1 invested, by source, in money.")]]
     decisions: NotRequired[
         Annotated[dict[str, Explanation], about("By date of the fill: the largest trades of an agent.")]
     ]
-    tax: NotRequired[Tax]
-    sweeps: NotRequired[Sweeps]
-    stress: NotRequired[Annotated[dict[str, StressPeriod], about("By period.")]]
-    factors: NotRequired[Factors]
-    ranking: NotRequired[RankingNumbers]
-    protocol: NotRequired[Protocol]
-    walk_forward: NotRequired[WalkForwardVerdict]
-    choice: NotRequired[ChoiceNumbers]
-    generalisation: NotRequired[Generalisation]
-    out_of_fold: NotRequired[OutOfFold]
-    feature_distance: NotRequired[FeatureDistance]
-    seeds: NotRequired[SeedAgents]
-    gate_states: NotRequired[
-        Annotated[
-            dict[str, GateState],
-            about(
-                "By state of the market, by the crisis score that the agent observed: calm (under 0.2), between, or "
-                "crisis (0.8 or more); states that never were are left out."
-            ),
-        ]
-    ]
-    expert_traits: NotRequired[ExpertTraits]
-
-
-class ComparedRun(RunFigures):
-    """One run of a comparison, as its own report has it."""
-
-    judged: Annotated[str, about("The strategy that it judged.")]
-    seed: Annotated[int | None, about("Of its training, where it has one.")]
-    beats_equal_weight: Annotated[Answer | None, about("Its own verdict, of it alone; null where it was not compared.")]
-    annual_volatility: Volatility
-    cvar: Annotated[Number, about("Mean of the worst daily returns.")]
-    annual_cost: Cost
-    dsr: Annotated[Number, about("Deflated Sharpe ratio of its return over equal weight.")]
-    spa_p: Annotated[Number, about("Consistent p-value of SPA, of it alone.")]
-    intervals: Annotated[dict[ComparedMetric, Interval], about("By metric, its bootstrap interval.")]
-
-
-class ComparisonNumbers(TypedDict):
-    """Every number of the page that --mode compare writes: fractions, not percent; null where one is undefined."""
-
-    runs: Annotated[dict[str, ComparedRun], about("By run.")]
-    seeds: Annotated[dict[str, Seeds], about("By group of runs that differ by the seed alone.")]
-    choice: ChoiceNumbers
-    differences: Annotated[dict[str, dict[str, str]], about("By key of the configuration, by run: its value, as JSON.")]
-    window: Window
-    panel: Annotated[str, about("SHA-256 of the prices.")]
+    tax: NotRequired[Annotated[Figures, about("Settings, and by strategy a year's return before and after tax.")]]
+    sweeps: NotRequired[Annotated[Figures, about("Strategies at other costs, lags and capital; break-even costs.")]]
+    stress: NotRequired[Annotated[Figures, about("By stress period: its days, and figures by strategy.")]]
+    factors: NotRequired[Annotated[Figures, about("Regressions on factors of the panel and on ETFs, by strategy.")]]
+    ranking: NotRequired[Annotated[Figures, about("The weights as a ranking of the assets, by horizon in bars.")]]
+    protocol: NotRequired[Annotated[Figures, about("Trainings for every fold, their windows, paths and spread.")]]
+    walk_forward: NotRequired[Annotated[Figures, about("Verdict over all judged years of a walk-forward.")]]
+    choice: NotRequired[Annotated[Figures, about("Choice of the best of several configurations.")]]
+    generalisation: NotRequired[Annotated[Figures, about("Values in training and validation, first, best and last.")]]
+    out_of_fold: NotRequired[Annotated[Figures, about("Evidence from blocks of training years that were left out.")]]
+    feature_distance: NotRequired[Annotated[Figures, about("Features of another market against those of training.")]]
+    seeds: NotRequired[Annotated[Figures, about("Agents of several seeds, each alone, beside their ensemble.")]]
+    gate_states: NotRequired[Annotated[Figures, about("Shares of the experts by the crisis score that was observed.")]]
+    expert_traits: NotRequired[Annotated[Figures, about("Traits of the experts' portfolios, and of equal weight.")]]
 
 
 class _Closed(GenerateJsonSchema):
@@ -283,10 +77,6 @@ class _Closed(GenerateJsonSchema):
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
         return self._close(super().dataclass_schema(schema))
 
-    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        made = super().model_schema(schema)
-        return self._close({**made, "required": list(made["properties"])})
-
     def _close(self, made: JsonSchemaValue) -> JsonSchemaValue:
         return {key: value for key, value in {**made, "additionalProperties": False}.items() if key != "title"}
 
@@ -294,10 +84,9 @@ class _Closed(GenerateJsonSchema):
         return False
 
 
-def json_schema(kind: Literal["report", "comparison"]) -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of the `metrics.json` of a run or a comparison, with a description of every key."""
-    types: dict[str, Any] = {"report": Report, "comparison": ComparisonNumbers}
-    return schema_of(types[kind], f"metrics.json of a finflow {kind}")
+def json_schema() -> dict[str, Any]:
+    """JSON schema of the `metrics.json` of a run: every key that it may have, and what stands there."""
+    return schema_of(Report, "metrics.json of a finflow report")
 
 
 def schema_of(content: Any, title: str) -> dict[str, Any]:

@@ -74,19 +74,7 @@ TRACK_CAPTION = (
 def build_page(
     data: ReportData, results: Results, figures: Sequence[Rendered], limits: Sequence[str], files: Sequence[str]
 ) -> str:
-    """Put the page together.
-
-    Parameters
-    ----------
-    data, results
-        Data of the report, and its numbers.
-    figures
-        Embedded in this order.
-    limits
-        Limits of the report, a sentence each.
-    files
-        Names of the files beside the page, to link to.
-    """
+    """Put the page together: ``figures`` in this order, ``limits`` as sentences, and names of the files beside it."""
     content = contents(data, results)
     facts = {_sentence_case(key): _text_of(value) for key, value in data.facts.items()}
     sections = [

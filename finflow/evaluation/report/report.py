@@ -25,16 +25,11 @@ from finflow.strategies.classical import ONLINE
 
 
 def write_report(folder: Path, data: ReportData) -> Path:
-    """Write a report: `report.html`, `metrics.json`, `returns.csv`, a PNG of each figure, and `tearsheet.html`.
+    """Write a report, and return the page: `report.html`, `metrics.json`, `returns.csv`, PNGs and `tearsheet.html`.
 
-    The files take their places together, the page last, so that a page always has its numbers beside it, and a full
-    disk leaves an earlier report as it was. The tear sheet is left out, and the page says why, where quantstats cannot
-    judge the returns.
-
-    Returns
-    -------
-    Path
-        The page.
+    The files take their places together, so that a page always has its numbers beside it, and a full disk leaves an
+    earlier report as it was. The tear sheet is left out, and the page says why, where quantstats cannot judge the
+    returns.
 
     Raises
     ------
@@ -71,15 +66,12 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         figures.equity(agent, others),
         figures.sharpe_ratios(sharpes, bounds, data.confidence, agent.name),
         figures.drawdown(agent, others),
-        figures.rolling(agent, data.baseline),
-        figures.monthly(agent),
         figures.costs_and_turnover(agent, others),
         agent_figures.weights(agent),
         agent_figures.gate(agent),
         agent_figures.experts(agent),
         None if found is None else figures.overfitting_histogram(found, len(results.evidence.choice)),
         agent_figures.training(data.training),
-        agent_figures.learned_score(data.training),
     ]
     return [figure for figure in drawn if figure is not None]
 
@@ -105,12 +97,8 @@ def _returns_table(data: ReportData) -> str:
 def sections_of(context: ComparisonContext, split: Split, config: Config, with_sweeps: bool) -> tuple[Section, ...]:
     """Every section that this market and configuration have something to say in, in the order of the page.
 
-    Parameters
-    ----------
-    split : Split
-        Bars that the judged agent learned from.
-    with_sweeps : bool
-        Run the strategies again: at other costs, lags and capital, and over the stress periods.
+    ``split`` has the bars that the judged agent learned from. The strategies are run again ``with_sweeps``: at other
+    costs, lags and capital, and over the stress periods.
     """
     process, settings = context.process, config.evaluation
     bars = process.decision_bars(context.window)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any, Literal
 
@@ -52,11 +52,6 @@ def _within(**limits: float) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"type": "number", **limits}, {"type": "null"}]})
 
 
-def one_of(names: Iterable[str]) -> WithJsonSchema:
-    """Schema of a text that is one of these."""
-    return WithJsonSchema({"enum": list(names), "type": "string"})
-
-
 Number = Annotated[float, _within()]
 Numbers = dict[str, Number]
 Share = Annotated[float, _within(minimum=0.0, maximum=1.0)]
@@ -71,10 +66,7 @@ Drawdown = Annotated[
 ]
 Turnover = Annotated[float, _within(minimum=0.0), about("Times a year that the whole portfolio is replaced.")]
 Cost = Annotated[Number, about("Trading costs a year, as a fraction of wealth.")]
-Lead = Annotated[Number, about("Sharpe ratio less that of equal weight on the same days.")]
 Probability = Annotated[Share, about("Estimated probability.")]
-Low = Annotated[Number, about("Lower end of its bootstrap interval; null where there is none.")]
-High = Annotated[Number, about("Upper end of its bootstrap interval; null where there is none.")]
 Gate = Annotated[Numbers, about("By expert, its share in the aim; in a blend that of the reference too.")]
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
-from typing_extensions import TypedDict
 
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import Bounds, Number, Share, about, json_text, plain
+from finflow.evaluation.report.report_numbers import json_text, plain
 from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
-from finflow.evaluation.statistics.metrics import Metric, Metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.report_statistics import (
     SignificanceResults,
@@ -37,19 +34,15 @@ class ReportData:
 
     Attributes
     ----------
-    title
-        Heading of the report.
     agent
         The strategy that is judged: a trained agent, or any other.
     strategies
         Strategies that it is compared with, over the same days; equal weight and the index among them. One with the
         agent's own name is left out.
     bootstrap_samples, confidence, block_length, seed
-        Settings of the bootstrap: resamples, coverage, mean block in days, and what decides the draws.
-    cvar_alpha
-        Level of the CVaR, in (0, 1].
+        Settings of the bootstrap; blocks in days.
     training
-        Rows that training logged; may be empty. See `training_figure.training` for the columns that are drawn.
+        Rows that training logged; may be empty. See `agent_figures.training` for the columns that are drawn.
     facts
         Provenance and settings to print, in this order: values may be mappings and sequences.
     notes
@@ -58,10 +51,8 @@ class ReportData:
         In a synthetic market, its best policy, and how near to it the strategies come.
     experts
         The agent's experts, each deciding alone; over the same days.
-    sections
-        Sections of analyses: sweeps, stress, factors and so on.
-    files
-        Further files beside the page, by name.
+    sections, files
+        Sections of analyses, and further files beside the page, by name.
     tries
         Tries on the panel so far; None where they are not counted, as in tests.
     patient
@@ -69,7 +60,7 @@ class ReportData:
     unjudged
         Reason why there is no verdict; empty where there is one.
     events
-        Events of the guard in training: rows with ``update``, ``phase``, ``level`` and ``message``. None where
+        Events of the guard in training: rows with ``update``, ``phase``, ``level`` and ``message``; None where
         nothing is known of a training.
     """
 
@@ -127,8 +118,6 @@ class Results:
         By strategy and metric, for what the bootstrap can resample.
     difference
         Sharpe ratio of the agent less that of equal weight; None without a comparison.
-    evidence
-        The verdict and the tests behind it.
     experts
         By expert of the agent: its metrics when it decides alone.
     """
@@ -143,42 +132,6 @@ class Results:
     def finding(self) -> str:
         """`ahead`, `behind`, `not shown`, or `not compared`."""
         return "not compared" if self.difference is None else self.difference.finding
-
-
-class StrategyNumbers(Metrics):
-    """One strategy: its metrics, track record against cash and bootstrap intervals."""
-
-    psr: Annotated[Share, about("Probabilistic Sharpe ratio: confidence that the true ratio over cash is above zero.")]
-    minimum_track_record: Annotated[
-        Number, about("Days needed to be 95 % confident of that; null where none would do.")
-    ]
-    intervals: Annotated[dict[Metric, Bounds], about("By metric, low and high end of its bootstrap interval.")]
-
-
-class DifferenceNumbers(TypedDict):
-    """Sharpe ratio of the judged strategy less that of equal weight, paired."""
-
-    finding: Annotated[Literal["ahead", "behind", "not shown", "not compared"], about("By the interval alone.")]
-    sharpe_difference: Annotated[Number, about("The difference, a year.")]
-    interval: Annotated[Bounds, about("Of the difference, at bootstrap.confidence.")]
-    share_ahead: Annotated[Number, about("Share of the resamples in which it is ahead.")]
-
-
-class Bootstrap(TypedDict):
-    """Settings of the stationary bootstrap."""
-
-    block_length: Annotated[int, about("Mean block, days.")]
-    confidence: Annotated[Number, about("Coverage of the intervals.")]
-    samples: Annotated[int, about("Resamples.")]
-    seed: Annotated[int, about("Of the draws.")]
-
-
-class Window(TypedDict):
-    """The days judged."""
-
-    start: Annotated[str, about("End of the first holding period.")]
-    end: Annotated[str, about("End of the last.")]
-    days: Annotated[int, about("Holding periods.")]
 
 
 def compute_results(data: ReportData) -> Results:

@@ -34,18 +34,15 @@ class Cell:
     path
         Keys from the section's numbers to this one; none where the interval stands alone.
     unit
-        "%", "×", "" for a plain number, "bp", "," for a large one, "years" for a number of days ("years of weeks" and
-        "years of months" for those), or "g" for one written with significant digits.
+        A key of `UNITS`: "%", "×", "" for a plain number, "bp", "," for a large one, "years" for a number of days.
     decimals
-        Digits after the point; with "g" all digits.
+        Digits after the point; with the unit "g" all digits.
     error
         Keys to a standard error that is shown with it.
-    plus
-        Show a sign where the number is positive.
+    plus, keep_sign
+        Show a sign where the number is positive, or rounds to zero.
     bounds
         Keys to an interval that is shown below it: a mapping with ``low`` and ``high``, a list of two, or None.
-    keep_sign
-        Show the sign of a number that rounds to zero.
     """
 
     path: Path
@@ -71,17 +68,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a heading for its first column and for each of its cells.
-
-    Attributes
-    ----------
-    title
-        Name of the table; above it unless `heading` is false.
-    caption
-        Text under the table.
-    heading
-        Print the title.
-    """
+    """A table with a heading for its first column and for each of its cells; ``heading`` prints the title above it."""
 
     title: str
     columns: tuple[str, ...]
@@ -112,8 +99,6 @@ def make_table(
 
     Parameters
     ----------
-    title, caption, heading
-        As in `Table`.
     head : str
         Heading of the first column.
     rows : iterable of str or (path, str)
@@ -157,15 +142,10 @@ class Section:
     ----------
     key
         Key in `metrics.json`, and anchor on the page.
-    title
-        Heading on the page.
     numbers
-        Content of `metrics.json` under the key: mappings of text to numbers, text, None, lists, dataclasses or further
-        mappings; kept as `plain` makes them.
-    words
-        Sentences before figures and tables; one with numbers in it is a sequence of texts and cells.
-    notes
-        Sentences after them.
+        Content of `metrics.json` under the key, kept as `plain` makes it.
+    words, notes
+        Sentences before and after figures and tables; one with numbers in it is a sequence of texts and cells.
     facts
         Name -> text, as a list of terms.
     links
@@ -242,18 +222,9 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Headline(Section):
-    """The box at the top of a page.
+    """The box at the top of a page: a region named ``label``, with reasons after the words and tiles at its end.
 
-    Attributes
-    ----------
-    kind
-        Colour of its edge: ahead, behind, not-shown or not-compared.
-    label
-        Name of the region.
-    reasons
-        A list after the words.
-    tiles
-        Large numbers at its end.
+    ``kind`` is the colour of its edge: ahead, behind, not-shown or not-compared.
     """
 
     kind: str = "not-shown"
@@ -281,6 +252,6 @@ def _environment() -> Environment:
         loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
     environment.globals["dash"] = DASH
-    script = "".join(environment.get_template(name).render() for name in ("sort.js", "curves.js"))
+    script = environment.get_template("sort.js").render()
     environment.globals["script_hash"] = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
     return environment

@@ -53,15 +53,10 @@ def tear_sheet_obstacle(agent: Backtest, baseline: Backtest | None) -> str | Non
 
 
 def tear_sheet(agent: Backtest, baseline: Backtest) -> str:
-    """Let quantstats judge the agent against a baseline; see `tear_sheet_obstacle` first.
+    """Let quantstats judge the agent against a baseline, on one self-contained page; see `tear_sheet_obstacle` first.
 
     The page loads nothing from the network (quantstats asks for an icon; that is taken out), and matplotlib's settings
     are as they were afterwards. Cash is handed over as one annual rate, the mean of its daily returns compounded.
-
-    Returns
-    -------
-    str
-        One self-contained HTML page.
     """
     import matplotlib
 

@@ -13,15 +13,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.report.report_numbers import Number, Share, about
 from finflow.evaluation.statistics.significance_tests import check_returns
 
 BLOCKS = 16  # as the paper recommends: 12 870 choices
@@ -43,7 +41,7 @@ class Overfitting:
     inside, outside : float64 (choices,)
         Its Sharpe ratio (a bar) in sample and out of sample.
     blocks, days
-        How the days were cut: blocks of equal length over the last ``days`` of them.
+        How the last days were cut.
     """
 
     logits: Array
@@ -69,26 +67,6 @@ class Overfitting:
         deviation = self.inside - self.inside.mean()
         denominator = float(np.sum(deviation * deviation))
         return float(np.sum(deviation * self.outside)) / denominator if denominator > 0.0 else math.nan
-
-
-class Histogram(TypedDict):
-    """Histogram of the logits of the rank out of sample."""
-
-    edges: Annotated[list[float], about("Of the bins.")]
-    shares: Annotated[list[float], about("Share of the cuts in each bin.")]
-
-
-class OverfittingNumbers(TypedDict):
-    """Overfitting of a choice by Sharpe ratio, by CSCV."""
-
-    pbo: Annotated[Share, about("Probability of backtest overfitting.")]
-    probability_of_loss: Annotated[Number, about("Share of the cuts in which the choice lost out of sample.")]
-    slope: Annotated[Number, about("Of out-of-sample on in-sample Sharpe ratios of the choice.")]
-    blocks: Annotated[int, about("Blocks that the days are cut into.")]
-    choices: Annotated[int, about("Cuts into halves.")]
-    days: Annotated[int, about("Days used.")]
-    among: Annotated[list[str], about("Names of what was chosen among.")]
-    histogram: Annotated[Histogram, about("Of the logits of the rank out of sample.")]
 
 
 def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
@@ -142,7 +120,7 @@ def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
     )
 
 
-def logit_histogram(found: Overfitting) -> Histogram:
+def logit_histogram(found: Overfitting) -> dict[str, list[float]]:
     """Shares of the choices by logit: ``edges`` (n + 1) and ``shares`` (n), zero an edge."""
     bound = max(1, math.ceil(float(np.abs(found.logits).max())))
     edges = np.linspace(-bound, bound, 8 * bound + 1)
@@ -151,7 +129,7 @@ def logit_histogram(found: Overfitting) -> Histogram:
     return {"edges": edges.tolist(), "shares": (counts[::-1] / len(found.logits)).tolist()}
 
 
-def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> OverfittingNumbers:
+def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> dict[str, Any]:
     """Numbers for `metrics.json`; ``among`` names the strategies that were chosen among."""
     return {
         "pbo": found.pbo,

@@ -51,17 +51,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class SharpeDifference:
-    """Sharpe ratio of one strategy less that of another, with its paired interval.
-
-    Attributes
-    ----------
-    value
-        The difference over the window itself.
-    interval
-        Its paired bootstrap interval.
-    share_ahead
-        Share of the resamples in which the first is ahead, in [0, 1]; NaN without an interval.
-    """
+    """Sharpe ratio of one strategy less another's, its paired interval, and the share of resamples above zero."""
 
     value: float
     interval: Interval
@@ -78,23 +68,9 @@ class SharpeDifference:
 
 
 def draw_days(steps: int, samples: int, block_length: int, seed: int) -> Draws:
-    """Draw the days of every resample.
+    """Days of every resample: indices, int64 (samples, steps), in blocks of a mean length in days.
 
-    Parameters
-    ----------
-    steps
-        Days in the window.
-    samples
-        Number of resamples.
-    block_length
-        Mean length of a block, in days.
-    seed
-        Decides the draws.
-
-    Returns
-    -------
-    int64 (samples, steps)
-        Indices of days. Without rows where the window is shorter than `MINIMUM_BLOCKS` blocks: no intervals then.
+    Without rows where the window is shorter than `MINIMUM_BLOCKS` blocks: no intervals then.
     """
     if steps < max(MINIMUM_BLOCKS * block_length, 2):
         return np.empty((0, steps), dtype=np.int64)
@@ -108,22 +84,7 @@ def draw_days(steps: int, samples: int, block_length: int, seed: int) -> Draws:
 
 
 def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, Array]:
-    """Compute the return metrics of every resample.
-
-    Parameters
-    ----------
-    backtest
-        The window.
-    draws : int64 (samples, steps)
-        From `draw_days`.
-    alpha
-        Level of the CVaR.
-
-    Returns
-    -------
-    dict of float64 (samples,)
-        Under the keys of `metrics.summarise`.
-    """
+    """Metrics of every resample, (samples,) each, under the keys of `metrics.summarise`."""
     parts = [summarise(backtest, alpha, rows) for rows in chunks(draws)]
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
@@ -158,14 +119,7 @@ def sharpe_difference(
 ) -> SharpeDifference:
     """Sharpe ratio of `first` less that of `second`, with the interval of the paired resamples.
 
-    Parameters
-    ----------
-    first, second
-        Two strategies over the same days.
-    resampled_first, resampled_second : float64 (samples,)
-        Their Sharpe ratios in the same resamples (`resample(...)["sharpe"]` with the same draws).
-    confidence
-        Coverage of the interval, in (0, 1).
+    The resampled ones are their Sharpe ratios, (samples,), in the same resamples.
     """
     if not np.array_equal(first.dates, second.dates):
         raise ValueError(f"{first.name} and {second.name} cover different days: a difference needs the same ones")

@@ -31,19 +31,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Choice:
-    """Result of CSCV for a choice by Sharpe ratio.
-
-    Attributes
-    ----------
-    found
-        The result.
-    names
-        Of what was chosen among.
-    what
-        They are called, in the plural.
-    figure
-        The histogram of its logits.
-    """
+    """CSCV of a choice by Sharpe ratio among ``names``, called ``what``, and the histogram of its logits."""
 
     found: Overfitting
     names: tuple[str, ...]
@@ -53,15 +41,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class DailyReturns:
-    """Daily returns (days,) of one that may be chosen, and of what it is compared with, at its own costs.
-
-    Attributes
-    ----------
-    returns, cash, baseline, patient : float64 (days,)
-        Its own, those of cash, of equal weight, and of equal weight rebalanced once a month.
-    bars_per_year : int
-        By which Sharpe ratios are annual.
-    """
+    """Daily returns (days,) of one that may be chosen, and of its references at the same costs."""
 
     returns: Array
     cash: Array
@@ -85,10 +65,8 @@ def judge_choice(excess: Array, names: Sequence[str], what: str = "configuration
     ----------
     excess : float64 (days, configurations)
         Returns in excess of cash.
-    names
-        Of the configurations.
     what
-        They are called, in the plural.
+        The configurations are called, in the plural.
 
     Raises
     ------
@@ -102,16 +80,8 @@ def judge_choice(excess: Array, names: Sequence[str], what: str = "configuration
 def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Resampling) -> Best:
     """Apply the three tests to the one with the best Sharpe ratio, knowing that it was chosen.
 
-    SPA looks at all of them together, and DSR deflates by all that was tried.
-
-    Parameters
-    ----------
-    choices
-        Name -> returns, over the same days.
-    counted
-        What was tried for all of them together and on file for the panel's test window, if more than there are choices.
-    resampling
-        Of SPA and of the paired intervals.
+    SPA looks at all of them together, and DSR deflates by all that was tried: ``counted``, for all of them together and
+    on file for the panel's test window, if more than there are choices.
     """
     sharpes = {name: float(metrics.sharpe(one.returns, one.cash)) for name, one in choices.items()}
     best = max(sharpes, key=lambda name: (np.nan_to_num(sharpes[name], nan=-np.inf), name))
@@ -138,17 +108,7 @@ def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Re
 
 
 def choice_section(choice: Choice | str, days: str, best: Best | None = None) -> Section:
-    """The section of a page about a choice.
-
-    Parameters
-    ----------
-    choice
-        Or why there is none.
-    days
-        On which it was chosen, such as "the validation window".
-    best
-        The verdict of the best, where there is one.
-    """
+    """The section of a page about a choice (or why there is none) on some days, such as "the validation window"."""
     if isinstance(choice, str):
         words: list[Sentence] = [f"The probability of backtest overfitting cannot be computed: {choice}."]
         numbers: dict[str, object] = {"overfitting": None}

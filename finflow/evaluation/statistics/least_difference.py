@@ -60,14 +60,9 @@ def least_difference(
     judged, cash : float64 (days,)
         Returns of the strategy, net of costs, and of cash.
     rivals
-        Equal weight, and after it patient equal weight where there is one, with the paired resamples of the
-        annual Sharpe ratios.
+        Equal weight, and patient equal weight, with the paired resamples of the annual Sharpe ratios.
     draws : int64 (samples, days)
         Those that the resamples are of.
-    tries
-        What was tried on the panel.
-    bars_per_year
-        Bars that make a year.
 
     Returns
     -------

@@ -24,7 +24,6 @@ from functools import wraps
 from typing import Annotated, Any, Concatenate, ParamSpec
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import TypedDict
 
@@ -38,7 +37,6 @@ from finflow.evaluation.report.report_numbers import (
     Turnover,
     Volatility,
     about,
-    one_of,
 )
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
@@ -181,33 +179,6 @@ def annual_cost(costs: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
     return np.asarray(bars_per_year * costs.mean(axis=-1))
 
 
-def monthly_returns(dates: NDArray[np.datetime64], returns: ArrayLike) -> pd.DataFrame:
-    """Returns compounded within calendar months.
-
-    Parameters
-    ----------
-    dates : datetime64[D] (steps,)
-        The days on which the returns were earned, ascending.
-    returns : float64 (steps,)
-        Daily simple returns.
-
-    Returns
-    -------
-    DataFrame
-        One row a year (index "year"), columns 1 to 12 and "year", the return of the year as far as the window covers
-        it. NaN in months outside the window.
-    """
-    series = pd.Series(np.asarray(returns, dtype=np.float64), index=pd.DatetimeIndex(dates))
-    growth = series + 1.0
-    index = pd.DatetimeIndex(growth.index)
-    monthly = growth.groupby([index.year, index.month]).prod(skipna=False) - 1.0
-    table = monthly.unstack().reindex(columns=range(1, 13))
-    table["year"] = growth.groupby(index.year).prod(skipna=False) - 1.0
-    table.index.name = "year"
-    table.columns.name = None
-    return table
-
-
 class Metrics(TypedDict):
     """Metrics of one series of daily net returns."""
 
@@ -222,19 +193,8 @@ class Metrics(TypedDict):
     annual_cost: Cost
 
 
-Metric = Annotated[str, one_of(Metrics.__annotations__)]
-
-
 def summarise(backtest: Backtest, alpha: float = 0.05, days: NDArray[np.int64] | None = None) -> dict[str, Any]:
-    """Every metric of a backtest, under the keys that `metrics.json` uses.
-
-    Parameters
-    ----------
-    alpha : float
-        Level of the CVaR.
-    days : int64 (..., steps), optional
-        Days of each of several resamples of it, for an array of each metric; the days as they were when left out.
-    """
+    """Every metric of a backtest, or of resamples of its days (..., steps), under the keys of `metrics.json`."""
     chosen: Any = slice(None) if days is None else days
     returns, cash = backtest.returns[chosen], backtest.cash_returns[chosen]
     year = backtest.bars_per_year

@@ -36,14 +36,10 @@ class Reading:
         SHA-256 of the panel whose test window was read.
     judged
         What was judged: the hash of a policy's weights, or of a rule's name and settings.
-    name
-        What it is called.
     compared
         Names of the strategies it was compared with.
-    configuration
-        Hash of the configuration.
-    configurations
-        How many it was chosen among, as its configuration says.
+    configuration, configurations
+        Hash of the configuration, and how many it was chosen among, as it says.
     window
         First and last day.
     active_sharpe
@@ -51,7 +47,7 @@ class Reading:
     run
         Folder of the report.
     date
-        When, in UTC (ISO 8601).
+        In UTC (ISO 8601).
     """
 
     panel: str
@@ -128,17 +124,7 @@ def readings_of(path: Path, panel: str) -> tuple[Reading, ...]:
 
 
 def tries_of(readings: Sequence[Reading], judged: str, configurations: int) -> Tries:
-    """Tries to deflate by, from the readings on file before this one.
-
-    Parameters
-    ----------
-    readings
-        Of the same panel.
-    judged
-        What is judged now; earlier readings of it are no other try.
-    configurations
-        How many it was chosen among.
-    """
+    """Tries to deflate by, from the readings of a panel; earlier ones of what is judged now are no other try."""
     others = {reading.judged: reading for reading in readings if reading.judged != judged}
     known = [reading.active_sharpe for reading in others.values()]
     return Tries(
@@ -149,13 +135,7 @@ def tries_of(readings: Sequence[Reading], judged: str, configurations: int) -> T
 
 
 def record(path: Path, reading: Reading) -> None:
-    """Add a reading to the ledger.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written.
-    """
+    """Add a reading to the ledger; raises OutputError if the file cannot be written."""
     append_line(path, json.dumps(asdict(reading), sort_keys=True, allow_nan=False, ensure_ascii=False))
 
 

@@ -43,12 +43,8 @@ class SignificanceResults:
         By strategy, its track record in excess of cash; None where it cannot be tested.
     superior
         Strategies that StepM finds better than equal weight; None where it could not be made.
-    overfitting
-        CSCV of choosing the best of the report's strategies by Sharpe ratio; None where it could not be made.
-    choice
-        Their names.
-    bars_per_year
-        Bars that make a year, for ratios.
+    overfitting, choice
+        CSCV of choosing the best of the strategies by Sharpe ratio (None where it could not be made); their names.
     least
         What the verdict could have shown on this window; None where it cannot be computed.
     """
@@ -96,13 +92,6 @@ class VerdictNumbers(TypedDict):
     tries: Annotated[TriesCounted, about("Tries that deflate.")]
 
 
-class StepM(TypedDict):
-    """Romano and Wolf's stepwise test of all strategies together."""
-
-    size: Annotated[Number, about("Level.")]
-    superior: Annotated[list[str], about("Found better than equal weight.")]
-
-
 def gather_evidence(
     judged: Backtest,
     others: Sequence[Backtest],
@@ -119,18 +108,10 @@ def gather_evidence(
     ----------
     judged, others
         The strategy, and those it is compared with, over the same days.
-    baseline
-        Equal weight; None where it is missing or is itself judged.
+    baseline, patient
+        Equal weight (None where it is missing or is itself judged), and equal weight rebalanced once a month.
     resampled
-        By strategy, its Sharpe ratio in the paired resamples.
-    tries
-        What was tried on the panel.
-    resampling
-        Of SPA and StepM.
-    patient
-        Equal weight rebalanced once a month; its resamples stand under its name.
-    draws
-        Of the resamples.
+        By strategy, its Sharpe ratio in the paired resamples, which are of ``draws``.
     """
     runs = (judged, *others)
     verdict, superior, least = None, None, None

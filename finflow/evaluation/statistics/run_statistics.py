@@ -9,28 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
-from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import TIMES
-from finflow.evaluation.report.report_numbers import (
-    Drawdown,
-    High,
-    Lead,
-    Low,
-    Number,
-    Return,
-    Share,
-    Sharpe,
-    Turnover,
-    about,
-)
 from finflow.evaluation.report.section import Cell, Row, Table
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, interval
@@ -43,36 +30,26 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its bootstrap interval."""
+    """A number with its bootstrap interval over the runs."""
 
-    value: Annotated[Number, about("The estimate.")]
-    interval: Annotated[Interval, about("Its bootstrap interval over the runs.")]
+    value: float
+    interval: Interval
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Distribution of a metric over windows, paths or agents."""
+    """Distribution of a metric over windows, paths or agents; the interval is of the mean of the middle half."""
 
-    count: Annotated[int, about("Number of windows, paths or agents.")]
-    interquartile_mean: Annotated[Number, about("Mean of the middle half.")]
-    interval_low: Low
-    interval_high: High
-    low: Annotated[Number, about("Lowest.")]
-    lower_quartile: Annotated[Number, about("Lower quartile.")]
-    median: Annotated[Number, about("Median.")]
-    upper_quartile: Annotated[Number, about("Upper quartile.")]
-    high: Annotated[Number, about("Highest.")]
-    share_positive: Annotated[Share, about("Share over zero.")]
-
-
-class RunFigures(TypedDict):
-    """Figures of one run: a window, a path or an agent."""
-
-    sharpe: Sharpe
-    max_drawdown: Drawdown
-    annual_turnover: Turnover
-    annual_return: Return
-    sharpe_difference: Lead
+    count: int
+    interquartile_mean: float
+    interval_low: float
+    interval_high: float
+    low: float
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    high: float
+    share_positive: float
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
@@ -127,19 +104,9 @@ def improvement_estimate(first: ArrayLike, second: ArrayLike, seed: int, confide
 
 
 def path_distribution(values: ArrayLike, seed: int, confidence: float = 0.95, name: str = "paths") -> Spread:
-    """The distribution of a metric over the paths of a protocol.
+    """The distribution of a metric over the paths of a protocol; raises EvidenceError as the estimates do.
 
-    Parameters
-    ----------
-    values : (paths,)
-        One value a path, such as the Sharpe ratio less that of equal weight.
-    seed, confidence
-        Of the interval of the interquartile mean; paths that share days are less uncertain than it takes them to be.
-
-    Raises
-    ------
-    EvidenceError
-        If there is only one path, or a value is missing.
+    The interval is of the interquartile mean; paths that share days are less uncertain than it takes them to be.
     """
     table = _table(values, name, FEWEST)
     low, lower, median, upper, high = (float(value) for value in np.quantile(table, [0.0, 0.25, 0.5, 0.75, 1.0]))
@@ -212,14 +179,10 @@ def distribution(
     ----------
     rows
         Name -> `figures_of`.
-    seed, confidence
-        Of the bootstrap intervals.
     name
         What the rows are, for words about them.
     words
-        Gets the reason where there is no spread, and the answer is empty.
-    alone
-        That reason where there is one row.
+        Gets the reason where there is no spread (``alone`` where there is one row), and the answer is empty.
     """
     spread: dict[str, Spread] = {}
     if len(rows) < 2:

@@ -42,16 +42,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TrackRecord:
-    """A track record, as the tests see it.
+    """A track record: Sharpe ratio (mean over standard deviation with n - 1, a bar) and number of returns.
 
-    Attributes
-    ----------
-    sharpe
-        Mean over standard deviation (n - 1), a bar.
-    days
-        Number of returns.
-    skewness, kurtosis
-        Third and fourth standardised moments, corrected for bias as pandas does; a normal distribution has 0 and 3.
+    Skewness and kurtosis are corrected for bias as pandas does; a normal distribution has 0 and 3.
     """
 
     sharpe: float
@@ -89,19 +82,12 @@ class TrackRecord:
 
 
 def track_of(returns: Array, name: str = "the strategy") -> TrackRecord:
-    """The track record of a series of returns.
-
-    Parameters
-    ----------
-    returns : float64 (days,)
-        In excess of whatever they are compared with: cash, or another strategy.
-    name
-        Whose they are, for the message.
+    """The track record of a series of returns (days,) in excess of cash, or of another strategy.
 
     Raises
     ------
     EvidenceError
-        If there are gaps, too few returns, or no risk.
+        If there are gaps, too few returns, or no risk; it names whose they are.
     """
     check_returns(returns, name, FEWEST)
     deviation = float(returns.std(ddof=1))
@@ -116,13 +102,7 @@ def track_of(returns: Array, name: str = "the strategy") -> TrackRecord:
 
 
 def check_returns(returns: Array, name: str, fewest: int) -> None:
-    """Refuse what no test can judge.
-
-    Raises
-    ------
-    EvidenceError
-        If there are gaps, or too few returns.
-    """
+    """Refuse what no test can judge: raises EvidenceError for gaps, or too few returns."""
     if len(returns) < fewest:
         raise EvidenceError(f"{name} has {len(returns)} returns, and the test needs {fewest}; judge a longer window")
     gaps = np.flatnonzero(~np.isfinite(returns))
@@ -134,17 +114,11 @@ def check_returns(returns: Array, name: str, fewest: int) -> None:
 
 
 def expected_maximum(tries: int, variance: float) -> float:
-    """The greatest Sharpe ratio that ``tries`` strategies without any skill are expected to show.
+    """The greatest Sharpe ratio, a bar, that ``tries`` strategies without any skill are expected to show.
 
-    sqrt(V) * ((1 - gamma) * Phi^-1(1 - 1 / N) + gamma * Phi^-1(1 - 1 / (N e))), gamma the Euler-Mascheroni constant; a
-    bar. 0 for a single try: nothing was chosen, and DSR is PSR.
-
-    Parameters
-    ----------
-    tries
-        N, independent tries; tries that resemble each other count as fewer, so to count all is the careful side.
-    variance
-        V, of the tries' Sharpe ratios (a bar).
+    sqrt(V) * ((1 - gamma) * Phi^-1(1 - 1 / N) + gamma * Phi^-1(1 - 1 / (N e))), V the variance of the tries' Sharpe
+    ratios and gamma the Euler-Mascheroni constant. 0 for a single try: nothing was chosen, and DSR is PSR. Tries that
+    resemble each other count as fewer, so to count all is the careful side.
     """
     if tries < 1:
         raise ValueError(f"a strategy that is judged was tried at least once, not {tries} times")
@@ -176,14 +150,7 @@ class Resampling:
 
 
 def superior_ability(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> Superiority:
-    """Hansen's SPA test of mean returns.
-
-    Parameters
-    ----------
-    benchmark : float64 (days,)
-        Returns of the benchmark.
-    strategies
-        Name -> returns (days,).
+    """Hansen's SPA test of mean returns: of named strategies against a benchmark, each (days,).
 
     Raises
     ------
@@ -205,12 +172,7 @@ def superior_strategies(
 ) -> tuple[str, ...]:
     """Names of the strategies that beat the benchmark by Romano and Wolf's StepM, in the order given.
 
-    Parameters
-    ----------
-    benchmark, strategies, resampling
-        As in `superior_ability`.
-    size
-        Chance of naming even one wrongly, in (0, 1).
+    ``size`` is the chance of naming even one wrongly; the others as in `superior_ability`.
     """
     from arch.bootstrap import SPA
 
@@ -228,7 +190,7 @@ def superior_strategies(
 
 
 def _losses(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> tuple[Array, Array]:
-    """Losses, which arch compares: returns with the sign turned."""
+    """Losses, which arch compares."""
     fewest = max(MINIMUM_BLOCKS * resampling.block_length, 3)
     check_returns(benchmark, "the benchmark", fewest)
     for name, returns in strategies.items():

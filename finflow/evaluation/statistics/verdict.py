@@ -68,10 +68,6 @@ class Verdict:
 
     Attributes
     ----------
-    answer
-        Whether it beats equal weight.
-    reasons
-        One a test.
     track
         Of the active return; None where there is none to test.
     tries
@@ -111,14 +107,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class VerdictReference:
-    """A reference that a strategy must beat.
-
-    Attributes
-    ----------
-    returns : float64 (days,)
-        Net of costs.
-    differences : float64 (samples,)
-        Paired resamples of the strategy's Sharpe ratio less the rival's; empty where the window is too short.
+    """A reference that a strategy must beat: its net returns (days,), and the paired resamples (samples,) of the
+    strategy's Sharpe ratio less its own, empty where the window is too short.
     """
 
     returns: Array
@@ -142,8 +132,6 @@ def reach_verdict(
         Equal weight, and after it patient equal weight where that was backtested: a yes must hold against it as well.
     tries
         What was tried on the panel.
-    resampling
-        Of the SPA test.
     candidates
         Name -> returns of the others that the strategy was chosen among.
     """

@@ -35,8 +35,6 @@ class Fold:
 
     Attributes
     ----------
-    number : int
-        From 1.
     pieces : tuple of range
         What its training may see.
     validation : int

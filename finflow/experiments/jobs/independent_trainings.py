@@ -39,12 +39,8 @@ class Training:
 
     Attributes
     ----------
-    name : str
-        Unique among the trainings.
     folder : Path
         Folder of its run and its note.
-    config : Config
-        From `training_config`.
     market : str
         Name of its panel among several.
     fold : Fold, optional
@@ -124,20 +120,7 @@ def train_all(
     panels: Mapping[str, MarketPanel],
     resources: ComputeResources | None = None,
 ) -> list[Path]:
-    """Run the trainings that are not finished yet.
-
-    Parameters
-    ----------
-    panels : mapping of MarketPanel
-        By the trainings' ``market``.
-    resources : ComputeResources, optional
-        In this process, one after another, when left out.
-
-    Returns
-    -------
-    list of Path
-        The best checkpoint of each training.
-    """
+    """Run the trainings that are not finished yet."""
     resources = resources or ComputeResources()
     missing = [one for one in trainings if not is_finished(one, panels[one.market])]
     changed = [one for one in missing if (one.folder / NOTE).is_file() and not one.note(panels[one.market])]
@@ -186,14 +169,12 @@ def best_checkpoint(training: Training, panel: MarketPanel) -> Path:
     CheckpointError
         If it is not finished.
     """
-    best = _finished(training, panel)
-    if best is None:
+    if (best := _finished(training, panel)) is None:
         raise CheckpointError(f"{training.name} is not finished in {training.folder}; give the same command again")
     return best
 
 
 def _finished(training: Training, panel: MarketPanel) -> Path | None:
-    """The best checkpoint of a training; None where it is not finished."""
     note = training.note(panel)
     return best_in(training.folder / str(note["run"])) if note.get("finished") else None
 

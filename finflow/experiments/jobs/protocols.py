@@ -46,17 +46,7 @@ NO_VERDICT_ON_PATHS = (
 
 @dataclass(frozen=True)
 class ProtocolJob:
-    """Trainings of a protocol, and the judgement of their agents.
-
-    Attributes
-    ----------
-    panel : MarketPanel
-        Cut before the test window.
-    folder : Path
-        Of the runs and the report.
-    market : str
-        Which of several markets this is.
-    """
+    """Trainings of a protocol, and the judgement of their agents."""
 
     protocol: Protocol
     config: Config
@@ -105,13 +95,7 @@ class ProtocolJob:
         ]
 
     def judge(self, checkpoints: Sequence[Path]) -> EvaluationOutcome:
-        """Backtest every training and the classical strategies on its windows, and write the report.
-
-        Parameters
-        ----------
-        checkpoints : sequence of Path
-            The best of each training, in the order of `trainings`.
-        """
+        """Backtest every training and the classical strategies on its windows, and write the report."""
         config = self.config
         paths, windows = self._backtest(checkpoints)
         tries, patient = Tries(config.evaluation.configurations_tried), joined(windows)
@@ -164,13 +148,6 @@ class ProtocolJob:
 
 def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = None, market: str = "") -> ProtocolJob:
     """Load the prices, cut them, and check that every fold can be trained and evaluated.
-
-    Parameters
-    ----------
-    parent : Path, optional
-        The protocol's folder goes here; into ``protocols`` under ``output.logs_dir`` when left out.
-    market : str
-        Which of several markets the configuration is of.
 
     Raises
     ------

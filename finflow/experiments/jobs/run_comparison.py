@@ -33,24 +33,16 @@ from finflow.json_text import parse_json
 from finflow.market.bar_frequency import bars_per_year
 from finflow.provenance import short_hash
 from finflow.strategies.classical import PATIENT
-from finflow.training.checkpoints.manifest import MANIFEST
 from finflow.training.checkpoints.run_resolver import CONFIG
+from finflow.training.run_folder import MANIFEST
 
 Array = NDArray[np.float64]
 
 SEED = "train.seed"
 DIFFERENCE = "sharpe_difference"
 _NOT_COMPARED = (
-    *(
-        "output.",
-        "tune.",
-        "market.cache_dir",
-        "market.use_cache",
-        "market.extend_cache",
-        "train.device",
-        "train.threads",
-    ),
-    *("evaluation.sweeps", "evaluation.tax.", "evaluation.top"),
+    *("output.", "tune.", "market.cache_dir", "market.use_cache", "market.extend_cache", "train.device"),
+    *("train.threads", "evaluation.sweeps", "evaluation.tax.", "evaluation.top"),
 )
 
 
@@ -91,16 +83,6 @@ class _Run:
     def seed(self) -> object:
         return self.config.get(SEED)
 
-    @property
-    def verdict(self) -> dict[str, Any]:
-        return self.metrics.get("verdict") or {}
-
-    @property
-    def setting(self) -> str:
-        """Everything of the configuration that decides results, but the seed; and the name of the strategy."""
-        kept = {key: value for key, value in self.config.items() if key != SEED}
-        return json.dumps([self.metrics["agent"], kept], sort_keys=True, default=str)
-
     def figure(self, metric: str) -> Any:
         """A figure of the evaluated strategy, or its difference from equal weight; None where the run has none."""
         if metric == DIFFERENCE:
@@ -110,13 +92,6 @@ class _Run:
 
 def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Comparison:
     """Compare runs.
-
-    Parameters
-    ----------
-    folders : sequence of Path
-        Each with ``reports/metrics.json`` and ``returns.csv``, ``config.yaml`` and ``manifest.json``.
-    output : Path, optional
-        The report's folder; one in ``comparisons`` beside the first run when left out.
 
     Raises
     ------
@@ -157,7 +132,7 @@ def _read(folder: Path, label: str) -> _Run:
         name, figures = metrics["agent"], metrics["strategies"][metrics["agent"]]
         if name not in table or not isinstance(figures, dict) or not isinstance(metrics["window"]["days"], int):
             raise ValueError("metrics.json is not one of finflow's")
-        known = [one for one in dict.fromkeys((name, BASELINE, PATIENT, CASH)) if one in table]
+        known = [one for one in dict.fromkeys((name, BASELINE, PATIENT, CASH)) if one in table or one == CASH]
         table = table[known].astype(np.float64)
         gaps = np.flatnonzero(~np.isfinite(table.to_numpy()).all(axis=1))
         if gaps.size:
@@ -213,9 +188,6 @@ def _labels(folders: Sequence[Path]) -> list[str]:
 def _choice(runs: Sequence[_Run]) -> Section:
     """Section on the choice of the best run by the figures of the reports."""
     days = "the evaluated windows" if any("protocol" in run.metrics for run in runs) else "the test window"
-    old = next((run.label for run in runs if CASH not in run.table), None)
-    if old is not None:
-        return choice_section(f"returns.csv of {old} has no returns of cash; evaluate that run again", days)
     try:
         excess = np.column_stack([run.returns - run.column(CASH) for run in runs])
         choice: Choice | str = judge_choice(excess, [run.label for run in runs], "runs")
@@ -228,7 +200,7 @@ def _choice(runs: Sequence[_Run]) -> Section:
         run.label: DailyReturns(run.returns, run.column(CASH), run.column(BASELINE), run.column(PATIENT), year)
         for run in runs
     }
-    tries = [run.verdict.get("tries", {}) for run in runs]
+    tries = [(run.metrics.get("verdict") or {}).get("tries", {}) for run in runs]
     chosen_among = sum(one.get("configurations", 1) for one in tries)  # each was the best of its own
     counted = chosen_among + max(one.get("readings_before", 0) for one in tries)
     settings = runs[0].metrics["bootstrap"]
@@ -248,7 +220,9 @@ def _seed_groups(runs: Sequence[_Run]) -> list[Seeds]:
     """Runs whose configurations differ by the seed alone, where there are two seeds or more."""
     groups: dict[str, dict[str, _Run]] = {}
     for run in runs:
-        groups.setdefault(run.setting, {}).setdefault(str(run.seed), run)
+        kept = {key: value for key, value in run.config.items() if key != SEED}
+        setting = json.dumps([run.metrics["agent"], kept], sort_keys=True, default=str)
+        groups.setdefault(setting, {}).setdefault(str(run.seed), run)
     several = [group for group in groups.values() if len(group) > 1]
     named = {f"group {number}": group for number, group in enumerate(several, start=1)}
     return [_seeds(name, named) for name in named]

@@ -20,12 +20,12 @@ from finflow.json_text import format_json, parse_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
-from finflow.training.checkpoints.manifest import write_manifest
 from finflow.training.checkpoints.run_resolver import CONFIG, JOB
 from finflow.training.data.training_data import device_here, prepare_from
 from finflow.training.judging.evaluations import evaluate_agent, judge_ensemble
 from finflow.training.judging.held_out import REPORTS, EvaluationOutcome
 from finflow.training.phases.stopping import stopping_at_once
+from finflow.training.run_folder import write_manifest
 
 if TYPE_CHECKING:
     from finflow.experiments.jobs.protocols import ProtocolJob
@@ -33,15 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeedJob:
-    """Agents of several seeds in one market.
-
-    Attributes
-    ----------
-    config : Config
-        With the number of agents as ``train.seeds``.
-    market : str
-        Name among several markets.
-    """
+    """Agents of several seeds in one market."""
 
     config: Config
     panel: MarketPanel
@@ -91,13 +83,6 @@ TrainingJob: TypeAlias = "SeedJob | ProtocolJob"
 def make_seed_job(config: Config, folder: Path, market: str = "") -> SeedJob:
     """Load the prices of a job, and check that an agent can be trained and evaluated.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the job, new or not.
-    market : str
-        Name of the configuration's market among several.
-
     Raises
     ------
     FinflowError
@@ -140,15 +125,7 @@ def write_universes(folder: Path, names: Sequence[str]) -> None:
 def report_universes(
     names: Sequence[str], outcomes: Sequence[EvaluationOutcome], folder: Path
 ) -> tuple[list[str], Path]:
-    """Report the universes together, from the numbers of each one's own report.
-
-    Returns
-    -------
-    list of str
-        Lines to print.
-    Path
-        The page.
-    """
+    """Report the universes together, from the numbers of each one's own report."""
     universes = []
     for name, outcome in zip(names, outcomes, strict=True):
         content = parse_json(outcome.report.with_name("metrics.json").read_text("utf-8"))

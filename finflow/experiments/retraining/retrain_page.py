@@ -21,13 +21,7 @@ _COLOURS = (BLUE, ORANGE, GREY)
 
 
 def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> str:
-    """The page as HTML.
-
-    Parameters
-    ----------
-    runs : sequence of Backtest
-        New agent, old agent and equal weight, over all folds.
-    """
+    """The page as HTML."""
     content = plain(asdict(numbers))
     finding = Headline(
         "",

@@ -12,8 +12,7 @@ from finflow.config import Config, EvaluationConfig, config_hash, replace_values
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.experiments.jobs.folds import history_of, refuse_own_decisions
-from finflow.experiments.retraining.retrain_windows import KnownBars, retrain_folds
-from finflow.experiments.retraining.retraining import Retraining, data_of
+from finflow.experiments.retraining.retraining import KnownBars, Retraining, data_of, retrain_folds
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.provenance import short_hash
@@ -26,15 +25,6 @@ FOLDER = "retrainings"
 
 def prepare_retraining(run: Path, config: Config, parent: Path | None = None) -> Retraining:
     """Read the old agent and the newest prices, cut the folds, and check that each can be trained.
-
-    Parameters
-    ----------
-    run : Path
-        Run folder or checkpoint of the old agent.
-    config : Config
-        Of the old run, with what was asked for on top.
-    parent : Path, optional
-        Folder of the comparisons of this run; `retrainings/RUN` next to the run when left out.
 
     Raises
     ------
@@ -90,12 +80,7 @@ def _mark(retraining: Retraining) -> str:
 
 
 def _check_universe(panel: MarketPanel, trained: Sequence[str] | None, run: Path) -> None:
-    """Refuse another universe than the old agent's.
-
-    Raises
-    ------
-    MarketError
-    """
+    """Refuse another universe than the old agent's."""
     if trained is None or set(trained) == set(panel.assets):
         return
     gone, new = (sorted(set(one) - set(other)) for one, other in ((trained, panel.assets), (panel.assets, trained)))

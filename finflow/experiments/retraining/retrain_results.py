@@ -96,8 +96,6 @@ class ReplacementRule:
         In (0, 1).
     margin : float
         In Sharpe ratio a year.
-    comparison : int
-        k, from 1.
     """
 
     confidence: float
@@ -125,11 +123,6 @@ class ReplacementRule:
 
 def measure_lead(new: Backtest, old: Backtest, rule: ReplacementRule, resampling: Resampling) -> SharpeDifference:
     """Lead of the new agent in the Sharpe ratio, with its paired interval.
-
-    Parameters
-    ----------
-    new, old : Backtest
-        Over the same bars.
 
     References
     ----------

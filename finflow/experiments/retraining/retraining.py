@@ -1,8 +1,9 @@
 """`--mode retrain`: an agent trained further on the newest prices, which replaces the old one where it is shown better.
 
 Walk-forward over the bars that the old agent has not seen: for each fold a retraining on what comes before it, begun
-with the old agent's networks, is compared with the old agent. Where the comparison says "replace", the agent that is to
-replace it is trained on the newest window. The old run is only read.
+with the old agent's networks, is compared with the old agent. All evaluated bars come after the last bar that the old
+agent was trained on or chosen by, and `purge` bars after the last bar of their fold's retraining. Where the comparison
+says "replace", the agent that is to replace it is trained on the newest window. The old run is only read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from finflow.config import Config, EvaluationConfig, replace_values
+from finflow.config import Config, EvaluationConfig, RetrainConfig, replace_values
+from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.report.report_numbers import json_text
@@ -34,7 +36,6 @@ from finflow.experiments.retraining.retrain_results import (
     figures_of,
     measure_lead,
 )
-from finflow.experiments.retraining.retrain_windows import KnownBars, newest_window
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import check_writable, in_use, write_together
 from finflow.json_text import parse_json
@@ -42,15 +43,62 @@ from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.trading.price_checks import check_history
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, policy_of, read_best
-from finflow.training.checkpoints.manifest import MANIFEST
 from finflow.training.checkpoints.run_resolver import resolve_run
 from finflow.training.data.training_data import TrainingData, device_here, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import maker_of
 from finflow.training.judging.reading_count import policy_identity
 from finflow.training.phases.stopping import stopping_at_once
+from finflow.training.run_folder import MANIFEST
 
 NUMBERS, PAGE, RETURNS = "retrain.json", "retrain.html", "returns.csv"
+
+
+@dataclass(frozen=True)
+class KnownBars:
+    """Sizes that decide the windows, in bars of the newest panel."""
+
+    seen: int  # up to the last one that the old agent was trained on or chosen by
+    bars: int  # all of them
+    history: int  # before a window, that its first feature looks back on
+    window: int  # that a retraining learns from and is chosen by
+    purge: int  # before an evaluated window, that are not learned from
+    fewest_evaluated: int  # of all folds together, without which there is no interval
+
+
+def retrain_folds(known: KnownBars, settings: RetrainConfig) -> tuple[Fold, ...]:
+    """Folds of consecutive evaluated windows up to the newest bar, each with the bars of its retraining.
+
+    Raises
+    ------
+    MarketError
+        If the new bars are too few to learn from and to be evaluated on; the line says how many it takes.
+    """
+    new = known.bars - known.seen
+    evaluated = new - int(settings.first_share * new)
+    size = evaluated // settings.folds
+    first = known.bars - size * settings.folds - known.purge
+    if size < FEWEST or size * settings.folds < known.fewest_evaluated or first - known.seen < FEWEST:
+        wanted = max(FEWEST * settings.folds, known.fewest_evaluated) / (1.0 - settings.first_share)
+        raise MarketError(
+            f"there are {new} new bars, of which {max(first - known.seen, 0)} can be learned from and "
+            f"{size * settings.folds} evaluated on: {settings.folds} folds with an interval take about "
+            f"{int(wanted) + known.purge + settings.folds} new bars; wait for them, or use fewer trading.retrain.folds "
+            "or a smaller trading.retrain.first_share or evaluation.block_length"
+        )
+    folds = []
+    for number in range(1, settings.folds + 1):
+        start = known.bars - size * (settings.folds - number + 1)
+        piece, validation = newest_window(known, start - known.purge, settings)
+        folds.append(Fold(number, (piece,), validation, (range(start, start + size),), (0,)))
+    return tuple(folds)
+
+
+def newest_window(known: KnownBars, stop: int, settings: RetrainConfig) -> tuple[range, int]:
+    """Bars of a retraining that ends before a bar, its features' history included, and how many of them validate."""
+    piece = range(max(0, stop - known.window - known.history), stop)
+    validation = min(int(settings.validation_share * (stop - known.seen)), known.window // 2)
+    return piece, max(FEWEST, validation)
 
 
 class Retrained(NamedTuple):
@@ -63,21 +111,7 @@ class Retrained(NamedTuple):
 
 @dataclass(frozen=True)
 class Retraining:
-    """Retrainings of an agent on newer prices, and their comparison with it.
-
-    Attributes
-    ----------
-    config : Config
-        Of the old run, with what was asked for on top.
-    panel : MarketPanel
-        Up to the newest bar.
-    old_data : TrainingData
-        The newest prices in the windows of the old agent: what its features are fitted on.
-    folder : Path
-        Of the retrainings and the answer.
-    market : str
-        Always empty: there is a single market.
-    """
+    """Retrainings of an agent on newer prices, and their comparison with it."""
 
     config: Config
     panel: MarketPanel
@@ -86,7 +120,6 @@ class Retraining:
     known: KnownBars
     folds: tuple[Fold, ...]
     folder: Path
-    market: str = ""
 
     @property
     def trainings(self) -> list[Training]:
@@ -113,20 +146,7 @@ class Retraining:
         return lines
 
     def judge(self, checkpoints: Sequence[Path]) -> tuple[RetrainNumbers, list[Backtest]]:
-        """Backtest the retrained agents and the old one, each in the window of its fold.
-
-        Parameters
-        ----------
-        checkpoints : sequence of Path
-            The best of each training, in the order of `trainings`.
-
-        Returns
-        -------
-        RetrainNumbers
-            Without a new run.
-        list of Backtest
-            New agent, old agent and equal weight over all folds.
-        """
+        """Backtest the retrained agents and the old one, each in the window of its fold."""
         device, rule, evaluation = device_here(self.config.train.device), self.rule, self.config.evaluation
         before, acting, backtests, folds = policy_of(self.old, device), self.config.acting, [], []
         process = process_on(self.old_data, self.panel)
@@ -139,12 +159,8 @@ class Retraining:
             backtests.append((new, old, baseline))
             folds.append(self._numbers_of(fold, new, old))
         runs = [joined([each[place] for each in backtests]) for place in range(3)]
-        lead = measure_lead(
-            runs[0],
-            runs[1],
-            rule,
-            Resampling(evaluation.bootstrap_samples, evaluation.block_length, self.config.train.seed),
-        )
+        resampling = Resampling(evaluation.bootstrap_samples, evaluation.block_length, self.config.train.seed)
+        lead = measure_lead(runs[0], runs[1], rule, resampling)
         numbers = RetrainNumbers(
             answer=rule.answer(lead),
             until=str(self.panel.dates[-1]),
@@ -183,38 +199,23 @@ class Retraining:
     ) -> Training:
         folder = self.folder / name
         settings = training_config(config or self.config, folder, self.config.train.seed, evaluation)
-        return Training(name, folder, settings, self.market, fold, self.old.path)
+        return Training(name, folder, settings, fold=fold, warm_start=self.old.path)
 
     def _numbers_of(self, fold: Fold, new: Backtest, old: Backtest) -> FoldNumbers:
         (piece,), (test,), dates = fold.pieces, fold.tests, self.panel.dates
         ratios = [float(sharpe(one.returns, one.cash_returns, one.bars_per_year)) for one in (old, new)]
-        return FoldNumbers(
-            str(dates[piece.start]),
-            str(dates[piece.stop - 1]),
-            fold.validation,
-            str(dates[test.start]),
-            str(dates[test.stop - 1]),
-            len(new.returns),
-            *ratios,
+        begin, end, judged_from, judged_until = (
+            str(dates[bar]) for bar in (piece.start, piece.stop - 1, test.start, test.stop - 1)
         )
+        return FoldNumbers(begin, end, fold.validation, judged_from, judged_until, len(new.returns), *ratios)
 
     def _notes(self) -> list[str]:
-        notes = []
-        history = check_history(self.panel, (), data_of(self.old))
-        if not history.passed:
-            notes.append(f"history: {history.said}")
-        if gaps := self.old_data.gap_note():
-            notes.append(gaps)
-        return notes
+        history, gaps = check_history(self.panel, (), data_of(self.old)), self.old_data.gap_note()
+        return [f"history: {history.said}"] * (not history.passed) + ([gaps] if gaps else [])
 
 
 def compare_and_train(retraining: Retraining, resources: ComputeResources) -> Retrained:
     """Run the retrainings that are missing, evaluate them, and train the new agent where it replaces the old one.
-
-    Parameters
-    ----------
-    resources : ComputeResources
-        Processes that run the trainings.
 
     Raises
     ------
@@ -223,7 +224,7 @@ def compare_and_train(retraining: Retraining, resources: ComputeResources) -> Re
     """
     check_writable(retraining.folder, keep=False)
     with in_use(retraining.folder, "retraining"):
-        checkpoints = train_all(retraining.trainings, {retraining.market: retraining.panel}, resources)
+        checkpoints = train_all(retraining.trainings, {"": retraining.panel}, resources)
         print("comparing the retrained agents with the old one")
         with stopping_at_once():
             numbers, runs = retraining.judge(checkpoints)
@@ -231,7 +232,7 @@ def compare_and_train(retraining: Retraining, resources: ComputeResources) -> Re
         if numbers.answer == REPLACE:
             print("the new agent is better than the old one; training it on the newest window")
             final = retraining.final()
-            (best,) = train_all([final], {retraining.market: load_panel(final.config.market)}, resources)
+            (best,) = train_all([final], {"": load_panel(final.config.market)}, resources)
             run = resolve_run(best).folder
             numbers = replace(numbers, run=run.relative_to(retraining.folder.resolve()).as_posix())
         table = pd.DataFrame(

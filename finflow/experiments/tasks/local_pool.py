@@ -104,15 +104,7 @@ def _stop(queue: TaskQueue, workers: list[_Worker], grace: float) -> None:
 
 
 class _Worker:
-    """A pool of one process, started with its first task, and its pipe for progress.
-
-    Parameters
-    ----------
-    index : int
-        From 0, among the workers: decides which GPU it has.
-    shared : mapping
-        Arguments of every task.
-    """
+    """A pool of one process, started with its first task, and its pipe for progress."""
 
     def __init__(self, index: int, resources: ComputeResources, shared: Mapping[str, Any]) -> None:
         self.index, self.resources, self.shared = index, resources, dict(shared)

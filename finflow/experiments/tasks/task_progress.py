@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, TypeVar
+from typing import Any, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.progress import Task as Row
 
 from finflow.errors import FinflowError, OutputError
 from finflow.files import describe_os_error
@@ -141,38 +140,15 @@ class _LineSender(io.StringIO):
 
 
 class TaskDisplay:
-    """Progress of tasks that run side by side.
+    """Progress of tasks that run side by side."""
 
-    Parameters
-    ----------
-    kind : str
-        Name of the tasks, in the plural: trainings.
-    total : int or None
-        Number of tasks, where it is known.
-    live
-        Draw on a terminal; false where each task draws there itself.
-    stream
-        Where to show it, standard output when left out.
-    clock
-        Seconds, monotonic.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        total: int | None,
-        *,
-        live: bool = True,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, kind: str, total: int | None, live: bool = True) -> None:
         self.kind, self.total = kind, total
-        self._stream = sys.stdout if stream is None else stream
-        self._clock = clock
+        self._stream = sys.stdout
         self._started: dict[str, float] = {}
         self._latest: dict[str, str] = {}
         self._ended = 0
-        self._last_line = clock()
+        self._last_line = time.monotonic()
         self._rows: dict[str, TaskID] = {}
         self._live: Progress | None = None
         console = Console(file=self._stream, highlight=False, markup=False)
@@ -194,17 +170,12 @@ class TaskDisplay:
             self._live.stop()
 
     @property
-    def rows(self) -> list[Row]:
-        """Rows on a terminal: one for all tasks, and one for each that is running."""
-        return [] if self._live is None else list(self._live.tasks)
-
-    @property
     def _count(self) -> str:
         return f"{self._ended} of {self.total}" if self.total is not None else f"{self._ended} done"
 
     def begin(self, name: str, where: str = "") -> None:
         """Show that a task has begun."""
-        self._started[name] = self._clock()
+        self._started[name] = time.monotonic()
         self.task_line(name, f"begun{where}", quiet_when_live=True)
         if self._live is not None and name not in self._rows:
             self._rows[name] = self._live.add_task(name, total=None, facts="")
@@ -236,7 +207,7 @@ class TaskDisplay:
         """Show that a task has ended."""
         began = self._forget(name)
         self._ended += 1
-        took = "" if began is None else f" in {duration(self._clock() - began)}"
+        took = "" if began is None else f" in {duration(time.monotonic() - began)}"
         self.task_line(name, f"done{took} ({self._count})")
         if self._live is not None:
             self._live.update(self._all, completed=self._ended, facts=self._count)
@@ -248,7 +219,7 @@ class TaskDisplay:
         if self._live is not None and name in self._rows:
             shown = "  ".join([phase, f"{done:,} of {total:,}", *facts])
             self._live.update(self._rows[name], total=total, completed=done, facts=shown)
-        now = self._clock()
+        now = time.monotonic()
         if self._live is None and now - self._last_line >= LINE_INTERVAL:
             self._last_line = now
             self.line("; ".join([f"{self.kind} {self._count}", *self._latest.values()]))

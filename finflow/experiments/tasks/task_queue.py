@@ -26,8 +26,6 @@ class Task:
         Of the top level of a module, so that another process finds it by name. It returns a dict of plain values, and
         shows its progress by `task_progress`. It runs again from the start where its process was killed, and must cope
         with the files of the first attempt.
-    arguments : mapping
-        By name, picklable.
     """
 
     name: str
@@ -42,29 +40,17 @@ OnDone = Callable[[Task, Result], None]
 class ComputeResources:
     """Processes and devices that run the tasks.
 
-    Attributes
-    ----------
-    workers : int, optional
-        Processes of this machine; with one, tasks run one after another in this process. With a cluster: tasks at
-        once, as many as it has room for when left out.
-    cluster : str, optional
-        Of Ray: ``auto`` for the one that this machine belongs to, or an address.
-    threads : int
-        Processor threads of a task.
-    device : str
-        As in ``train.device``: with ``cuda``, a task on a cluster asks for a GPU, and local workers share them out.
-    retries : int
-        Times that a task is repeated whose process was killed.
-    grace : float
-        Seconds that a task has to stop in, before its process is killed.
+    With one worker and no cluster, tasks run one after another in this process. A cluster takes as many tasks at once
+    as it has room for where no number of workers is given. With the device ``cuda`` (``train.device``), a task on a
+    cluster asks for a GPU, and local workers share them out.
     """
 
     workers: int | None = None
-    cluster: str | None = None
-    threads: int = 1
+    cluster: str | None = None  # of Ray: auto for the one that this machine belongs to, or an address
+    threads: int = 1  # of a task
     device: str = "cpu"
-    retries: int = 2
-    grace: float = 60.0
+    retries: int = 2  # of a task whose process was killed
+    grace: float = 60.0  # seconds that a task has to stop in, before its process is killed
 
     @property
     def in_process(self) -> bool:
@@ -93,21 +79,7 @@ class ComputeResources:
 
 @dataclass
 class TaskQueue:
-    """Waiting tasks, started tasks, and the results of those that ended.
-
-    Attributes
-    ----------
-    tasks : iterable of Task
-        Drawn from when there is room for another.
-    retries : int
-        Times that a task is repeated whose process was killed.
-    on_done : callable or None
-        Takes each task and its result.
-    started : list of Task
-        All tasks that were started, by number.
-    results : dict
-        By number.
-    """
+    """Waiting tasks, started tasks, and the results of those that ended."""
 
     tasks: Iterable[Task]
     retries: int

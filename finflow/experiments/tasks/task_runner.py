@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 from finflow.errors import FinflowError
 from finflow.experiments.tasks.local_pool import run_in_processes
@@ -43,9 +43,7 @@ def run_tasks(
     resources: ComputeResources,
     on_done: OnDone | None = None,
     shared: Mapping[str, Any] | None = None,
-    *,
     kind: str = "tasks",
-    stream: TextIO | None = None,
 ) -> list[Result]:
     """Run tasks, and return their results in the order of the tasks.
 
@@ -59,8 +57,6 @@ def run_tasks(
         Arguments of all tasks, such as the panel, sent to each process once; put into Ray's object store once.
     kind
         Name of the tasks in the display.
-    stream
-        Where progress is shown, standard output when left out.
 
     Raises
     ------
@@ -70,7 +66,7 @@ def run_tasks(
         After Ctrl-C, when every task had time to stop. The results of finished tasks were passed to `on_done`.
     """
     total = len(tasks) if isinstance(tasks, list | tuple) else None
-    with TaskDisplay(kind, total, live=not resources.in_process, stream=stream) as display:
+    with TaskDisplay(kind, total, live=not resources.in_process) as display:
         for warning in resources.warnings():
             display.line(f"warning: {warning}")
         queue = TaskQueue(tasks, resources.retries, on_done, display)

@@ -37,13 +37,6 @@ WORKER = "worker"
 def open_storage(tune: TuneConfig, folder: Path, callback: Callable[[Study, FrozenTrial], None]) -> BaseStorage:
     """Open the storage that is named, or SQLite in the study's folder.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the study.
-    callback : callable
-        Has a trial wait again that lost its worker.
-
     Raises
     ------
     ConfigError
@@ -163,12 +156,7 @@ def _lost_trials(storage: BaseStorage, study_id: int, grace: float, silent: Call
 
 @contextmanager
 def storage_errors(shown: str) -> Iterator[None]:
-    """Turn the faults of a storage into one line.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Turn the faults of a storage into one line."""
     try:
         yield
     except (sql.exc.SQLAlchemyError, StorageInternalError, ImportError, OSError, RuntimeError) as error:
@@ -185,12 +173,7 @@ def storage_errors(shown: str) -> Iterator[None]:
 
 @contextmanager
 def damaged_study(shown: str) -> Iterator[None]:
-    """Turn what Optuna raises over a storage that something else has written to into one line.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Turn what Optuna raises over a storage that something else has written to into one line."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError, ArithmeticError) as error:

@@ -174,11 +174,6 @@ def stored_study(folder: Path) -> Config:
 def begin(config: Config, folder: Path | None = None) -> Tuning:
     """Open a study: that of a folder, or a new one, with all its trials.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        Of a study to resume; a new one under ``output.logs_dir`` when left out.
-
     Raises
     ------
     FinflowError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,14 @@ from optuna.visualization import matplotlib as plots
 from finflow.evaluation.report.drawing import DOTS_PER_INCH, WIDTH, Rendered, pyplot_restored
 
 KEYS = 4  # of the space in one figure of slices
+TITLES = {
+    "history": "History",
+    "front": "Pareto front",
+    "importances": "What mattered",
+    "slices": "One key at a time",
+    "parallel": "All keys together",
+    "courses": "How trials went",
+}
 
 
 def study_of(trials: Sequence[FrozenTrial], objectives: int) -> Study:
@@ -34,131 +43,89 @@ def importance_evaluator() -> FanovaImportanceEvaluator:
 def draw_figures(
     trials: Sequence[FrozenTrial], objective: Sequence[str], keys: Sequence[str], importances: Mapping[str, object]
 ) -> list[Rendered]:
-    """Draw every figure that the trials have something to show for.
-
-    Parameters
-    ----------
-    objective
-        Names.
-    keys
-        That were searched.
-    importances
-        Objectives whose importances can be computed.
-    """
+    """Draw every figure that the trials have something to show for; importances of the objectives that have them."""
     study, first = study_of(trials, len(objective)), objective[0]
-    count = sum(trial.state == TrialState.COMPLETE for trial in trials)
     drawn: list[Rendered] = []
-    if count:
-        drawn += [_history(study, place, name) for place, name in enumerate(objective)]
-        drawn += [_front(study, objective, pair) for pair in itertools.combinations(range(len(objective)), 2)]
-        drawn += [_importances(study, place, name) for place, name in enumerate(objective) if name in importances]
-        drawn += [_slices(study, first, keys[start : start + KEYS]) for start in range(0, len(keys), KEYS)]
-        drawn.append(_parallel(study, first, len(keys)))
+
+    def add(name: str, caption: str, words: str, draw: Callable[[], Any], *size: float) -> None:
+        before = sum(figure.title == TITLES[name] for figure in drawn)
+        figure = Rendered(name, TITLES[name], caption, words, _render(draw, *(size or (WIDTH, 3.6))))
+        drawn.append(figure.numbered(before + 1) if before else figure)
+
+    def of(place: int) -> dict[str, Any]:
+        """Target of Optuna's plots: one of several objectives, or None for the only one."""
+        target = None if len(objective) == 1 else lambda trial: float(trial.values[place])
+        return {"target": target, "target_name": objective[place]}
+
+    complete = any(trial.state == TrialState.COMPLETE for trial in trials)
+    for place, name in enumerate(objective if complete else ()):
+        add(
+            "history",
+            f"{name} of every completed trial; of a single objective also the best until then.",
+            f"Points of the trials in their order, over the greatest {name} so far where that is the only objective.",
+            partial(plots.plot_optimization_history, study, **of(place)),
+        )
+    for one, other in itertools.combinations(range(len(objective)), 2) if complete else ():
+        names = [objective[one], objective[other]]
+        add(
+            "front",
+            "More is better on both axes. On the front: trials that no other beats in every objective.",
+            f"Scatter of the trials over {' and '.join(names)}; {len(study.best_trials)} of them on the front.",
+            partial(plots.plot_pareto_front, study, target_names=names, targets=partial(_values_at, (one, other))),
+            WIDTH,
+            4.0,
+        )
+    for place, name in enumerate(objective if complete else ()):
+        if name in importances:
+            add(
+                "importances",
+                f"Share of the differences in {name} between finished trials that each key explains, by itself and "
+                "with others (fANOVA). From few trials this is rough.",
+                "Bars of the share of each key.",
+                partial(plots.plot_param_importances, study, importance_evaluator(), **of(place)),
+                WIDTH,
+                4.0,
+            )
+    if complete:
+        for shown in (list(keys[start : start + KEYS]) for start in range(0, len(keys), KEYS)):
+            add(
+                "slices",
+                f"{first} of every finished trial over each key; later trials are darker.",
+                f"A panel of points for each of {', '.join(shown)}.",
+                partial(plots.plot_slice, study, params=shown, **of(0)),
+                11.0,
+                3.4,
+            )
+        add(
+            "parallel",
+            f"A line for each finished trial through its values, in the colour of its {first}.",
+            f"Parallel coordinates of the trials over {len(keys)} keys.",
+            partial(plots.plot_parallel_coordinate, study, **of(0)),
+            4.0 + 1.1 * len(keys),
+            5.0,
+        )
     if any(trial.intermediate_values for trial in trials):
-        drawn.append(_courses(study, first))
-    names = [figure.name for figure in drawn]
-    return [
-        figure if names.index(figure.name) == place else figure.numbered(names[: place + 1].count(figure.name))
-        for place, figure in enumerate(drawn)
-    ]
+        add(
+            "courses",
+            f"{first} of each trial at its validation points: of its trainings until then together.",
+            "A line for each trial over its levels; shorter ones were stopped early.",
+            partial(_courses, study, first),
+        )
+    return drawn
 
 
-def _value(study: Study, place: int) -> Callable[[FrozenTrial], float] | None:
-    """Value of one of several objectives of a trial; None, as Optuna has it, of the only one."""
-    return None if len(study.directions) == 1 else lambda trial: float(trial.values[place])
+def _values_at(places: tuple[int, int], trial: FrozenTrial) -> list[float]:
+    return [trial.values[place] for place in places]
 
 
-def _history(study: Study, place: int, name: str) -> Rendered:
-    return Rendered(
-        "history",
-        "History",
-        f"{name} of every completed trial; of a single objective also the best until then.",
-        f"Points of the trials in their order, over the greatest {name} so far where that is the only objective.",
-        _render(
-            lambda: plots.plot_optimization_history(study, target=_value(study, place), target_name=name), WIDTH, 3.6
-        ),
-    )
-
-
-def _front(study: Study, objective: Sequence[str], pair: tuple[int, int]) -> Rendered:
-    names = [objective[place] for place in pair]
-    png = _render(
-        lambda: plots.plot_pareto_front(
-            study, target_names=names, targets=lambda trial: [trial.values[place] for place in pair]
-        ),
-        WIDTH,
-        4.0,
-    )
-    return Rendered(
-        "front",
-        "Pareto front",
-        "More is better on both axes. On the front: trials that no other beats in every objective.",
-        f"Scatter of the trials over {' and '.join(names)}; {len(study.best_trials)} of them on the front.",
-        png,
-    )
-
-
-def _importances(study: Study, place: int, name: str) -> Rendered:
-    png = _render(
-        lambda: plots.plot_param_importances(
-            study, importance_evaluator(), target=_value(study, place), target_name=name
-        ),
-        WIDTH,
-        4.0,
-    )
-    return Rendered(
-        "importances",
-        "What mattered",
-        f"Share of the differences in {name} between finished trials that each key explains, by itself and with others "
-        "(fANOVA). From few trials this is rough.",
-        "Bars of the share of each key.",
-        png,
-    )
-
-
-def _slices(study: Study, name: str, keys: Sequence[str]) -> Rendered:
-    png = _render(
-        lambda: plots.plot_slice(study, params=list(keys), target=_value(study, 0), target_name=name), 11.0, 3.4
-    )
-    return Rendered(
-        "slices",
-        "One key at a time",
-        f"{name} of every finished trial over each key; later trials are darker.",
-        f"A panel of points for each of {', '.join(keys)}.",
-        png,
-    )
-
-
-def _parallel(study: Study, name: str, keys: int) -> Rendered:
-    png = _render(
-        lambda: plots.plot_parallel_coordinate(study, target=_value(study, 0), target_name=name), 4.0 + 1.1 * keys, 5.0
-    )
-    return Rendered(
-        "parallel",
-        "All keys together",
-        f"A line for each finished trial through its values, in the colour of its {name}.",
-        f"Parallel coordinates of the trials over {keys} keys.",
-        png,
-    )
-
-
-def _courses(study: Study, name: str) -> Rendered:
-    def draw() -> Any:
-        axes = plots.plot_intermediate_values(study)
-        legend = axes.get_legend()
-        if legend is not None:
-            legend.remove()  # a line for each trial: more than a legend has room for
-        axes.set_xlabel("level: tenths of the trainings, one after another")
-        axes.set_ylabel(f"{name} so far")
-        return axes
-
-    return Rendered(
-        "courses",
-        "How trials went",
-        f"{name} of each trial at its validation points: of its trainings until then together.",
-        "A line for each trial over its levels; shorter ones were stopped early.",
-        _render(draw, WIDTH, 3.6),
-    )
+def _courses(study: Study, name: str) -> Any:
+    axes = plots.plot_intermediate_values(study)
+    legend = axes.get_legend()
+    if legend is not None:
+        legend.remove()  # a line for each trial: more than a legend has room for
+    axes.set_xlabel("level: tenths of the trainings, one after another")
+    axes.set_ylabel(f"{name} so far")
+    return axes
 
 
 def _render(draw: Callable[[], Any], width: float, height: float) -> bytes:

@@ -42,21 +42,7 @@ _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialSt
 
 @dataclass(frozen=True)
 class StudyData:
-    """All that the page shows.
-
-    Attributes
-    ----------
-    objective
-        Names.
-    trials
-        In the order of their numbers.
-    space
-        Key -> values that were searched.
-    tried
-        Configurations that the best was chosen among.
-    facts
-        Settings and provenance.
-    """
+    """All that the page shows."""
 
     title: str
     subtitle: str
@@ -98,13 +84,7 @@ class StudyData:
 
 
 def report_study(config: Config, context: TrialContext, folder: Path, name: str, trials: Sequence[FrozenTrial]) -> Path:
-    """Write the report into the study's folder: the page, its numbers and figures, and the trials' returns.
-
-    Returns
-    -------
-    Path
-        Of the page.
-    """
+    """Write the report into the study's folder: the page, its numbers and figures, and the trials' returns."""
     first, last = context.folds[0].tests[0], context.folds[-1].tests[-1]
     data = StudyData(
         title=f"Search for {' and '.join(config.tune.objective)}: {name}",
@@ -131,7 +111,10 @@ def study_files(data: StudyData) -> dict[str, bytes | str]:
         shown.append(overfitting_histogram(overfit, len(data.complete), "trials", over="the evaluated windows"))
     parts = [
         _best(data),
-        *(_figures(tuple(group)) for _, group in groupby(figures, key=lambda figure: figure.title)),
+        *(
+            Section(group[0].name, title, {}, figures=group)
+            for title, group in ((one, tuple(few)) for one, few in groupby(figures, key=lambda figure: figure.title))
+        ),
         _choice(overfit, without, shown),
         _failed(data),
         _space(data),
@@ -169,11 +152,6 @@ def _overfitting(returns: dict[int, NDArray[np.float64]]) -> tuple[Overfitting |
         return overfitting(np.stack(list(returns.values()), axis=1)), ""
     except EvidenceError as error:
         return None, f"There is no probability of overfitting: {error}."
-
-
-def _figures(figures: Sequence[Rendered]) -> Section:
-    """A section of figures of one kind."""
-    return Section(figures[0].name, figures[0].title, {}, figures=tuple(figures))
 
 
 def _counts(data: StudyData) -> dict[str, object]:

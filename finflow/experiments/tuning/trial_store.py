@@ -71,13 +71,7 @@ class Counts:
 
 
 class TrialStore:
-    """The trials of one study.
-
-    Parameters
-    ----------
-    levels : int
-        At which a trial may be pruned.
-    """
+    """The trials of one study."""
 
     def __init__(self, study: Study, storage: BaseStorage, tune: TuneConfig, levels: int) -> None:
         self.study, self.storage, self.tune = study, storage, tune
@@ -194,15 +188,6 @@ def open_store(
     tune: TuneConfig, folder: Path, name: str, identity: Mapping[str, str], levels: int, create: bool
 ) -> tuple[TrialStore, bool]:
     """Open a study in its storage; the second value says whether it was made just now.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the study, for the storage that is used where none is named.
-    identity : mapping
-        Settings that may not change, in words: they must be the same in the storage.
-    create : bool
-        Make it where it is not there.
 
     Raises
     ------

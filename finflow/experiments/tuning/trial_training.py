@@ -6,6 +6,7 @@ strategies have no bar of it, and the training data have no test window.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +18,14 @@ from numpy.typing import NDArray
 
 from finflow.config import RANKING_OBJECTIVES, Config, EvaluationConfig, TuneConfig, replace_values
 from finflow.env.decision_process import DecisionProcess
-from finflow.errors import FinflowError
-from finflow.evaluation.analysis.ranking import rank_run
+from finflow.errors import EvidenceError, FinflowError
+from finflow.evaluation.analysis.ranking import Ranking, rank_run
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.statistics.metrics import summarise
+from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.experiments.jobs.folds import Fold, folds_of, history_of, last_fold, load_before_test
 from finflow.experiments.tasks.task_progress import NullStream
-from finflow.experiments.tuning.objective_values import aggregate_values, measure_objectives
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
@@ -54,19 +56,7 @@ class UndefinedObjectiveError(FinflowError):
 
 @dataclass(frozen=True)
 class TrialContext:
-    """Market, folds and seeds that every trial of a study is trained and evaluated on.
-
-    Attributes
-    ----------
-    config : Config
-        Of the study.
-    panel : MarketPanel
-        Cut before the test window.
-    searched : tuple of str
-        Keys of the space.
-    tries : int
-        That deflate the objective ``dsr``.
-    """
+    """Market, folds and seeds that every trial of a study is trained and evaluated on."""
 
     config: Config
     panel: MarketPanel
@@ -129,14 +119,8 @@ class TrialResult:
 
     Attributes
     ----------
-    values : tuple of float
-        The objectives, over all its trainings together.
-    units : list of dict
-        Fold, seed and objectives of each training.
     excess : float64 (days,)
         Daily returns in excess of cash over the evaluated windows, the mean over seeds.
-    updates : int
-        Gradient updates made.
     """
 
     values: tuple[float, ...]
@@ -152,13 +136,9 @@ def run_trial(
 
     Parameters
     ----------
-    config : Config
-        Of the trial.
     scratch : Path
         Trainings write here; it is removed at the end, however that comes. Behaviour data that suit every trial go
         into the folder ``offline`` beside it.
-    display : ProgressDisplay, optional
-        Shows its progress.
 
     Raises
     ------
@@ -178,13 +158,7 @@ def run_trial(
 
 
 class TrialRun:
-    """A trial under way: its trainings, one after another, and its objectives so far.
-
-    Parameters
-    ----------
-    config : Config
-        Of the trial.
-    """
+    """A trial under way: its trainings, one after another, and its objectives so far."""
 
     def __init__(self, context: TrialContext, config: Config, scratch: Path, report: Report) -> None:
         self.context, self.config, self.scratch, self.report = context, config, scratch, report
@@ -275,6 +249,56 @@ class TrialRun:
         if set(self.tune.objective) & set(RANKING_OBJECTIVES):
             ranking = rank_run(process, window, run, study.evaluation.top, study.objectives.ranking.horizon)
         return measure_objectives(self.tune.objective, run, study.objectives.cvar_alpha, baseline, tries, ranking)
+
+
+def measure_objectives(
+    names: Sequence[str],
+    backtest: Backtest,
+    alpha: float,
+    baseline: Backtest | None = None,
+    tries: int = 1,
+    ranking: Ranking | None = None,
+) -> tuple[float, ...]:
+    """Objectives of a backtest, in the order of their names; NaN where one is undefined.
+
+    Parameters
+    ----------
+    alpha
+        Share of the tail that ``cvar`` is the mean of.
+    baseline
+        Equal weight over the same days, for ``dsr``: the deflated Sharpe ratio of the return over it.
+    ranking
+        Of the backtest's weights, for ``ndcg``, ``hit``, ``mrr`` and ``rank_ic``; these are undefined without.
+    """
+    known = summarise(backtest, alpha)
+    known |= {name: math.nan if ranking is None else float(getattr(ranking, name)) for name in RANKING_OBJECTIVES}
+    return tuple(_dsr(backtest, baseline, tries) if name == "dsr" else known[name] for name in names)
+
+
+def _dsr(backtest: Backtest, baseline: Backtest | None, tries: int) -> float:
+    """Deflated Sharpe ratio for so many tries, whose Sharpe ratios vary as those of strategies without skill."""
+    if baseline is None:
+        raise ValueError("the deflated Sharpe ratio is one of the return over equal weight")
+    try:
+        track = track_of(backtest.returns - baseline.returns)
+    except EvidenceError:
+        return math.nan
+    return track.dsr(tries, 1.0 / (track.days - 1))
+
+
+def aggregate_values(values: Sequence[float], how: str, deviations: float) -> float:
+    """Aggregate of the values of several trainings; NaN where one of them is.
+
+    Parameters
+    ----------
+    how
+        ``median``, ``mean``, or ``cautious``: the mean less ``deviations`` times the standard deviation (n - 1).
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if how == "median":
+        return float(np.median(array))
+    spread = float(array.std(ddof=1)) if how == "cautious" and len(array) > 1 else 0.0
+    return float(array.mean()) - deviations * spread
 
 
 def _reason(objective: str) -> str:

@@ -42,15 +42,7 @@ DisplayFactory = Callable[[int], AbstractContextManager[ProgressDisplay | None]]
 
 
 def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ...], tries: int) -> dict[str, Any]:
-    """Run trials until none waits: the task of one worker.
-
-    Parameters
-    ----------
-    panel : MarketPanel
-        Cut before the test window.
-    folder : Path
-        Of the study; on another machine, which has none, a temporary folder replaces it.
-    """
+    """Run trials until none waits: the task of one worker."""
     seeds = tuple(range(config.train.seed, config.train.seed + config.tune.seeds))
     context = TrialContext(config, panel, folds, seeds, tuple(space_of(config)), tries)
     store, _ = open_study(config, folder, context, create=False)
@@ -152,18 +144,20 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     with storage_errors(display_url(config.tune.storage, folder)):
         trial = _recorded(store, number)
         tries = int(store.study.user_attrs.get(TRIES, config.tune.n_trials))
-    comparison = TrialReplay(trial)
+    comparison, scratch = TrialReplay(trial), folder / SCRATCH / f"again-{number}"
     values: Sequence[float] | None = None
     reason = None
     try:
         seeds = tuple(trial.user_attrs[ATTRIBUTES.seeds])
         settings = changed_config(config, trial.params)
-        with _own_scratch(folder, number) as scratch:
-            values = run_trial(replace(context, seeds=seeds, tries=tries), settings, scratch, comparison).values
+        values = run_trial(replace(context, seeds=seeds, tries=tries), settings, scratch / "trial", comparison).values
     except TrialPruned:
         pass
     except (KeyError, FinflowError, RuntimeError, ValueError, ArithmeticError) as error:
         reason = _failure_reason(error)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        remove_empty([folder / SCRATCH])
     recorded = trial.values if trial.state == TrialState.COMPLETE else None
     same = (list(values) if values is not None else None) == recorded and comparison.same
     same = same and reason == trial.user_attrs.get(ATTRIBUTES.reason)
@@ -171,18 +165,12 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
         return [f"trial {number} again: {describe_outcome(trial, config.tune.objective)}, bit for bit as recorded"]
     other = trial.user_attrs.get(ATTRIBUTES.code) not in (None, code_hash())
     why = "the code has changed since" if other else "train.threads, the device or a library may be another"
-    raise TrainingError(
-        f"trial {number} gave another result: {_listed(recorded)} recorded, {reason or _listed(values)} now; {why}"
-    )
+    listed = [", ".join(map(repr, one)) if one else "no value" for one in (recorded, values)]
+    raise TrainingError(f"trial {number} gave another result: {listed[0]} recorded, {reason or listed[1]} now; {why}")
 
 
 def _recorded(store: TrialStore, number: int) -> FrozenTrial:
-    """Find a trial whose record can be compared with.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Find a trial whose record can be compared with."""
     known = {trial.number: trial for trial in store.study.get_trials(deepcopy=False)}
     trial, current = known.get(number), store.current_number(number)
     if current != number:
@@ -192,17 +180,6 @@ def _recorded(store: TrialStore, number: int) -> FrozenTrial:
     if trial.state == TrialState.FAIL and ATTRIBUTES.reason not in trial.user_attrs:
         raise ConfigError(f"--trial {number}: {LOST} each time, and nothing was recorded to compare with")
     return trial
-
-
-@contextmanager
-def _own_scratch(folder: Path, number: int) -> Iterator[Path]:
-    """Temporary folder of a trial that runs again, data included."""
-    parent = folder / SCRATCH / f"again-{number}"
-    try:
-        yield parent / "trial"
-    finally:
-        shutil.rmtree(parent, ignore_errors=True)
-        remove_empty([folder / SCRATCH])
 
 
 class TrialReplay:
@@ -220,20 +197,8 @@ class TrialReplay:
             raise TrialPruned
 
 
-def _listed(values: Sequence[float] | None) -> str:
-    return "no value" if values is None else ", ".join(repr(value) for value in values)
-
-
 class PruningReporter:
-    """Reports the course of a trial to Optuna, and stops it where it falls behind.
-
-    Parameters
-    ----------
-    levels : int
-        Of a whole trial: at the last there is nothing left to save.
-    ordered : bool
-        True with one objective: several have no order to fall behind in.
-    """
+    """Reports the course of a trial to Optuna, and stops it where it falls behind."""
 
     def __init__(self, trial: Trial, levels: int, ordered: bool) -> None:
         self.trial, self.levels, self.ordered = trial, levels, ordered

@@ -26,15 +26,7 @@ from finflow.training.phases.stopping import stopping_at_once
 
 
 class StudyOutcome(NamedTuple):
-    """Outcome of a search.
-
-    Attributes
-    ----------
-    best : Path or None
-        The configuration to train with; None where no trial was finished.
-    lines : list of str
-        Lines to print.
-    """
+    """Outcome of a search."""
 
     folder: Path
     report: Path
@@ -46,17 +38,6 @@ def tune(
     config: Config, resume: Path | None, resources: ComputeResources, log: Callable[[str], None] = print
 ) -> StudyOutcome:
     """Search until all trials are finished, and report.
-
-    Parameters
-    ----------
-    config : Config
-        Of ``tune`` the settings, of the rest where the search starts from.
-    resume : Path, optional
-        Folder of a study to go on with.
-    resources : ComputeResources
-        Processes that run the trials.
-    log : callable
-        Prints a line.
 
     Raises
     ------
@@ -91,12 +72,7 @@ def _resume_hint(tuning: Tuning) -> str:
 
 
 def _check_reach(config: Config, resources: ComputeResources) -> None:
-    """Refuse a storage that workers on other machines would not see.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a storage that workers on other machines would not see."""
     if resources.cluster is None or not is_sqlite(config.tune.storage):
         return
     with connected(resources) as ray:
@@ -152,13 +128,7 @@ def conclude(tuning: Tuning) -> StudyOutcome:
 
 
 def describe_plan(config: Config, folder: Path | None = None) -> str:
-    """Describe the number of trainings of a search, for a dry run.
-
-    Parameters
-    ----------
-    folder : Path, optional
-        Of a study to resume, whose finished trials are not repeated.
-    """
+    """Describe the number of trainings of a search, for a dry run."""
     space = space_of(config)
     context = trial_context(config, tuple(space), config.tune.n_trials)
     trials, over = config.tune.n_trials, 0

@@ -38,6 +38,8 @@ from finflow.market.synthetic.price_processes import (
 LAST_DATE = "2022-12-30"
 _FIRST_PRICE = 100.0
 _LARGEST_LOG_PRICE = 690.0
+_VOLATILITY_RATIO = 2.0
+"""Volatility of the second regime over that of the first."""
 _NAMES = ("A", "B", "C", "D")
 
 _PARAMETERS: dict[str, dict[str, float]] = {
@@ -46,7 +48,7 @@ _PARAMETERS: dict[str, dict[str, float]] = {
     "mean-reverting": {"drift": 0.0008, "volatility": 0.015, "correlation": 0.3, "persistence": 0.9},
     "regime": {
         **{"drift": 0.006, "edge": 0.006, "volatility": 0.01, "correlation": 0.3},
-        **{"persistence": 0.97, "volatility_ratio": 2.0, "defensive_ratio": 1.0},
+        **{"persistence": 0.97, "defensive_ratio": 1.0},
     },
     "exchangeable": {"drift": 0.0005, "volatility": 0.01, "correlation": 0.3},
 }
@@ -74,10 +76,9 @@ def process_of(config: SyntheticConfig) -> PriceProcess:
             assets=config.assets,
         )
     if config.kind == "regime":
-        ratio = values["volatility_ratio"]
         calmer = np.linspace(1.0, values["defensive_ratio"], config.assets)
         calm = covariance * np.outer(calmer, calmer)
-        covariances = np.stack([calm, calm * ratio**2])
+        covariances = np.stack([calm, calm * _VOLATILITY_RATIO**2])
         return Regimes(
             means=np.stack([falling, falling[::-1]]) - 0.5 * np.diagonal(covariances, axis1=1, axis2=2),
             covariances=covariances,

@@ -1,10 +1,7 @@
 """Alpaca as a broker, by the package alpaca-py: the account on paper by default, the live one after a confirmation.
 
-A request whose answer is lost (a dropped connection, a timeout, a fault of the server) may have been carried out.
-Nothing is sent again before Alpaca has been asked for an order of this client id, and Alpaca itself refuses a second
-order of a client id: an order is placed once, whatever happens on the way.
-
-The keys are read from the environment when the account is opened. They are in no configuration, file or message.
+A request whose answer is lost may have been carried out. Nothing is sent again before Alpaca has been asked for an
+order of this client id, and Alpaca itself refuses a second order of a client id: an order is placed once.
 """
 
 from __future__ import annotations
@@ -37,12 +34,9 @@ if TYPE_CHECKING:
 KEY, SECRET = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY"
 LIVE_HOST = "api.alpaca.markets"
 EXCHANGE = ZoneInfo("America/New_York")
-TIMEOUT = 10.0
-"""Seconds until an answer counts as lost."""
-ATTEMPTS = 5
-"""Times that a request is made until an answer has come."""
-LONGEST_WAIT = 60.0
-"""Seconds between two attempts, at most."""
+TIMEOUT = 10.0  # seconds until an answer counts as lost
+ATTEMPTS = 5  # of a request until an answer has come
+LONGEST_WAIT = 60.0  # seconds between two attempts, at most
 _OPEN = frozenset(
     {
         *("new", "partially_filled", "pending_cancel", "pending_replace", "pending_review", "accepted", "pending_new"),
@@ -58,18 +52,7 @@ def open_alpaca(
     environ: Mapping[str, str] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> AlpacaBroker:
-    """Open an account at Alpaca.
-
-    Parameters
-    ----------
-    settings : AlpacaConfig
-        Section `trading.alpaca`.
-    confirmed : bool
-        The live account was confirmed; otherwise the terminal asks for confirmation.
-    environ : mapping, optional
-        Environment variables, with the keys.
-    sleep : callable
-        Waits between attempts, in seconds.
+    """Open an account at Alpaca with the keys of the environment; a live one is confirmed, or asks at the terminal.
 
     Raises
     ------
@@ -97,13 +80,7 @@ def open_alpaca(
 
 
 def _address(settings: AlpacaConfig) -> str | None:
-    """Address to call; None for Alpaca's own.
-
-    Raises
-    ------
-    ConfigError
-        If keys would travel unencrypted, or to the live account without its key of the configuration.
-    """
+    """Address to call; None for Alpaca's own. Keys travel encrypted, and to the live account only where it is set."""
     if settings.address is None:
         return None
     try:
@@ -124,13 +101,7 @@ def _address(settings: AlpacaConfig) -> str | None:
 
 
 def _confirm() -> None:
-    """Ask for confirmation at the terminal.
-
-    Raises
-    ------
-    ConfigError
-        If there is no terminal, or it says something else.
-    """
+    """Ask for confirmation at the terminal; a ConfigError where there is none, or it says something else."""
     if not (sys.stdin is not None and sys.stdin.isatty()):
         raise ConfigError("trading.alpaca.live = true trades with real money: confirm it with --live")
     answer = input("orders go to the live account at Alpaca, with real money; type live to go on: ")
@@ -139,15 +110,7 @@ def _confirm() -> None:
 
 
 class AlpacaBroker:
-    """An account at Alpaca; see `Broker`.
-
-    Parameters
-    ----------
-    secrets : tuple of str
-        Kept out of messages.
-    sleep : callable
-        Waits between attempts, in seconds.
-    """
+    """An account at Alpaca; see `Broker`. The secrets are kept out of messages."""
 
     def __init__(
         self, client: TradingClient, settings: AlpacaConfig, secrets: tuple[str, ...], sleep: Callable[[float], None]
@@ -158,7 +121,13 @@ class AlpacaBroker:
         self._failure = "no answer"  # of the latest request, in words
 
     def account(self) -> str:
-        """Mark of the account: the first digits of a hash of its id."""
+        """Mark of the account: the first digits of a hash of its id.
+
+        Raises
+        ------
+        BrokerError
+            If it may not trade.
+        """
         account = self._ask(self._client.get_account)
         if account.trading_blocked or account.account_blocked or account.status.value != "ACTIVE":
             raise BrokerError(f"{self.name} does not let the account trade: its site says why")
@@ -166,13 +135,11 @@ class AlpacaBroker:
 
     def positions(self) -> dict[str, float]:
         """Shares held, by ticker; negative where sold short."""
-        held = self._ask(self._client.get_all_positions)
-        return {str(one.symbol): float(one.qty) for one in held}
+        return {str(one.symbol): float(one.qty) for one in self._ask(self._client.get_all_positions)}
 
     def cash(self) -> float:
         """Cash at hand, in money."""
-        account = self._ask(self._client.get_account)
-        return float(account.cash)
+        return float(self._ask(self._client.get_account).cash)
 
     def clock(self) -> MarketClock:
         """Clock of the exchange, in New York."""
@@ -279,8 +246,9 @@ class AlpacaBroker:
             if response is not None:
                 self._asked_pause = max(self._asked_pause, _seconds(response.headers.get("Retry-After")))
             status = int(error.status_code or 0)
-            self._failure = f"status {status}: {self._redacted(str(error))}"
-            return status, self._redacted(str(error)), None
+            text = self._redacted(str(error))
+            self._failure = f"status {status}: {text}"
+            return status, text, None
         except (RequestException, ValueError) as error:  # ValueError: an answer that is not what it should be
             self._failure = self._redacted(f"{type(error).__name__}: {error}")
             return 0, self._failure, None

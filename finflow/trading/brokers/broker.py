@@ -24,16 +24,9 @@ class BrokerNotReady(BrokerError):
 
 @dataclass(frozen=True)
 class MarketOrder:
-    """An order at the next price.
+    """An order at the next price; ``date`` is the newest bar that its decision knew, and negative shares are sold.
 
-    Attributes
-    ----------
-    client_id : str
-        Of the client's own making: an order of the same id is the same order, however often it is submitted.
-    date : str
-        Newest bar that its decision knew.
-    shares : float
-        Negative to sell.
+    An order of the same id, which is of the client's own making, is the same order, however often it is submitted.
     """
 
     client_id: str
@@ -71,32 +64,10 @@ class MarketClock(NamedTuple):
 
 
 class Broker(Protocol):
-    """An account at a broker, which has a clock.
-
-    Attributes
-    ----------
-    name : str
-        In messages, such as ``Alpaca (paper)``.
-    """
-
-    name: str
-
-    def account(self) -> str:
-        """Mark of the account: a hash, the same for the same account.
-
-        Raises
-        ------
-        BrokerError
-            If it may not trade.
-        """
-        ...
-
-    def clock(self) -> MarketClock:
-        """Clock of the exchange."""
-        ...
+    """An account at a broker."""
 
     def positions(self) -> dict[str, float]:
-        """Shares held, by ticker."""
+        """Shares held, by ticker; negative where sold short."""
         ...
 
     def cash(self) -> float:
@@ -119,14 +90,6 @@ class Broker(Protocol):
 
 
 def client_id(agent: str, date: str, ticker: str) -> str:
-    """Id of the order of an agent's decision in a ticker: one and the same, whenever it is made again.
-
-    Parameters
-    ----------
-    agent : str
-        Hash of the agent.
-    date : str
-        Of the decision.
-    """
+    """Id of the order of an agent's decision in a ticker: one and the same, whenever it is made again."""
     digest = hashlib.sha256(f"{agent} {date} {ticker}".encode()).hexdigest()
     return f"{date}-{ticker}-{digest[:12]}"

@@ -14,15 +14,8 @@ from typing import Any
 from finflow.errors import FinflowError
 from finflow.market.panel import MarketPanel
 from finflow.trading.account_state import DECISION, StatedAccount, last_decision
-from finflow.trading.brokers.broker import (
-    Broker,
-    BrokerError,
-    BrokerNotReady,
-    MarketClock,
-    MarketOrder,
-    OrderRefused,
-    client_id,
-)
+from finflow.trading.brokers.alpaca_broker import AlpacaBroker
+from finflow.trading.brokers.broker import BrokerError, BrokerNotReady, MarketOrder, OrderRefused, client_id
 from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.holdings import Fill, Holdings
 
@@ -30,17 +23,7 @@ PLACED = "placed"
 
 
 class OrderRouting:
-    """Decisions of a log, carried out at a broker.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the log.
-
-    Attributes
-    ----------
-    mark : str
-        Of the account, in the lines of the log.
+    """Decisions of the log in a folder, carried out at a broker; ``mark`` is the account's in the lines of the log.
 
     Raises
     ------
@@ -48,33 +31,16 @@ class OrderRouting:
         If the account may not trade.
     """
 
-    def __init__(self, broker: Broker, folder: Path) -> None:
+    def __init__(self, broker: AlpacaBroker, folder: Path) -> None:
         self.broker, self._path = broker, folder / STATE
         self.mark = broker.account()
-
-    def check_clock(self, panel: MarketPanel, clock: MarketClock) -> None:
-        """Refuse a bar whose session goes on.
-
-        Raises
-        ------
-        BrokerNotReady
-        """
-        if clock.is_open and str(panel.dates[-1]) == str(clock.day):
-            raise BrokerNotReady(
-                f"the session of {clock.day} goes on, and its prices will change: decide after its close"
-            )
 
     def decided(self, date: str) -> list[dict[str, Any]]:
         """Lines of the decisions of a date for this account."""
         return [one for one in DecisionLog.read(self._path).entries if self._is_own(one) and one["date"] == date]
 
     def place(self, date: str) -> str:
-        """Place the orders of the newest decision of a date, sales first, once in all.
-
-        Returns
-        -------
-        str
-            The outcome in a sentence.
+        """Place the orders of the newest decision of a date, sales first, once in all; the outcome in a sentence.
 
         Raises
         ------
@@ -82,11 +48,10 @@ class OrderRouting:
             If the broker gives no answer, or has another order under an id.
         """
         log, entry = DecisionLog.read(self._path), self.decided(date)[-1]
-        placed = [one for one in log.entries if one["kind"] == PLACED]
-        placed = [one for one in placed if (one["date"], one["broker"]) == (date, self.mark)]
-        if placed:
-            return self._outcome(entry, placed[-1]["refused"], "have been with")
         refused: dict[str, str] = {}
+        for one in log.entries:
+            if one["kind"] == PLACED and (one["date"], one["broker"]) == (date, self.mark):
+                return self._outcome(entry, one["refused"], "have been with")
         for ticker, shares in sorted(entry["orders"].items(), key=lambda order: (order[1] > 0.0, order[0])):
             try:
                 self.broker.submit(MarketOrder(_id(entry, ticker), date, ticker, shares))

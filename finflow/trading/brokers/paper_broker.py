@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ from finflow.trading.decision_log import DecisionLog
 
 BROKER_LOG = "broker.jsonl"
 OPENED, ORDER, FILL, LAPSED, DIVIDEND = "opened", "order", "fill", "lapsed", "dividend"
-_LATER = "9999-12-31"
-"""After every day of the log."""
+_LATER = "9999-12-31"  # after every day of the log
 
 
 class PaperBroker:
@@ -26,14 +25,7 @@ class PaperBroker:
 
     An order in an asset that is halted at that bar lapses: the next decision sees that it was never done.
     An order that was accepted is on the disk before it is acknowledged, and so is a fill. After a stop at any moment
-    the same calls lead to the same account.
-
-    Parameters
-    ----------
-    path : Path
-        Of its log.
-    keep : bool
-        Write to it; without, what happens is forgotten (a dry run).
+    the same calls lead to the same account. Without ``keep`` nothing is written to the log (a dry run).
     """
 
     def __init__(self, path: Path, keep: bool = True) -> None:
@@ -89,11 +81,6 @@ class PaperBroker:
         Orders of the newest bar wait for the next one, at an execution lag of 0 as well: the decision that named them
         may be made again until then.
 
-        Parameters
-        ----------
-        process : DecisionProcess
-            Over the bars that have been published.
-
         Raises
         ------
         BrokerError
@@ -111,16 +98,34 @@ class PaperBroker:
             ends = self._ends()
             lapsed = {name for name, end in ends.items() if end["kind"] == LAPSED}
             together = [one for one in self._orders() if one["date"] == date and one["client_id"] not in lapsed]
-            prices = share_prices(panel, process.env.fill)[bar]
-            costs = self._costs(process, together, bar)
-            for order, cost in zip(together, costs, strict=True):
+            for order, price, cost in self._priced(process, together, bar):
                 if order["client_id"] in ends:  # before a stop among them
                     continue
-                price = float(prices[panel.assets.index(order["ticker"])])
                 if not np.isfinite(price):
                     raise BrokerError(f"{order['ticker']} has no price on {day}, where its order fills")
                 self._append({"kind": FILL, "client_id": order["client_id"], "date": day, "price": price, "cost": cost})
         self._receive_dividends(panel)
+
+    def _priced(
+        self, process: DecisionProcess, due: Sequence[dict[str, Any]], bar: int
+    ) -> Iterator[tuple[dict[str, Any], float, float]]:
+        """Orders that fill together at a bar, each with its price and its cost in money."""
+        assets, before = process.panel.assets, due[0]["date"] if due else ""
+        unknown = [one["ticker"] for one in due if one["ticker"] not in assets]
+        if unknown:
+            raise BrokerError(f"{unknown[0]} is ordered and not in the prices any more: bring it back")
+        prices = share_prices(process.panel, process.env.fill)[bar]
+        ordered = {one["ticker"]: one["shares"] for one in due}
+        shares, held = (np.array([of.get(name, 0.0) for name in assets]) for of in (ordered, self._held(before)))
+        wealth = float(held @ np.nan_to_num(prices)) + self._money(before)
+        paid = process.costs.by_asset(
+            (shares * np.nan_to_num(prices) / wealth)[None],
+            np.array([wealth]),
+            process.market_known(range(bar, bar + 1)),
+        )
+        for one in due:
+            number = assets.index(one["ticker"])
+            yield one, float(prices[number]), float(paid[0][number] * wealth)
 
     def _receive_dividends(self, panel: MarketPanel) -> None:
         """Pay the dividends of all bars, where they are paid in cash, to who held the asset before the ex-date."""
@@ -136,26 +141,6 @@ class PaperBroker:
                 if held > 1e-9 and (day, ticker) not in known:
                     paid = float(held * money[bar, number])
                     self._append({"kind": DIVIDEND, "date": day, "ticker": ticker, "cash": paid})
-
-    def _costs(self, process: DecisionProcess, due: Sequence[dict[str, Any]], bar: int) -> list[float]:
-        """Costs of orders that fill together, in money."""
-        panel = process.panel
-        unknown = [one["ticker"] for one in due if one["ticker"] not in panel.assets]
-        if unknown:
-            raise BrokerError(f"{unknown[0]} is ordered and not in the prices any more: bring it back")
-        if not due:
-            return []
-        prices = np.nan_to_num(share_prices(panel, process.env.fill)[bar])
-        shares = np.zeros(panel.n_assets)
-        for one in due:
-            shares[panel.assets.index(one["ticker"])] += one["shares"]
-        before = self._held(due[0]["date"])
-        held = np.array([before.get(name, 0.0) for name in panel.assets])
-        wealth = float(held @ prices) + self._money(due[0]["date"])
-        paid = process.costs.by_asset(
-            (shares * prices / wealth)[None], np.array([wealth]), process.market_known(range(bar, bar + 1))
-        )
-        return [float(paid[0][panel.assets.index(one["ticker"])] * wealth) for one in due]
 
     def _orders(self) -> list[dict[str, Any]]:
         return [entry for entry in self._entries if entry["kind"] == ORDER]
@@ -175,11 +160,10 @@ class PaperBroker:
     def _money(self, until: str) -> float:
         """Cash after the orders of the days before one."""
         begun = sum(entry["cash"] for entry in self._entries if entry["kind"] == OPENED)
-        paid = (
-            order["shares"] * fill["price"] + fill["cost"] for order, fill in self._filled() if order["date"] < until
-        )
+        done = [(order, fill) for order, fill in self._filled() if order["date"] < until]
+        paid = sum(order["shares"] * fill["price"] + fill["cost"] for order, fill in done)
         received = sum(one["cash"] for one in self._entries if one["kind"] == DIVIDEND and one["date"] <= until)
-        return float(begun - sum(paid) + received)
+        return float(begun - paid + received)
 
     def _filled(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         fills = {name: end for name, end in self._ends().items() if end["kind"] == FILL}

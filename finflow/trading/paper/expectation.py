@@ -35,27 +35,14 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 ALPHA = 0.05
-FEWEST = 63
-"""Returns of the backtest that an expectation needs."""
-SHIFT = 2.0
-"""Scale of the alternatives: shifts of the annual Sharpe ratio."""
-LAGS = 10
-"""Bars over which autocorrelation of returns counts."""
+FEWEST = 63  # returns of the backtest that an expectation needs
+SHIFT = 2.0  # scale of the alternatives: shifts of the annual Sharpe ratio
+LAGS = 10  # bars over which autocorrelation of returns counts
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """Distribution of a log return by a backtest.
-
-    Attributes
-    ----------
-    mean, deviation : float
-        Of a bar's log return in the backtest.
-    count : int
-        Bars of the backtest.
-    ratio : float
-        Long-run over plain variance, at least 1.
-    """
+    """Distribution of a bar's log return by a backtest of ``count`` bars; ``ratio`` is long-run over plain variance."""
 
     mean: float
     deviation: float

@@ -29,8 +29,6 @@ class DailyAccount:
 
     Attributes
     ----------
-    date : str
-        Of the bar.
     step : int
         Decisions made before, this evening's left out.
     state : dict
@@ -45,8 +43,6 @@ class DailyAccount:
         Before the fill, in money.
     simple_return : float or None
         Net return of the holding period that ended at the bar; None at the first.
-    cost, turnover : float
-        Of the fill.
     """
 
     date: str
@@ -69,17 +65,7 @@ class DailyAccount:
 def broker_evening(entries: Sequence[Mapping[str, Any]], last: DailyAccount | None) -> DailyAccount:
     """Evening of the newest decision in the log, from the account that the broker reported for it.
 
-    Parameters
-    ----------
-    entries : sequence of mapping
-        Of the log.
-    last : DailyAccount or None
-        The evening before.
-
-    Returns
-    -------
-    DailyAccount
-        Turnover and cost are those of the fills since the decision before, as shares of the account's value.
+    Turnover and cost are those of the fills since the decision before, as shares of the account's value.
     """
     decisions = [one for one in entries if one["kind"] == DECISION and "broker" in one]
     newest = decisions[-1]
@@ -104,18 +90,7 @@ def broker_evening(entries: Sequence[Mapping[str, Any]], last: DailyAccount | No
 
 
 class PaperAccount:
-    """Evenings of an account, one after the other.
-
-    Parameters
-    ----------
-    process : DecisionProcess
-        Over the bars that have been published.
-    strategy : Strategy
-        Fresh.
-    first : int
-        Bar of the first fill.
-    last : DailyAccount, optional
-        To go on from.
+    """Evenings of an account that fills first at the bar ``first``, or that goes on from the evening ``last``.
 
     Raises
     ------
@@ -154,20 +129,18 @@ class PaperAccount:
         process, date = self.process, str(self.process.panel.dates[bar])
         if bar < self.first:  # the evening before the first fill
             begun = process.start(np.array([bar + 1]))
-            target = self._decide(begun, bar + 1, 0)
-            return DailyAccount(date, 0, None, None, target, None, float(begun.wealth[0]), None, 0.0, 0.0)
+            decided = self._decide(begun, bar + 1, 0)
+            return DailyAccount(date, 0, None, None, decided, None, float(begun.wealth[0]), None, 0.0, 0.0)
         state, simple_return, step = self._opened(bar)
-        target = self._decide(state, bar, step) if process.lag == 0 else self._pending()
+        pending = None if self.last is None else self.last.next_target
+        target = self._decide(state, bar, step) if process.lag == 0 else pending
+        if target is None:
+            raise FinflowError("the log has no decision for this bar: begin another account with --from")
         fill = fill_at(process, state, np.array([target]))
         following = None
         if process.lag:
-            ahead = PortfolioState(
-                np.array([bar + 1]),
-                fill.weights,
-                state.wealth * fill.wealth_factor,
-                state.objective,
-                state.objective,
-            )
+            wealth = state.wealth * fill.wealth_factor
+            ahead = PortfolioState(np.array([bar + 1]), fill.weights, wealth, state.objective, state.objective)
             following = self._decide(ahead, bar + 1, step + 1)
         return DailyAccount(
             date,
@@ -187,21 +160,10 @@ class PaperAccount:
         last = self.last
         if last is None or last.state is None:
             return self.process.start(np.array([bar])), None, 0
-        outcome = self.process.step(_state_before_fill(last, bar - 1), np.array([last.target]))
+        before = PortfolioState(np.array([bar - 1]), *(np.array([last.state[name]]) for name in _STATE))
+        outcome = self.process.step(before, np.array([last.target]))
         return outcome.state, float(outcome.simple_return[0]), last.step + (0 if self.process.lag else 1)
-
-    def _pending(self) -> list[float]:
-        if self.last is None or self.last.next_target is None:
-            raise FinflowError("the log has no decision for this bar: begin another account with --from")
-        return self.last.next_target
 
     def _decide(self, state: PortfolioState, bar: int, step: int) -> list[float]:
         target: list[float] = targets_of(self.process, state, [self.strategy], step, bar, self.history)[0].tolist()
         return target
-
-
-def _state_before_fill(evening: DailyAccount, bar: int) -> PortfolioState:
-    """State of the portfolio before the fill of an evening."""
-    if evening.state is None:
-        raise ValueError("an account has no state before its first fill")
-    return PortfolioState(np.array([bar]), *(np.array([evening.state[name]]) for name in _STATE))

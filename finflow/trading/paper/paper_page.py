@@ -19,8 +19,7 @@ from finflow.trading.paper.expectation import ALPHA, Expectation
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LATEST = 10
-"""Evenings in the table."""
+LATEST = 10  # evenings in the table
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,10 @@ def paper_schema() -> dict[str, Any]:
 
 
 def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None, panel: MarketPanel) -> PaperNumbers:
-    """Numbers of an account.
-
-    Parameters
-    ----------
-    lines : sequence of mapping
-        Its evenings, as the log has them.
-    panel : MarketPanel
-        For the returns of cash.
-    """
+    """Numbers of an account from its evenings, as the log has them, and the panel's returns of cash."""
     filled = [line for line in lines if line["filled"] is not None]
-    returns = np.array([line["simple_return"] for line in filled if line["simple_return"] is not None])
+    ended = [line for line in filled if line["simple_return"] is not None]
+    returns = np.array([line["simple_return"] for line in ended])
     capital = float(lines[0]["wealth"])
     low = high = evidence = np.full(len(returns), math.nan)
     left = None
@@ -91,8 +83,7 @@ def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None,
         )
         for number, line in enumerate(filled)
     ]
-    ends = [line["date"] for line in filled if line["simple_return"] is not None]
-    cash = np.array([panel.cash_returns[panel.bars_until(day) - 1] for day in ends])
+    cash = np.array([panel.cash_returns[panel.bars_until(line["date"]) - 1] for line in ended])
     spread = float((returns - cash).std(ddof=1)) if len(returns) > 1 else 0.0
     value = float(lines[-1]["wealth"])
     return PaperNumbers(
@@ -102,7 +93,7 @@ def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None,
         total_return=value / capital - 1.0,
         sharpe=float((returns - cash).mean()) / spread * math.sqrt(panel.bars_per_year) if spread > 0.0 else math.nan,
         turnover=float(sum(line["turnover"] for line in lines)),
-        outside_since=None if left is None else ends[left],
+        outside_since=None if left is None else ended[left]["date"],
         expected_from=0 if expected is None else expected.count,
         days=days,
     )
@@ -111,11 +102,10 @@ def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None,
 def paper_page(numbers: PaperNumbers) -> str:
     """The page as HTML."""
     content = plain(asdict(numbers))
-    outside = numbers.outside_since is not None
     if not numbers.expected_from:
         kind, heading = "not-compared", "Paper account"
         text = "The run has no backtest before the account began: there is no expected band."
-    elif outside:
+    elif numbers.outside_since is not None:
         kind, heading = "behind", "Outside the expected band"
         text = f"On {numbers.outside_since} the account left the band that its backtest implies."
     else:
@@ -136,11 +126,16 @@ def paper_page(numbers: PaperNumbers) -> str:
             Tile("Turnover so far", Cell(("turnover",), "\N{MULTIPLICATION SIGN}", 2)),
         ),
     )
-    sections = [
-        *([Section("account", "Account", {}, figures=(_figure(numbers),))] if len(numbers.days) > 1 else []),
-        _latest(numbers, content),
-        Section("method", "How it is tested", {}, notes=_method(numbers)),
-    ]
+    method = (
+        "The value is before the fill of the evening, after the costs of all fills before it.",
+        f"The band holds an account that behaves like its backtest, at all times, with a probability of "
+        f"{1 - ALPHA:.0%} at least: it comes from the {numbers.expected_from:,} returns of the backtest before the "
+        "account began, and includes the uncertainty of their mean. It may be checked every day.",
+        "The band widens with the account's own squared deviations, so that a turbulent market alone is no evidence.",
+    )
+    sections = [_latest(numbers, content), Section("method", "How it is tested", {}, notes=method)]
+    if len(numbers.days) > 1:
+        sections.insert(0, Section("account", "Account", {}, figures=(_figure(numbers),)))
     title = f"Paper account of {numbers.account}"
     return render_page(title, f"{len(numbers.days):,} evenings, up to {numbers.date}", finding, sections)
 
@@ -158,17 +153,6 @@ def _latest(numbers: PaperNumbers, content: Any) -> Section:
     ]
     table = make_table("Evenings", "Evening", rows, columns, heading=False)
     return Section("evenings", "Latest evenings", content, tables=(table,), within=())
-
-
-def _method(numbers: PaperNumbers) -> tuple[str, ...]:
-    return (
-        "The value is before the fill of the evening, after the costs of all fills before it.",
-        f"The band holds an account that behaves like its backtest, at all times, with a probability of "
-        f"{1 - ALPHA:.0%}"
-        f" at least: it comes from the {numbers.expected_from:,} returns of the backtest before the account began, and "
-        "includes the uncertainty of their mean. It may be checked every day.",
-        "The band widens with the account's own squared deviations, so that a turbulent market alone is no evidence.",
-    )
 
 
 def _figure(numbers: PaperNumbers) -> Rendered:

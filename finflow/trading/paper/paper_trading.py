@@ -6,8 +6,8 @@ import datetime as dt
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +30,7 @@ from finflow.trading.paper.paper_page import PaperNumbers, numbers_of, paper_pag
 from finflow.trading.trading_calendar import calendar_of
 
 PAPER = "paper"
-IDLE = 12.0
-"""Times `trading.poll` between checks for a new bar while no session is due."""
+IDLE = 12.0  # times `trading.poll` between checks for a new bar while no session is due
 _SETTINGS = (
     *("execution_lag", "fill", "initial_capital", "commission_bps", "slippage_bps", "max_weight"),
     *("max_turnover", "no_trade_band", "costs"),
@@ -39,42 +38,12 @@ _SETTINGS = (
 """Keys under `env` that an account may not change."""
 
 
-@dataclass(frozen=True)
-class PaperRequest:
-    """Options of a paper account.
-
-    Attributes
-    ----------
-    runs : tuple of Path
-        Checkpoint files, run folders or a job.
-    overrides : mapping
-        Keys on top of the configuration of the run.
-    first, until : date or None
-        First day that a decision fills on, and the last day; the account begun last, and the newest bar, when left out.
-    follow : bool
-        Wait for new bars at the end.
-    accept_drift, accept_verdict : bool
-        With a broker elsewhere: go on in spite of features outside their range, or of the verdict.
-    live : bool
-        The broker's account with real money is confirmed.
-    """
-
-    runs: tuple[Path, ...]
-    overrides: Mapping[str, object] = field(default_factory=dict)
-    first: dt.date | None = None
-    until: dt.date | None = None
-    follow: bool = False
-    accept_drift: bool = False
-    accept_verdict: bool = False
-    live: bool = False
-
-
 class PaperOutcome(NamedTuple):
-    """Numbers of an account, its page, and remarks for the terminal."""
+    """Numbers of an account, its page, and the report of an unfinished last line of the log."""
 
     numbers: PaperNumbers
     page: Path
-    remarks: tuple[str, ...]
+    message: str | None
 
 
 @dataclass
@@ -85,18 +54,11 @@ class Clock:
     wait: Callable[[float], None] = time.sleep
 
 
-def trade_on_paper(
-    request: PaperRequest, clock: Clock | None = None, say: Callable[[str], None] = print
-) -> PaperOutcome:
+def trade_on_paper(request: Request, clock: Clock | None = None, say: Callable[[str], None] = print) -> PaperOutcome:
     """Trade an account day by day, from where its log ends, and write its page.
 
     Every evening is one line of `state.jsonl`, flushed to the disk before the next one begins: a stop at any moment
-    loses no line and repeats none.
-
-    Parameters
-    ----------
-    say : callable
-        Prints what happens while it follows the market.
+    loses no line and repeats none. ``say`` prints what happens while it follows the market.
 
     Raises
     ------
@@ -109,9 +71,10 @@ def trade_on_paper(
     _check_options(request, routing)
     with in_use(folder / PAPER, "trading on paper"):
         trading = _Trading(agents, folder, request, routing)
+        panel = load_prices(agents.config, request.until)
         if not request.follow:
-            return trading.catch_up(trading.prices())
-        trading.catch_up_patiently(trading.prices(), clock, say)
+            return trading.catch_up(panel)
+        trading.catch_up_patiently(panel, clock, say)
         say(f"followed from {trading.newest}; Ctrl-C stops, and the same command goes on")
         while True:
             panel = trading.next_prices(clock)
@@ -119,7 +82,7 @@ def trade_on_paper(
             say(f"{trading.newest}: value {outcome.numbers.value:,.2f}, net {outcome.numbers.total_return:+.2%}")
 
 
-def _check_options(request: PaperRequest, routing: OrderRouting | None) -> None:
+def _check_options(request: Request, routing: OrderRouting | None) -> None:
     """Refuse a span that ends before it begins, and what only the ledger, or only a broker elsewhere, can do."""
     if request.first is not None and request.until is not None and request.until < request.first:
         raise FinflowError(f"--until {request.until} lies before --from {request.first}")
@@ -137,7 +100,7 @@ def _check_options(request: PaperRequest, routing: OrderRouting | None) -> None:
 class _Trading:
     """One paper account, its log and its files."""
 
-    def __init__(self, agents: Agents, folder: Path, request: PaperRequest, routing: OrderRouting | None) -> None:
+    def __init__(self, agents: Agents, folder: Path, request: Request, routing: OrderRouting | None) -> None:
         self.agents, self.folder, self.request, self.routing = agents, folder, request, routing
         self.log = DecisionLog.read(folder / STATE)
         self.first = self._first()
@@ -167,18 +130,13 @@ class _Trading:
         settings = {"agent": self.agents.identity, **{name: env[name] for name in _SETTINGS}}
         if self.routing is not None:
             settings["broker"] = self.routing.mark
-        text = json.dumps(settings, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def prices(self, fresh: bool = False) -> MarketPanel:
-        """Prices up to the last day asked for."""
-        return load_prices(self.agents.config, self.request.until, fresh)
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def next_prices(self, clock: Clock) -> MarketPanel:
         """Wait until the prices have a bar after the last evening."""
         last, calendar = dt.date.fromisoformat(self.newest), None
         while True:
-            panel = self.prices(fresh=True)
+            panel = load_prices(self.agents.config, fresh=True)
             if panel.dates[-1].astype(dt.date) > last:
                 return panel
             calendar = calendar or calendar_of(self.agents.config.trading.calendar, panel.dates)
@@ -204,7 +162,7 @@ class _Trading:
                 f"--from {self.first} lies in the years that the agent learned from and was chosen by, up to "
                 f"{self.agents.config.market.validation_end} (market.validation_end): name a later day"
             )
-        mark, message = self._mark(), self.log.message
+        mark = self._mark()
         for evening in self._evenings(panel, start):
             entry = {"kind": PAPER, "account": str(self.first), "settings": mark, **asdict(evening)}
             self.log.append(entry)
@@ -212,22 +170,19 @@ class _Trading:
         numbers = numbers_of(self.lines, self._expectation(panel.bars_per_year), panel)
         folder = self.folder / PAPER / str(self.first)
         write_together({folder / "paper.html": paper_page(numbers), folder / "paper.json": json_text(asdict(numbers))})
-        return PaperOutcome(numbers, folder / "paper.html", () if message is None else (message,))
+        return PaperOutcome(numbers, folder / "paper.html", self.log.message)
 
     def _evenings(self, panel: MarketPanel, start: int) -> Iterator[DailyAccount]:
         """Evenings that the log does not have yet: on the ledger, or at a broker elsewhere.
 
         At a broker it is that of the newest bar alone: the prices of bars that passed without a decision are gone.
         """
-        last, asked = DailyAccount.read(self.lines[-1]) if self.lines else None, self.request
+        last = DailyAccount.read(self.lines[-1]) if self.lines else None
         if self.routing is None:
             process = market_until(panel, self.agents).process
             yield from PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)
         elif last is None or last.date < str(panel.dates[-1]):
-            request = Request(
-                asked.runs, accept_drift=asked.accept_drift, accept_verdict=asked.accept_verdict, broker=ALPACA
-            )
-            decide_with(self.agents, request, self.routing)
+            decide_with(self.agents, replace(self.request, broker=ALPACA), self.routing)
             yield broker_evening(DecisionLog.read(self.folder / STATE).entries, last)
 
     def _expectation(self, bars_per_year: int) -> Expectation | None:

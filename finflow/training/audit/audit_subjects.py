@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config import FeaturesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, with_reward
 from finflow.evaluation.audit.look_ahead import Answer, Component, Rows, by_bar
@@ -50,15 +49,6 @@ _REWARDED = 40  # bars before the last one known at which decisions are rewarded
 _REWARDS = 91  # purpose of the generator that draws them
 
 
-def _unscaled(panel: MarketPanel, chosen: FeaturesConfig) -> Iterator[tuple[str, FloatArray]]:
-    """Yield names and values of finflow's features of assets that need only closes, and of the market's."""
-    view = PanelView(panel)
-    for one in (*ASSET_FEATURES, *filter_features(chosen)):
-        yield one.name, one.compute(view)
-    for name, compute in MARKET_FEATURES.items():
-        yield name, compute(view)
-
-
 class AuditSubjects(AuditedMarket):
     """The components of a configuration."""
 
@@ -73,7 +63,11 @@ class AuditSubjects(AuditedMarket):
             yield Component("source, gaps", gaps, lambda last, kind: kind in ("replaced", REPEAT))
         yield from self.of_features()
         for family in FAMILIES:
-            yield Component(f"family {family}", self._family(family), self._suits_family)
+            yield Component(
+                f"family {family}",
+                self._family(family),
+                lambda last, kind: kind in _FEW and last < self.split.train_end,
+            )
         yield Component("growth", self._growth)
         ends = (self.split.train_end - 1, self.split.validation_end - 1)
         yield Component("training", self._training, lambda last, kind: last in ends and kind != CUT)
@@ -121,10 +115,15 @@ class AuditSubjects(AuditedMarket):
         for name, make in strategies.items():
             played = named if name in NAMED else RecordedStrategies(self, {name: make})
             yield Component(f"strategy {name}", played.of(name), self._judged)
-        yield Component("behaviour data", self._behaviour, self._suits_behaviour)
+        # Cut inside the training window, behaviour data's episodes would start elsewhere.
+        end = self.split.train_end
+        yield Component(
+            "behaviour data",
+            self._behaviour,
+            lambda last, kind: kind in _FEW and last < end and (kind != CUT or last == end - 1),
+        )
 
     def _recorded(self, strategies: Mapping[str, Callable[[], Strategy]]) -> RecordedStrategies:
-        """Strategies in the backtest, after one that records its inputs."""
         own_account = self.config.env.execution_lag < 2
         return RecordedStrategies(self, {"backtest": lambda: InputRecorder(own_account), **strategies})
 
@@ -138,13 +137,11 @@ class AuditSubjects(AuditedMarket):
         return self._late(last, kind) and (kind != UNPRIMED or self.config.env.execution_lag < 2)
 
     def _fields(self, panel: MarketPanel, last: int) -> Answer:
-        """The panel itself: whether it leaves what it is given as it is."""
         fields = ("dates", "close", "open", "high", "low", "volume", "dividends", "quoted", "benchmark", "cash_returns")
         arrays = {name: getattr(panel, name) for name in fields}
         return {name: by_bar(array) for name, array in arrays.items() if array is not None}
 
     def _growth(self, panel: MarketPanel, last: int) -> Answer:
-        """Growth over every bar, and the assets that may be traded at it."""
         process = self.configured(panel, last)
         tables = {"growth": process.growth, "listed": process.listed, "dividends": process.dividends}
         return {name: by_bar(table) for name, table in tables.items() if table is not None}
@@ -158,9 +155,12 @@ class AuditSubjects(AuditedMarket):
         assets = {name: by_bar(features.assets[:, :, i]) for i, name in enumerate(features.asset_names)}
         market = {name: by_bar(features.market[:, i]) for i, name in enumerate(features.market_names)}
         first = Rows(np.array([features.first_bar]), np.array([last]))
-        # Near a probe before they are scaled and rounded, too: a leak too small to survive that would hide.
-        unscaled = _unscaled(panel, self.config.features) if self.before == 1 else ()
-        raw = {f"raw {name}": by_bar(value) for name, value in unscaled}
+        raw: Answer = {}
+        if self.before == 1:  # near a probe unscaled and unrounded, too: a leak too small to survive that would hide
+            view = PanelView(panel)
+            own = (*ASSET_FEATURES, *filter_features(self.config.features))
+            raw = {f"raw {one.name}": by_bar(one.compute(view)) for one in own}
+            raw |= {f"raw {name}": by_bar(compute(view)) for name, compute in MARKET_FEATURES.items()}
         return {**assets, **market, "first bar": first, **raw}
 
     def _liquidity(self, panel: MarketPanel, last: int) -> Answer:
@@ -171,12 +171,7 @@ class AuditSubjects(AuditedMarket):
     def _family(self, family: str) -> Callable[[MarketPanel, int], Answer]:
         return lambda panel, last: {"targets": by_bar(np.swapaxes(family_tables(panel, family), 0, 1))}
 
-    def _suits_family(self, last: int, kind: str) -> bool:
-        """Families are asked about the training window, the only one that behaviour data come from."""
-        return kind in _FEW and last < self.split.train_end
-
     def _late(self, last: int, kind: str) -> bool:
-        """From the end of training on, where strategies and agents are judged."""
         return last >= self.split.train_end - 1
 
     def _training(self, panel: MarketPanel, last: int) -> Answer:
@@ -219,10 +214,6 @@ class AuditSubjects(AuditedMarket):
         bars = np.searchsorted(panel.dates, played.dates)
         return {"returns": Rows(played.returns, bars), "costs": Rows(played.costs, bars)}
 
-    def _suits_behaviour(self, last: int, kind: str) -> bool:
-        """Behaviour data are of the training window; cut inside it, their episodes would start elsewhere."""
-        return kind in _FEW and last < self.split.train_end and (kind != CUT or last == self.split.train_end - 1)
-
     def _behaviour(self, panel: MarketPanel, last: int) -> Answer:
         short = min(_LENGTH, self.config.env.episode_length)
         train = self.config.train.model_copy(update={"offline_episodes": _EPISODES})
@@ -249,13 +240,7 @@ class AuditSubjects(AuditedMarket):
 
 
 def _rewards(market: AuditedMarket) -> Iterator[Component]:
-    """Every chosen reward on its own; not the built-in one, which the environment's audit covers.
-
-    Raises
-    ------
-    ConfigError
-        If a reward cannot be used at all.
-    """
+    """Every chosen reward on its own; not the built-in one, which the environment's audit covers."""
     rewards = named_rewards(market.config.objectives, market.panel.n_assets)
     terms = () if rewards is None else rewards.terms
     for term in {term.name: term for term in terms}.values():

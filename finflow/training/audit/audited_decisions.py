@@ -42,12 +42,8 @@ class AuditedMarket:
     Everything fitted is fitted on the bars before the end of training, and before the end of what a probe leaves
     alone: for a probe inside the training window, training is taken to end there.
 
-    Parameters
-    ----------
-    panel : MarketPanel
-        The configured market, up to the end of the test window.
-    near : bool
-        Whether only the decisions right before a probe are asked for, as suits probes of many bars in a row.
+    ``panel``: the configured market, up to the end of the test window. ``near``: whether only the decisions right
+    before a probe are asked for, as suits probes of many bars in a row.
     """
 
     def __init__(self, panel: MarketPanel, config: Config, split: Split, near: bool = False) -> None:
@@ -84,11 +80,6 @@ class RecordedStrategies:
     At lags over 1 the observed portfolio is newer than the prices, by design: it is the account's own. There a shock
     moves the account, so the account as it was without the shock is handed in: what is asked is what is decided with
     the same account and another future.
-
-    Parameters
-    ----------
-    makers : mapping
-        Name -> makes the strategy, anew for every run.
     """
 
     def __init__(self, market: AuditedMarket, makers: Mapping[str, Callable[[], Strategy]]) -> None:
@@ -172,10 +163,7 @@ class AnswerRecorder:
 class InputRecorder:
     """Holds its portfolio and records every input of a decision, with the memory behind each array.
 
-    Parameters
-    ----------
-    accounts : bool
-        Whether the portfolio handed in is the backtest's own, so that the memory behind it counts too.
+    ``accounts``: whether the portfolio handed in is the backtest's own, so that the memory behind it counts too.
     """
 
     name = "input recorder"
@@ -202,7 +190,6 @@ class InputRecorder:
 
 
 def _root(array: NDArray[Any]) -> NDArray[Any]:
-    """The array whose memory another one looks into."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
@@ -219,17 +206,7 @@ _TRADES = 8
 
 
 def episode(process: DecisionProcess, last: int, seed: int, before: int) -> Answer:
-    """Observations and rewards of the vector environment, for portfolios that trade at random around a bar.
-
-    Parameters
-    ----------
-    last : int
-        The bar after which the future is another one.
-    seed : int
-        Draws the portfolios and their trades.
-    before : int
-        Decisions asked for before that bar.
-    """
+    """Observations and rewards of the vector environment, for portfolios that trade at random around a bar."""
     lag = process.lag
     decisions = process.decision_bars(range(max(last - before, 0), last + lag + 2))
     env = PortfolioVectorEnv(process, range(process.panel.n_bars), _PORTFOLIOS)

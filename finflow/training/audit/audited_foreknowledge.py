@@ -31,11 +31,6 @@ class AuditedForeknowledge:
 
     Features are asked about all bars that have them; strategies and agents decide at every bar from the end of
     training on, where an agent has not learned from what follows.
-
-    Parameters
-    ----------
-    opened : OpenedFiles
-        Records what own features and strategies open, and has what they opened before.
     """
 
     def __init__(self, market: AuditedMarket, opened: OpenedFiles) -> None:
@@ -63,13 +58,7 @@ class AuditedForeknowledge:
         yield self._judged("features", views, bars)
 
     def of_strategies(self, makers: Mapping[str, Callable[[], Strategy]]) -> Iterator[Finding]:
-        """Yield a finding for each strategy or agent.
-
-        Parameters
-        ----------
-        makers : mapping
-            Name in findings -> makes it.
-        """
+        """Yield a finding for each strategy or agent."""
         lag, panel, split = self.market.config.env.execution_lag, self.market.panel, self.market.split
         process = self.market.process(panel, split.train_end, lag)
         window = range(max(split.train_end, process.first_bar), panel.n_bars)
@@ -132,15 +121,7 @@ class DecisionViews(NamedTuple):
 def decided_views(
     process: DecisionProcess, window: range, strategy: Strategy, watched: Watched | None = None
 ) -> DecisionViews:
-    """Backtest a strategy, and make views of what it decides.
-
-    Parameters
-    ----------
-    window : range
-        Bars at which decisions may fill.
-    watched : callable, optional
-        As in `AnswerRecorder`.
-    """
+    """Backtest a strategy, and make views of what it decides."""
     recorder = AnswerRecorder(strategy, watched=watched)
     run_backtests(process, window, [recorder])
     held = np.stack(recorder.accounts)[:, : process.n_weights]

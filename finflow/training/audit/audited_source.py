@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from finflow.evaluation.audit.look_ahead import Answer, Rows
 from finflow.market.dividends import as_traded
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
+from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, TWO_LEVELS, WIDE
 from finflow.market.sources.yahoo import Download
 
 _FIELDS = ("close", "open", "high", "low", "volume")
@@ -71,7 +70,6 @@ def loaded_with_gap(panel: MarketPanel, last: int, market: MarketConfig) -> Answ
 
 
 def _around(panel: MarketPanel, last: int) -> tuple[MarketPanel, int]:
-    """A piece of the panel around a bar, and the bar that it begins with."""
     first = max(last - _NEAR, 0)
     return panel.between(first, min(last + _NEAR, panel.n_bars)), first
 
@@ -83,16 +81,6 @@ def through_the_source(panel: MarketPanel, market: MarketConfig) -> MarketPanel:
     download that answers from the panel, and the store keeps it in a folder of its own. Sources that cannot be changed
     (embedded, synthetic) are stood in for by a CSV file. A series of cash rates is written as the rates that explain
     the panel's returns of cash.
-
-    Parameters
-    ----------
-    panel : MarketPanel
-        The configured market, or one with another future.
-
-    Returns
-    -------
-    MarketPanel
-        Of the assets that have a price at all.
     """
     names = tuple(panel.assets[column] for column in np.flatnonzero(panel.listed.any(axis=0)))
     update: dict[str, Any] = {"tickers": names, "tickers_file": None, "benchmark": None, "start": None}
@@ -101,14 +89,17 @@ def through_the_source(panel: MarketPanel, market: MarketConfig) -> MarketPanel:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         if isinstance(market.cash_rate, Path):
-            update["cash_rate"] = _write_rates(panel, folder)
+            # what a bar earns was in force at the bar before
+            annual = np.minimum((1.0 + panel.cash_returns[1:]) ** panel.bars_per_year - 1.0, _HIGHEST_RATE)
+            rates = pd.DataFrame({"Date": panel.dates[:-1], "rate": annual})
+            update["cash_rate"] = _save(rates, folder / "rates", "csv", index=False)
         if market.source == "yfinance":
             update |= {"cache_dir": folder / "store", "use_cache": True, "test_end": None}
             loaded = load_panel(market.model_copy(update=update), _answers(panel, market.auto_adjust))
             return loaded.until(panel.dates[-1])
         kind = "parquet" if market.source == "parquet" else "csv"
         layout = str(panel.provenance.get("layout", FILE_A_FIELD if _fields(panel) != ("close",) else WIDE))
-        update |= {"source": kind, "path": _WRITERS[layout](_tables(panel), folder / "prices", kind)}
+        update |= {"source": kind, "path": _write(layout, _tables(panel), folder / "prices", kind)}
         return load_panel(market.model_copy(update=update))
 
 
@@ -117,7 +108,6 @@ def _fields(panel: MarketPanel) -> tuple[str, ...]:
 
 
 def _tables(panel: MarketPanel) -> dict[str, pd.DataFrame]:
-    """A frame a field of what has a price at all, the benchmark's closes among them."""
     index = pd.DatetimeIndex(panel.dates, name="Date")
     tables = {field: pd.DataFrame(table, index, list(panel.assets)) for field, table in as_traded(panel).items()}
     if panel.benchmark is not None:
@@ -133,50 +123,25 @@ def _save(table: pd.DataFrame, path: Path, kind: str, index: bool = True) -> Pat
     return path
 
 
-def _one_table(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+def _write(layout: str, tables: dict[str, pd.DataFrame], path: Path, kind: str) -> Path:
+    """Write tables in a layout of `price_files`; returns the file or folder."""
+    if layout == WIDE:
+        return _save(tables["close"], path, kind)
+    if layout == FILE_A_FIELD:
+        for field, table in tables.items():
+            _save(table, path / field, kind)
+        return path
+    if layout == FILE_AN_ASSET:
+        for name in tables["close"].columns:
+            own = {field.capitalize(): table[name] for field, table in tables.items() if name in table}
+            _save(pd.DataFrame(own).dropna(how="all"), path / name, kind)
+        return path
     whole = pd.concat({field.capitalize(): table for field, table in tables.items()}, axis=1)
-    return whole.rename_axis(columns=["Price", "Ticker"])
-
-
-def _wide(tables: dict[str, pd.DataFrame], path: Path, kind: str) -> Path:
-    return _save(tables["close"], path, kind)
-
-
-def _two_levels(tables: dict[str, pd.DataFrame], path: Path, kind: str) -> Path:
-    return _save(_one_table(tables), path, kind)
-
-
-def _long(tables: dict[str, pd.DataFrame], path: Path, kind: str) -> Path:
-    rows = _one_table(tables).stack(level="Ticker", future_stack=True).dropna(how="all").reset_index()
+    whole = whole.rename_axis(columns=["Price", "Ticker"])
+    if layout == TWO_LEVELS:
+        return _save(whole, path, kind)
+    rows = whole.stack(level="Ticker", future_stack=True).dropna(how="all").reset_index()
     return _save(rows.rename_axis(columns=None), path, kind, index=False)
-
-
-def _file_a_field(tables: dict[str, pd.DataFrame], path: Path, kind: str) -> Path:
-    for field, table in tables.items():
-        _save(table, path / field, kind)
-    return path
-
-
-def _file_an_asset(tables: dict[str, pd.DataFrame], path: Path, kind: str) -> Path:
-    for name in tables["close"].columns:
-        own = {field.capitalize(): table[name] for field, table in tables.items() if name in table}
-        _save(pd.DataFrame(own).dropna(how="all"), path / name, kind)
-    return path
-
-
-_WRITERS: dict[str, Callable[[dict[str, pd.DataFrame], Path, str], Path]] = {
-    WIDE: _wide,
-    TWO_LEVELS: _two_levels,
-    LONG: _long,
-    FILE_A_FIELD: _file_a_field,
-    FILE_AN_ASSET: _file_an_asset,
-}
-
-
-def _write_rates(panel: MarketPanel, folder: Path) -> Path:
-    """Rates that give the panel's returns of cash: what a bar earns was in force at the bar before."""
-    annual = np.minimum((1.0 + panel.cash_returns[1:]) ** panel.bars_per_year - 1.0, _HIGHEST_RATE)
-    return _save(pd.DataFrame({"Date": panel.dates[:-1], "rate": annual}), folder / "rates", "csv", index=False)
 
 
 def _answers(panel: MarketPanel, auto_adjust: bool) -> Download:
@@ -208,7 +173,6 @@ def _answers(panel: MarketPanel, auto_adjust: bool) -> Download:
 
 
 def _lasting(table: pd.DataFrame, dates: pd.DatetimeIndex, names: pd.Index[str]) -> pd.DataFrame:
-    """The last row of some assets on all dates after it."""
     rows = pd.DataFrame(np.nan, index=dates, columns=table.columns)
     rows.loc[dates > table.index[-1], names] = table[names].iloc[-1].to_numpy()
     return rows

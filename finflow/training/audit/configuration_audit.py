@@ -38,13 +38,7 @@ _FEWEST_ROWS = 63
 
 
 class Audit(NamedTuple):
-    """Result of an audit.
-
-    Attributes
-    ----------
-    complaint : str or None
-        One line that names the component that looks ahead; None where none does.
-    """
+    """Result of an audit."""
 
     findings: tuple[Finding, ...]
     complaint: str | None
@@ -60,10 +54,7 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     agent : Path, optional
         A checkpoint file or run folder.
 
-    Raises
-    ------
-    FinflowError
-        If the configuration cannot be used at all.
+    Raises FinflowError if the configuration cannot be used at all.
     """
     torch.set_num_threads(config.train.threads)
     panel = load_panel(config.market)
@@ -84,7 +75,10 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     components: list[Component] = [*subjects.of_market(), *subjects.of_decisions(makers)]
     own = {name: make for name, make in makers.items() if name not in NAMED}
     if agent is not None:
-        own["agent"] = _agent_maker(agent, config)
+        device = choose_device(config.train.device)
+        policy = policy_of(read_checkpoint(agent), device)
+        policy.eval()
+        own["agent"] = lambda: AgentStrategy(policy, device, acting=config.acting)
         components += subjects.of_agent(own["agent"])
     lag, seed = config.env.execution_lag, config.train.seed
     # Before anything is asked here: the first answer of all may be what is remembered.
@@ -142,18 +136,9 @@ def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe,
 
 
 def _maker(name: str, config: Config, opened: OpenedFiles | None) -> Callable[[], Strategy]:
-    """Makes a strategy anew; a user's own with a record of what it opens meanwhile."""
     if opened is None:
         return lambda: named_strategy(name, config.evaluation)
     return lambda: opened.watch(f"strategy {name}", named_strategy, name, config.evaluation)
-
-
-def _agent_maker(path: Path, config: Config) -> Callable[[], Strategy]:
-    """Makes the agent in a checkpoint anew."""
-    device = choose_device(config.train.device)
-    policy = policy_of(read_checkpoint(path), device)
-    policy.eval()
-    return lambda: AgentStrategy(policy, device, acting=config.acting)
 
 
 _MONTH = 23

@@ -82,15 +82,7 @@ class _Facts(_Checked):
 def checked_facts(path: Path, facts: Facts) -> Facts:
     """A checkpoint's facts, each of its type and within its bounds.
 
-    Parameters
-    ----------
-    path : Path
-        For messages.
-
-    Raises
-    ------
-    CheckpointError
-        If they are not those of a training.
+    Raises CheckpointError if they are not those of a training.
     """
     missing = [name for name in ("training", "config", "shape", "market", "log") if name not in facts]
     if missing:
@@ -100,15 +92,13 @@ def checked_facts(path: Path, facts: Facts) -> Facts:
         )
     try:
         _Facts.model_validate(facts)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])[:80]
-        raise CheckpointError(_refusal(path, f"{place or 'it'}: {first['msg']}")) from None
-    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise CheckpointError(_refusal(path, f"{type(error).__name__}: {error}")) from None
+    except (ValidationError, RecursionError) as error:
+        why = "RecursionError"
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"])[:80]
+            why = f"{place or 'it'}: {first['msg']}"
+        short = " ".join(why.split())[:160]
+        advice = "use another checkpoint of the run"
+        raise CheckpointError(f"{path} is not a checkpoint of finflow ({short}); {advice}") from None
     return facts
-
-
-def _refusal(path: Path, why: str) -> str:
-    short = " ".join(why.split())[:160]
-    return f"{path} is not a checkpoint of finflow ({short}); use another checkpoint of the run"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from finflow.guard.state_capture import SEPARATOR, without_prefix
 from finflow.market.features.feature_set import Features
 from finflow.tensor_file import TensorFile, read_file
 from finflow.training.checkpoints.checked_facts import checked_facts
-from finflow.training.checkpoints.feature_names import check_feature_names
 from finflow.training.checkpoints.run_resolver import CONFIG, STUDY, Kind, resolve_run, run_folder_of
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.phase_names import ONLINE
@@ -41,15 +40,8 @@ LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
 class Checkpoint(NamedTuple):
     """A checkpoint that was read and verified.
 
-    Attributes
-    ----------
-    facts : dict
-        ``training``, ``config``, ``config_hash``, ``market``, ``shape``, ``features``, ``log``, ``runtime``; in the
-        present format, whichever the file has.
-    warning : str or None
-        What was damaged, where an older one had to be taken.
-    version : int
-        Of the file's format.
+    ``facts``: ``training``, ``config``, ``config_hash``, ``market``, ``shape``, ``features``, ``log``, ``runtime``; in
+    the present format, whichever the file has.
     """
 
     path: Path
@@ -72,10 +64,8 @@ class Checkpoint(NamedTuple):
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint file, or the latest whole one of a run folder.
 
-    Raises
-    ------
-    CheckpointError
-        If it is damaged, of a newer format, no checkpoint of a training, or holds weights that are not finite.
+    Raises CheckpointError if it is damaged, of a newer format, no checkpoint of a training, or holds weights that are
+    not finite.
     """
     file_path, file, warning = read_newest(path)
     facts = checked_facts(file_path, file.state)
@@ -90,10 +80,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def read_best(path: Path) -> Checkpoint:
     """Read the checkpoint to evaluate: the file given, or of a run folder its best by validation, else its latest.
 
-    Raises
-    ------
-    CheckpointError
-        As `read_checkpoint`.
+    Raises CheckpointError: as `read_checkpoint`.
     """
     best = resolve_run(path).checkpoints.path(BEST)
     return read_checkpoint(best if path.is_dir() and best.is_file() else path)
@@ -102,17 +89,7 @@ def read_best(path: Path) -> Checkpoint:
 def read_newest(path: Path) -> tuple[Path, TensorFile, str | None]:
     """Read a checkpoint; of a run folder the latest, or, if that is damaged, the newest whole one before it.
 
-    Returns
-    -------
-    path : Path
-    file : TensorFile
-    warning : str or None
-        What was damaged, where an older one had to be taken.
-
-    Raises
-    ------
-    CheckpointError
-        If none can be read; for a file, if that file cannot.
+    Raises CheckpointError if none can be read; for a file, if that file cannot.
     """
     saved = resolve_run(path)
     first = saved.find_checkpoint()
@@ -135,15 +112,7 @@ def read_newest(path: Path) -> tuple[Path, TensorFile, str | None]:
 def configuration_of(path: Path) -> Config:
     """The resolved configuration that results were made with, its folders as they have them.
 
-    Parameters
-    ----------
-    path : Path
-        A checkpoint file, or the folder of a run, a job or a study.
-
-    Raises
-    ------
-    CheckpointError, ConfigError
-        If there is none, or it cannot be read.
+    The path is that of a checkpoint file, or of the folder of a run, a job or a study.
     """
     saved = resolve_run(path)
     if saved.kind is Kind.JOB:
@@ -182,10 +151,7 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
 def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
     """Check that a training is resumed with its configuration.
 
-    Raises
-    ------
-    CheckpointError
-        If ``config`` differs in anything that decides results.
+    Raises CheckpointError if ``config`` differs in anything that decides results.
     """
     if config_hash(stored_config(checkpoint)) != config_hash(config):  # keys that are new have their defaults
         raise CheckpointError(
@@ -197,10 +163,7 @@ def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
 def check_same_features(checkpoint: Checkpoint, features: Features) -> None:
     """An agent reads the features that it was trained on, by name and in their order; not all markets give the same.
 
-    Raises
-    ------
-    CheckpointError
-        If a market's features are others than the checkpoint's, or it does not say which it reads.
+    Raises CheckpointError if a market's features are others than the checkpoint's, or it does not say which it reads.
     """
     check_feature_names(checkpoint.path, checkpoint.facts.get("features"), features)
 
@@ -208,10 +171,7 @@ def check_same_features(checkpoint: Checkpoint, features: Features) -> None:
 def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     """The policy in a checkpoint of either phase: the average, where the online phase keeps one.
 
-    Raises
-    ------
-    CheckpointError
-        If there is none that fits.
+    Raises CheckpointError if there is none that fits.
     """
     shape = NetworkShape.from_facts(checkpoint.facts["shape"])
     largest = max((tensor.numel() for tensor in checkpoint.tensors.values()), default=0)
@@ -236,10 +196,7 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
 def policy_part(checkpoint: Checkpoint) -> str:
     """Beginning of the names of the policy's tensors: of the average, where the online phase keeps one.
 
-    Raises
-    ------
-    CheckpointError
-        If it holds no policy.
+    Raises CheckpointError if it holds no policy.
     """
     for owner, part in POLICY_PARTS:
         if _tensors_of(checkpoint, owner, part):
@@ -248,7 +205,6 @@ def policy_part(checkpoint: Checkpoint) -> str:
 
 
 def _tensors_of(checkpoint: Checkpoint, owner: str, part: str) -> dict[str, Tensor]:
-    """Tensors of one network, by their names in it."""
     return without_prefix(checkpoint.tensors, SEPARATOR.join((owner, part, "")))
 
 
@@ -266,10 +222,7 @@ def carry_over(checkpoint: Checkpoint, bcell: BCell) -> None:
 
     Of a policy and its average it is the average, which is what was validated there.
 
-    Raises
-    ------
-    CheckpointError
-        If a network is missing or does not fit.
+    Raises CheckpointError if a network is missing or does not fit.
     """
     learner = "bcell" if checkpoint.counters["phase"] == ONLINE else "learner"
     value = "behaviour_value" if learner == "bcell" else "value"
@@ -296,17 +249,8 @@ class LoadedAgent(NamedTuple):
 def load_agent(path: Path, overrides: Mapping[str, object]) -> LoadedAgent:
     """Read a checkpoint and prepare its market.
 
-    Parameters
-    ----------
-    path : Path
-        A checkpoint file, or a run folder (its best by validation, or its latest without one).
-    overrides : mapping
-        Keys on top of the checkpoint's own configuration; only those of the market, the environment, the evaluation
-        and the output may differ.
-
-    Raises
-    ------
-    ConfigError, CheckpointError, MarketError
+    ``overrides``: keys on top of the checkpoint's own configuration; only those of the market, the environment, the
+    evaluation and the output may differ.
     """
     check_free(overrides)
     checkpoint = read_best(path)
@@ -318,12 +262,35 @@ def load_agent(path: Path, overrides: Mapping[str, object]) -> LoadedAgent:
 
 
 def check_free(overrides: Mapping[str, object]) -> None:
-    """Refuse what an evaluation cannot change.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse what an evaluation cannot change: a ConfigError."""
     fixed = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
     if fixed:
         raise ConfigError(f"{fixed[0]} belongs to training and cannot change for an evaluation; leave it out")
+
+
+def feature_names(features: Features) -> dict[str, list[str]]:
+    """Names of the features, as a checkpoint keeps them."""
+    return {"assets": list(features.asset_names), "market": list(features.market_names)}
+
+
+def check_feature_names(path: Path, trained: Mapping[str, Sequence[str]] | None, features: Features) -> None:
+    """An agent reads the features that it was trained on, by name and in their order; not all markets give the same.
+
+    Raises CheckpointError if the file does not say its features, or a market's are others.
+    """
+    if trained is None:
+        raise CheckpointError(
+            f"{path} does not say which features it reads; use the finflow that wrote it, or start a new run"
+        )
+    for kind, names in feature_names(features).items():
+        known = list(trained[kind])
+        if names == known:
+            continue
+        lacking = ", ".join(name for name in known if name not in names)
+        more = ", ".join(name for name in names if name not in known)
+        differences = [f"lacks {lacking}"] * bool(lacking) + [f"has {more} beside"] * bool(more)
+        raise CheckpointError(
+            f"{path} was trained on other features: this market "
+            f"{' and '.join(differences) or 'has them in another order'}; use prices with the same fields (open, high, "
+            "low, volume) and the same features.extra and features.filters"
+        )

@@ -17,21 +17,7 @@ from finflow.training.checkpoints.run_resolver import Kind, resolve_run
 
 
 class Inspection(NamedTuple):
-    """One checkpoint file.
-
-    Attributes
-    ----------
-    size : int
-        Bytes.
-    complaint : str or None
-        Why it cannot be used; None where it is whole.
-    version : int or None
-        Of its format.
-    facts : dict
-        In the present format; empty where it cannot be used.
-    parts : dict
-        Part of the state -> numbers that it holds, the largest first.
-    """
+    """One checkpoint file."""
 
     path: Path
     size: int
@@ -71,10 +57,7 @@ def inspect_checkpoints(path: Path) -> list[Inspection]:
     path : Path
         A run folder, its ``models`` folder, or a checkpoint.
 
-    Raises
-    ------
-    CheckpointError
-        If there is none.
+    Raises CheckpointError if there is none.
     """
     saved = resolve_run(path)
     if saved.kind is Kind.CHECKPOINT:
@@ -89,7 +72,6 @@ def inspect_checkpoints(path: Path) -> list[Inspection]:
 
 
 def _inspect(path: Path) -> Inspection:
-    """One file."""
     size = path.stat().st_size
     try:
         checkpoint = read_checkpoint(path)

@@ -30,7 +30,7 @@ from finflow.preferences.policy_training import LearnedPolicy, Method, learn_pol
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.tensor_file import write_tensors
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, LoadedAgent, policy_of, policy_part
-from finflow.training.checkpoints.manifest import runtime
+from finflow.training.run_folder import runtime
 
 KEPT_FACTS = ("config", "config_hash", "market", "shape", "features", "bcell", "log")
 
@@ -45,10 +45,7 @@ class PreferredAgent(NamedTuple):
     def save(self, path: Path) -> None:
         """Write it as one file, atomically; equal agents make equal bytes.
 
-        Raises
-        ------
-        OutputError
-            If the file cannot be written.
+        Raises OutputError if the file cannot be written.
         """
         write_tensors(path, self.tensors, self.facts)
 
@@ -60,22 +57,19 @@ def learn_preferences(
 
     An agent of several networks learns in all of them, in the blend that was decided on.
 
-    Parameters
-    ----------
-    files : sequence of Path
-        That the pairs were read from.
-    method : {"dpo", "simpo"}
-
-    Raises
-    ------
-    FinflowError
-        If a pair cannot be used, there are too few, or nothing is learned from them.
+    Raises FinflowError if a pair cannot be used, there are too few, or nothing is learned from them.
     """
     data = agent.training_data
     tensors = pair_tensors(SegmentMarket(data.process, data.split.train, data.config.evaluation), pairs)
     device = torch.device("cpu")  # where the pairs are
     policy = policy_of(agent.checkpoint, device)
-    _check_learns(agent.checkpoint, policy)
+    if policy.blend is not None and float(policy.blend.confidence) == 0.0:
+        before = CheckpointFolder(agent.checkpoint.run_folder / MODELS).path(HANDED_OVER)
+        raise CheckpointError(
+            f"the agent in {agent.checkpoint.path} holds the portfolio {policy.blend.reference} (the confidence of its "
+            "blend is 0): nothing of it can be trained; take its policy before the blend was decided on, as in "
+            f"--resume {before}"
+        )
     reference = FrozenPolicy.of(policy, data.log_volatility)
     learned = learn_policy(policy, reference, tensors, method, config, seed)
     freeze([policy])
@@ -89,18 +83,6 @@ def learn_preferences(
     facts = {name: agent.checkpoint.facts[name] for name in KEPT_FACTS if name in agent.checkpoint.facts}
     facts |= {"training": {"counters": agent.checkpoint.counters}, "runtime": runtime(device)}
     return PreferredAgent(policy_tensors(agent.checkpoint, policy), {**facts, PREFERENCES: provenance}, learned)
-
-
-def _check_learns(checkpoint: Checkpoint, policy: ExpertPolicy) -> None:
-    """Refuse an agent whose decisions do not depend on its networks: a CheckpointError."""
-    blend = policy.blend
-    if blend is not None and float(blend.confidence) == 0.0:
-        before = CheckpointFolder(checkpoint.run_folder / MODELS).path(HANDED_OVER)
-        raise CheckpointError(
-            f"the agent in {checkpoint.path} holds the portfolio {blend.reference} (the confidence of its blend is 0): "
-            "nothing of it can be trained; take its policy before the blend was decided on, as in --resume "
-            f"{before}"
-        )
 
 
 def policy_tensors(checkpoint: Checkpoint, policy: ExpertPolicy) -> dict[str, Tensor]:

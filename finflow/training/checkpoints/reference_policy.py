@@ -19,44 +19,27 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.on_policy.kl_controller import REFERENCE_BOUNDS, DoublingKL, FixedKL, ProportionalKL
+from finflow.agent.on_policy.kl_controller import ProportionalKL
 from finflow.config import Config
 from finflow.config.online_section import OnlineConfig
 from finflow.errors import CheckpointError
 from finflow.guard.state_capture import SEPARATOR, without_prefix
 from finflow.tensor_file import read_tensors
-from finflow.training.checkpoints.checkpoint_reader import Checkpoint, policy_of, read_best
-from finflow.training.checkpoints.feature_names import check_feature_names
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_feature_names, policy_of, read_best
 from finflow.training.data.training_data import TrainingData
 
 REFERENCE = SEPARATOR.join(("bcell", "reference", ""))  # tensors of it in a checkpoint
 HORIZON = 10_000  # decisions over which the adaptive coefficient may change by a factor of about exp(0.2)
 FAR = 2.0  # times the target: beyond it a check counts toward the early stop
+LOOKS = 3  # of them in a row end the phase
 
 
 class ReferenceControl:
-    """Coefficient of the penalty for leaving the reference, and the checks that count toward an early stop.
-
-    Parameters
-    ----------
-    episode_length : int
-        Decisions of an episode.
-
-    Attributes
-    ----------
-    looks : int
-        Checks in a row with more than twice the target.
-    stopped : bool
-        Whether the online phase was ended early.
-    """
+    """Coefficient of the penalty for leaving the reference, and the checks that count toward an early stop."""
 
     def __init__(self, keys: OnlineConfig, episode_length: int) -> None:
         self._keys, self._length = keys, episode_length
-        self.controller: FixedKL | ProportionalKL | DoublingKL = FixedKL(keys.reference_beta)
-        if keys.reference_control == "adaptive":
-            self.controller = ProportionalKL(keys.reference_beta, keys.reference_target, HORIZON)
-        elif keys.reference_control == "doubling":
-            self.controller = DoublingKL(keys.reference_beta, keys.reference_target, REFERENCE_BOUNDS)
+        self.controller = ProportionalKL(keys.reference_beta, keys.reference_target, HORIZON)
         self.looks = 0
         self.stopped = False
 
@@ -70,17 +53,11 @@ class ReferenceControl:
         return divergence * self._length
 
     def update(self, divergence: float, decisions: int) -> str | None:
-        """Adapt the coefficient to the mean KL of a decision, in nats per free dimension, over so many decisions.
-
-        Returns
-        -------
-        str or None
-            The reason to end the phase, where the KL was beyond twice its target at enough checks in a row.
-        """
+        """Adapt the coefficient to the mean KL of a decision, in nats per free dimension, over so many decisions."""
         of_episode, target = self.of_episode(divergence), self._keys.reference_target
         self.controller.update(of_episode, decisions)
         self.looks = self.looks + 1 if not of_episode <= FAR * target else 0
-        if self.looks < self._keys.reference_looks:
+        if self.looks < LOOKS:
             return None
         self.stopped = True
         return (
@@ -92,16 +69,15 @@ class ReferenceControl:
 def read_reference(config: Config, training_data: TrainingData, device: torch.device) -> FrozenPolicy | None:
     """Read the policy of ``online.reference`` where it is a file: as it was deployed, in its blend.
 
-    Raises
-    ------
-    CheckpointError
-        If it cannot be read, has other sizes or features than this training's policy, or holds what is not a number.
+    Raises CheckpointError if it cannot be read, has other sizes or features than this training's policy, or holds what
+    is not a number.
     """
     name = config.online.reference
     if not isinstance(name, Path):
         return None
-    agent = _saved_agent(name, device)
-    if agent is not None:
+    agent = None
+    if name.is_file() and "training" not in read_tensors(name)[1]:  # BCell.save wrote it
+        agent = BCell.load(name, str(device))
         path, names, shape = name, agent.feature_names, agent.shape
     else:
         checkpoint = read_best(name)
@@ -122,30 +98,15 @@ def read_reference(config: Config, training_data: TrainingData, device: torch.de
     return reference
 
 
-def _saved_agent(path: Path, device: torch.device) -> BCell | None:
-    """The agent of a file that `BCell.save` wrote; None for what else may be read, or not."""
-    if not path.is_file() or "training" in read_tensors(path)[1]:
-        return None
-    return BCell.load(path, str(device))
-
-
 def saved_reference(checkpoint: Checkpoint, like: ExpertPolicy) -> FrozenPolicy | None:
     """The policy from a file that a saved training is held to; None where that is the policy as it was handed over.
 
-    Parameters
-    ----------
-    like : ExpertPolicy
-        Of the same shape.
-
-    Raises
-    ------
-    CheckpointError
-        If its tensors are those of no policy of that shape.
+    Raises CheckpointError if its tensors are those of no policy of that shape.
     """
     tensors = without_prefix(checkpoint.tensors, REFERENCE)
     if not tensors:
         return None
     try:
         return FrozenPolicy.from_tensors(like, tensors)
-    except ValueError as error:
+    except (RuntimeError, ValueError, LookupError) as error:
         raise CheckpointError(f"its reference cannot be used: {error}") from None

@@ -31,15 +31,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class SavedRun:
-    """Saved results that a path names.
-
-    Attributes
-    ----------
-    path : Path
-        As given.
-    folder : Path
-        Absolute: the run folder, for a checkpoint that which it lies in; or the folder of the job or the study.
-    """
+    """Saved results that a path names."""
 
     path: Path
     kind: Kind
@@ -48,25 +40,20 @@ class SavedRun:
     @property
     def checkpoints(self) -> CheckpointFolder:
         """The run's checkpoints; those of a folder without ``models`` lie in the folder itself."""
-        return _checkpoints_in(self.path.parent if self.kind is Kind.CHECKPOINT else self.path)
+        folder = self.path.parent if self.kind is Kind.CHECKPOINT else self.path
+        return CheckpointFolder(folder / MODELS if (folder / MODELS).is_dir() else folder)
 
     def find_checkpoint(self) -> Path:
         """The checkpoint file meant: the one given, or the latest of a run folder.
 
-        Raises
-        ------
-        CheckpointError
-            If there is none.
+        Raises CheckpointError if there is none.
         """
         return self._first_of(LATEST)
 
     def find_best(self) -> Path:
         """The checkpoint file to evaluate: the one given, or the best by validation of a run folder, else its latest.
 
-        Raises
-        ------
-        CheckpointError
-            If there is none.
+        Raises CheckpointError if there is none.
         """
         return self._first_of(BEST, LATEST)
 
@@ -86,10 +73,7 @@ class SavedRun:
     def note(self) -> dict[str, Any]:
         """The note that makes a folder a job's: ``seed`` and ``seeds``, or the names of its ``universes``.
 
-        Raises
-        ------
-        CheckpointError
-            If it cannot be read, or says something else.
+        Raises CheckpointError if it cannot be read, or says something else.
         """
         found = _read_note(self.path / JOB)
         universes, seeds = found.get("universes") or [], (found.get("seed", 0), found.get("seeds", 1))
@@ -107,10 +91,7 @@ class SavedRun:
     def find_agents(self) -> list[Path]:
         """Checkpoints to evaluate together: the best of each agent of a job, in the order of their seeds; else `path`.
 
-        Raises
-        ------
-        CheckpointError
-            If an agent of the job is not finished, or the job is in several universes.
+        Raises CheckpointError if an agent of the job is not finished, or the job is in several universes.
         """
         if self.kind is not Kind.JOB:
             return [self.path]
@@ -138,10 +119,7 @@ def resolve_run(path: Path) -> SavedRun:
         A checkpoint file; a run folder, or its ``models`` folder; the folder of a job or of a study. A folder that is
         none of these is taken for that of a run without checkpoints.
 
-    Raises
-    ------
-    CheckpointError
-        If there is nothing.
+    Raises CheckpointError if there is nothing.
     """
     if not path.exists():
         raise CheckpointError(
@@ -172,7 +150,6 @@ def best_in(run: Path) -> Path | None:
 
 
 def _finished_agent(place: Path) -> Path | None:
-    """The checkpoint to evaluate of one training of a job, by its folder; None where it is not finished."""
     try:
         note = _read_note(place / NOTE)
     except CheckpointError:
@@ -184,10 +161,6 @@ def _finished_agent(place: Path) -> Path | None:
 def is_plain_name(name: str) -> bool:
     """True for a name that leads to nowhere but a folder's own entry: no path, no way up."""
     return Path(name).name == name and name not in ("", "..") and "\0" not in name and "\\" not in name
-
-
-def _checkpoints_in(folder: Path) -> CheckpointFolder:
-    return CheckpointFolder(folder / MODELS if (folder / MODELS).is_dir() else folder)
 
 
 def _read_note(path: Path) -> dict[str, Any]:

@@ -22,12 +22,12 @@ from finflow.training.checkpoints.checkpoint_reader import (
     check_same_features,
     read_checkpoint,
 )
-from finflow.training.checkpoints.manifest import changed, runtime
 from finflow.training.checkpoints.reference_policy import saved_reference
 from finflow.training.data.training_data import TrainingData
 from finflow.training.logs.run_log import METRICS, RunLog
 from finflow.training.phase_names import OFFLINE, ONLINE
 from finflow.training.phases.training_state import TrainingState, start_offline, start_online
+from finflow.training.run_folder import changed, runtime
 
 
 class Start(StrEnum):
@@ -42,13 +42,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """A way to start, and what it needs.
-
-    Attributes
-    ----------
-    checkpoint : Checkpoint or None
-        None where it starts afresh.
-    """
+    """A way to start, and what it needs."""
 
     start: Start
     checkpoint: Checkpoint | None
@@ -84,25 +78,24 @@ class StartingPoint:
     def make_state(self, transitions: int) -> TrainingState:
         """The state that the training begins with.
 
-        Parameters
-        ----------
-        transitions : int
-            Of the behaviour data.
-
-        Raises
-        ------
-        CheckpointError
-            If the checkpoint does not fit the configuration.
+        Raises CheckpointError if the checkpoint does not fit the configuration.
         """
         state = start_offline(self.training_data.config, self.training_data, self.device, transitions)
         if self.checkpoint is None:
             return state
         if self.start is Start.OTHER_MARKET or self.checkpoint.counters["phase"] == ONLINE:
             start_online(state, self.training_data.config, self.training_data, self.device)
-        if self.start is Start.OTHER_MARKET:
-            self._carry_over(state, self.checkpoint)
-        else:
+        if self.start is not Start.OTHER_MARKET:
             self._restore(state, self.checkpoint)
+            return state
+        if NetworkShape.from_facts(self.checkpoint.facts["shape"]) != self.training_data.shape:
+            raise CheckpointError(
+                f"the networks in {self.checkpoint.path} have other sizes than configured; leave bcell.hidden_dim as "
+                "it was"
+            )
+        if state.bcell is not None:
+            carry_over(self.checkpoint, state.bcell)
+        state.counters.phase = ONLINE
         return state
 
     def open_log(self, folder: Path) -> RunLog:
@@ -115,13 +108,7 @@ class StartingPoint:
         return RunLog(folder)
 
     def bring_best(self, state: TrainingState, folder: Path) -> str | None:
-        """Copy the best checkpoint so far into the run's folder; where it is gone, the search for the best restarts.
-
-        Returns
-        -------
-        str or None
-            A line for the user, where the best of a resumed run is gone.
-        """
+        """Copy the best checkpoint so far into the run's folder; where it is gone, the search for the best restarts."""
         update = state.counters.best_update
         if self.checkpoint is None or update is None:
             return None
@@ -145,7 +132,6 @@ class StartingPoint:
         return f"{problem}; the best checkpoint is chosen from here on" if in_place else None
 
     def _restore(self, state: TrainingState, checkpoint: Checkpoint) -> None:
-        """Restore a checkpoint in the new state."""
         try:
             if NetworkShape.from_facts(checkpoint.facts["shape"]) != self.training_data.shape:
                 raise CheckpointError("its networks have other sizes")
@@ -158,24 +144,11 @@ class StartingPoint:
                 "run, or use the configuration and the finflow that it was written with"
             ) from error
 
-    def _carry_over(self, state: TrainingState, checkpoint: Checkpoint) -> None:
-        """Load another market's networks into the new state; all else starts new."""
-        if NetworkShape.from_facts(checkpoint.facts["shape"]) != self.training_data.shape:
-            raise CheckpointError(
-                f"the networks in {checkpoint.path} have other sizes than configured; leave bcell.hidden_dim as it was"
-            )
-        if state.bcell is not None:
-            carry_over(checkpoint, state.bcell)
-        state.counters.phase = ONLINE
-
 
 def read_start(config: Config, resume: Path | None, pretrained: Path | None) -> Checkpoint | None:
     """Read the checkpoint to start from, if there is one; a resumed run keeps its configuration.
 
-    Raises
-    ------
-    CheckpointError
-        If it cannot be read, or is to be resumed by another configuration.
+    Raises CheckpointError if it cannot be read, or is to be resumed by another configuration.
     """
     path = resume or pretrained
     if path is None:
@@ -196,17 +169,8 @@ def starting_point(
 ) -> StartingPoint:
     """Choose how to start, once the market is known.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint or None
-        As `read_start` returned it.
-    resume : Path or None
-        Path of the run to resume, as the user gave it; None where only the networks are loaded.
-
-    Raises
-    ------
-    CheckpointError
-        If the checkpoint is of another market and may not be, of other features, or of no phase to start from.
+    Raises CheckpointError if the checkpoint is of another market and may not be, of other features, or of no phase to
+    start from.
     """
     if checkpoint is None:
         return StartingPoint(Start.AFRESH, None, training_data, device)

@@ -41,42 +41,16 @@ PENALTIES = tuple(10.0 ** (0.5 * power) for power in range(-10, 7))  # in multip
 ROWS = 65_536  # of bars and assets, read at once
 
 
-class RandomFeatures(NamedTuple):
-    """Random functions ``tanh(x W + b)`` of an asset's features.
-
-    Attributes
-    ----------
-    weights : float64 (features, functions)
-        Mostly zeros.
-    biases : float64 (functions,)
-    """
-
-    weights: FloatArray
-    biases: FloatArray
-
-    @classmethod
-    def draw(cls, n_features: int) -> RandomFeatures:
-        """Functions of so many features, the same ones for the same number."""
-        rng = np.random.default_rng(n_features)
-        weights = rng.standard_normal((n_features, RANDOM_FEATURES))
-        read = rng.random(weights.shape) * n_features < READ_FEATURES
-        return cls(weights * read, rng.standard_normal(RANDOM_FEATURES))
-
-    def of(self, features: FloatArray) -> FloatArray:
-        """The features (..., F) themselves and their functions, (..., F + functions)."""
-        return np.concatenate([features, np.tanh(matrix_product(features, self.weights) + self.biases)], axis=-1)
+Functions = tuple[FloatArray, FloatArray]
+"""Weights (features, functions), mostly zeros, and biases of random functions ``tanh(x W + b)`` of features."""
 
 
 class Predictions(NamedTuple):
     """Predicted log returns of the bars that decisions are rewarded by.
 
-    Attributes
-    ----------
-    returns : float64 (bars, assets)
-        NaN where there is none.
-    slope : float
-        Of returns, less their mean over assets, on out-of-fold predictions of them: 1 where predictions are unbiased,
-        less where they are too large; 0 where nothing is predicted.
+    ``returns`` (bars, assets): NaN where there is none. ``slope``: of returns, less their mean over assets, on
+    out-of-fold predictions of them: 1 where predictions are unbiased, less where they are too large; 0 where nothing is
+    predicted.
     """
 
     returns: FloatArray
@@ -84,8 +58,6 @@ class Predictions(NamedTuple):
 
 
 class _Moments(NamedTuple):
-    """Sums of a regression over some bars."""
-
     squares: Tensor
     products: Tensor
 
@@ -93,10 +65,7 @@ class _Moments(NamedTuple):
 def mirrored_growth(process: DecisionProcess, expected: FloatArray) -> FloatArray:
     """Growth on mirrored bars, (bars, K); as it was where nothing is predicted, and for cash.
 
-    Parameters
-    ----------
-    expected : float64 (bars, assets)
-        Predicted log returns, else NaN.
+    ``expected`` (bars, assets): predicted log returns, else NaN.
     """
     growth = process.growth
     with np.errstate(divide="ignore"):
@@ -114,44 +83,40 @@ def predicted_returns(process: DecisionProcess, segments: Sequence[range], regim
     decision knew them, less their mean likewise; that mean itself by its average over the segments. Predictions by
     regime count by the slope of returns on them already, so that theirs is 1 here.
 
-    Parameters
-    ----------
-    segments : sequence of range
-        Bars of decisions; no reward of any other enters.
-    regimes : bool
-        Predict by a Markov-switching model too.
+    ``segments``: bars of decisions; no reward of any other enters.
     """
     bars = np.concatenate([np.arange(one.start, one.stop) for one in segments])
     by_regime = regime_returns(process, bars) if regimes else np.zeros(process.listed.shape)
-    functions = RandomFeatures.draw(process.asset_features.shape[2] - 1)
+    functions = _random_functions(process.asset_features.shape[2] - 1)
     parts = [_moments(process, functions, part, by_regime) for part in np.array_split(bars, PARTS) if len(part)]
-    ridge = _ridge(parts)
+    coefficients, by_others, products = _ridge(parts)
     predicted = np.full(process.listed.shape, np.nan)
     level, count, squares = 0.0, 0, 0.0
     for some in _chunks(process, bars):
         relative, _, common, known = _rows(process, functions, some)
-        by_features = matrix_product(relative, ridge.coefficients)
+        by_features = matrix_product(relative, coefficients)
         predicted[some + 1] = np.where(known, by_features + by_regime[some + 1], np.nan)
         level, count = level + float(common.sum()), count + int(known.any(axis=1).sum())
         squares += float(np.square(by_regime[some + 1] * known).sum())
-    explained = squares + ridge.squares
-    slope = (squares + ridge.products) / explained if explained > 0.0 else 0.0
+    explained = squares + by_others
+    slope = (squares + products) / explained if explained > 0.0 else 0.0
     return Predictions(predicted + level / max(count, 1), slope)
 
 
-class _Ridge(NamedTuple):
-    """Coefficients; and sums of predictions by those of the other parts, squared and times what they predict."""
+def _random_functions(n_features: int) -> Functions:
+    rng = np.random.default_rng(n_features)
+    weights = rng.standard_normal((n_features, RANDOM_FEATURES))
+    read = rng.random(weights.shape) * n_features < READ_FEATURES
+    return weights * read, rng.standard_normal(RANDOM_FEATURES)
 
-    coefficients: FloatArray
-    squares: float
-    products: float
 
-
-def _ridge(parts: Sequence[_Moments]) -> _Ridge:
+def _ridge(parts: Sequence[_Moments]) -> tuple[FloatArray, float, float]:
     """Fit with the penalties that predict parts best by the others; zeros where none beats predicting zero.
 
     The features and their random functions have a penalty each: first the best that is the same for both, then each in
     turn the best with the other fixed, until neither changes.
+
+    Returns the coefficients; and sums of predictions by those of the other parts, squared and times what they predict.
     """
     sums: dict[Penalties, tuple[float, float]] = {}
 
@@ -167,44 +132,37 @@ def _ridge(parts: Sequence[_Moments]) -> _Ridge:
         best = min(((one, best[1]) for one in PENALTIES), key=error)
         best = min(((best[0], one) for one in PENALTIES), key=error)
     if len(parts) == 1 or error(best) >= 0.0:
-        return _Ridge(np.zeros(len(parts[0].products)), 0.0, 0.0)
-    return _Ridge(_fit(_sum(parts), best).numpy(), *sums[best])
+        return np.zeros(len(parts[0].products)), 0.0, 0.0
+    return _fit(parts, best).numpy(), *sums[best]
 
 
 def _predicted_by_others(parts: Sequence[_Moments], penalties: Penalties) -> tuple[float, float]:
-    """Sums of the predictions of each part by the others, squared and times what they predict."""
     squares = products = 0.0
     for place, part in enumerate(parts):
         others = [*parts[:place], *parts[place + 1 :]]
         if others:
-            fitted = _fit(_sum(others), penalties)
+            fitted = _fit(others, penalties)
             squares += float(fitted @ part.squares @ fitted)
             products += float(fitted @ part.products)
     return squares, products
 
 
-def _fit(moments: _Moments, penalties: Penalties) -> Tensor:
+def _fit(parts: Sequence[_Moments], penalties: Penalties) -> Tensor:
     """Coefficients by ridge regression, (functions,); penalties of the features and of their random functions."""
-    size = len(moments.products)
-    unit = max(float(moments.squares.trace()) / size, 1e-12)
-    penalty = torch.full((size,), penalties[0] * unit, dtype=torch.float64)
+    squares = torch.stack([one.squares for one in parts]).sum(dim=0)
+    products = torch.stack([one.products for one in parts]).sum(dim=0)
+    unit = max(float(squares.trace()) / len(products), 1e-12)
+    penalty = torch.full((len(products),), penalties[0] * unit, dtype=torch.float64)
     penalty[-RANDOM_FEATURES:] = penalties[1] * unit
-    coefficients: Tensor = torch.linalg.solve(moments.squares + penalty.diag(), moments.products)
+    coefficients: Tensor = torch.linalg.solve(squares + penalty.diag(), products)
     return coefficients
 
 
-def _sum(parts: Sequence[_Moments]) -> _Moments:
-    """Sums over all of some parts."""
-    return _Moments(
-        torch.stack([one.squares for one in parts]).sum(dim=0), torch.stack([one.products for one in parts]).sum(dim=0)
-    )
-
-
 def _moments(
-    process: DecisionProcess, functions: RandomFeatures, bars: NDArray[np.int64], explained: FloatArray
+    process: DecisionProcess, functions: Functions, bars: NDArray[np.int64], explained: FloatArray
 ) -> _Moments:
     """Sums over the decisions at some bars, of returns less what is explained of them, (bars, assets)."""
-    size = functions.weights.shape[0] + RANDOM_FEATURES
+    size = len(functions[0]) + RANDOM_FEATURES
     squares = torch.zeros((size, size), dtype=torch.float64)
     products = torch.zeros(size, dtype=torch.float64)
     for some in _chunks(process, bars):
@@ -217,14 +175,13 @@ def _moments(
 
 
 def _chunks(process: DecisionProcess, bars: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Bars, some at a time."""
     count = max(ROWS // process.listed.shape[1], 1)
     for start in range(0, len(bars), count):
         yield bars[start : start + count]
 
 
 def _rows(
-    process: DecisionProcess, functions: RandomFeatures, bars: NDArray[np.int64]
+    process: DecisionProcess, functions: Functions, bars: NDArray[np.int64]
 ) -> tuple[FloatArray, FloatArray, FloatArray, NDArray[np.bool_]]:
     """Features and returns of decisions at some bars less their means over assets, those of returns, and who is known.
 
@@ -240,7 +197,8 @@ def _rows(
         returns = np.log(process.growth[bars + 1, :-1])
     known = (table[:, :, -1] > 0.0) & process.listed[bars] & np.isfinite(returns)
     share = known / np.maximum(known.sum(axis=1, keepdims=True), 1)
-    values = functions.of(table[:, :, :-1].astype(np.float64))
+    features, (weights, biases) = table[:, :, :-1].astype(np.float64), functions
+    values = np.concatenate([features, np.tanh(matrix_product(features, weights) + biases)], axis=-1)
     relative = values - np.einsum("ba,baf->bf", share, values)[:, None]
     returns = np.where(known, returns, 0.0)
     common = (share * returns).sum(axis=1)
@@ -253,12 +211,8 @@ Segments = Sequence[range]
 class Mirror(NamedTuple):
     """Mirrored bars of some segments.
 
-    Attributes
-    ----------
-    offset : int
-        Bars from a bar to its mirrored one in the table of growth; 0 where there is none.
-    weight : float
-        Of what is earned there.
+    ``offset``: bars from a bar to its mirrored one in the table of growth; 0 where there is none. ``weight``: of what
+    is earned there.
     """
 
     offset: int
@@ -271,19 +225,7 @@ NO_MIRROR = Mirror(0, 0.0)
 def with_mirrored_bars(
     market: RolloutMarket, learned: Sequence[Segments], config: MirroredConfig
 ) -> tuple[RolloutMarket, list[Mirror]]:
-    """Market with bars mirrored around returns that are predicted from the bars that learners learn from.
-
-    Parameters
-    ----------
-    learned : sequence of sequences of range
-        Bars of decisions of each learner.
-
-    Returns
-    -------
-    market : RolloutMarket
-    mirrors : list of Mirror
-        Of each learner.
-    """
+    """Market with bars mirrored around returns that are predicted from the bars that learners learn from."""
     if config.weight == 0.0:
         return market, [NO_MIRROR for _ in learned]
     half = (len(learned) + 1) // 2
@@ -298,7 +240,6 @@ def with_mirrored_bars(
 
 
 def _predictions(market: RolloutMarket, learned: Sequence[Segments], regimes: bool) -> list[Predictions]:
-    """Predicted returns of some learners' bars."""
     return [predicted_returns(market.process, segments, regimes) for segments in learned]
 
 

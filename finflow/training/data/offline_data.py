@@ -25,13 +25,7 @@ SHOWN_BY = ("version", "prices", "training window", "features", "costs and execu
 
 
 class OfflineData(NamedTuple):
-    """A dataset and where it lies.
-
-    Attributes
-    ----------
-    reused : bool
-        Whether the file was there before.
-    """
+    """A dataset and where it lies. ``reused``: whether the file was there before."""
 
     dataset: OfflineDataset
     path: Path
@@ -56,10 +50,7 @@ def offline_data(
     recollect : bool
         Collect even where the file is there, and write over it.
 
-    Raises
-    ------
-    FinflowError
-        If the file was made by something else; it is never overwritten then.
+    Raises FinflowError if the file was made by something else; it is never overwritten then.
     """
     process, window = training_data.learning, training_data.train
     expected = made_by(config, process, window)
@@ -92,13 +83,7 @@ def _size(card: Mapping[str, Any]) -> str:
 
 
 def export_dataset(config: Config, path: Path, name: str, root: Path | None, full: bool) -> list[str]:
-    """Write a saved dataset as a Minari dataset; ``full`` observations need the market that it was made from.
-
-    Returns
-    -------
-    list of str
-        What to tell the user.
-    """
+    """Write a saved dataset as a Minari dataset; ``full`` observations need the market that it was made from."""
     folder = minari_folder(name, root)
     process: DecisionProcess | None = None
     if full:

@@ -30,10 +30,7 @@ def regime_returns(process: DecisionProcess, bars: NDArray[np.int64]) -> FloatAr
     Zero on other bars, without listing, and everywhere where the model explains nothing of bars that it was not fitted
     to.
 
-    Parameters
-    ----------
-    bars : int64 (decisions,)
-        Bars of decisions, in order; no return of any bar but the next ones of these enters.
+    ``bars`` (decisions,): bars of decisions, in order; no return of any bar but the next ones of these enters.
     """
     predicted: FloatArray = np.zeros(process.listed.shape)
     if len(bars) < FEWEST or predicted.shape[1] < 2:

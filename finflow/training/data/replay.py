@@ -32,8 +32,6 @@ class MarketTensors(NamedTuple):
     ----------
     assets : Tensor, (bars, assets, F + 1)
     market : Tensor, (bars, M)
-    complete : bool
-        True where every asset is listed at every bar.
     named : Tensor, (bars, 5, K), optional
         Portfolios of the rules of the five families at every bar, on average over each family's variants.
     """
@@ -89,14 +87,8 @@ class MarketTensors(NamedTuple):
 class Transitions:
     """A fixed store of transitions, a ring once it is full.
 
-    Parameters
-    ----------
-    n_weights : int
-        K.
-    portfolio_size : int
-        K + 3.
-    slack : int
-        Older transitions kept in addition, which are not drawn: ``forget_after`` can go back so far without a loss.
+    ``slack``: older transitions kept in addition, which are not drawn: ``forget_after`` can go back so far without a
+    loss.
 
     Attributes
     ----------
@@ -174,10 +166,7 @@ class Transitions:
     def restore(self, rows: Mapping[str, Tensor], written: Any, first: Any, process: DecisionProcess) -> None:
         """Restore the contents, ``occupied`` rows of every column, and the counts.
 
-        Raises
-        ------
-        ValueError
-            If they do not fit the store or the process.
+        Raises ValueError if they do not fit the store or the process.
         """
         if type(written) is not int or type(first) is not int or not 0 <= first <= written <= 10**12:
             raise ValueError("its count of transitions is none")
@@ -218,16 +207,7 @@ def make_batch(
 ) -> Batch:
     """Look up the features of both states and put the rewards into the learners' units.
 
-    Parameters
-    ----------
-    rows : dict of Tensor
-        From one store, or from several joined.
-    units : RewardUnits
-        Of the rewards, which the store keeps raw.
-    noise_scale : float
-        Of the observation noise.
-    group_size : int
-        Every so many rows are of one bar, and share its market.
+    ``group_size``: every so many rows are of one bar, and share its market.
     """
     bars = rows["bar"][::group_size]
     portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])

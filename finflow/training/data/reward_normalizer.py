@@ -20,34 +20,141 @@ from torch import Tensor
 from finflow.config import RewardNormalizationConfig
 from finflow.errors import ConfigError
 
-EPSILON = 1e-8
 LARGEST = 1e150  # rewards beyond it are skipped: their squares overflow a double
 DRIFT = 1e-4  # share of the largest sum of squares below which what is left of it is mostly rounding
 Rewards = TypeVar("Rewards", float, NDArray[Any], Tensor)
 
 
-class RollingMoments:
-    """Mean and deviation of the last rewards.
+@dataclass(frozen=True)
+class RewardNormalizerConfig:
+    """Settings of a reward normaliser.
 
-    Parameters
+    Attributes
     ----------
     window_size : int
-        Rewards remembered.
+        Rewards whose mean and deviation are taken.
+    epsilon : float
+        Added to the deviation.
+    clip_range : tuple of float
+        Least and greatest normalised reward.
+    shift : bool
+        Whether the mean is subtracted. It changes the objective where the length of an episode depends on the actions:
+        of a reward that is always 1 nothing is left. Without, rewards are divided by the deviation alone.
+    scale : bool
+        Whether rewards are divided by the deviation.
+    warmup : int
+        Nothing is normalised before so many rewards were seen.
+    """
+
+    window_size: int = 1000
+    epsilon: float = 1e-8
+    clip_range: tuple[float, float] = (-10.0, 10.0)
+    shift: bool = True
+    scale: bool = True
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.window_size < 2:
+            raise ConfigError(f"the window of a reward normaliser holds at least 2 rewards, not {self.window_size}")
+        if not 0.0 <= self.epsilon < math.inf:
+            raise ConfigError(f"the epsilon of a reward normaliser is a number of at least 0, not {self.epsilon}")
+        if len(self.clip_range) != 2 or not self.clip_range[0] < self.clip_range[1]:
+            raise ConfigError(f"rewards are clipped to a range (least, greatest), not {self.clip_range}")
+
+    @classmethod
+    def preset(cls, name: str) -> Self:
+        """Make the settings of a preset.
+
+        Parameters
+        ----------
+        name : str
+            ``default``; ``stable``, 5000 rewards and +-5; ``fast``, 500 rewards and +-10; ``off``, rewards as they are,
+            and their statistics alone.
+        """
+        if name not in _PRESETS:
+            raise ConfigError(f"a reward normaliser's preset is {', '.join(_PRESETS)}, not {name!r}")
+        return cls(**_PRESETS[name])
+
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "stable": {"window_size": 5000, "clip_range": (-5.0, 5.0)},
+    "fast": {"window_size": 500, "clip_range": (-10.0, 10.0)},
+    "off": {"shift": False, "scale": False, "clip_range": (-math.inf, math.inf)},
+}
+
+
+class RewardNormalizer:
+    """``clip((r - mean) / (std + epsilon))`` over the last rewards.
+
+    A reward that is not a number is not remembered, and stays as it is.
 
     References
     ----------
     Welford (1962), Note on a Method for Calculating Corrected Sums of Squares and Products.
+
+    Examples
+    --------
+    >>> normalizer = RewardNormalizer(RewardNormalizerConfig(window_size=3))
+    >>> [round(normalizer.normalize(reward), 3) for reward in (1.0, 2.0, 3.0, 4.0)]
+    [0.0, 1.0, 1.225, 1.225]
     """
 
-    def __init__(self, window_size: int) -> None:
-        if window_size < 2:
-            raise ValueError(f"a window has room for at least two rewards, not {window_size}")
-        self.window_size = window_size
+    def __init__(self, config: RewardNormalizerConfig | None = None) -> None:
+        self.config = config or RewardNormalizerConfig()
         self.reset()
+
+    @classmethod
+    def preset(cls, name: str) -> Self:
+        """Make a normaliser with the settings of a preset: ``default``, ``stable`` or ``fast``."""
+        return cls(RewardNormalizerConfig.preset(name))
+
+    @classmethod
+    def of(cls, keys: RewardNormalizationConfig) -> Self:
+        """The normaliser of a section of the configuration."""
+        clip = (-keys.clip, keys.clip)
+        return cls(RewardNormalizerConfig(keys.window_size, clip_range=clip, shift=keys.shift, warmup=keys.warmup))
+
+    def normalize(self, reward: float) -> float:
+        """Remember a reward, and return it normalised."""
+        return float(self.normalize_batch([reward])[0])
+
+    def normalize_batch(self, rewards: Iterable[float] | NDArray[Any] | Tensor) -> NDArray[np.float64]:
+        """Remember rewards in their order, and return all of them normalised by the window after the last."""
+        given = np.asarray(rewards if isinstance(rewards, np.ndarray | Tensor) else list(rewards), dtype=np.float64)
+        self.update(given)
+        return self.apply(given)
+
+    def apply(self, rewards: Rewards) -> Rewards:
+        """Rewards in units of the window, without remembering them; as they are during the warm-up."""
+        if self._count < max(self.config.warmup, 1):
+            return rewards
+        mean, divisor = self._units()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            scaled = (rewards - mean) / divisor
+        least, greatest = self.config.clip_range
+        if isinstance(scaled, Tensor):
+            return scaled.clamp(least, greatest)
+        clipped = np.clip(scaled, least, greatest)
+        return clipped if isinstance(rewards, np.ndarray) else float(clipped)
+
+    def denormalize(self, reward: float) -> float:
+        """Inverse of `apply` for a reward that was not clipped."""
+        if self._count < max(self.config.warmup, 1):
+            return reward
+        mean, divisor = self._units()
+        return reward * divisor + mean
+
+    def _units(self) -> tuple[float, float]:
+        """Numbers that are subtracted from rewards, and that they are divided by."""
+        mean, std = self._statistics()
+        without_scale = not self.config.scale or (not self.config.shift and std == 0.0)  # equal rewards have none
+        return mean if self.config.shift else 0.0, 1.0 if without_scale else std + self.config.epsilon
 
     def reset(self) -> None:
         """Forget every reward."""
-        self._window: deque[float] = deque(maxlen=self.window_size)
+        self._window: deque[float] = deque(maxlen=self.config.window_size)
         self._count = self._since = 0
         self._origin = self._mean = self._squares = self._largest = 0.0  # the mean is about the origin
 
@@ -60,7 +167,7 @@ class RollingMoments:
     def _remember(self, reward: float) -> None:
         if not self._window:
             self._origin = reward
-        before, full = self._mean, len(self._window) == self.window_size
+        before, full = self._mean, len(self._window) == self.config.window_size
         new = reward - self._origin
         old = self._window[0] - self._origin if full else before
         self._window.append(reward)
@@ -69,7 +176,7 @@ class RollingMoments:
         self._mean += (new - old) / len(self._window)
         self._squares += (new - old) * (new - self._mean + old - before)
         self._largest = max(self._largest, self._squares)
-        if self._since >= self.window_size or self._squares < DRIFT * self._largest:
+        if self._since >= self.config.window_size or self._squares < DRIFT * self._largest:
             self._recompute()
 
     def _recompute(self) -> None:
@@ -107,152 +214,9 @@ class RollingMoments:
         self._window.extend(window.tolist())
         self._count, self._since = count, since
         self._origin, self._mean, self._squares, self._largest = moments.tolist()
-        if len(window) > self.window_size:
+        if len(window) > self.config.window_size:
             self._recompute()
 
     def _statistics(self) -> tuple[float, float]:
         """Mean and population deviation of the window; both 0 where it is empty."""
         return self._origin + self._mean, math.sqrt(max(self._squares, 0.0) / max(len(self._window), 1))
-
-
-class RollingNormalizer(RollingMoments):
-    """``(r - mean) / (std + 1e-8)`` over the last rewards, clipped; normalising a reward does not remember it.
-
-    Parameters
-    ----------
-    window_size : int
-        Rewards remembered.
-    clip : float
-        Normalised rewards lie in (-clip, clip).
-    warmup : int
-        Nothing is normalised before so many rewards were seen.
-    shift : bool
-        Whether the mean is subtracted; without, rewards are scaled alone, which leaves the objective what it was.
-    """
-
-    def __init__(self, window_size: int = 1000, clip: float = 10.0, warmup: int = 30, shift: bool = True) -> None:
-        if not clip > 0.0 or warmup < 0:
-            raise ValueError("clipping has a positive limit, and a warm-up a length")
-        super().__init__(window_size)
-        self.clip, self.warmup, self.shift = clip, warmup, shift
-
-    @classmethod
-    def of(cls, keys: RewardNormalizationConfig) -> Self:
-        """The normaliser of a section of the configuration."""
-        return cls(keys.window_size, keys.clip, keys.warmup, keys.shift)
-
-    def normalize(self, rewards: Rewards) -> Rewards:
-        """One reward, or an array or tensor of them, in units of the window; as they are during the warm-up.
-
-        NaN stays NaN, for the guard to notice.
-        """
-        if self._count < max(self.warmup, 1):
-            return rewards
-        mean, std = self._statistics()
-        scaled = (rewards - (mean if self.shift else 0.0)) / (std + EPSILON)
-        if isinstance(scaled, Tensor):
-            return scaled.clamp(-self.clip, self.clip)
-        clipped = np.clip(scaled, -self.clip, self.clip)
-        return clipped if isinstance(rewards, np.ndarray) else float(clipped)
-
-    def denormalize(self, reward: float) -> float:
-        """Inverse of ``normalize`` for a reward that was not clipped."""
-        if self._count < max(self.warmup, 1):
-            return reward
-        mean, std = self._statistics()
-        return reward * (std + EPSILON) + (mean if self.shift else 0.0)
-
-
-@dataclass(frozen=True)
-class RewardNormalizerConfig:
-    """Settings of a reward normaliser.
-
-    Attributes
-    ----------
-    window_size : int
-        Rewards whose mean and deviation are taken.
-    epsilon : float
-        Added to the deviation.
-    clip_range : tuple of float
-        Least and greatest normalised reward.
-    shift : bool
-        Whether the mean is subtracted. It changes the objective where the length of an episode depends on the actions:
-        of a reward that is always 1 nothing is left. Without, rewards are divided by the deviation alone.
-    scale : bool
-        Whether rewards are divided by the deviation.
-    """
-
-    window_size: int = 1000
-    epsilon: float = 1e-8
-    clip_range: tuple[float, float] = (-10.0, 10.0)
-    shift: bool = True
-    scale: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        if self.window_size < 2:
-            raise ConfigError(f"the window of a reward normaliser holds at least 2 rewards, not {self.window_size}")
-        if not 0.0 <= self.epsilon < math.inf:
-            raise ConfigError(f"the epsilon of a reward normaliser is a number of at least 0, not {self.epsilon}")
-        if len(self.clip_range) != 2 or not self.clip_range[0] < self.clip_range[1]:
-            raise ConfigError(f"rewards are clipped to a range (least, greatest), not {self.clip_range}")
-
-    @classmethod
-    def preset(cls, name: str) -> Self:
-        """Make the settings of a preset.
-
-        Parameters
-        ----------
-        name : str
-            ``default``; ``stable``, 5000 rewards and +-5; ``fast``, 500 rewards and +-10; ``off``, rewards as they are,
-            and their statistics alone.
-        """
-        if name not in _PRESETS:
-            raise ConfigError(f"a reward normaliser's preset is {', '.join(_PRESETS)}, not {name!r}")
-        return cls(**_PRESETS[name])
-
-
-_PRESETS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "stable": {"window_size": 5000, "clip_range": (-5.0, 5.0)},
-    "fast": {"window_size": 500, "clip_range": (-10.0, 10.0)},
-    "off": {"shift": False, "scale": False, "clip_range": (-math.inf, math.inf)},
-}
-
-
-class RewardNormalizer(RollingMoments):
-    """``clip((r - mean) / (std + epsilon))`` over the last rewards, the one to normalise among them.
-
-    A reward that is not a number is not remembered, and stays as it is.
-
-    Examples
-    --------
-    >>> normalizer = RewardNormalizer(RewardNormalizerConfig(window_size=3))
-    >>> [round(normalizer.normalize(reward), 3) for reward in (1.0, 2.0, 3.0, 4.0)]
-    [0.0, 1.0, 1.225, 1.225]
-    """
-
-    def __init__(self, config: RewardNormalizerConfig | None = None) -> None:
-        self.config = config or RewardNormalizerConfig()
-        super().__init__(self.config.window_size)
-
-    @classmethod
-    def preset(cls, name: str) -> Self:
-        """Make a normaliser with the settings of a preset: ``default``, ``stable`` or ``fast``."""
-        return cls(RewardNormalizerConfig.preset(name))
-
-    def normalize(self, reward: float) -> float:
-        """Remember a reward, and return it normalised."""
-        return float(self.normalize_batch([reward])[0])
-
-    def normalize_batch(self, rewards: Iterable[float] | NDArray[Any] | Tensor) -> NDArray[np.float64]:
-        """Remember rewards in their order, and return all of them normalised by the window after the last."""
-        given = np.asarray(rewards if isinstance(rewards, np.ndarray | Tensor) else list(rewards), dtype=np.float64)
-        self.update(given)
-        mean, std = self._statistics()
-        without_scale = not self.config.scale or (not self.config.shift and std == 0.0)  # equal rewards have none
-        divisor = 1.0 if without_scale else std + self.config.epsilon
-        with np.errstate(invalid="ignore", divide="ignore"):
-            centred = given - (mean if self.config.shift else 0.0)
-            normalised: NDArray[np.float64] = np.clip(centred / divisor, *self.config.clip_range)
-        return normalised

@@ -36,7 +36,7 @@ from finflow.env.rewards.chosen_reward import (
 )
 from finflow.errors import ConfigError, MarketError
 from finflow.preferences.preference_reward import PREFERENCE, PreferenceReward
-from finflow.training.data.reward_normalizer import RollingNormalizer
+from finflow.training.data.reward_normalizer import RewardNormalizer
 
 
 class RewardUnits(NamedTuple):
@@ -48,15 +48,13 @@ class RewardUnits(NamedTuple):
         The deviation of the behaviour's rewards, stored with the dataset.
     reference : Tensor, (bars,)
         Subtracted from the reward of a decision at each bar; zeros where there is no reference.
-    normalizer : RollingNormalizer or None
-        With ``train.reward_normalization``.
     whole_spread : bool
         Whether the spread that critics learn is of the whole reward, reference included, as risk measures need it.
     """
 
     scale: float
     reference: Tensor
-    normalizer: RollingNormalizer | None = None
+    normalizer: RewardNormalizer | None = None
     whole_spread: bool = False
 
     @classmethod
@@ -77,7 +75,7 @@ class RewardUnits(NamedTuple):
     def scaled(self, rewards: Tensor, bars: Tensor) -> Tensor:
         """Raw rewards of decisions at ``bars``, each (batch,), in these units."""
         scaled = (rewards - self.reference[bars]) / self.scale
-        return scaled if self.normalizer is None else self.normalizer.normalize(scaled)
+        return scaled if self.normalizer is None else self.normalizer.apply(scaled)
 
     def unscaled(self, reward: float) -> float:
         """A reward in these units, in excess of the reference, as a daily log return; clipping cannot be undone."""
@@ -108,12 +106,11 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
     windows : sequence of range
         Bars that may be learned from; units are fitted on these alone.
 
-    Raises
-    ------
-    ConfigError
-        If a reward cannot be used, or the online algorithm cannot follow it.
+    Raises ConfigError if a reward cannot be used, or the online algorithm cannot follow it.
     """
-    rewards = named_rewards(config.objectives, process.n_weights - 1, _learned(config))
+    file = config.objectives.preference.model
+    learned: Made = {} if file is None else {PREFERENCE: lambda: PreferenceReward(file)}
+    rewards = named_rewards(config.objectives, process.n_weights - 1, learned)
     if config.objectives.workers and not (rewards and any(term.slow for term in rewards.terms)):
         raise ConfigError(
             f"objectives.workers = {config.objectives.workers} has nothing to compute: {BUILTIN} and {RANKING} are "
@@ -121,15 +118,6 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
         )
     if rewards is None:
         return process
-    _check_gradient(config, rewards)
-    rewards = rewards.with_tables(process.panel)
-    if len(rewards.terms) > 1:
-        rewards = rewards.with_units(reward_units_of(process, rewards, windows))
-    return with_reward(process, rewards)
-
-
-def _check_gradient(config: Config, rewards: RewardSum) -> None:
-    """Refuse a reward without a gradient where the online phase needs one."""
     name = rewards.not_differentiable
     if name is not None and not config.online.on_policy and config.bcell.expansion:
         raise ConfigError(
@@ -137,33 +125,30 @@ def _check_gradient(config: Config, rewards: RewardSum) -> None:
             f"{config.bcell.expansion} exact decisions follow: set bcell.expansion=0, or use ppo, ppo-kl, trpo, a2c or "
             "reinforce"
         )
-
-
-def _learned(config: Config) -> Made:
-    """Makers of the rewards that were learned before."""
-    file = config.objectives.preference.model
-    return {} if file is None else {PREFERENCE: lambda: PreferenceReward(file)}
+    rewards = rewards.with_tables(process.panel)
+    if len(rewards.terms) > 1:
+        rewards = rewards.with_units(reward_units_of(process, rewards, windows))
+    return with_reward(process, rewards)
 
 
 def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Sequence[range]) -> list[float]:
     """Unit of each term: its deviation between decisions on the same bar, over bars of the training window.
 
-    Raises
-    ------
-    ConfigError
-        If a reward is the same for every decision.
+    Raises ConfigError if a reward is the same for every decision.
     """
     plain = RewardSum([replace(term, weight=1.0, unit=1.0) for term in rewards.terms])
     components = _compared_decisions(with_reward(process, plain), windows).components
     units, first = [], 0
     for term in plain.terms:
-        units.append(_unit_of(term.name, components[:, first : first + len(term.names)].sum(axis=1)))
+        rewarded = components[:, first : first + len(term.names)].sum(axis=1).reshape(-1, UNIT_DECISIONS)
+        units.append(float(np.sqrt(rewarded.var(axis=1, ddof=1).mean())))
+        if not units[-1] > 0.0:
+            raise ConfigError(f"the reward {term.name} is the same for every decision: there is nothing to learn from")
         first += len(term.names)
     return units
 
 
 def _compared_decisions(market: DecisionProcess, windows: Sequence[range]) -> Step:
-    """Outcome of random decisions, as many on each of some bars."""
     bars = np.concatenate([np.asarray(market.decision_bars(window), dtype=np.int64) for window in windows])
     if not len(bars):
         horizon = market.reward_horizon
@@ -173,14 +158,6 @@ def _compared_decisions(market: DecisionProcess, windows: Sequence[range]) -> St
     held, _ = draw_coverage(rng, len(chosen), market.n_weights)
     targets, _ = draw_coverage(rng, len(chosen), market.n_weights)
     return market.step(market.start(chosen, held), targets)
-
-
-def _unit_of(name: str, rewards: NDArray[np.float64]) -> float:
-    """Deviation of rewards between the decisions on a bar."""
-    unit = float(np.sqrt(rewards.reshape(-1, UNIT_DECISIONS).var(axis=1, ddof=1).mean()))
-    if not unit > 0.0:
-        raise ConfigError(f"the reward {name} is the same for every decision: there is nothing to learn from")
-    return unit
 
 
 def equal_weight_rewards(process: DecisionProcess) -> NDArray[np.float64]:

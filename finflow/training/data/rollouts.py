@@ -55,13 +55,7 @@ class PathwiseRollout(NamedTuple):
 
 
 class RolloutMarket(NamedTuple):
-    """Market that policies are rolled out in.
-
-    Attributes
-    ----------
-    tensors : MarketTensors
-        Its features on the learner's device.
-    """
+    """Market that policies are rolled out in."""
 
     process: DecisionProcess
     tensors: MarketTensors
@@ -75,15 +69,7 @@ class RolloutMarket(NamedTuple):
         noise: Generator | None = None,
         observation_noise: float = 0.0,
     ) -> MarketReading:
-        """Reading of a policy of the market at the next bars of every portfolio, (horizon * batch, ...).
-
-        Parameters
-        ----------
-        noise : Generator, optional
-            Switches dropout on, and noise on the features.
-        observation_noise : float
-            Deviation of that noise; that of the features is one.
-        """
+        """Reading of a policy of the market at the next bars of every portfolio, (horizon * batch, ...)."""
         device = self.tensors.market.device
         bars = torch.as_tensor((np.arange(horizon)[:, None] + state.bar).reshape(-1), device=device)
         blank = torch.zeros(len(bars), self.process.portfolio_size, device=device)
@@ -112,8 +98,6 @@ class RolloutMarket(NamedTuple):
         ----------
         reading : MarketReading, (horizon * batch, ...)
             What it reads at the bars.
-        state : PortfolioState
-            In tensors, (batch, ...).
         first : Tensor, (batch, n), optional
             Action of the first decision, in place of the policy's.
         noise : Tensor, (horizon, batch, n - 1), optional

@@ -37,10 +37,6 @@ class TrainingData:
         All bars up to the end of the test window; only ``held_out_process`` reads those after validation.
     process : DecisionProcess
         Ends with validation: training cannot see further.
-    features : Features
-        Of the process.
-    moments : Moments
-        Of equal weight on the training window.
     segments : tuple of range
         Parts of the training window, where held-out bars separate them; each episode stays within one. Empty where the
         window is whole.
@@ -92,8 +88,11 @@ class TrainingData:
         return [*([listings] if listings else []), *price_notes(self.process.panel)]
 
     def gap_note(self) -> str | None:
-        """A note that names assets that list late or end early in what is learned from; None where none does."""
-        unlisted = self.unlisted()
+        """A note that names assets that are not listed at every bar that is learned from; None where there is none."""
+        windows = [self.process.decision_bars(window) for window in self.train_segments]
+        bars = [bar for window in windows for bar in range(window.start, window.stop + 1)]  # with the last one's growth
+        listed = np.asarray(self.process.panel.listed[bars].all(axis=0))
+        unlisted = [asset for asset, whole in zip(self.process.panel.assets, listed, strict=True) if not whole]
         if not unlisted:
             return None
         shown = ", ".join(unlisted[:GAPS_SHOWN]) + (", ..." if len(unlisted) > GAPS_SHOWN else "")
@@ -102,14 +101,6 @@ class TrainingData:
             f"{count} not listed throughout the training window ({shown}); decisions are learned over the assets that "
             "are listed at the time"
         )
-
-    def unlisted(self) -> tuple[str, ...]:
-        """Assets that are not listed at every bar that is learned from."""
-        process = self.process
-        windows = [process.decision_bars(window) for window in self.train_segments]
-        bars = [bar for window in windows for bar in range(window.start, window.stop + 1)]  # with the last one's growth
-        listed = process.panel.listed[bars]
-        return tuple(asset for number, asset in enumerate(process.panel.assets) if not listed[:, number].all())
 
     def held_out_process(self) -> DecisionProcess:
         """A process over the test window as well: for the final evaluation alone."""
@@ -122,10 +113,7 @@ class TrainingData:
 def prepare(config: Config) -> TrainingData:
     """Load prices, split them, compute features.
 
-    Raises
-    ------
-    MarketError
-        If prices are missing, wrong or too few for the windows and the episodes.
+    Raises MarketError if prices are missing, wrong or too few for the windows and the episodes.
     """
     return prepare_from(load_panel(config.market), config)
 
@@ -150,13 +138,8 @@ def prepare_pieces(
         Bars of ``panel`` that may be seen, one after another, with gaps between.
     validation : int
         How many of the last bars are for choosing a checkpoint.
-    features : Features, optional
-        Of the same pieces, from earlier training_data; computed when left out.
 
-    Raises
-    ------
-    MarketError
-        If what is left is too short to learn in.
+    Raises MarketError if what is left is too short to learn in.
     """
     joined = panel.spliced(pieces)
     train_end = joined.n_bars - validation
@@ -182,13 +165,7 @@ def prepare_pieces(
 
 
 def process_on(training_data: TrainingData, panel: MarketPanel, features: Features | None = None) -> DecisionProcess:
-    """The decision process of a trained agent on other bars: everything that is fitted comes from its training.
-
-    Parameters
-    ----------
-    features : Features, optional
-        Of that panel, by what was fitted in the same training window; computed when left out.
-    """
+    """The decision process of a trained agent on other bars: everything that is fitted comes from its training."""
     config = training_data.config
     if features is None:
         features = features_on(training_data, panel)
@@ -203,7 +180,6 @@ def features_on(training_data: TrainingData, panel: MarketPanel) -> Features:
 
 
 def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
-    """Moments of equal weight on the training window."""
     moments = equal_weight_moments(panel, config.env.fill, train)
     if not moments.second > 0.0:
         raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
@@ -211,13 +187,7 @@ def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
 
 
 def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
-    """Split prices that were loaded, and compute features.
-
-    Parameters
-    ----------
-    panel : MarketPanel
-        Bars beyond the test window are cut off.
-    """
+    """Split prices that were loaded, and compute features."""
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)
     seen = visible(panel, split)
@@ -243,10 +213,7 @@ def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
 def choose_device(name: str) -> torch.device:
     """The device of a configuration; ``auto`` takes CUDA, then MPS, then the CPU.
 
-    Raises
-    ------
-    ConfigError
-        If the one asked for is not there.
+    Raises ConfigError if the one asked for is not there.
     """
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":

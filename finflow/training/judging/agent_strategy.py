@@ -36,17 +36,9 @@ ROWS = 1024  # decisions computed at once
 class AgentStrategy:
     """Decides by the centre of a policy or a draw around it, and records what led to each decision.
 
-    Parameters
-    ----------
-    expert : int, optional
-        Number of the expert whose portfolio is the aim, in place of the gate's mixture; the trade rate is the agent's.
-    acting : ActingConfig, optional
-        Temperature and ``top_p`` of its decisions; the centre when left out.
-
-    Attributes
-    ----------
-    memo : mutable mapping, optional
-        Readings of the market made before by this policy, which must not learn meanwhile.
+    ``expert``: number of the expert whose portfolio is the aim, in place of the gate's mixture; the trade rate is the
+    agent's. ``acting``: temperature and ``top_p`` of its decisions; the centre when left out. ``memo``: readings of the
+    market made before by this policy, which must not learn meanwhile.
     """
 
     memo: Memo | None = None
@@ -154,15 +146,7 @@ def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range
 
 
 def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, states: TwoStates) -> ByState | None:
-    """Mean gate weights in each state of the market; None where there is no decision, or no experts.
-
-    Parameters
-    ----------
-    window : range
-        Of bars.
-    states : TwoStates
-        The crisis score's, as fitted on the training window.
-    """
+    """Mean gate weights in each state of the market; None where there is no decision, or no experts."""
     bars = process.decision_bars(window)
     if not len(bars):
         return None
@@ -175,13 +159,7 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
 
 
 def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> ExpertTraits | None:
-    """Traits of the experts over a window; None where there are too few bars before it to estimate any.
-
-    Parameters
-    ----------
-    window : range
-        Of bars.
-    """
+    """Traits of the experts over a window; None where there are too few bars before it to estimate any."""
     bars = process.decision_bars(window)
     known = [bar - process.lag for bar in bars]
     if not known or known[-1] < history_of_traits(process.panel):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from finflow.config import ActingConfig, Config
 from finflow.errors import CheckpointError, ConfigError, MarketError
-from finflow.evaluation.analysis.feature_distance import FeatureDistance, Values, measure_distance, section
+from finflow.evaluation.analysis.feature_distance import Values, measure_distance, section
 from finflow.evaluation.comparison_context import Make, with_memos
 from finflow.evaluation.report.section import Section
 from finflow.json_text import parse_json
@@ -32,13 +32,13 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_best,
     stored_config,
 )
-from finflow.training.checkpoints.manifest import write_manifest
 from finflow.training.data.offline_data import CARD
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
 from finflow.training.judging.held_out import AGENT, EvaluationOutcome, Subject, judge_held_out, maker_of
 from finflow.training.judging.reading_count import policy_identity, strategy_identity
 from finflow.training.logs.run_log import EVENTS, METRICS
+from finflow.training.run_folder import write_manifest
 
 SHARED_SECTIONS = ("market", "features", "env", "objectives")
 """Sections that agents acting as one must have in common: they decide what is observed."""
@@ -47,15 +47,7 @@ SHARED_SECTIONS = ("market", "features", "env", "objectives")
 def evaluate_agent(
     training_data: TrainingData, checkpoint: Checkpoint, device: torch.device, folder: Path, with_backtest: bool = False
 ) -> EvaluationOutcome:
-    """Judge the policy in a checkpoint on the test window, against the classical strategies, and write the report.
-
-    Parameters
-    ----------
-    folder : Path
-        The report goes into its ``reports``.
-    with_backtest : bool
-        Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
-    """
+    """Judge the policy in a checkpoint on the test window, against the classical strategies, and write the report."""
     policy, counters, acting = policy_of(checkpoint, device), checkpoint.counters, training_data.config.acting
     lines, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
     subject = Subject(
@@ -79,23 +71,7 @@ def evaluate_agent(
 def evaluate_checkpoint(
     path: Path, overrides: Mapping[str, object], output: Path | None = None, with_backtest: bool = False
 ) -> EvaluationOutcome:
-    """Evaluate a trained agent from its checkpoint.
-
-    Parameters
-    ----------
-    path : Path
-        A checkpoint file, or a run folder (its best by validation, or its latest without one).
-    overrides : mapping
-        As in `load_agent`.
-    output : Path, optional
-        Where ``reports`` goes, with a manifest of its own; the run's own folder when left out.
-    with_backtest : bool
-        Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
-
-    Raises
-    ------
-    ConfigError, CheckpointError, MarketError
-    """
+    """Evaluate a trained agent from its checkpoint, or a run folder; ``output`` is where ``reports`` goes."""
     checkpoint, training_data, device = load_agent(path, overrides)
     outcome = evaluate_agent(training_data, checkpoint, device, output or checkpoint.run_folder, with_backtest)
     if output is not None:
@@ -106,10 +82,8 @@ def evaluate_checkpoint(
 def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutcome:
     """Backtest named strategies over the test window; the first is the one reported on, in a folder of its name.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of ``strategies.classical.NAMED``, import paths, or ``optimal`` in a synthetic market whose optimum is known.
+    ``names``: of ``strategies.classical.NAMED``, import paths, or ``optimal`` in a synthetic market whose optimum is
+    known.
     """
     makers: dict[str, Make] = {}
     for path in names:
@@ -137,23 +111,7 @@ def evaluate_ensemble(
 ) -> EvaluationOutcome:
     """Evaluate agents that act as one on the test window, with each alone for comparison.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Checkpoint files, or run folders (of which the best by validation, or the latest without one).
-    overrides : mapping
-        Keys on top of the first checkpoint's configuration; those of training may not differ.
-    output : Path
-        Where ``reports`` goes, or with ``own_folder`` a folder named after the agents.
-    part : Path, optional
-        Where in that.
-    with_backtest : bool
-        Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
-
-    Raises
-    ------
-    FinflowError
-        If an agent cannot be used, or was not trained to see what the others see.
+    Raises FinflowError if an agent cannot be used, or was not trained to see what the others see.
     """
     check_free(overrides)
     checkpoints = [read_best(path) for path in paths]
@@ -207,10 +165,7 @@ def judge_ensemble(
 def check_alike(checkpoints: Sequence[Checkpoint]) -> None:
     """Agents that act as one see the same market in the same way.
 
-    Raises
-    ------
-    CheckpointError
-        Naming the two that do not.
+    Raises CheckpointError: naming the two that do not.
     """
     first, *others = checkpoints
     base = stored_config(first)
@@ -244,10 +199,7 @@ def identities_of(
 ) -> list[str]:
     """Identity of each agent, acting as configured, in the ledger of readings.
 
-    Raises
-    ------
-    CheckpointError
-        If one is there twice: it would count twice in the mean.
+    Raises CheckpointError if one is there twice: it would count twice in the mean.
     """
     known: dict[str, Path] = {}
     for checkpoint in checkpoints:
@@ -265,7 +217,6 @@ def mark_of(identities: Sequence[str], whole: bool = False) -> str:
 
 
 def _acting_fact(acting: ActingConfig) -> dict[str, str]:
-    """Settings of acting, for the report; nothing where decisions are the centre of the policy."""
     return {} if acting.takes_centre else {"acting": acting.describe()}
 
 
@@ -279,7 +230,6 @@ def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None
 
 
 def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
-    """Behaviour data that the agent learned from, where the run's data card is still there."""
     try:
         card = parse_json((checkpoint.run_folder / CARD).read_text("utf-8"))
         episodes = {name: f"{family['episodes']:,} episodes" for name, family in card["families"].items()}
@@ -294,7 +244,6 @@ def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
-    """Preferences that the agent learned from after its training, where it did."""
     found = checkpoint.facts.get(PREFERENCES)
     if not isinstance(found, dict):
         return {}
@@ -306,7 +255,6 @@ def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _is_row(line: str) -> bool:
-    """True for a whole line of the log: the last may be cut short, where a run was killed."""
     try:
         return isinstance(parse_json(line), dict)
     except ValueError:
@@ -314,28 +262,19 @@ def _is_row(line: str) -> bool:
 
 
 def distance_sections(checkpoint: Checkpoint, training_data: TrainingData) -> tuple[Section, ...]:
-    """The section about the features of another market; none where the agent is judged on its own.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        Of the agent.
-    training_data : TrainingData
-        The market that it is judged on.
-    """
+    """The section about the features of another market; none where the agent is judged on its own."""
     if checkpoint.facts["market"] == training_data.process.panel.sha256:
         return ()
     return (section(_distance(checkpoint, training_data)),)
 
 
-def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> FeatureDistance:
-    """Distance of the test window from the agent's training window, whose prices are read again."""
+def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> dict[str, Any]:
     try:
         own = prepare(stored_config(checkpoint))
     except (ConfigError, MarketError) as error:
-        return FeatureDistance(unknown=f"The prices of the agent's training cannot be read: {error}")
+        return {"unknown": f"The prices of the agent's training cannot be read: {error}"}
     if own.process.panel.sha256 != checkpoint.facts["market"]:
-        return FeatureDistance(unknown="The prices of the agent's training have changed since")
+        return {"unknown": "The prices of the agent's training have changed since"}
     features = own.features
     fitted_on = slice(features.first_bar, own.split.train_end)
     trained = _values(features, features.assets[fitted_on], features.market[fitted_on], own.panel.listed[fitted_on])
@@ -350,7 +289,6 @@ def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> FeatureDis
 def _values(
     named: Features, assets: NDArray[np.float32], market: NDArray[np.float32], listed: NDArray[np.bool_]
 ) -> Values:
-    """Values of every feature at some bars: of an asset over the assets that are listed and have them."""
     there = listed & (assets != 0.0).any(axis=-1)  # a row of zeros: too little history
     of_assets, of_market = assets[there].astype(np.float64), market.astype(np.float64)
     columns = {name: of_assets[:, place] for place, name in enumerate(named.asset_names)}

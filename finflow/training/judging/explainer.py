@@ -41,17 +41,7 @@ TRADES = 3  # whose targets are divided among the features, each
 
 
 class Explainer:
-    """Explains the decisions of one backtest.
-
-    Parameters
-    ----------
-    process : DecisionProcess
-        Of ``run``.
-    features : Features
-        For their names.
-    run : Backtest
-        Of an `AgentStrategy`.
-    """
+    """Explains the decisions of one backtest."""
 
     def __init__(
         self, policy: ExpertPolicy, process: DecisionProcess, features: Features, window: range, run: Backtest
@@ -126,7 +116,6 @@ class Explainer:
         return [self.explain(step) for step in largest_trades(self.run, count)]
 
     def _states(self, step: int) -> States:
-        """States as the agent observed them."""
         known = self.bars[step] - self.process.lag
         observation = {
             "assets": self.process.asset_features[known].copy(),
@@ -158,7 +147,6 @@ class Explainer:
         return dict(sorted(found.items(), key=lambda one: -abs(one[1].part)))
 
     def _move(self, states: States, decision: Decision) -> dict[str, Any]:
-        """Fields of a `Move`."""
         centre = decision.distribution.centre()[0]
         return {
             "gate": dict(zip(self.policy.sources, decision.gate[0].tolist(), strict=True)),
@@ -171,19 +159,6 @@ def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[s
     """Explain decisions of a trained agent in its test window.
 
     The window is read for that, and the reading is counted where this agent has none on file.
-
-    Parameters
-    ----------
-    path : Path
-        A checkpoint file, or a run folder (its best by validation, or its latest without one).
-    overrides : mapping
-        As in `load_agent`.
-    dates : sequence of str
-        YYYY-MM-DD; a day without trading stands for the next one with.
-
-    Raises
-    ------
-    ConfigError, CheckpointError, MarketError
     """
     wanted = [_date(text) for text in dates]
     checkpoint, training_data, device = load_agent(path, overrides)
@@ -200,7 +175,6 @@ def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[s
 
 
 def _steps(process: DecisionProcess, window: range, wanted: Sequence[np.datetime64]) -> list[int]:
-    """Decisions that filled on these days, or on the next day of trading."""
     bars = process.decision_bars(window)
     dates = process.panel.dates[bars.start : bars.stop]
     for date in wanted:

@@ -49,11 +49,8 @@ LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 class EvaluationOutcome(NamedTuple):
     """Result of an application function.
 
-    Attributes
-    ----------
-    summary : dict
-        Strategy -> metric -> value, over the test window; the one reported on comes first. In a synthetic market
-        ``optimality`` is the score against the optimum.
+    ``summary``: strategy -> metric -> value, over the test window; the one reported on comes first. In a synthetic
+    market ``optimality`` is the score against the optimum.
     """
 
     run_folder: Path
@@ -65,24 +62,8 @@ class EvaluationOutcome(NamedTuple):
 class Subject:
     """The judged strategy or agent, and facts about it that no backtest has.
 
-    Attributes
-    ----------
-    makers : mapping of str to callable
-        Name -> makes a strategy, fresh. The first is judged; others are compared with it as the classical ones are.
-    identity : str
-        Of the judged one in the ledger of readings.
-    facts : mapping
-        To print with those of the market.
-    policy : ExpertPolicy, optional
-        Of a judged agent, whose decisions are explained.
-    members : sequence of Strategy
-        The agents of a judged ensemble, each deciding alone.
-    training : DataFrame, optional
-        Rows that training logged.
-    events : tuple of dict, optional
-        Events of the guard in training.
-    sections : sequence of Section
-        Of the report, before all others.
+    ``makers``: name -> makes a strategy, fresh. The first is judged; others are compared with it as the classical ones
+    are.
     """
 
     makers: Mapping[str, Make]
@@ -96,20 +77,14 @@ class Subject:
 
 
 def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, sweeps: bool) -> EvaluationOutcome:
-    """Backtest the judged strategy and those it is compared with over the test window, and write the report.
-
-    Parameters
-    ----------
-    folder : Path
-        The report goes into its ``reports``.
-    sweeps : bool
-        Whether to backtest all again under other conditions.
-    """
+    """Backtest the judged strategy and those it is compared with over the test window, and write the report."""
     check_writable(folder / REPORTS, keep=False)
     config, process = training_data.config, training_data.held_out_process()
     window, panel = training_data.split.test, training_data.panel
     readings_of(ledger_of(config), panel.sha256)  # a damaged ledger is an error before any work is done
     makers = with_compared(subject.makers, config)
+    names = {"embedded": "{} stocks of the S&P 500", "french": "{} portfolios of US stocks, monthly"}
+    universe = names.get(config.market.source, f"{{}} assets ({config.market.source})").format(panel.n_assets)
     best, unknown = _optimum(config)
     optimal = [best.policy] if best is not None and best.policy.name not in makers else []
     strategies = [*(make() for make in makers.values()), *optimal]
@@ -127,7 +102,7 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
         config,
         folder,
         runs,
-        title=f"{context.judged} on {_universe(training_data)}",
+        title=f"{context.judged} on {universe}",
         training=subject.training if subject.training is not None else pd.DataFrame(),
         facts={**subject.facts, **_provenance(training_data)},
         notes=(*_limits(training_data, runs, len(members)), *unknown),
@@ -151,17 +126,7 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
 
 
 class WindowRuns(NamedTuple):
-    """Backtests over one window.
-
-    Attributes
-    ----------
-    runs : tuple of Backtest
-        Of the strategies, in their order.
-    patient : Backtest
-        Of equal weight that is restored once a month: a verdict asks for it.
-    benchmark : tuple of Backtest
-        Of the panel's index; empty where it has none.
-    """
+    """Backtests over one window."""
 
     runs: tuple[Backtest, ...]
     patient: Backtest
@@ -189,15 +154,7 @@ def with_compared(makers: Mapping[str, Make], config: Config) -> dict[str, Make]
 
 
 def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details: Any) -> EvaluationOutcome:
-    """Write the report of backtests, the first of which is judged.
-
-    Parameters
-    ----------
-    folder : Path
-        The report goes into its ``reports``.
-    **details
-        Further fields of `ReportData`.
-    """
+    """Write the report of backtests, the first of which is judged."""
     evaluation, alpha = config.evaluation, config.objectives.cvar_alpha
     data = ReportData(
         agent=runs[0],
@@ -224,7 +181,6 @@ def provenance(config: Config, panel: MarketPanel) -> dict[str, Any]:
 
 
 def _provenance(training_data: TrainingData) -> dict[str, Any]:
-    """Data and settings for the report."""
     dates, split = training_data.panel.dates, training_data.split
     windows = {"train": split.train, "validation": split.validation, "test": split.test}
     spans = {name: f"{dates[bars.start]} to {dates[bars.stop - 1]}" for name, bars in windows.items()}
@@ -240,7 +196,6 @@ def _ensemble(
     best: Optimum | None,
     config: Config,
 ) -> list[Section]:
-    """The agents of an ensemble, each alone."""
     if not agents:
         return []
     judged, baseline = context.runs[0], next(run for run in context.runs if run.name == BASELINE)
@@ -255,7 +210,6 @@ def _ensemble(
 def _explanations(
     context: ComparisonContext, training_data: TrainingData, policy: ExpertPolicy | None
 ) -> list[Section]:
-    """Sources of the return; and for an agent its experts, its gate and its largest trades."""
     made = [attribution.section(context, EXPERTS if policy is None else policy.sources)]
     if policy is not None:
         traits = traits_on(policy, context.process, training_data.split.validation)
@@ -279,13 +233,6 @@ def _optimum(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
         return optimum_of(config.market, config.env), ()
     except ConfigError as error:
         return None, (f"There is no score against the optimum: {error}.",)
-
-
-def _universe(training_data: TrainingData) -> str:
-    """Name of the market in the report."""
-    source, count = training_data.config.market.source, training_data.panel.n_assets
-    known = {"embedded": f"{count} stocks of the S&P 500", "french": f"{count} portfolios of US stocks, monthly"}
-    return known.get(source, f"{count} assets ({source})")
 
 
 def cash_rate(panel: MarketPanel) -> str:
@@ -316,7 +263,6 @@ def execution(env: EnvConfig) -> dict[str, str]:
 
 
 def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) -> tuple[str, ...]:
-    """Limits of the data, in words."""
     remarks = [str(training_data.panel.provenance.get("survivorship") or ""), *price_notes(training_data.panel)]
     notes = [f"{note[:1].upper()}{note[1:]}." for note in remarks if note]
     one = "One agent from one seed was" if agents < 2 else f"{agents} agents from {agents} seeds were"

@@ -77,21 +77,7 @@ def strategy_identity(strategy: Strategy) -> str:
 def count_reading(config: Config, panel: str, judged: str, runs: Sequence[Backtest], folder: Path) -> Tries:
     """Record that the test window was read, and say what had been tried on it before.
 
-    Parameters
-    ----------
-    panel : str
-        SHA-256 of the panel.
-    judged : str
-        From `policy_identity` or `strategy_identity`.
-    runs : sequence of Backtest
-        Backtests, the judged one first.
-    folder : Path
-        Of the run.
-
-    Raises
-    ------
-    EvidenceError, OutputError
-        If the ledger is damaged, or cannot be written.
+    Raises EvidenceError, OutputError if the ledger is damaged, or cannot be written.
     """
     path, first = ledger_of(config), runs[0]
     before = readings_of(path, panel)
@@ -112,7 +98,6 @@ def count_reading(config: Config, panel: str, judged: str, runs: Sequence[Backte
 
 
 def _active_sharpe(runs: Sequence[Backtest]) -> float | None:
-    """Sharpe ratio of the judged return over equal weight's, a bar; None where there is none."""
     baseline = next((run for run in runs[1:] if run.name == BASELINE), None)
     if baseline is None:
         return None

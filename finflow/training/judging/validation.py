@@ -31,12 +31,9 @@ from finflow.training.judging.agent_strategy import AgentStrategy
 class ValidationBacktest(NamedTuple):
     """A backtest on the validation window with its metrics.
 
-    Attributes
-    ----------
-    metrics : dict
-        Of the validation window, net of costs. ``value`` is the mean built-in reward of a decision. Where the policy
-        maximises a risk measure, ``risk_value`` is that of the returns from each day on, in units of a day's reward.
-        Where a reward model pays, ``score`` is the mean of its score.
+    ``metrics``: of the validation window, net of costs. ``value`` is the mean built-in reward of a decision. Where the
+    policy maximises a risk measure, ``risk_value`` is that of the returns from each day on, in units of a day's reward.
+    Where a reward model pays, ``score`` is the mean of its score.
     """
 
     backtest: Backtest
@@ -74,11 +71,6 @@ def check_reward_model(
     """Let the guard compare the reward model's score with the metrics of a validation.
 
     The reference is the policy of ``online.reference`` where that is a file, else the first validation.
-
-    Returns
-    -------
-    dict
-        Figures for the validation's row; none but in the online phase.
     """
     if watch is None or bcell is None:
         return {}
@@ -90,7 +82,6 @@ def check_reward_model(
 
 
 def _figures(validation: ValidationBacktest) -> ScoredValidation:
-    """Figures that the guard compares."""
     metrics = validation.metrics
     return ScoredValidation(
         score=float(metrics["score"]),
@@ -110,53 +101,35 @@ def _rewards(backtest: Backtest) -> FloatArray:
 PREFIX = "generalisation_"
 
 
-class GeneralisationMeasure:
-    """Figures of a policy in the training window and the validation window."""
+def generalisation_figures(data: TrainingData, policy: ExpertPolicy, device: torch.device) -> dict[str, float]:
+    """Figures of a policy where it learned and where it did not, for a row of metrics.
 
-    def __init__(self, config: Config, data: TrainingData, device: torch.device) -> None:
-        self.config = config
-        self.data = data
-        self.device = device
+    All windows are backtested in pieces of about an episode that each begin in cash, so that figures differ by the
+    market alone.
 
-    def measure(self, policy: ExpertPolicy) -> dict[str, float]:
-        """Figures for a row of metrics; empty where ``train.generalisation`` is off.
-
-        Parameters
-        ----------
-        policy : ExpertPolicy
-            The one that would be deployed.
-
-        Returns
-        -------
-        dict
-            ``value`` (mean reward of a decision) and ``sharpe`` (a year, net, in excess of cash) in the training window
-            and the validation window; ``gap``, the value in training less that in validation. All names begin with
-            ``generalisation_``.
-        """
-        if not self.config.train.generalisation:
-            return {}
-        figures = self._windows(policy)
-        figures["gap"] = figures["train_value"] - figures["validation_value"]
-        return {PREFIX + name: value for name, value in figures.items()}
-
-    def _windows(self, policy: ExpertPolicy) -> dict[str, float]:
-        """The training window and the validation window, side by side."""
-        data, process = self.data, self.data.process
-        train = [data.train] if isinstance(data.train, range) else list(data.train)
-        starts, sizes, names = [], [], []
-        for name, window in (*(("train", one) for one in train), ("validation", data.split.validation)):
-            first, size = pieces(process.decision_bars(window), self.config.env.episode_length)
-            starts.append(first)
-            sizes.append(np.full(len(first), size))
-            names += [name] * len(first)
-        state = process.start(np.concatenate(starts))
-        rewards, excess = backtest_pieces(process, policy, state, np.concatenate(sizes), self.device)
-        figures: dict[str, float] = {}
-        year = process.panel.bars_per_year
-        for name in ("train", "validation"):
-            own = np.array(names) == name
-            figures |= _window_figures(name, rewards[:, own], excess[:, own], year)
-        return figures
+    Returns ``value`` (mean reward of a decision) and ``sharpe`` (a year, net, in excess of cash) in the training window
+    and the validation window; ``gap``, the value in training less that in validation. All names begin with
+    ``generalisation_``.
+    """
+    process = data.process
+    starts, sizes, names = [], [], []
+    for name, window in (*(("train", one) for one in data.train_segments), ("validation", data.split.validation)):
+        first, size = pieces(process.decision_bars(window), data.config.env.episode_length)
+        starts.append(first)
+        sizes.append(np.full(len(first), size))
+        names += [name] * len(first)
+    state = process.start(np.concatenate(starts))
+    rewards, excess = backtest_pieces(process, policy, state, np.concatenate(sizes), device)
+    figures: dict[str, float] = {}
+    for name in ("train", "validation"):
+        own = np.array(names) == name
+        returns = excess[:, own][np.isfinite(excess[:, own])]
+        deviation = float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
+        year = math.sqrt(process.panel.bars_per_year)
+        figures[f"{name}_value"] = float(np.nanmean(rewards[:, own]))
+        figures[f"{name}_sharpe"] = float(returns.mean()) / deviation * year if deviation > 1e-12 else math.nan
+    figures["gap"] = figures["train_value"] - figures["validation_value"]
+    return {PREFIX + name: value for name, value in figures.items()}
 
 
 @torch.no_grad()
@@ -181,10 +154,8 @@ def backtest_pieces(
 ) -> tuple[FloatArray, FloatArray]:
     """Backtest a policy in many pieces at once, each with its own number of decisions.
 
-    Returns
-    -------
-    rewards, excess : array, (steps, N)
-        Excess of the net return over cash; not a number after a portfolio's last decision.
+    Returns ``rewards, excess``, (steps, N): excess of the net return over cash; not a number after a portfolio's last
+    decision.
     """
     rewards, excess = np.full((2, int(sizes.max()), len(sizes)), np.nan)
 
@@ -199,11 +170,3 @@ def backtest_pieces(
         rewards[step, rows] = outcome.reward
         excess[step, rows] = outcome.simple_return - (process.growth[outcome.state.bar, -1] - 1.0)
     return rewards, excess
-
-
-def _window_figures(name: str, rewards: FloatArray, excess: FloatArray, bars_per_year: int) -> dict[str, float]:
-    """Mean reward and annual Sharpe ratio."""
-    returns = excess[np.isfinite(excess)]
-    deviation = float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
-    sharpe = float(returns.mean()) / deviation * math.sqrt(bars_per_year) if deviation > 1e-12 else math.nan
-    return {f"{name}_value": float(np.nanmean(rewards)), f"{name}_sharpe": sharpe}

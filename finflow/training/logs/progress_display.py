@@ -57,17 +57,6 @@ class _Phase:
 class ProgressDisplay:
     """Progress of phases that follow one another.
 
-    Parameters
-    ----------
-    console_log
-        Takes each plain line as well, such as `RunLog.console`.
-    stream
-        Where to show it, standard output when left out.
-    interval
-        Seconds between plain lines within a phase.
-    clock
-        Seconds, monotonic.
-
     Examples
     --------
     >>> with ProgressDisplay() as progress:

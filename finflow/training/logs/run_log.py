@@ -35,14 +35,7 @@ PROFILED = (20, 25)  # updates of a phase, after the caches are warm
 class RunLog:
     """The log files of one run folder.
 
-    Parameters
-    ----------
-    folder
-        The run folder, made when missing.
-    resume_at
-        What `position()` returned when the checkpoint was written; None starts new files.
-    branch_from
-        Another run folder, whose rows up to `resume_at` are copied into this one first.
+    ``branch_from``: another run folder, whose rows up to `resume_at` are copied into this one first.
 
     Raises
     ------
@@ -68,7 +61,11 @@ class RunLog:
         self._files: dict[str, IO[bytes]] = {}
         for name, rows in kept.items():
             with naming_failed_writes(self.folder / name):
-                self._files[name] = _open_cut(self.folder / name, rows, copied=branch_from is not None)
+                if branch_from is not None:
+                    (self.folder / name).write_bytes(rows)
+                file = self._files[name] = (self.folder / name).open("ab", buffering=0)
+                file.truncate(len(rows))
+                file.seek(0, os.SEEK_END)
         self._waiting = dict.fromkeys(kept, b"")
         self._events = EventFiles(self.folder, None if resume_at is None else self._step + 1)
         self._trackers: list[Tracker] = [self._events]
@@ -100,13 +97,7 @@ class RunLog:
         self._step = update
 
     def event(self, row: Mapping[str, Any]) -> None:
-        """Write one event of the guard: to events.jsonl, and as a marker and a text to TensorBoard.
-
-        Parameters
-        ----------
-        row
-            Plain values; ``update``, ``phase``, ``level``, ``signal`` and ``message`` among them.
-        """
+        """Write one event of the guard: to events.jsonl, and as a marker and a text to TensorBoard."""
         text = json.dumps({name: _plain(value) for name, value in row.items()}, sort_keys=True, allow_nan=False)
         self._append(EVENTS, text + "\n")
         for tracker in self._trackers:
@@ -117,15 +108,7 @@ class RunLog:
         self._trackers.append(tracker)
 
     def result(self, hyperparameters: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Pass the final metrics of a run to TensorBoard's table of hyperparameters, and to other trackers.
-
-        Parameters
-        ----------
-        hyperparameters
-            Dotted key -> value; what is neither number, text nor truth value is shown as text.
-        metrics
-            Name -> value; those that are not finite are left out.
-        """
+        """Pass the finite final metrics of a run to TensorBoard's table of hyperparameters, and to other trackers."""
         known = {
             key: value if isinstance(value, float | int | str) else str(value) for key, value in hyperparameters.items()
         }
@@ -140,23 +123,14 @@ class RunLog:
             self._console.flush()
 
     def position(self) -> dict[str, int]:
-        """Position of the logs, with the rows that wait for room on the disk.
-
-        Returns
-        -------
-        position
-            Bytes of metrics.jsonl and events.jsonl, and the update of the last row (-1 before the first).
-        """
+        """Position of the logs, with the rows that wait for room on the disk."""
         places = {name: file.tell() + len(self._waiting[name]) for name, file in self._files.items()}
         return {**places, "step": self._step}
 
     def make_durable(self) -> None:
         """Flush every row to the disk, before a checkpoint that stores the position.
 
-        Raises
-        ------
-        OutputError
-            If a row cannot be written; it stays queued.
+        Raises OutputError if a row cannot be written; it stays queued.
         """
         for name, file in self._files.items():
             with naming_failed_writes(self.folder / name):
@@ -169,7 +143,6 @@ class RunLog:
             self._write_waiting(name)
 
     def _write_waiting(self, name: str) -> None:
-        """Write the rows that wait, as far as there is room."""
         while waiting := self._waiting[name]:
             self._waiting[name] = waiting[self._files[name].write(waiting) :]
 
@@ -196,13 +169,7 @@ class RunLog:
 
 
 class UpdateProfiler:
-    """A torch profiler trace of a few updates of each phase.
-
-    Parameters
-    ----------
-    folder : Path
-        Where ``trace_offline.json`` and ``trace_online.json`` go, for Perfetto or chrome://tracing.
-    """
+    """A torch profiler trace of a few updates of each phase."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -211,10 +178,7 @@ class UpdateProfiler:
     def after_update(self, phase: str, count: int) -> None:
         """Start or stop the profiler, ``count`` updates into a phase.
 
-        Raises
-        ------
-        OutputError
-            If the trace cannot be written.
+        Raises OutputError if the trace cannot be written.
         """
         if count == PROFILED[0]:
             activities = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & set(supported_activities())  # type: ignore[no-untyped-call]
@@ -246,7 +210,6 @@ def _lock(file: IO[str], folder: Path) -> None:
 
 
 def _kept_rows(path: Path, size: int) -> bytes:
-    """The first `size` bytes of a metrics file."""
     if size == 0:
         return b""
     try:
@@ -263,22 +226,11 @@ def _kept_rows(path: Path, size: int) -> bytes:
 
 
 def _row_of(line: bytes, path: Path) -> tuple[int, str, dict[str, Any]]:
-    """Update, phase and values of a row."""
     try:
         row = parse_json(line)
         return int(row["update"]), str(row["phase"]), dict(row)
     except (ValueError, LookupError, TypeError, OverflowError):
         raise CheckpointError(f"{path} was changed since it was written, so the run cannot be branched from") from None
-
-
-def _open_cut(path: Path, kept: bytes, copied: bool) -> IO[bytes]:
-    """Open a file for appending after `kept`, which it already starts with unless it is `copied`."""
-    if copied:
-        path.write_bytes(kept)
-    file = path.open("ab", buffering=0)
-    file.truncate(len(kept))
-    file.seek(0, os.SEEK_END)
-    return file
 
 
 def _plain(value: Any) -> Value:

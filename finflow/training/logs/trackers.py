@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
@@ -25,22 +25,6 @@ from finflow.guard.signals import LEVELS
 
 Value = float | int | str | bool | None
 Hyperparameters = Mapping[str, float | int | str]
-
-
-class Tracker(Protocol):
-    """Receives what a run logs: TensorBoard's event files, or a service."""
-
-    def add(self, step: int, phase: str, row: Mapping[str, Value]) -> None:
-        """The numbers of a row of metrics, each as a curve ``phase/name``."""
-
-    def add_event(self, step: int, level: str, signal: str, message: str) -> None:
-        """An event of the guard."""
-
-    def add_result(self, step: int, hyperparameters: Hyperparameters, metrics: Mapping[str, float]) -> None:
-        """Hyperparameters and final metrics."""
-
-    def close(self) -> None:
-        """End; safe to call twice."""
 
 
 @contextmanager
@@ -60,12 +44,7 @@ class EventFiles:
 
     After a write that failed, the next point opens a new file; the points between are in metrics.jsonl alone.
 
-    Parameters
-    ----------
-    folder
-        Of the files.
-    purge_step
-        Points of earlier files from this step on are discarded by TensorBoard; None keeps all.
+    TensorBoard discards the points of earlier files from ``purge_step`` on.
     """
 
     def __init__(self, folder: Path, purge_step: int | None) -> None:
@@ -141,10 +120,7 @@ PROJECT = "finflow"
 def check_tracker(config: Config) -> None:
     """Refuse a tracker whose package is not installed, before anything is done.
 
-    Raises
-    ------
-    ConfigError
-        Naming the extra.
+    Raises ConfigError: naming the extra.
     """
     if config.output.log_with == "wandb":
         _wandb()
@@ -153,31 +129,13 @@ def check_tracker(config: Config) -> None:
 def open_tracker(config: Config, folder: Path, report: Callable[[str], None]) -> Tracker | None:
     """Begin or resume the configured tracker of a run folder; None with TensorBoard alone.
 
-    Parameters
-    ----------
-    folder : Path
-        The run folder; its path names the run, so that a resumed training continues the same one.
-    report : callable
-        Takes a line for the user, where the tracker fails later on.
-
-    Raises
-    ------
-    ConfigError
-        If the package is not installed.
-    OutputError
-        If the run cannot begin.
+    Raises ConfigError if the package is not installed, OutputError if the run cannot begin.
     """
     return WandbRun(config, folder, report) if config.output.log_with == "wandb" else None
 
 
 class WandbRun:
-    """A run of Weights & Biases; a failure of the service ends the tracking, and never the training.
-
-    Parameters
-    ----------
-    report : callable
-        As in `open_tracker`.
-    """
+    """A run of Weights & Biases; a failure of the service ends the tracking, and never the training."""
 
     def __init__(self, config: Config, folder: Path, report: Callable[[str], None]) -> None:
         self._report = report
@@ -233,8 +191,11 @@ class WandbRun:
             self._report(f"Weights & Biases failed, and is left out from here on: {_first_line(error)}")
 
 
+Tracker = EventFiles | WandbRun
+"""Receives what a run logs: metrics, events of the guard, and the final result."""
+
+
 def _wandb() -> Any:
-    """The package, imported when it is needed."""
     try:
         return importlib.import_module("wandb")
     except ImportError:

@@ -26,17 +26,7 @@ ACTIONS = 8  # of each state: the logged one, holding, the policy's own, and mov
 
 
 class Comparison(NamedTuple):
-    """Policy and random numbers by which further actions of states are drawn.
-
-    Attributes
-    ----------
-    policy : ExpertPolicy
-        Whose own action is among them.
-    rng : Generator
-        Of moves.
-    noise : Generator
-        Of noise on the features.
-    """
+    """Policy and random numbers by which further actions of states are drawn."""
 
     policy: ExpertPolicy
     rng: np.random.Generator
@@ -50,12 +40,8 @@ def compared_actions(
 ) -> Tensor:
     """Actions to compare in each state, (batch, count, n): hold, the policy's own, and moves toward any portfolio.
 
-    Parameters
-    ----------
-    own : Tensor, (batch, n), or None
-        The policy's own, where it is among them.
-    size : float, optional
-        Share of the way that every move goes; drawn from 0..1 for each when left out.
+    ``own`` (batch, n): the policy's own, where it is among them. ``size``: share of the way that every move goes; drawn
+    from 0..1 for each when left out.
     """
     held = states.weights
     named = [held] if own is None else [held, own]
@@ -86,16 +72,7 @@ def counterfactual_batch(
 ) -> tuple[Batch, LogisticNormal]:
     """Stored states, each with `ACTIONS` actions, the stored one first, and exact outcomes; the policy's own decisions.
 
-    Parameters
-    ----------
-    market : RolloutMarket
-        With mirrored bars, where there are: rewards are means over both.
-    rows : mapping of Tensor
-        Stored transitions; their rewards are computed anew.
-    state : PortfolioState
-        Portfolios there.
-    observation_noise : float
-        Deviation of noise on the features.
+    ``market``: with mirrored bars, where there are: rewards are means over both.
     """
     device = market.tensors.market.device
     observed = torch.as_tensor(market.process.observed_portfolio(state), dtype=torch.float32, device=device)

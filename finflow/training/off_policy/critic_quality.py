@@ -50,25 +50,6 @@ def exact_returns(
     return discounted_return(rollout.rewards, gamma).view(-1, count)
 
 
-class ActionSamples(NamedTuple):
-    """Moves whose exact returns are compared.
-
-    Attributes
-    ----------
-    horizon : int
-        Decisions of a window.
-    size : float or None
-        Share of the way to another portfolio; None for any, the policy's own decision among them.
-    """
-
-    horizon: int
-    size: float | None
-
-
-DECISIONS = ActionSamples(horizon=1, size=FAMILY_RATE)
-"""Decisions of the usual size, over the bar that they are made for; later bars do not depend on them alone."""
-
-
 class ExactReturns(NamedTuple):
     """Exact returns of the same window for many actions in each of many states.
 
@@ -99,28 +80,29 @@ def measure_returns(
     bars: NDArray[np.int64],
     config: Config,
     purpose: int,
-    moves: ActionSamples | None = None,
+    decisions: bool = False,
 ) -> ExactReturns:
     """Exact returns at decision bars (states,) in portfolios that cover the simplex, drawn by the seed and purpose.
 
-    Without ``moves`` the actions are of any size, over `FOLLOWED` decisions, in the portfolios that the policy reaches
-    from there in `SETTLED` decisions: those whose values end the actor's look ahead.
+    With ``decisions`` the actions are decisions of the usual size, over the bar that they are made for: later bars do
+    not depend on them alone. Else they are of any size, over `FOLLOWED` decisions, in the portfolios that the policy
+    reaches from there in `SETTLED` decisions: those whose values end the actor's look ahead.
     """
     device = market.tensors.market.device
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 81, purpose]))
-    horizon, size = moves or ActionSamples(FOLLOWED, None)
+    horizon, size = (1, FAMILY_RATE) if decisions else (FOLLOWED, None)
     reached, observed, compared, returns = [], [], [], []
     for start in range(0, len(bars), ROWS):
         some = bars[start : start + ROWS]
         weights, _ = draw_coverage(rng, len(some), market.process.n_weights)
         state = as_tensors(market.process.start(some, weights), device)
-        if moves is None:
+        if not decisions:
             with torch.no_grad():
                 state = market.roll_out(policy, market.read(policy, state, SETTLED), state, SETTLED).state
         reached.append(state.bar)
         observed.append(market.process.observed_portfolio(state).float())
         states = market.states(state)
-        own = action_distribution(policy, states).centre() if moves is None else None
+        own = action_distribution(policy, states).centre() if not decisions else None
         compared.append(compared_actions(own, states, ACTIONS, rng, size))
         returns.append(exact_returns(market, policy, state, compared[-1], horizon, config.bcell.gamma))
     return ExactReturns(np.concatenate(reached), torch.cat(observed), torch.cat(compared), torch.cat(returns))
@@ -134,17 +116,10 @@ def measure_decision_scale(
     In each of ``DECISION_STATES`` states, portfolios that cover the simplex at random bars, holding and moves of
     ``FAMILY_RATE`` of the way toward portfolios that cover the simplex earn what they earn on the same prices. No
     decision of the policy takes part, so that it is the same number before and after learning.
-
-    Parameters
-    ----------
-    market : RolloutMarket
-        Its units are those of the number.
-    segments : sequence of range
-        Bars of decisions that are learned from.
     """
     bars = np.concatenate([np.arange(own.start, own.stop) for own in segments])
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 84]))
-    measured = measure_returns(market, policy, rng.choice(bars, DECISION_STATES), config, TO_WEIGH, DECISIONS)
+    measured = measure_returns(market, policy, rng.choice(bars, DECISION_STATES), config, TO_WEIGH, True)
     return max(float(advantage_scale(measured.returns)), SMALLEST_SCALE)
 
 
@@ -163,13 +138,6 @@ def quantile_coverage(
 
     From portfolios that the policy reached in `SETTLED` decisions, its own decision is followed for as many as
     `FOLLOWED` allows, four times over; what is earned after that is taken as the critics' mean.
-
-    Parameters
-    ----------
-    bars : int array, (states,)
-        From which there are `SETTLED` and four times `FOLLOWED` decisions.
-    purpose : int
-        Of the draws.
     """
     policy, gamma, long = bcell.policy, config.bcell.gamma, 4 * FOLLOWED
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 85, purpose]))
@@ -196,15 +164,8 @@ def _own_values(market: RolloutMarket, bcell: BCell, state: PortfolioState) -> t
 class AdvantageComparison(NamedTuple):
     """Agreement of the critics with the exact values of moves.
 
-    Attributes
-    ----------
-    slope : float
-        Of exact advantages on the critics'.
-    slope_error : float
-        Standard error over blocks of bars.
-    critics, exact, error : list of float
-        Moves in groups of one size by the critics' advantage: mean of that, of the exact advantage, and the latter's
-        standard error over blocks of bars.
+    ``critics``, ``exact``, ``error``: moves in groups of one size by the critics' advantage: mean of that, of the exact
+    advantage, and the latter's standard error over blocks of bars.
     """
 
     slope: float
@@ -243,7 +204,6 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> AdvantageComparis
 
 
 def _by_block(values: NDArray[np.float64], block: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sums over the blocks of bars, (BLOCKS,)."""
     sums: NDArray[np.float64] = np.bincount(block, weights=values, minlength=BLOCKS).astype(np.float64)
     return sums
 

@@ -34,15 +34,7 @@ from finflow.training.off_policy.learners import Learner
 class Ahead(NamedTuple):
     """Objective of one learner.
 
-    Attributes
-    ----------
-    earned, end : Tensor, ()
-        Its two parts, a decision, in sigma_A: rewards with entropies, and the value at the end.
-    temperature : Tensor, ()
-        Loss of the temperature.
-    metrics : dict of Tensor, ()
-    expansion : Expansion or None
-        For the critics, where there are decisions.
+    ``earned``, ``end``: its two parts, a decision, in sigma_A: rewards with entropies, and the value at the end.
     """
 
     earned: Tensor
@@ -55,10 +47,7 @@ class Ahead(NamedTuple):
 class Start(NamedTuple):
     """Portfolios that a learner looks ahead from, and the random numbers of its decisions.
 
-    Attributes
-    ----------
-    noise : Tensor, (H + 1, tables * batch, n - 1)
-        Standard normal; the same for mirrored bars with the opposite sign.
+    ``noise`` (H + 1, tables * batch, n - 1): standard normal; the same for mirrored bars with the opposite sign.
     """
 
     state: PortfolioState
@@ -87,15 +76,7 @@ def look_ahead(
     point: UpdatePoint,
     config: Config,
 ) -> list[Ahead]:
-    """Objectives of learners that look ahead from portfolios of their own, in the same operations.
-
-    Parameters
-    ----------
-    market : RolloutMarket
-        With the learners' mirrored bars.
-    starts : sequence of Start
-        Of one number of portfolios.
-    """
+    """Objectives of learners that look ahead from portfolios of their own, in the same operations."""
     horizon, device = config.bcell.expansion, market.tensors.market.device
     tables = 2 if learners[0].portfolios.mirror.offset else 1
     states = [as_tensors(start.state, device) for start in starts]
@@ -124,8 +105,6 @@ def look_ahead(
 
 
 class _End(NamedTuple):
-    """Decisions at the end: observed portfolios, actions and densities; with the first decisions' distribution."""
-
     state: PortfolioState
     portfolio: Tensor
     action: Tensor

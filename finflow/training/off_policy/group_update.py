@@ -60,14 +60,8 @@ FIRST_SHARE, LAST_SHARE = 0.75, 0.25  # of the behaviour's data in the first and
 class Material(NamedTuple):
     """Data that the learners of a training learn from, beside their own replays.
 
-    Attributes
-    ----------
-    market : RolloutMarket
-        With every learner's mirrored bars.
-    offline : list of Transitions
-        The behaviour's, of each learner those that it may see.
-    may_start : list of bool Tensor, (bars,)
-        Bars from which each learner may look ahead.
+    ``offline``: the behaviour's, of each learner those that it may see. ``may_start`` (bars,): bars from which each
+    learner may look ahead.
     """
 
     market: RolloutMarket
@@ -80,14 +74,8 @@ class Material(NamedTuple):
 class Drawn(NamedTuple):
     """States that one learner learns from, with all random numbers.
 
-    Attributes
-    ----------
-    batch : Batch
-        Of the critics.
-    own : LogisticNormal or None
-        The policy's decisions in its states, where they are known.
-    start : Start or None
-        Portfolios that the actor looks ahead from, where it learns: the first states of the batch among them.
+    ``own``: the policy's decisions in its states, where they are known. ``start``: portfolios that the actor looks
+    ahead from, where it learns: the first states of the batch among them.
     """
 
     batch: Batch
@@ -125,7 +113,6 @@ def draw(material: Material, number: int, learner: Learner, point: UpdatePoint, 
 def _mixed(
     material: Material, number: int, learner: Learner, count: int, point: UpdatePoint, allowed: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Stored transitions of the behaviour and of the learner."""
     share = FIRST_SHARE + (LAST_SHARE - FIRST_SHARE) * point.progress
     behaviour = round(share * count) if len(learner.replay) else count
     parts = ((material.offline[number], behaviour), (learner.replay, count - behaviour))
@@ -143,21 +130,10 @@ def update_group(
 ) -> list[Metrics]:
     """Take one step of critics, policies and temperatures of the learners of a group.
 
-    Parameters
-    ----------
-    learners : mapping of Learner
-        By their numbers.
-    actor : bool
-        Whether the policies learn too.
-    measured : bool
-        Measure the critics' share of the actor's gradient, of the first learner.
-    accepts : callable, optional
-        Returns False for a batch that must not be learned from: nobody in the group takes a step then.
+    With ``measured`` the first learner's figures have the critics' share of the actor's gradient. Where ``accepts``
+    refuses a batch, nobody in the group takes a step.
 
-    Returns
-    -------
-    list of dict of Tensor
-        Figures of each; none where no step was taken.
+    Returns figures of each; none where no step was taken.
     """
     config, everyone = material.config, list(learners.values())
     device = material.market.tensors.market.device
@@ -184,7 +160,6 @@ def update_group(
 def _critics(
     learner: Learner, its: Drawn, expansion: Expansion | None, point: UpdatePoint
 ) -> tuple[CriticLosses, Coefficients]:
-    """Gradients of a learner's critics."""
     coefficients = Coefficients.of(learner.agent, its.batch.actions, its.batch.states, point)
     losses = critics_losses(
         learner.agent, its.batch, its.coverage, its.draws, coefficients, point, None, its.own, expansion
@@ -200,14 +175,13 @@ def _actors(
     point: UpdatePoint,
     measured: bool,
 ) -> list[tuple[Ahead, Metrics]]:
-    """Gradients of the learners' policies, and figures of their penalties."""
     config = material.config
     starts = [its.start for its in drawn if its.start is not None]
     ahead = look_ahead(material.market, learners, starts, point, config)
     loss = -torch.stack([one.earned + one.end for one in ahead]).sum()
     figures: list[Metrics] = [{} for _ in learners]
     for place, (one, its) in enumerate(zip(learners, drawn, strict=True)):
-        if not is_held_back(config):
+        if max(config.bcell.anchor.weight, config.bcell.anchor.final or 0.0) == 0.0:  # no anchor
             break
         decision = one.agent.policy(its.batch.states, starts[place].dropout)
         penalty, figures[place] = held_back(one.agent, decision, its.batch, point)
@@ -216,11 +190,6 @@ def _actors(
         figures[0]["end_share"] = _end_share(ahead[0], learners[0])
     compute_gradients(loss, *(one.agent.policy_optimiser for one in learners))
     return list(zip(ahead, figures, strict=True))
-
-
-def is_held_back(config: Config) -> bool:
-    """Return True where an anchor holds the policy back."""
-    return max(config.bcell.anchor.weight, config.bcell.anchor.final or 0.0) > 0.0
 
 
 def _end_share(ahead: Ahead, learner: Learner) -> Tensor:

@@ -30,10 +30,6 @@ class Work(NamedTuple):
         Share of the policies' learning rates: see `ramp_share`.
     rates : float
         Share of all learning rates that the guard leaves.
-    learns : bool
-        Whether the policies learn too.
-    measured : bool
-        Whether the critics' share of the actor's gradient is measured.
     """
 
     point: UpdatePoint | None = None
@@ -50,16 +46,8 @@ Figures = list[dict[str, float]]
 class LaterGroups:
     """Work of learners beside this process, if there is a second core.
 
-    Parameters
-    ----------
-    perform : callable
-        Does a piece of work.
-    capture, restore : callable
-        Their state.
-    rewinder : callable
-        Remembers where their portfolios stand; returns a function that puts them back there.
-    may_leave : bool
-        Whether they depend on nothing that the delivered agent's training changes but what a `Work` says.
+    They may leave this process where they depend on nothing that the delivered agent's training changes but what a
+    `Work` says.
     """
 
     def __init__(

@@ -9,20 +9,101 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.gradient_steps import SkippingAdam
 from finflow.agent.learners.bcell import BCell
 from finflow.config import Config
-from finflow.guard.state_capture import capture, restore, without_prefix
-from finflow.training.data.mirrored_growth import with_mirrored_bars
+from finflow.env.coverage import draw_coverage
+from finflow.env.decision_process import RUIN, DecisionProcess, resumed_state
+from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
+from finflow.errors import MarketError
+from finflow.guard.state_capture import capture, check_like, restore, without_prefix
+from finflow.training.data.mirrored_growth import NO_MIRROR, with_mirrored_bars
 from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData
 from finflow.training.off_policy.counterfactuals import Comparison
 from finflow.training.off_policy.later_groups import LaterGroups
-from finflow.training.off_policy.portfolios import Portfolios
-from finflow.training.out_of_fold.blocks import training_blocks, training_segments
+from finflow.training.out_of_fold.evidence import training_blocks, training_segments
+
+
+class Portfolios:
+    """Portfolios in progress, of which some begin anew after each step: an episode ends on average after its length.
+
+    Parameters
+    ----------
+    segments : sequence of range
+        Bars of decisions that are stayed within.
+    horizon : int
+        Decisions of a step.
+    restart : float
+        Chance that a portfolio begins anew after a step.
+
+    Raises MarketError if no segment has room for a step.
+    """
+
+    def __init__(
+        self,
+        process: DecisionProcess,
+        segments: Sequence[range],
+        horizon: int,
+        count: int,
+        restart: float,
+        seed: Sequence[int],
+    ) -> None:
+        self.process, self.horizon, self.restart = process, horizon, restart
+        self.segments, self.mirror = tuple(segments), NO_MIRROR
+        starts = [np.arange(one.start, one.stop - horizon + 1) for one in segments if len(one) >= horizon]
+        if not starts:
+            raise MarketError(
+                f"no segment of the training window has room for bcell.expansion ({horizon}) decisions; use more data "
+                "or a smaller expansion"
+            )
+        self.starts = np.concatenate(starts)
+        self.may_start = np.zeros(len(process.growth) + horizon, dtype=np.bool_)
+        self.may_start[self.starts] = True
+        self.rng = np.random.default_rng(np.random.SeedSequence(list(seed)))
+        self.state = self._draw(count)
+
+    def move_on(self, after: PortfolioState) -> None:
+        """Take the portfolios after a step; at the end of a segment, at ruin, and by chance they begin anew."""
+        self.state, count = after, len(after.bar)
+        anew = ~self.may_start[after.bar] | (self.rng.random(count) < self.restart)
+        anew |= ~(after.wealth > RUIN * self.process.env.initial_capital)
+        if anew.any():
+            self.state = replace_rows(self.state, anew, rows_of(self._draw(count), anew))
+
+    def resumed(self, rows: Mapping[str, Tensor]) -> PortfolioState:
+        """Portfolios at stored transitions."""
+        return resumed_state(self.process, rows["bar"].cpu().numpy(), rows["portfolio"].double().cpu().numpy())
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Portfolios and generator."""
+        tensors = {name: torch.from_numpy(np.array(value)) for name, value in vars(self.state).items()}
+        return tensors, {"generator": self.rng.bit_generator.state}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore both."""
+        fresh, _ = self.capture()
+        for name, tensor in fresh.items():
+            check_like(tensors[name], tensor)
+        if not bool(np.isin(tensors["bar"].numpy(), self.starts).all()):
+            raise ValueError("a portfolio is at a bar where no step begins")
+        weights = tensors["weights"]
+        if not bool(((weights.sum(dim=1) - 1.0).abs() < 1e-6).all() & (weights > -1e-9).all()):
+            raise ValueError("its weights are no portfolio")
+        if not bool((tensors["wealth"] > 0.0).all()):
+            raise ValueError("the wealth of a portfolio is not above zero")
+        self.state = PortfolioState(**{name: tensors[name].numpy().copy() for name in fresh})
+        self.rng.bit_generator.state = state["generator"]
+
+    def _draw(self, count: int) -> PortfolioState:
+        bars: NDArray[np.int64] = self.rng.choice(self.starts, size=count)
+        weights, _ = draw_coverage(self.rng, count, self.process.n_weights)
+        return self.process.start(bars, weights)
+
 
 PURPOSE = 80  # of the generators of portfolios
 LEARNER_WEIGHTS = 60  # purpose of the generators of initial weights and noise of the blocks' learners
@@ -63,15 +144,7 @@ class Learner:
 class Learners:
     """All learners of a training, the delivered agent's first.
 
-    Parameters
-    ----------
-    agent : BCell
-        The delivered one, which is saved by itself.
-
-    Attributes
-    ----------
-    later_groups : LaterGroups or None
-        The learners after the first group, which may be in another process during the online phase.
+    ``later_groups``: the learners after the first group, which may be in another process during the online phase.
     """
 
     def __init__(self, config: Config, training_data: TrainingData, agent: BCell, device: torch.device) -> None:
@@ -198,26 +271,9 @@ def rewinder(learners: Iterable[Learner]) -> Callable[[], None]:
 
 @dataclass
 class _Saved:
-    """The part of a learner that is saved beside its replay."""
-
     agent: BCell | None
     portfolios: Portfolios
     noise: Generator
-
-
-class LearnersPosition:
-    """State of learners without the contents of their replays, for snapshots in memory."""
-
-    def __init__(self, learners: Learners) -> None:
-        self.learners = learners
-
-    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture everything else."""
-        return self.learners.capture(with_replay=False)
-
-    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore it."""
-        self.learners.restore(tensors, state)
 
 
 def _slack(config: Config, capacity: int) -> int:

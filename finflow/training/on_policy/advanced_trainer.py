@@ -226,7 +226,6 @@ class AdvancedPPOTrainer:
 
 
 def _new_learning(trainer: AdvancedPPOTrainer, spaces: TaskSpaces, constant_entropy: float | None) -> Learning:
-    """Fresh networks for the spaces of a task, and what they learn with."""
     generator = torch.Generator().manual_seed(trainer.seed)
     agent = TaskActorCritic(spaces.observations, spaces.actions, spaces.kind, generator)
     learner = OnPolicyLearner(agent, trainer.settings, generator, flat=True)
@@ -234,12 +233,10 @@ def _new_learning(trainer: AdvancedPPOTrainer, spaces: TaskSpaces, constant_entr
 
 
 def _size(name: str, size: int) -> int:
-    """A size of a space, checked."""
     if not isinstance(size, int | np.integer) or size < 1:
         raise ConfigError(f"{name} is a whole number of at least 1, not {size}")
     return int(size)
 
 
 def _facts(trainer: AdvancedPPOTrainer) -> dict[str, int]:
-    """Facts by which a checkpoint is known to be of such a trainer."""
     return {"state_dim": trainer.state_dim, "action_dim": trainer.action_dim, "seed": trainer.seed}

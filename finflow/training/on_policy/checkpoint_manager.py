@@ -64,8 +64,6 @@ class _Scheduler:
 
 @dataclass
 class _Modules:
-    """State of a loop, as one checkpoint holds it."""
-
     network: nn.Module
     optimizer: torch.optim.Optimizer | None
     scheduler: Any
@@ -206,7 +204,7 @@ class CheckpointManager:
     @property
     def exhausted(self) -> bool:
         """True where rolling back has not helped: too often in a row, or in all."""
-        return self.manager.respond(self.step, gently=False) == STOP
+        return self.manager.respond(gently=False) == STOP
 
     def load_best_checkpoint(
         self, network: nn.Module, optimizer: torch.optim.Optimizer | None = None, scheduler: Any = None
@@ -266,7 +264,6 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]
 
 
 def _is_plain(value: Any) -> bool:
-    """True for what JSON holds as it is."""
     if isinstance(value, dict):
         return all(isinstance(name, str) and _is_plain(one) for name, one in value.items())
     if isinstance(value, list):

@@ -12,7 +12,6 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.on_policy.natural_gradient import TrustRegion
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
 from finflow.config import Config, PreferenceConfig
@@ -22,69 +21,46 @@ from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
 
-LEAST_TURNOVER = 0.1  # of a segment, in the divisor: scores of segments without trades stay finite
-
 
 class SegmentRewards:
     """Scores of portfolios whose segments are not over.
 
-    Attributes
-    ----------
-    waiting, traded : Tensor, (portfolios,)
-        Score and turnover of the segments so far.
-    age : int64 Tensor, (portfolios,)
-        Decisions of the segments so far.
+    ``waiting`` (portfolios,): score of the segments so far. ``age`` (portfolios,): decisions of the segments so far.
     """
 
     def __init__(self, keys: PreferenceConfig, portfolios: int, device: torch.device) -> None:
-        self._length, self._scaling = keys.segment, keys.scaling
+        self._length = keys.segment
         self.waiting = torch.zeros(portfolios, device=device)
-        self.traded = torch.zeros(portfolios, device=device)
         self.age = torch.zeros(portfolios, dtype=torch.int64, device=device)
 
-    def begin(self) -> None:
-        """Begin a segment in every portfolio, after a reset of all episodes."""
-        for tensor in (self.waiting, self.traded, self.age):
-            tensor.zero_()
-
-    def assign(self, scores: Tensor, turnover: Tensor, ended: Tensor) -> Tensor:
+    def assign(self, scores: Tensor, ended: Tensor) -> Tensor:
         """Move scores of consecutive decisions to the ends of their segments; those of open segments are kept.
 
         Parameters
         ----------
-        scores, turnover : Tensor, (steps, portfolios)
+        scores : Tensor, (steps, portfolios)
         ended : Tensor, (steps, portfolios)
             1 at the last decision of an episode.
 
-        Returns
-        -------
-        Tensor, (steps, portfolios)
-            The segment's score at its last decision, zero at the others.
+        Returns (steps, portfolios): the segment's score at its last decision, zero at the others.
         """
         rewards = torch.zeros_like(scores)
         for step in range(len(scores)):
             self.waiting += scores[step]
-            self.traded += turnover[step]
             self.age += 1
             due = (self.age >= self._length) | (ended[step] > 0.0)
-            rewards[step] = torch.where(due, self.waiting / self._unit(), rewards[step])
-            for tensor in (self.waiting, self.traded, self.age):
-                tensor.masked_fill_(due, 0)
+            rewards[step] = torch.where(due, self.waiting, rewards[step])
+            self.waiting.masked_fill_(due, 0)
+            self.age.masked_fill_(due, 0)
         return rewards
-
-    def _unit(self) -> Tensor | float:
-        """Divisor of the score of each portfolio's segment."""
-        if self._scaling == "turnover":
-            return self.traded.clamp(min=LEAST_TURNOVER)
-        return self.age.to(self.waiting) if self._scaling == "horizon" else 1.0
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Capture the segments so far."""
-        return {"waiting": self.waiting.clone(), "traded": self.traded.clone(), "age": self.age.clone()}, {}
+        return {"waiting": self.waiting.clone(), "age": self.age.clone()}, {}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Restore them."""
-        for name, tensor in (("waiting", self.waiting), ("traded", self.traded), ("age", self.age)):
+        for name, tensor in (("waiting", self.waiting), ("age", self.age)):
             check_like(tensors[name], tensor)
             tensor.copy_(tensors[name])
         if bool((self.age < 0).any() | (self.age >= self._length).any()):
@@ -130,15 +106,6 @@ class Environments:
         self.env.set_state({name: tensors[name].numpy() for name in fresh}, state["generator"])
 
 
-def make_environments(config: Config, training_data: TrainingData, count: int) -> PortfolioVectorEnv:
-    """Environments of the online phase before their first step."""
-    env = PortfolioVectorEnv(
-        training_data.learning, training_data.train, count, config.env.episode_length, random_portfolios=True
-    )
-    env.reset(seed=config.train.seed + SEED)
-    return env
-
-
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
 UNREAD = (
     *("bcell.alpha_init", "bcell.target_entropy", "bcell.entropy_backup", "bcell.cql_alpha", "bcell.cql_mode"),
@@ -155,19 +122,17 @@ def on_policy_settings(config: Config) -> OnPolicySettings:
     online = config.online
     given = {"epochs": online.epochs, "minibatch": online.minibatch}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    without_critic = online.advantages == "group" or online.algorithm == "reinforce"
     return OnPolicySettings.of(
         online.algorithm,
         clip=online.clip,
         gamma=discount_of(config),
         gae_lambda=online.gae_lambda,
-        value_coefficient=0.0 if without_critic else VALUE_COEFFICIENT,
+        value_coefficient=0.0 if online.algorithm == "reinforce" else VALUE_COEFFICIENT,
         entropy_coefficient=online.entropy_coefficient,
         gradient_norm=GRADIENT_NORM,
         learning_rate=online.learning_rate,
         critic_rate_multiple=CRITIC_RATE,
         target_kl=online.target_kl,
-        trust_region=TrustRegion(delta=online.trust_region),
         **changes,
     )
 
@@ -189,31 +154,15 @@ def rollouts_of(config: Config) -> int:
 
 
 class OnPolicyState:
-    """Everything that on-policy learning adds to the agent.
-
-    Parameters
-    ----------
-    bcell : BCell
-        Its policy learns.
-    noise : Generator
-        Draws the order of decisions in the epochs.
-
-    Attributes
-    ----------
-    value : ValueNetwork
-        Starts from IQL's V.
-    optimiser : SkippingAdam
-        The learner's.
-    penalty : DoublingKL
-        The learner's.
-    pay : SegmentRewards or None
-        Where rewards are given by the segment.
-    episodes : int
-        Episodes that ended so far.
-    """
+    """Everything that on-policy learning adds to the agent."""
 
     def __init__(self, config: Config, training_data: TrainingData, bcell: BCell, noise: Generator) -> None:
-        self.played = Environments(make_environments(config, training_data, config.online.portfolios))
+        learning, length = training_data.learning, config.env.episode_length
+        env = PortfolioVectorEnv(
+            learning, training_data.train, config.online.portfolios, length, random_portfolios=True
+        )
+        env.reset(seed=config.train.seed + SEED)
+        self.played = Environments(env)
         self.value = copy.deepcopy(bcell.behaviour_value).requires_grad_(True)
         self.value.behaviour.requires_grad_(False)
         market = MarketTensors.of(training_data.learning, bcell.device)

@@ -92,14 +92,8 @@ def rollout_of(
 ) -> Rollout:
     """Estimate advantages and returns of trajectories, with rewards in the learner's unit.
 
-    Parameters
-    ----------
-    agent : TaskActorCritic
-        Whose actions they hold.
-    settings : OnPolicySettings
-        With a value coefficient of 0 there is no value function: values are 0, also where an episode was cut.
-    unit : callable
-        Maps the rewards of all decisions, (decisions,), to those that are learned from.
+    ``settings``: with a value coefficient of 0 there is no value function: values are 0, also where an episode was cut.
+    ``unit``: maps the rewards of all decisions, (decisions,), to those that are learned from.
     """
     steps, environments = trajectories.rewards.shape
     observations = trajectories.observations.clone()  # out of inference mode
@@ -132,10 +126,7 @@ def rollout_of(
 def most_probable(agent: TaskActorCritic, observations: NDArray[Any]) -> NDArray[Any]:
     """The policy's modes for observations, (n, observations).
 
-    Raises
-    ------
-    ConfigError
-        If the observations are of another size.
+    Raises ConfigError if the observations are of another size.
     """
     size = agent.observations
     if np.ndim(observations) != 2 or np.shape(observations)[1] != size:
@@ -148,10 +139,7 @@ def most_probable(agent: TaskActorCritic, observations: NDArray[Any]) -> NDArray
 def ended_returns(trajectories: Trajectories, running: NDArray[np.float64]) -> list[float]:
     """Undiscounted returns of the episodes that ended.
 
-    Parameters
-    ----------
-    running : array, (n,)
-        Returns so far of the running episodes; changed in place.
+    ``running`` (n,): returns so far of the running episodes; changed in place.
     """
     returns: list[float] = []
     for rewards, ended in zip(trajectories.rewards, trajectories.ended, strict=True):
@@ -165,15 +153,7 @@ def ended_returns(trajectories: Trajectories, running: NDArray[np.float64]) -> l
 class TaskCollector:
     """Collects trajectories in an environment, rollout after rollout.
 
-    Parameters
-    ----------
-    seed : int
-        Of the training.
-
-    Attributes
-    ----------
-    resets : bool
-        Whether all episodes begin anew at the next rollout, by a seed of the training and its step.
+    ``resets``: whether all episodes begin anew at the next rollout, by a seed of the training and its step.
     """
 
     def __init__(self, env: Environment, seed: int) -> None:
@@ -186,10 +166,7 @@ class TaskCollector:
     def collect(self, progress: TrainingProgress, decisions: int) -> Trajectories:
         """Take so many decisions, and count them and the episodes that ended.
 
-        Raises
-        ------
-        ConfigError
-            If there are fewer than environments.
+        Raises ConfigError if there are fewer than environments.
         """
         size, learning = self.task.size, progress.learning
         if decisions < size:

@@ -77,15 +77,11 @@ def train_advanced_ppo(
         if count < 1:
             raise ConfigError(f"{name} is a whole number of at least 1, not {count}")
     spaces = VectorTask(env).spaces
-    settings_used = settings or OnPolicySettings()
-    epochs, size = n_ppo_epochs or settings_used.epochs, batch_size or settings_used.minibatch
-    updates = n_iterations * epochs * math.ceil(n_steps_per_iteration / size)
-    schedule = None if entropy_config is None else entropy_config.over(updates)
     trainer = AdvancedPPOTrainer(
         spaces.observations,
         spaces.actions,
         lr,
-        schedule,
+        entropy_config,
         reward_config,
         checkpoint_config,
         settings=settings,
@@ -107,13 +103,7 @@ def train_advanced_ppo(
 
 @dataclass
 class TrainingLog:
-    """Figures and checkpoints of a training, in a folder or nowhere.
-
-    Attributes
-    ----------
-    rows : list of dict
-        One an iteration.
-    """
+    """Figures and checkpoints of a training, in a folder or nowhere."""
 
     folder: Path | None
     rows: list[Row]

@@ -27,19 +27,7 @@ RETURNS_KEPT = 100  # newest episodes whose returns are averaged
 
 @dataclass
 class Learning:
-    """State that a rollback goes back to.
-
-    Attributes
-    ----------
-    learner : OnPolicyLearner
-        Networks, optimiser, coefficient of the penalty and generator.
-    returns : list of float
-        Of the newest episodes.
-    steps : int
-        Gradient updates.
-    constant_entropy : float or None
-        Entropy coefficient in place of the schedule's.
-    """
+    """State that a rollback goes back to."""
 
     learner: OnPolicyLearner
     entropy: EntropyScheduler
@@ -76,10 +64,8 @@ class Learning:
 class TrainingProgress:
     """All that a resume restores.
 
-    Attributes
-    ----------
-    training_step, episode_count, decisions : int
-        Rollouts learned from, episodes that ended, and decisions taken; a rollback does not turn them back.
+    ``training_step``, ``episode_count``, ``decisions``: rollouts learned from, episodes that ended, and decisions
+    taken; a rollback does not turn them back.
     """
 
     learning: Learning
@@ -94,13 +80,7 @@ class TrainingProgress:
         write_tensors(path, tensors, {"trainer": dict(facts), "progress": state})
 
     def load(self, path: Path, facts: Mapping[str, int]) -> None:
-        """Restore a checkpoint.
-
-        Raises
-        ------
-        CheckpointError
-            If it is missing or damaged, or has other facts.
-        """
+        """Restore a checkpoint; raises CheckpointError if it is missing or damaged, or has other facts."""
         tensors, content = read_tensors(path)
         if content.get("trainer") != facts or not isinstance(content.get("progress"), dict):
             found = str(content.get("trainer"))[:120]
@@ -140,26 +120,7 @@ def guarded_update(
 ) -> tuple[Figures, str]:
     """Learn from a rollout; keep a checkpoint where one is due, or roll back to one.
 
-    Parameters
-    ----------
-    progress : TrainingProgress
-        Changed in place.
-    rollout : Rollout or None
-        None where a reward or an observation is not finite, so that nothing can be learned.
-    seed : int
-        From which the generator is seeded anew after a rollback, so that the fault is not repeated.
-
-    Returns
-    -------
-    figures : dict
-        Of `OnPolicyLearner.update`; empty without a rollout.
-    reason : str
-        Of the rollback; empty where there was none.
-
-    Raises
-    ------
-    TrainingError
-        If rolling back does not help.
+    Raises TrainingError if rolling back does not help.
     """
     learning, checkpoints = progress.learning, progress.checkpoints
     if checkpoints.last_saved is None:
@@ -180,7 +141,9 @@ def guarded_update(
     learning.entropy.advance(int(figures["policy_steps"]))
     metrics = metrics_of(figures, rollout, learning)
     _, reason = checkpoints.should_rollback(metrics)
-    reason = reason or _moved_too_far(metrics, LARGEST_STEP * checkpoints.config.kl_threshold)
+    limit = LARGEST_STEP * checkpoints.config.kl_threshold
+    if not reason and metrics.kl is not None and metrics.kl > limit:  # so far that no second check is needed
+        reason = f"one update moved the policy {metrics.kl:.3g} nats per free dimension, the limit is {limit:.3g}"
     if reason:
         _roll_back(progress, settings, reason, seed)
         return figures, reason
@@ -198,7 +161,7 @@ def metrics_of(figures: Figures, rollout: Rollout, learning: Learning) -> Checkp
     advantages that it was computed with: returns that grow are no alarm. The KL is in nats per free dimension of the
     action.
     """
-    normalised = learning.learner.settings.normalise != "none"
+    normalised = learning.learner.settings.normalise
     size = 1.0 if normalised else max(float(rollout.advantages.square().mean()) ** 0.5, SMALLEST_SQUARE)
     scale = max(float(rollout.returns.square().mean()), SMALLEST_SQUARE)
     return CheckpointMetrics(
@@ -210,13 +173,6 @@ def metrics_of(figures: Figures, rollout: Rollout, learning: Learning) -> Checkp
         policy_loss=figures["policy_loss"] / size,
         explained_variance=figures["explained_variance"],
     )
-
-
-def _moved_too_far(metrics: CheckpointMetrics, limit: float) -> str:
-    """Reason where one update moved the policy so far that no second check is needed."""
-    if metrics.kl is None or metrics.kl <= limit:
-        return ""
-    return f"one update moved the policy {metrics.kl:.3g} nats per free dimension, the limit is {limit:.3g}"
 
 
 def free_dimensions(actions: Tensor, learning: Learning) -> int:

@@ -33,8 +33,6 @@ class TaskSpaces:
         Actions of a Discrete space, or dimensions of a Box.
     kind : str
         ``discrete`` or ``box``.
-    low, high : array or None
-        Bounds of a Box.
     first : int
         The first action of a Discrete space.
     """
@@ -50,10 +48,7 @@ class TaskSpaces:
     def of(cls, env: VectorEnv[Any, Any, Any]) -> TaskSpaces:
         """Read the spaces of one of the environments.
 
-        Raises
-        ------
-        ConfigError
-            For an action space that is neither Discrete nor Box, or observations that are no numbers.
+        Raises ConfigError for an action space that is neither Discrete nor Box, or observations that are no numbers.
         """
         try:
             observations = gym.spaces.flatdim(env.single_observation_space)
@@ -68,13 +63,7 @@ class TaskSpaces:
         raise ConfigError(f"the action space is {actions}, and has to be Discrete or a Box of one dimension")
 
     def check(self, observations: int, actions: int) -> None:
-        """Check the sizes.
-
-        Raises
-        ------
-        ConfigError
-            If they are others.
-        """
+        """Check the sizes; raises ConfigError if they are others."""
         for name, given, size in (
             ("state_dim", observations, self.observations),
             ("action_dim", actions, self.actions),
@@ -112,18 +101,7 @@ class TaskStep(NamedTuple):
 
 
 class VectorTask:
-    """N environments of a task, stepped together.
-
-    Parameters
-    ----------
-    env : Env or VectorEnv
-        Of gymnasium; one environment is made a vector of one.
-
-    Attributes
-    ----------
-    observations : array, (n, observations)
-        To decide at.
-    """
+    """N environments of a task, stepped together."""
 
     def __init__(self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
         if isinstance(env, gym.Env):
@@ -167,13 +145,11 @@ class VectorTask:
         return TaskStep(np.asarray(rewards, np.float64), following, terminated, ended, counted)
 
     def _flat(self, observation: Any) -> Floats:
-        """Observations of all environments, (n, observations)."""
         if self._plain:
             return np.asarray(observation, np.float32).reshape(self.size, -1)
         return flat_observations(self.env.single_observation_space, observation, self.size)
 
     def _last(self, final: NDArray[np.object_], ended: Flags) -> Floats:
-        """Last observations of the episodes that ended, (ended, observations)."""
         space = self.env.single_observation_space
         return np.stack([np.asarray(gym.spaces.flatten(space, one), np.float32) for one in final[ended]])
 

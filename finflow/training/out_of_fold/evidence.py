@@ -29,7 +29,45 @@ from finflow.guard.state_capture import without_prefix
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData
-from finflow.training.out_of_fold.blocks import Block, training_blocks
+
+
+class Block(NamedTuple):
+    """Bars of decisions that one learner does not learn from, and those that it learns from.
+
+    ``held_out``: bars of decisions. ``learned``: bars of decisions; those whose rewards would reach into the block are
+    left out.
+    """
+
+    held_out: range
+    learned: tuple[range, ...]
+
+
+def make_blocks(segments: Sequence[range], count: int, purge: int) -> tuple[Block, ...]:
+    """Split decision bars into contiguous blocks of equal length. ``purge``: bars left out on both sides of a block."""
+    bars = np.concatenate([np.arange(one.start, one.stop) for one in segments])
+    parts = [part for part in np.array_split(bars, count) if len(part)]
+    blocks = []
+    for part in parts:
+        first, last = int(part[0]), int(part[-1])
+        learned = [range(one.start, min(one.stop, first - purge)) for one in segments]
+        learned += [range(max(one.start, last + 1 + purge), one.stop) for one in segments]
+        blocks.append(Block(range(first, last + 1), tuple(one for one in learned if len(one))))
+    return tuple(blocks)
+
+
+def training_blocks(config: Config, training_data: TrainingData) -> tuple[Block, ...]:
+    """Blocks of the training years that a learner each does not see; none with one block or fewer."""
+    count, process = config.out_of_fold.blocks, training_data.learning
+    if count <= 1:
+        return ()
+    # a window's last reward is earned on the bars after its last decision
+    return make_blocks(training_segments(training_data), count, process.lag + process.reward_horizon)
+
+
+def training_segments(training_data: TrainingData) -> list[range]:
+    """Bars of decisions of the training years, in order."""
+    return [training_data.learning.decision_bars(window) for window in training_data.train_segments]
+
 
 CONFIDENCES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the blends that are compared; at 0 the reference itself
 ROWS = 2048  # bars read at once
@@ -38,19 +76,8 @@ ROWS = 2048  # bars read at once
 class Evidence(NamedTuple):
     """Result of the out-of-fold backtests of a training.
 
-    Attributes
-    ----------
-    look : int
-        Stage of the training that was chosen, counted from 0.
-    blend : Blend
-        What the agent decides by.
-    choice : BlendChoice
-        Of the best blend of all looks over the reference.
-    unshrunk : float
-        Confidence of the chosen blend before shrinkage.
-    forgone : float
-        Mean reward of a decision, out of fold, by which the chosen blend before shrinkage exceeds the reference, times
-        the share of it that shrinkage takes away: the cost of shrinkage if the gain is real.
+    ``forgone``: mean reward of a decision, out of fold, by which the chosen blend before shrinkage exceeds the
+    reference, times the share of it that shrinkage takes away: the cost of shrinkage if the gain is real.
     """
 
     look: int
@@ -82,13 +109,7 @@ class Evidence(NamedTuple):
 
 
 class BlockPolicy(NamedTuple):
-    """Policy of a block as it was at some stage, for a backtest there.
-
-    Attributes
-    ----------
-    bars : range
-        Bars of decisions of the block.
-    """
+    """Policy of a block as it was at some stage, for a backtest there."""
 
     policy: ExpertPolicy
     bars: range
@@ -104,13 +125,6 @@ def backtest_blends(
     """Rewards of every policy's blends with each reference, (references * confidences, decisions) of each policy.
 
     All accounts begin with the reference's portfolio; those of all policies are stepped together.
-
-    Parameters
-    ----------
-    tensors : MarketTensors
-        Features of the process.
-    volatility : tuple of int and float
-        As a `Blend` has it.
     """
     accounts = [_Accounts.of(one, tensors, volatility) for one in policies]
     count = len(accounts[0].aims[0])
@@ -168,8 +182,6 @@ class _Accounts(NamedTuple):
 
 
 class _BatchedBlends:
-    """Decisions of many policies' blends in one batch."""
-
     def __init__(self, policies: Sequence[BlockPolicy], volatility: tuple[int, float], device: torch.device) -> None:
         confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES) * len(policies))
         blend = Blend(confidence.unsqueeze(-1), REFERENCES[0], volatility)
@@ -178,44 +190,29 @@ class _BatchedBlends:
     def decide(self, states: States, accounts: Sequence[_Accounts], place: int) -> Tensor:
         """Targets at one decision of all accounts, the policies' one after the other, (policies * rows, K)."""
         rows = len(accounts[0].aims[place])
-        read = [_repeated(one.reading, place, rows)._replace(aim=one.aims[place]) for one in accounts]
+        now = [one.reading.each(lambda part: part[place].expand(rows, *part.shape[1:])) for one in accounts]
+        read = [reading._replace(aim=one.aims[place]) for reading, one in zip(now, accounts, strict=True)]
         return self.policies.trade_toward(states, _joined(read)).distribution.centre()
 
 
 def _states(bars: range, tensors: MarketTensors) -> Iterator[States]:
-    """States at decision bars, without portfolios, some at a time."""
     for start in range(bars.start, bars.stop, ROWS):
         rows = torch.arange(start, min(start + ROWS, bars.stop), device=tensors.market.device)
         yield tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=rows.device))
 
 
 def _read(policy: ExpertPolicy, bars: range, tensors: MarketTensors) -> MarketReading:
-    """Reading of a policy at decision bars, (decisions, ...)."""
     return _joined([policy.read_market(states) for states in _states(bars, tensors)])
 
 
 def _joined(readings: Sequence[MarketReading]) -> MarketReading:
-    """Readings one after the other."""
     return MarketReading.join(readings, torch.cat)
-
-
-def _repeated(reading: MarketReading, place: int, rows: int) -> MarketReading:
-    """Reading of one decision for each of some accounts."""
-    return reading.each(lambda part: part[place].expand(rows, *part.shape[1:]))
 
 
 def weigh_evidence(
     rewards: list[NDArray[np.float64]], blocks: tuple[Block, ...], volatility: tuple[int, float], seed: int
 ) -> Evidence:
-    """Choose reference, look and blend.
-
-    Parameters
-    ----------
-    rewards : list of array, (references * confidences, bars)
-        Of each look, over all blocks.
-    seed : int
-        Of the bootstrap.
-    """
+    """Choose reference, look and blend. ``rewards`` (references * confidences, bars): of each look, over all blocks."""
     played = np.stack([one.reshape(len(one) // len(CONFIDENCES), len(CONFIDENCES), -1) for one in rewards])
     number = np.repeat(np.arange(len(blocks)), [len(block.held_out) for block in blocks])
     own = int(np.argmax(least_gain(played[0, :, 0], number)))
@@ -235,15 +232,8 @@ Weights = Mapping[str, Tensor]
 class OutOfFold:
     """State of the evidence.
 
-    Attributes
-    ----------
-    looks : list of list of dict of Tensor
-        The agent's policy, then those of the blocks, at each stage so far, the first as they were pretrained where they
-        were; none once a blend was decided on.
-    evidence : dict or None
-        Figures of the backtests, once the blend was decided on.
-    judged : bool
-        Whether the finished agent was judged on the validation window.
+    ``looks``: the agent's policy, then those of the blocks, at each stage so far, the first as they were pretrained
+    where they were; none once a blend was decided on.
     """
 
     def __init__(self, config: Config, training_data: TrainingData) -> None:
@@ -257,13 +247,7 @@ class OutOfFold:
         self.looks.append([{name: t.detach().clone() for name, t in one.state_dict().items()} for one in policies])
 
     def choose(self, bcell: BCell, market: RolloutMarket, training_data: TrainingData, seed: int) -> Evidence:
-        """Backtest the blocks' policies in their blocks; give the agent the stage and blend that this justifies.
-
-        Parameters
-        ----------
-        seed : int
-            Of the bootstrap.
-        """
+        """Backtest the blocks' policies in their blocks; give the agent the stage and blend that this justifies."""
         policy = bcell.policy if bcell.average is None else bcell.average.policy
         volatility, count = training_data.log_volatility, len(self.blocks)
         policies = [one for look in self.looks for one in self._policies(policy, look)]
@@ -284,7 +268,6 @@ class OutOfFold:
         return evidence
 
     def _policies(self, like: ExpertPolicy, look: Sequence[Weights]) -> list[BlockPolicy]:
-        """Policies of the blocks as they were at a look."""
         pairs = zip(self.blocks, look[1:], strict=True)
         return [BlockPolicy(load_like(like, own), block.held_out) for block, own in pairs]
 

@@ -26,7 +26,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.critic_quality import measure_decision_scale
-from finflow.training.out_of_fold.blocks import Block, training_blocks
+from finflow.training.out_of_fold.evidence import Block, training_blocks
 from finflow.training.phases.offline_batches import Epochs, OfflineBatches
 from finflow.training.phases.pretrain import behaviour_returns, offline_market, reward_units
 from finflow.training.phases.training_run import TrainingRun
@@ -96,7 +96,6 @@ def _not_begun(begun: MutableSequence[int], numbers: Sequence[int]) -> Iterator[
 
 
 def _learn(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...], numbers: Iterable[int]) -> Weights:
-    """Networks of the learners that some blocks were left out of."""
     found: Weights = {}
     rollout_market: RolloutMarket | None = None
     for number in numbers:
@@ -133,7 +132,6 @@ def transitions_outside(dataset: OfflineDataset, block: Block) -> OfflineDataset
 def _pretrain(
     run: TrainingRun, dataset: OfflineDataset, market: RolloutMarket, blocks: tuple[Block, ...], number: int
 ) -> dict[str, FloatArray]:
-    """Networks that the configured offline method learns without a block."""
     config, seed = run.config, run.config.train.seed + PURPOSE + number
     keys = config.train.model_copy(update={"offline_training_epochs": config.fold_epochs, "seed": seed})
     config = config.model_copy(update={"train": keys})

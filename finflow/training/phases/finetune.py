@@ -38,7 +38,6 @@ from finflow.training.off_policy.learners import (
 from finflow.training.out_of_fold.evidence import OutOfFold
 from finflow.training.out_of_fold.pretraining import pretrain_blocks, transitions_outside
 from finflow.training.phase_names import ONLINE
-from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.learner_work import WATCHED, LearnersAtWork
 from finflow.training.phases.pretrain import (
     behaviour_returns,
@@ -48,6 +47,7 @@ from finflow.training.phases.pretrain import (
     probe_states,
     reward_units,
 )
+from finflow.training.phases.run_guard import LearnerProbe
 from finflow.training.phases.training_run import LOG_EVERY, TrainingRun, validate_and_save
 
 
@@ -57,24 +57,15 @@ def stage_updates(total: int, looks: int) -> list[int]:
 
 
 def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
-    """Fine-tune the B-Cell from the current state to the end of the online phase.
-
-    Parameters
-    ----------
-    run : TrainingRun
-        Its state's ``bcell``, ``learners`` and ``out_of_fold`` are used.
-
-    Returns
-    -------
-    dict
-        The last update's losses and validation metrics.
-    """
-    return _OnlinePhase(run, dataset).run_to_end()
+    """Fine-tune the B-Cell from the current state to the end of the online phase."""
+    phase = _OnlinePhase(run, dataset)
+    try:
+        return phase.run_to_end()
+    finally:
+        phase.work.later.end()
 
 
 class _OnlinePhase:
-    """The phase in progress: what its steps share."""
-
     def __init__(self, run: TrainingRun, dataset: OfflineDataset) -> None:
         state, config = run.state, run.config
         if state.bcell is None or state.learners is None or state.out_of_fold is None:
@@ -107,12 +98,6 @@ class _OnlinePhase:
 
     def run_to_end(self) -> dict[str, float]:
         """Run the phase from where it stands."""
-        try:
-            return self._run()
-        finally:
-            self.work.later.end()
-
-    def _run(self) -> dict[str, float]:
         run, counters = self.run, self.run.state.counters
         run.progress.start_phase(f"{ONLINE} (B-Cell)", self.total, done=counters.phase_update)
         if counters.vector_step == 0:
@@ -120,7 +105,8 @@ class _OnlinePhase:
         result: dict[str, float] = {}
         metrics: dict[str, Tensor] = {}
         while not self._is_over():
-            if counters.vector_step < self.warmup or counters.phase_update == self._updates_due():
+            due = (counters.vector_step - self.warmup) * self.config.train.updates_per_vector_step
+            if counters.vector_step < self.warmup or counters.phase_update == due:
                 self.work.step()
                 if counters.vector_step <= self.warmup:
                     run.stop_if_asked()
@@ -158,28 +144,20 @@ class _OnlinePhase:
                 market, one.agent.policy, self.config, one.portfolios.segments
             )
 
-    def _updates_due(self) -> int:
-        """Updates that follow the vector steps so far."""
-        return (self.run.state.counters.vector_step - self.warmup) * self.config.train.updates_per_vector_step
-
     def _is_over(self) -> bool:
-        """Return True after the last update."""
         counters = self.run.state.counters
         return counters.vector_step >= self.last_step and counters.phase_update >= self.total
 
     def _episodes(self, updates: int) -> float:
-        """Episodes that the decisions before so many updates are."""
         decisions = self.config.train.n_envs * max(self.config.bcell.expansion, 1)
         steps = updates / self.config.train.updates_per_vector_step
         return steps * decisions / self.config.env.episode_length
 
     def _policies(self) -> list[ExpertPolicy]:
-        """Policies of the agent and of the blocks, as they stand."""
         own = self.bcell.policy if self.bcell.average is None else self.bcell.average.policy
         return [own, *(one.agent.policy for one in self.learners.of_blocks)]
 
     def _update(self) -> dict[str, Tensor]:
-        """Take one update of every learner; figures of the agent's, and the largest of the others'."""
         run, config, train = self.run, self.config, self.config.train
         done = run.state.counters.phase_update
         if done == train.critic_only_updates:

@@ -25,7 +25,7 @@ from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import Transitions
-from finflow.training.on_policy.market_rollouts import RewardedDecisions, RolloutCollector
+from finflow.training.on_policy.market_rollouts import Reference, RewardedDecisions, RolloutCollector
 from finflow.training.on_policy.on_policy_state import (
     UNREAD,
     OnPolicyState,
@@ -33,10 +33,9 @@ from finflow.training.on_policy.on_policy_state import (
     rollouts_of,
     steps_per_rollout,
 )
-from finflow.training.on_policy.rollout_steps import Reference
 from finflow.training.phase_names import ONLINE
-from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
+from finflow.training.phases.run_guard import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import TrainingState, ended_early
 
@@ -44,20 +43,7 @@ CRITIC_ONLY_ROLLOUTS = 2  # first ones, which train the value function alone
 
 
 def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
-    """Learn from rollouts of the policy, from the current state to the end of the online phase.
-
-    Parameters
-    ----------
-    run : TrainingRun
-        Its state's ``bcell`` and ``on_policy`` are used.
-    dataset : OfflineDataset
-        Gives the unit of rewards, and the states on which the guard measures the policy.
-
-    Returns
-    -------
-    dict
-        The last update's figures and validation metrics.
-    """
+    """Learn from rollouts of the policy, from the current state to the end of the online phase."""
     config, state, counters = run.config, run.state, run.state.counters
     bcell, on_policy = state.bcell, state.on_policy
     if bcell is None or on_policy is None:
@@ -87,7 +73,6 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
 
 
 def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: RolloutCollector) -> dict[str, float]:
-    """Collect and learn from rollouts to the end of the phase; the last update's figures and validation metrics."""
     config, state, counters = run.config, run.state, run.state.counters
     steps, rollouts = steps_per_rollout(config), rollouts_of(config)
     result: dict[str, float] = {}
@@ -136,19 +121,10 @@ def _collect(
 
 
 def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state: TrainingState, done: int) -> Figures:
-    """Update policy and value function from a rollout; the value function alone in the first ones.
-
-    Parameters
-    ----------
-    state : TrainingState
-        Its entropy schedule, and the share that the guard has lowered learning rates to.
-    done : int
-        Rollouts learned from before.
-    """
+    """Update policy and value function from a rollout; the value function alone in the first ones."""
     learner, settings = on_policy.learner, on_policy_settings(config)
     share = state.watch.manager.share if state.watch.enabled else 1.0
-    region = replace(settings.trust_region, delta=settings.trust_region.delta * share)
-    learner.settings = settings = replace(settings, trust_region=region)
+    learner.settings = settings = replace(settings, trust_region=settings.trust_region * share)
     if config.bcell.online_schedule == "cosine":
         rates = [settings.learning_rate, settings.learning_rate * settings.critic_rate_multiple]
         groups = learner.optimiser.param_groups
@@ -161,7 +137,6 @@ def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state
 
 
 def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
-    """Figures of an update as tensors, with the largest value; those of steps that were not taken are left out."""
     taken = figures.get("policy_steps", 1) > 0
     known = figures if taken else {name: value for name, value in figures.items() if math.isfinite(value)}
     metrics = {name: torch.tensor(value, dtype=torch.float64) for name, value in known.items()}
@@ -169,7 +144,6 @@ def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
 
 
 def _facts(rewarded: RewardedDecisions, state: TrainingState, episode: float) -> dict[str, float]:
-    """Entries of a row beside the update's own: rewards, ended episodes, the reference."""
     facts = {"episode": episode, "reward": float(rewarded.rewards.mean())}
     if rewarded.decisions.episodes:
         facts["episode_return"] = fmean(one.net_return for one in rewarded.decisions.episodes)

@@ -31,17 +31,7 @@ Updates = list[dict[str, Tensor]]
 
 
 class LearnersAtWork:
-    """The learners of a training with all that they learn from.
-
-    Parameters
-    ----------
-    run : TrainingRun
-        Whose guard accepts batches and stored rewards, and lowers learning rates.
-    market : RolloutMarket
-        Without mirrored bars.
-    learners : Learners
-        Its ``later_groups`` is set.
-    """
+    """The learners of a training with all that they learn from; ``market`` is without mirrored bars."""
 
     def __init__(self, run: TrainingRun, market: RolloutMarket, material: Material, learners: Learners) -> None:
         self.run, self.market, self.material, self.learners = run, market, material, learners
@@ -68,45 +58,30 @@ class LearnersAtWork:
             self.later.begin(Work())
             moved = self._move(self.learners.first)
             self.later.result(Work())
-        self._store_all(self.learners.first, moved)
+        self._store(self.learners.first, moved)
         self.run.state.counters.vector_step += 1
 
     def update(self, work: Work) -> tuple[dict[str, Tensor], Figures]:
-        """Take an update of all learners.
-
-        Returns
-        -------
-        metrics : dict of Tensor, ()
-            Of the first learner; none where it took no step.
-        others : list of dict of float
-            The largest figures of the others that took a step.
-        """
+        """Take an update of all learners."""
         self.later.begin(work)
         metrics, *beside = self._learn(self.learners.first, work)
         others = [*_largest(beside), *self.later.result(work)]
         return metrics, [one for one in others if one]
 
     def _perform_later(self, work: Work) -> Figures:
-        """Do a piece of work of the learners after the first group."""
         if work.point is None:
-            self._store_all(self.learners.later, self._move(self.learners.later))
+            self._store(self.learners.later, self._move(self.learners.later))
             return []
         return _largest(self._learn(self.learners.later, work))
 
     def _move(self, learners: Mapping[int, Learner]) -> list[dict[str, NDArray[Any]]]:
-        """Move the portfolios of learners by a vector step, by groups; the transitions of each."""
         return [
             one
             for group in groups(learners)
             for one in step_portfolios(self.market, list(group.values()), self.material.config)
         ]
 
-    def _store_all(self, learners: Mapping[int, Learner], moved: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        for learner, rows in zip(learners.values(), moved, strict=True):
-            self._store(learner, rows)
-
     def _learn(self, learners: Mapping[int, Learner], work: Work) -> Updates:
-        """Take an update of learners, by groups: see `update_group`."""
         point, self._rates = work.point or UpdatePoint(), work.rates
         found: Updates = []
         for group in groups(learners):
@@ -116,23 +91,21 @@ class LearnersAtWork:
             found += update_group(self.material, group, point, work.learns, measured, self.run.guard.accepts)
         return found
 
-    def _store(self, learner: Learner, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Store the transitions (H, n_envs, ...) of a learner's vector step that can be learned from."""
-        flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items()}
-        calibration = exact_bounds(
-            self.market, learner.agent.behaviour_value, rows, self.material.config.bcell.gamma
-        ).reshape(-1)
-        kept = flat.pop("alive").astype(np.bool_) & np.isfinite(flat["reward"])
-        own, guard = learner is self.learners.everyone[0], self.run.guard
-        learnable = guard.learnable(flat["reward"]) if own else guard.within_limit(flat["reward"])
-        if learnable is not None:
-            kept &= learnable
-        chosen = {name: part[kept] for name, part in flat.items()}
-        learner.replay.add(**chosen, family=np.full(int(kept.sum()), FAMILY), calibration=calibration[kept])
-        if own:
-            self.market.units.remember(chosen["reward"], chosen["bar"])
+    def _store(self, learners: Mapping[int, Learner], moved: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+        """Store the transitions (H, n_envs, ...) of learners' vector steps that can be learned from."""
+        gamma, guard = self.material.config.bcell.gamma, self.run.guard
+        for (number, learner), rows in zip(learners.items(), moved, strict=True):
+            flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items()}
+            calibration = exact_bounds(self.market, learner.agent.behaviour_value, rows, gamma).reshape(-1)
+            kept = flat.pop("alive").astype(np.bool_) & np.isfinite(flat["reward"])
+            learnable = guard.within_limit(flat["reward"]) if number else guard.learnable(flat["reward"])
+            if learnable is not None:
+                kept &= learnable
+            chosen = {name: part[kept] for name, part in flat.items()}
+            learner.replay.add(**chosen, family=np.full(int(kept.sum()), FAMILY), calibration=calibration[kept])
+            if number == 0:
+                self.market.units.remember(chosen["reward"], chosen["bar"])
 
 
 def _largest(found: Updates) -> Figures:
-    """The figures of updates of which the largest is watched."""
     return [{name: float(metrics[name]) for name in WATCHED if name in metrics} for metrics in found]

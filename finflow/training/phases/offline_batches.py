@@ -25,15 +25,7 @@ LEAST_KEPT = 0.85
 
 
 def group_size(bars: Tensor, wanted: int, batch_size: int) -> int:
-    """The largest size of groups, a half, a quarter ... of the one wanted, that leaves few transitions over.
-
-    Parameters
-    ----------
-    bars : int Tensor, (n,)
-        Of the transitions.
-    batch_size : int
-        A batch holds whole groups.
-    """
+    """The largest size of groups, a half, a quarter ... of the one wanted, that leaves few transitions over."""
     counts = torch.bincount(bars)
     size = wanted
     while size > 1 and (size > batch_size or int((counts // size).sum()) * size < LEAST_KEPT * len(bars)):
@@ -49,12 +41,7 @@ def n_groups(bars: Tensor, size: int) -> int:
 def epoch_order(bars: Tensor, size: int, generator: Generator) -> Tensor:
     """Rows of an epoch, (n_groups, size): the full groups of each bar's transitions in a new random order.
 
-    Parameters
-    ----------
-    bars : int Tensor, (n,)
-        On the CPU, so that the order is the same on every device.
-    generator : Generator
-        On the CPU.
+    ``bars`` (n,): on the CPU, so that the order is the same on every device. ``generator``: on the CPU.
     """
     if size == 1:
         return torch.randperm(len(bars), generator=generator).unsqueeze(1)
@@ -72,17 +59,7 @@ COMPARED_PURPOSE = 1001  # of the generators of actions to compare, one for each
 
 
 class Epochs:
-    """Batches of the offline phase: epochs over the data in random order.
-
-    Attributes
-    ----------
-    group_size : int
-        Transitions of one bar that share a row of the market.
-    groups : int
-        Of a batch.
-    updates : int
-        Of an epoch: whole batches; one where the data are fewer.
-    """
+    """Batches of the offline phase: epochs over the data in random order."""
 
     def __init__(self, config: Config, dataset: OfflineDataset) -> None:
         self.seed = config.train.seed
@@ -101,7 +78,10 @@ class Epochs:
         epoch, place = divmod(update, self.updates)
         key = epoch, rollbacks
         if self._order is None or self._order[0] != key:
-            generator = order_generator(self.seed, epoch, rollbacks)
+            generator = seeded(self.seed, ORDER_PURPOSE + epoch)
+            if rollbacks:
+                words = np.random.SeedSequence([self.seed, ORDER_PURPOSE, rollbacks, epoch])
+                generator.manual_seed(int(words.generate_state(1, np.uint64)[0]))
             self._order = key, epoch_order(self.bars, self.group_size, generator)
         return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
 
@@ -110,23 +90,10 @@ class Epochs:
         return update % self.updates == 0
 
 
-def order_generator(seed: int, epoch: int, rollbacks: int) -> Generator:
-    """Draws the order of an epoch: another one for each epoch, and for the same epoch after each rollback."""
-    if rollbacks == 0:
-        return seeded(seed, ORDER_PURPOSE + epoch)
-    words = np.random.SeedSequence([seed, ORDER_PURPOSE, rollbacks, epoch])
-    return Generator().manual_seed(int(words.generate_state(1, np.uint64)[0]))
-
-
 class OfflineBatches(NamedTuple):
     """Batches for the updates of an offline learner.
 
-    Attributes
-    ----------
-    market : RolloutMarket
-        With mirrored bars, where actions are compared.
-    compares : bool
-        Whether each state has several actions, with exact outcomes; batches have as many actions either way.
+    ``compares``: whether each state has several actions, with exact outcomes; batches have as many actions either way.
     """
 
     market: RolloutMarket

@@ -14,19 +14,18 @@ from finflow.agent.learners.offline_learner import OfflineLearner
 from finflow.agent.losses.losses import bellman_target, mean_loss
 from finflow.agent.losses.risk import needs_quantiles
 from finflow.agent.networks.critic import ValueNetwork
-from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
-from finflow.training.data.reward_normalizer import RollingNormalizer
+from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.critic_quality import measure_decision_scale
-from finflow.training.out_of_fold.blocks import training_segments
+from finflow.training.out_of_fold.evidence import training_segments
 from finflow.training.phase_names import OFFLINE
-from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.offline_batches import Epochs, OfflineBatches, epoch_order, group_size
+from finflow.training.phases.run_guard import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import seeded
 
@@ -40,15 +39,7 @@ FITTED_Q_ROWS = 4096  # transitions whose states the policy's value is averaged 
 def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     """Train to the end of the offline phase, from wherever the state stands.
 
-    Parameters
-    ----------
-    run : TrainingRun
-        Its state's ``learner`` is trained.
-
-    Returns
-    -------
-    dict
-        The last update's losses (``v_loss``, ``q_loss``, ``policy_loss`` among others) and validation metrics.
+    Returns the last update's losses (``v_loss``, ``q_loss``, ``policy_loss`` among others) and validation metrics.
     """
     config, state = run.config, run.state
     train, counters, learner = config.train, state.counters, state.learner
@@ -60,15 +51,18 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     store.columns["behaviour_return"] = state.behaviour_returns
     units = reward_units(run, dataset)
     fill_window(units, dataset)
+    whole_market, segments = (
+        RolloutMarket(run.training_data.learning, market, units),
+        training_segments(run.training_data),
+    )
     if counters.phase_update == 0:
-        learner.advantage_scale = training_advantage_scale(run, policy, market, units)
+        learner.advantage_scale = measure_decision_scale(whole_market, policy, config, segments)
     epochs = Epochs(config, dataset)
     if config.offline.method == "none" and epochs.total:
         run.progress.note(
             f"offline.method none: critics alone are fitted to the behaviour, in {epochs.total:,} updates"
         )
-    whole_market = RolloutMarket(run.training_data.learning, market, units)
-    batches = OfflineBatches.of(whole_market, store, epochs, learner, config, training_segments(run.training_data))
+    batches = OfflineBatches.of(whole_market, store, epochs, learner, config, segments)
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
     run.probe = probe_states(run, store, market)
     run.guard.begin(LearnerProbe(learner, policy, run.probe), dataset.reward_scale)
@@ -143,7 +137,7 @@ def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:
     """
     if units.normalizer is None or units.normalizer.get_statistics()["count"]:
         return
-    places = np.linspace(0, len(dataset) - 1, min(units.normalizer.window_size, len(dataset))).astype(np.int64)
+    places = np.linspace(0, len(dataset) - 1, min(units.normalizer.config.window_size, len(dataset))).astype(np.int64)
     units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places])
 
 
@@ -154,17 +148,9 @@ def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNor
     """
     if units.normalizer is None:
         return units
-    beginning = units._replace(normalizer=RollingNormalizer.of(keys))
+    beginning = units._replace(normalizer=RewardNormalizer.of(keys))
     fill_window(beginning, dataset)
     return beginning
-
-
-def training_advantage_scale(
-    run: TrainingRun, policy: ExpertPolicy, market: MarketTensors, units: RewardUnits
-) -> float:
-    """``sigma_A`` of decisions in the training years, in the given units: see `measure_decision_scale`."""
-    rollout_market = RolloutMarket(run.training_data.learning, market, units)
-    return measure_decision_scale(rollout_market, policy, run.config, training_segments(run.training_data))
 
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:
@@ -216,11 +202,8 @@ def fitted_q_value(
     The critics of learning are the starting point of critics of their own, whose target is
     ``r + gamma (1 - d) Q(s', policy(s'))``; the policy stands still.
 
-    Returns
-    -------
-    float
-        ``(1 - gamma) Q(s, policy(s))``, the mean over states of the data and over critics, in units of a daily log
-        return, plus the mean reward of the reference: comparable with the mean reward of a decision.
+    Returns ``(1 - gamma) Q(s, policy(s))``, the mean over states of the data and over critics, in units of a daily log
+    return, plus the mean reward of the reference: comparable with the mean reward of a decision.
 
     References
     ----------

@@ -8,21 +8,137 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NoReturn
+from dataclasses import fields
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from finflow.agent.batch import Batch
+from finflow.agent.batch import Batch, States
 from finflow.agent.gradient_steps import SkippingAdam
+from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
-from finflow.guard.rollback import LOWER, STOP
-from finflow.guard.signals import ALARM, INFO, WARNING, Event, crossed
-from finflow.guard.stability import CRITIC
-from finflow.training.phases.guard_snapshots import LearnerProbe, LearningRateScale, StateSnapshots
-from finflow.training.phases.training_state import TrainingState
+from finflow.guard.rollback import LOWER, STOP, Snapshot
+from finflow.guard.signals import ALARM, INFO, WARNING, Event, PolicyProbe, crossed, measure, parameter_norms
+from finflow.guard.stability import CRITIC, ENTROPY_LIMIT, HEALTHY_SHARE
+from finflow.guard.state_capture import without_prefix
+from finflow.training.phases.training_state import TrainingState, reseed, rewind, take_snapshot
+
+PROBE, STATE = "probe/", "state/"
+
+
+class LearnerProbe:
+    """Measurements of a learner: its policy on fixed states, and the norms of its parameters."""
+
+    def __init__(self, learner: Any, policy: ExpertPolicy, states: States) -> None:
+        self.learner = learner
+        self.policy = policy
+        self.states = states
+        self._reference: tuple[int, PolicyProbe | None] = (-1, None)
+
+    @torch.no_grad()
+    def decide(self) -> PolicyProbe:
+        """The policy as it is, on the fixed states."""
+        decision = self.policy(self.states)
+        distribution = decision.distribution
+        return PolicyProbe(
+            distribution.location,
+            distribution.log_scale.contiguous(),
+            distribution.centre(),
+            self.states.weights.contiguous(),
+            decision.gate,
+        )
+
+    def figures(self, healthy: Snapshot | None) -> dict[str, float]:
+        """Figures of the policy on the fixed states, its KL from the last healthy snapshot among them."""
+        policy, reference = self.decide(), self.reference(healthy)
+        if reference is None:
+            return measure(policy)
+        held = policy.centre[:, :-1] > 0.0
+        listed = None if bool(held.all()) else held
+        own, other = (LogisticNormal(one.location, one.log_scale, listed) for one in (policy, reference))
+        return measure(policy, kl_per_dimension(own, other).mean())
+
+    def reference(self, healthy: Snapshot | None) -> PolicyProbe | None:
+        """The policy of the last healthy snapshot, on the same states."""
+        if healthy is None:
+            return None
+        if self._reference[0] != healthy.update:
+            device = self.states.market.device
+            parts = {name: t.to(device) for name, t in without_prefix(healthy.tensors, PROBE).items()}
+            self._reference = healthy.update, PolicyProbe(**parts)
+        return self._reference[1]
+
+    def entropies(self) -> dict[str, float]:
+        """Both entropies that the monitor judges, in 0..1, and the band of normal values."""
+        figures = measure(self.decide())
+        judged = {name: figures[name] for name in ("concentration", "policy_entropy")}
+        return judged | {"entropy_band_low": min(HEALTHY_SHARE * ENTROPY_LIMIT, 1.0), "entropy_band_high": 1.0}
+
+    def norms(self) -> dict[str, float]:
+        """Norms of the parameters of each network, and of the learner's other tensors."""
+        parts = vars(self.learner)
+        networks: dict[str, list[Tensor]] = {
+            name: list(part.parameters()) for name, part in parts.items() if isinstance(part, nn.Module)
+        }
+        learned = {name: part for name, part in parts.items() if isinstance(part, Tensor) and part.requires_grad}
+        tensors = {name: [part] for name, part in learned.items()}
+        return parameter_norms(networks | tensors)
+
+
+class LearningRateScale:
+    """Scales the learning rates of optimisers during their steps, without changing their schedules."""
+
+    def __init__(self, share: Callable[[], float]) -> None:
+        self.share = share
+        self._rates: list[float] = []
+
+    def lower(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
+        """Lower the rates before a step."""
+        share = self.share()
+        if share < 1.0:
+            self._rates = [group["lr"] for group in optimiser.param_groups]
+            for group in optimiser.param_groups:
+                group["lr"] *= share
+
+    def restore(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
+        """Put them back after it."""
+        for group, rate in zip(optimiser.param_groups, self._rates, strict=False):
+            group["lr"] = rate
+        self._rates = []
+
+
+def save_snapshot(state: TrainingState, probe: LearnerProbe) -> None:
+    """Keep a snapshot of the state and of the measurements of its learner in memory."""
+    memory = state.watch
+    tensors, training = take_snapshot(state)
+    policy = probe.decide()
+    tensors = {f"{STATE}{name}": tensor for name, tensor in tensors.items()}
+    tensors |= {f"{PROBE}{field.name}": getattr(policy, field.name) for field in fields(policy)}
+    facts = {"training": training, "figures": measure(policy) | probe.norms()}
+    memory.manager.save(state.counters.update, tensors, facts | {"monitor": memory.monitor.state()}, memory.score)
+
+
+def restore_snapshot(state: TrainingState, seed: int, snapshot: Snapshot, quarantine: bool) -> int:
+    """Restore a snapshot, with other random numbers from there on; with ``quarantine`` replays forget what came since.
+
+    Returns the number of transitions forgotten.
+    """
+    monitor, training = state.watch.monitor, snapshot.state["training"]
+    rewind(state, without_prefix(snapshot.tensors, STATE), training)
+    forgotten = 0
+    if state.learners is not None and quarantine:
+        written = [one["written"] for one in training["learners"]["learners"]]
+        forgotten = state.learners.forget_after(written)
+    reseed(state, seed, state.watch.manager.rollback_count)
+    monitor.load(snapshot.state["monitor"])
+    monitor.update = state.counters.update
+    monitor.settle()
+    return forgotten
+
 
 REDUCIBLE = frozenset({"critic_loss", "actor_loss", "critic_gradient", "policy_gradient", "reward", "sharpe"})
 """Signals for which lower learning rates may be enough."""
@@ -32,17 +148,7 @@ TRIGGERS = {"critic": "critic_loss", "actor": "actor_loss", "reward": "reward", 
 
 
 class RunGuard:
-    """Guards one run; does nothing where ``guard.enabled`` is false.
-
-    Parameters
-    ----------
-    state : TrainingState
-        Its ``watch`` is the guard's own state, ``memory``.
-    announce : callable
-        Logs and shows an event.
-    abort : callable
-        Ends the training after alarms that rollbacks did not end; takes the reason and the alarms.
-    """
+    """Guards one run; does nothing where ``guard.enabled`` is false."""
 
     def __init__(
         self,
@@ -55,21 +161,12 @@ class RunGuard:
         self.state = state
         self.memory = state.watch
         self.enabled = config.guard.enabled
-        self.snapshots = StateSnapshots(state, config.train.seed)
         self._announce, self._abort = announce, abort
         self._rates = LearningRateScale(lambda: self.memory.manager.share)
         self._reward_scale, self._policy_moves_far = 1.0, False
 
     def begin(self, probe: LearnerProbe, reward_scale: float) -> None:
-        """Guard a phase from its beginning, or from where it goes on.
-
-        Parameters
-        ----------
-        probe : LearnerProbe
-            Of its learner, whose optimisers are guarded as well.
-        reward_scale : float
-            Of the rewards that environments give.
-        """
+        """Guard a phase from its beginning, or from where it goes on."""
         self.probe, self._reward_scale, self._policy_moves_far = probe, reward_scale, False
         self.guard_also(part for part in vars(probe.learner).values() if isinstance(part, torch.optim.Optimizer))
         counters, memory = self.state.counters, self.memory
@@ -77,7 +174,7 @@ class RunGuard:
             memory.monitor.begin_phase(counters.phase, counters.update)
             memory.manager.begin_phase(counters.update)
             memory.block = {}
-            self.snapshots.save(self.probe)
+            save_snapshot(self.state, self.probe)
 
     def guard_also(self, optimisers: Iterable[torch.optim.Optimizer], rates: Callable[[], float] | None = None) -> None:
         """Skip steps that are not finite, and lower learning rates after alarms, to what ``rates`` returns if given."""
@@ -86,16 +183,11 @@ class RunGuard:
             if isinstance(optimiser, SkippingAdam):
                 optimiser.skip_nonfinite = self.enabled
             if self.enabled:
-                scale.attach(optimiser)
+                optimiser.register_step_pre_hook(scale.lower)
+                optimiser.register_step_post_hook(scale.restore)
 
     def expect_large_moves(self, expected: bool, begins: bool) -> None:
-        """Switch the comparisons of the policy with the last healthy one off while it is meant to move far.
-
-        Parameters
-        ----------
-        begins : bool
-            Whether this update is the first of those.
-        """
+        """Switch the comparisons of the policy with the last healthy one off while it is meant to move far."""
         self._policy_moves_far = expected
         if expected and begins:
             self.settle()
@@ -108,8 +200,15 @@ class RunGuard:
             self.memory.manager.settle()
 
     def accepts(self, batch: Batch) -> bool:
-        """Return True for a batch to learn from."""
-        return not self.enabled or is_learnable(batch)
+        """Return True for a batch with finite rewards, actions and portfolios, and rewards within their limit.
+
+        Features are the same tensors at every update: where they were not finite, neither would the gradient be.
+        """
+        if not self.enabled:
+            return True
+        rewards = batch.outcomes.rewards.abs().max()
+        parts = torch.stack([rewards, batch.actions.sum(), batch.both.portfolio.sum()]).tolist()
+        return parts[0] <= REWARD_LIMIT and math.isfinite(sum(parts))
 
     def learnable(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_] | None:
         """Return True for the environments' rewards that the replay may keep; None for all."""
@@ -132,12 +231,7 @@ class RunGuard:
     def after_update(self, metrics: Mapping[str, Tensor], steps: int = 1) -> bool:
         """Check an update's figures, and at every check interval the policy and the parameters.
 
-        Parameters
-        ----------
-        metrics : mapping of Tensor, ()
-            Empty for an update that was skipped.
-        steps : int
-            Gradient steps that were counted at once.
+        ``metrics``: empty for an update that was skipped. ``steps``: gradient steps that were counted at once.
         """
         if not self.enabled:
             return False
@@ -154,7 +248,7 @@ class RunGuard:
         if alarms:
             return self._respond(alarms)
         if memory.manager.due(counters.phase_update, steps):
-            self.snapshots.save(self.probe)
+            save_snapshot(self.state, self.probe)
         return False
 
     def after_validation(self, sharpe: float, score: float) -> None:
@@ -167,7 +261,6 @@ class RunGuard:
         self.memory.pending = [event.row() for event in events if event.level == ALARM]
 
     def _check(self) -> list[Event]:
-        """Check the parameters, the policy on fixed states, and the figures since the last check."""
         monitor, manager = self.memory.monitor, self.memory.manager
         healthy = manager.last_healthy
         before = healthy.state["figures"] if healthy is not None else {}
@@ -189,10 +282,9 @@ class RunGuard:
         return events
 
     def _respond(self, alarms: Sequence[Event]) -> bool:
-        """Lower learning rates, roll back or stop; returns True after a rollback."""
         memory, counters = self.memory, self.state.counters
         manager, signals = memory.manager, {event.signal for event in alarms}
-        answer = manager.respond(counters.update, gently=signals <= REDUCIBLE)
+        answer = manager.respond(gently=signals <= REDUCIBLE)
         if answer == STOP:
             self._stop(alarms)
         memory.block = {}
@@ -201,7 +293,7 @@ class RunGuard:
             self._report([self._event(WARNING, "learning rate", f"lowered to {manager.share:g} of its schedule")])
             return False
         snapshot = manager.take(counters.update)
-        forgotten = self.snapshots.restore(snapshot, quarantine=not signals <= CRITIC)
+        forgotten = restore_snapshot(self.state, self.config.train.seed, snapshot, quarantine=not signals <= CRITIC)
         text = f"{len(signals)} alarm(s), {', '.join(sorted(signals))}: back to update {snapshot.update}"
         text += f", learning rates at {manager.share:g} of their schedules"
         text += f", {forgotten} transitions forgotten" if forgotten else ""
@@ -209,29 +301,17 @@ class RunGuard:
         return True
 
     def _stop(self, alarms: Sequence[Event]) -> NoReturn:
-        """Restore the last healthy state and end the training."""
         manager, counters = self.memory.manager, self.state.counters
         if manager.last_healthy is not None:
-            self.snapshots.restore(manager.last_healthy, quarantine=True)
+            restore_snapshot(self.state, self.config.train.seed, manager.last_healthy, quarantine=True)
         reason = f"training stopped at update {counters.update} of the {counters.phase} phase: "
         reason += f"{'; '.join(event.message for event in alarms)}, after {manager.phase_rollbacks} rollback(s)"
         self._report([self._event(ALARM, "stop", reason)])
         self._abort(reason, alarms)
 
     def _event(self, level: str, signal: str, message: str) -> Event:
-        """Event of the current update."""
         return Event(self.state.counters.update, self.state.counters.phase, level, signal, message)
 
     def _report(self, events: Sequence[Event]) -> None:
         for event in events:
             self._announce(event)
-
-
-def is_learnable(batch: Batch) -> bool:
-    """Return True for a batch with finite rewards, actions and portfolios, and rewards within their limit.
-
-    Features are the same tensors at every update: where they were not finite, neither would the gradient be.
-    """
-    rewards = batch.outcomes.rewards.abs().max()
-    parts = torch.stack([rewards, batch.actions.sum(), batch.both.portfolio.sum()]).tolist()
-    return parts[0] <= REWARD_LIMIT and math.isfinite(sum(parts))

@@ -44,38 +44,19 @@ class EntropyScheduleConfig:
         Steps from the one to the other. A step is a gradient update where finflow trains.
     schedule_type : str
         ``linear``, ``cosine`` or ``exponential``.
-    decay_share : float or None
-        Share of a training that the decay takes (0.5 to 0.8 is usual): `over` then sets the steps. 100,000 steps reach
-        nowhere in a run of 15,750 updates.
     """
 
     initial_entropy: float = 0.01
     final_entropy: float = 0.001
     decay_steps: int = 100_000
     schedule_type: Literal["linear", "cosine", "exponential"] = "linear"
-    decay_share: float | None = None
 
     @classmethod
     def preset(cls, name: str) -> Self:
-        """Make the settings of a preset: ``default``, ``fast`` or ``stable``.
-
-        Raises
-        ------
-        ConfigError
-            For another name.
-        """
+        """Make the settings of a preset: ``default``, ``fast`` or ``stable``; raises ConfigError for another name."""
         if name not in _PRESETS:
             raise ConfigError(f"an entropy schedule's preset is {', '.join(_PRESETS)}, not {name!r}")
         return cls(**_PRESETS[name])
-
-    def over(self, steps: int) -> Self:
-        """The settings for a training of so many steps: the same, where no share of it is given."""
-        if self.decay_share is None:
-            return self
-        if not 0.0 < self.decay_share <= 1.0:
-            raise ConfigError(f"the share of the training for the entropy's decay is in 0..1, not {self.decay_share}")
-        length = max(round(self.decay_share * steps), 1)
-        return type(self)(self.initial_entropy, self.final_entropy, length, self.schedule_type, self.decay_share)
 
 
 _PRESETS: dict[str, dict[str, Any]] = {
@@ -88,10 +69,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
 class EntropyScheduler:
     """Schedule of the entropy coefficient or of the target entropy.
 
-    Raises
-    ------
-    ConfigError
-        For settings that make no schedule.
+    Raises ConfigError for settings that make no schedule.
 
     Examples
     --------

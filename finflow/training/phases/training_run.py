@@ -22,23 +22,23 @@ from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, CheckpointWriter
 from finflow.guard.signals import ALARM, WARNING, Event, advice_on, crossed, stop_report
 from finflow.guard.state_capture import capture
-from finflow.training.checkpoints.feature_names import feature_names
-from finflow.training.checkpoints.manifest import runtime
+from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.validation import (
     PREFIX,
-    GeneralisationMeasure,
     backtest_validation,
     check_reward_model,
+    generalisation_figures,
     mean_kl,
     score_of,
 )
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import RunLog, UpdateProfiler
-from finflow.training.on_policy.rollout_steps import EndedEpisode
+from finflow.training.on_policy.market_rollouts import EndedEpisode
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
+from finflow.training.run_folder import runtime
 
 GUARD_REPORT = "guard-report.md"
 LOG_EVERY = 50  # updates between two rows of metrics
@@ -72,17 +72,7 @@ OnValidation = Callable[[Validation], None]
 
 @dataclass
 class TrainingRun:
-    """A training with its collaborators.
-
-    Attributes
-    ----------
-    probe : States or None
-        Recorded states on which policies are compared, from the beginning of a phase on.
-    on_validation : callable, optional
-        Receives every validation.
-    pretrained_blocks : callable, optional
-        Returns what another process pretrained for the evidence of the blocks during the offline phase.
-    """
+    """A training with its collaborators."""
 
     config: Config
     training_data: TrainingData
@@ -104,11 +94,6 @@ class TrainingRun:
     def guard(self) -> RunGuard:
         """Checks every update, and rolls the state back after alarms."""
         return RunGuard(self.config, self.state, self._announce, self._abort)
-
-    @cached_property
-    def generalisation(self) -> GeneralisationMeasure:
-        """Measures policies where they learned and where they did not."""
-        return GeneralisationMeasure(self.config, self.training_data, self.device)
 
     @cached_property
     def checkpoints(self) -> CheckpointFolder:
@@ -146,27 +131,12 @@ class TrainingRun:
     def count_update(
         self, metrics: Mapping[str, Tensor], facts: Mapping[str, float] | None = None, steps: int = 1
     ) -> bool:
-        """Count an update, log a row of metrics every few of them, and let the guard check it.
-
-        Parameters
-        ----------
-        metrics : mapping of Tensor
-            Empty for an update that was skipped.
-        facts : mapping, optional
-            Further entries of the row.
-        steps : int
-            Gradient steps that are counted at once.
-
-        Returns
-        -------
-        bool
-            True where the guard rolled the state back.
-        """
+        """Count an update, log a row of metrics every few of them, and let the guard check it."""
         counters = self.state.counters
         counters.update += steps
         counters.phase_update += steps
         if metrics and crossed(counters.phase_update, steps, LOG_EVERY):
-            entropies = self.guard.probe.entropies(self.config.guard.stability.entropy_limit)
+            entropies = self.guard.probe.entropies()
             row = {name: float(value) for name, value in metrics.items()} | entropies
             self.log.record(counters.phase, counters.update, {**row, **(facts or {})})
         self.progress.advance(steps)
@@ -220,7 +190,10 @@ class TrainingRun:
         backtest, metrics = validation = backtest_validation(self.training_data, policy, self.device)
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
-        row |= self._generalisation_of(policy)
+        if self.config.train.generalisation:
+            row |= generalisation_figures(self.training_data, policy, self.device)
+            if self.state.bcell is not None and self.probe is not None:
+                row[f"{PREFIX}kl"] = mean_kl(policy, self.state.bcell.prior, self.probe)
         watch = self.state.watch.hacking
         row |= check_reward_model(self.training_data, watch, self.state.bcell, validation)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
@@ -239,20 +212,11 @@ class TrainingRun:
             self._stop_hacked("; ".join(watch.reasons))
         return metrics
 
-    def _generalisation_of(self, policy: ExpertPolicy) -> dict[str, float]:
-        """Figures of a policy in all windows, and its divergence from the pretrained policy."""
-        figures = self.generalisation.measure(policy)
-        if figures and self.state.bcell is not None and self.probe is not None:
-            figures[f"{PREFIX}kl"] = mean_kl(policy, self.state.bcell.prior, self.probe)
-        return figures
-
     def _announce(self, event: Event) -> None:
-        """Log and show an event of the guard."""
         self.log.event(event.row())
         self.progress.message(f"guard, {event.level}: {event.message} (update {event.update:,})")
 
     def _stop_hacked(self, reason: str) -> NoReturn:
-        """End the training with an event of the guard: the reward model is being hacked."""
         update, phase = self.state.counters.update, self.state.counters.phase
         event = Event(update, phase, ALARM, "hacking", f"reward hacking: {reason}")
         self._announce(event)
@@ -277,23 +241,7 @@ def validate_and_save(
 ) -> dict[str, float]:
     """Validate and write checkpoints where they are due in the online phase.
 
-    Parameters
-    ----------
-    policy : ExpertPolicy
-        The one that would be deployed.
-    metrics : mapping of Tensor or float
-        Of the last update.
-    episode, new_episodes : float
-        Episodes learned from so far, and of those since the last call.
-    steps : int
-        Gradient updates since the last call.
-    last : bool
-        Whether the phase ends here.
-
-    Returns
-    -------
-    dict
-        The update's metrics and the validation's; empty where no validation was due.
+    Returns the update's metrics and the validation's; empty where no validation was due.
     """
     train, updates = run.config.train, run.state.counters.phase_update
     result: dict[str, float] = {}
@@ -309,15 +257,7 @@ def validate_and_save(
 
 @contextmanager
 def kept_on_failure(run: TrainingRun, restore: Callable[[], None] | None = None) -> Iterator[None]:
-    """Write a checkpoint of the state before the block, where an error ends the block that a user can mend.
-
-    Parameters
-    ----------
-    run : TrainingRun
-        Its generator of exploration is set back.
-    restore : callable, optional
-        Sets back what else the block changes.
-    """
+    """Write a checkpoint of the state before the block, where an error ends the block that a user can mend."""
     drawn = run.state.exploration.get_state()
     try:
         yield

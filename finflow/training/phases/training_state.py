@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -17,11 +19,11 @@ from finflow.agent.learners.td3bc import TD3BC
 from finflow.config import Config
 from finflow.guard.rollback import GuardState
 from finflow.guard.state_capture import capture, restore
-from finflow.training.checkpoints.feature_names import feature_names
+from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.reference_policy import ReferenceControl
-from finflow.training.data.reward_normalizer import RollingNormalizer
+from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.training_data import TrainingData
-from finflow.training.off_policy.learners import Learners, LearnersPosition, online_updates
+from finflow.training.off_policy.learners import Learners, online_updates
 from finflow.training.on_policy.on_policy_state import OnPolicyState, rollouts_of, steps_per_rollout
 from finflow.training.out_of_fold.evidence import OutOfFold
 from finflow.training.phase_names import OFFLINE
@@ -35,18 +37,8 @@ METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": Be
 class Counters:
     """Progress counters of a training.
 
-    Attributes
-    ----------
-    update : int
-        Gradient updates over both phases; never goes back.
-    phase_update : int
-        Gradient updates of this phase; a rollback takes it back.
-    vector_step : int
-        Vector steps of the online phase, warm-up included.
-    best_score : float or None
-        Highest validation value, or Sharpe ratio, so far: whichever ``train.best_by`` names.
-    best_update : int or None
-        Where it was.
+    ``update``: gradient updates over both phases; never goes back. ``phase_update``: gradient updates of this phase; a
+    rollback takes it back.
     """
 
     phase: str = OFFLINE
@@ -72,32 +64,8 @@ class Counters:
 class TrainingState:
     """The state of one training; ``guard.capture`` saves its fields.
 
-    Attributes
-    ----------
-    noise : Generator
-        Draws everything that is random inside an update.
-    exploration : Generator
-        Draws the actions of the online portfolios.
-    entropy_schedule, target_entropy_schedule : EntropyScheduler
-        Step with the online updates.
-    reward_normalizer : RollingNormalizer or None
-        With ``train.reward_normalization``.
-    watch : GuardState
-        State of the guard: windows of its signals, snapshots, rollbacks so far.
-    learner : OfflineLearner or None
-        While the offline phase runs.
-    behaviour_returns : Tensor, (transitions,), or None
-        The behaviour's lambda-returns as last computed, while the offline phase runs.
-    bcell : BCell or None
-        From the hand-over on.
-    learners : Learners or None
-        From the hand-over on, where the online phase learns off-policy.
-    out_of_fold : OutOfFold or None
-        The same: evidence from held-out blocks.
-    on_policy : OnPolicyState or None
-        From the hand-over on, where it learns on-policy.
-    reference : ReferenceControl or None
-        From the hand-over on, where the policy is held to a reference.
+    ``noise`` draws everything that is random inside an update, ``exploration`` the actions of the online portfolios.
+    What is None belongs to the other phase, the other kind of online algorithm, or to an option that is off.
     """
 
     counters: Counters
@@ -106,7 +74,7 @@ class TrainingState:
     entropy_schedule: EntropyScheduler
     target_entropy_schedule: EntropyScheduler
     watch: GuardState
-    reward_normalizer: RollingNormalizer | None = field(default=None)
+    reward_normalizer: RewardNormalizer | None = field(default=None)
     learner: OfflineLearner | None = field(default=None)
     behaviour_returns: Tensor | None = field(default=None)
     bcell: BCell | None = field(default=None)
@@ -140,7 +108,7 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
         EntropyScheduler.of(train.entropy_schedule, total),
         EntropyScheduler.of(train.target_entropy_schedule, total),
         GuardState(config),
-        RollingNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
+        RewardNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
         learner,
         returns,
     )
@@ -188,8 +156,9 @@ def rewind(state: TrainingState, tensors: Mapping[str, Tensor], facts: Mapping[s
 
 
 def _snapshot_view(state: TrainingState) -> TrainingState:
-    """The same state with the fields that a snapshot leaves out replaced."""
-    learners = None if state.learners is None else cast(Any, LearnersPosition(state.learners))
+    learners: Any = state.learners
+    if learners is not None:
+        learners = SimpleNamespace(capture=partial(learners.capture, with_replay=False), restore=learners.restore)
     return replace(state, watch=cast(Any, None), learners=learners)
 
 

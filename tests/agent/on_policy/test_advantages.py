@@ -11,7 +11,6 @@ from torch import Tensor
 from finflow.agent.on_policy.advantages import (
     explained_variance,
     generalised_advantages,
-    leave_one_out_advantages,
     normalised,
 )
 from finflow.errors import ConfigError
@@ -81,26 +80,6 @@ def test_shapes_that_do_not_fit_are_one_line() -> None:
     parts["values"] = parts["values"][:-1]
     with pytest.raises(ConfigError, match="one shape"):
         generalised_advantages(**parts, gamma=GAMMA, lam=0.95)
-
-
-@given(st.integers(0, 1000), st.integers(2, 9))
-def test_leave_one_out_is_the_return_less_the_mean_of_the_others(seed: int, members: int) -> None:
-    returns = torch.randn(4, members, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    expected = torch.stack(
-        [
-            returns[:, one] - returns[:, [other for other in range(members) if other != one]].mean(dim=1)
-            for one in range(members)
-        ],
-        dim=1,
-    )
-    torch.testing.assert_close(leave_one_out_advantages(returns), expected)
-    # twice the spread is twice the advantage: nothing is divided by the deviation
-    torch.testing.assert_close(leave_one_out_advantages(2 * returns), 2 * expected)
-
-
-def test_a_group_of_one_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 2 members"):
-        leave_one_out_advantages(torch.ones(3, 1))
 
 
 def test_normalised_advantages_have_mean_zero_and_deviation_one() -> None:

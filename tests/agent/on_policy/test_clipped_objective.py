@@ -9,10 +9,8 @@ from finflow.agent.on_policy.clipped_objective import (
     approximate_kl,
     clip_fraction,
     clipped_policy_loss,
-    clipped_values,
     penalised_policy_loss,
     surrogate_loss,
-    value_loss,
 )
 
 
@@ -38,16 +36,6 @@ def test_penalised_loss_charges_beta_times_the_divergence() -> None:
     ratio, advantages, divergence = torch.tensor([1.0, 2.0]), torch.tensor([3.0, -1.0]), torch.tensor([0.1, 0.3])
     assert float(penalised_policy_loss(ratio, advantages, divergence, 0.5)) == pytest.approx(-0.5 + 0.1)
     assert float(surrogate_loss(ratio, advantages)) == pytest.approx(-0.5)
-
-
-def test_value_loss_takes_the_worse_of_value_and_clipped_value() -> None:
-    old, returns = torch.zeros(3), torch.tensor([1.0, -1.0, 0.1])
-    values = torch.tensor([1.0, 1.0, 0.15])
-    # clipped at 0.2: 0.2, 0.2, 0.15
-    expected = 0.5 * (0.8**2 + 2.0**2 + 0.05**2) / 3.0
-    assert float(value_loss(values, returns, old, 0.2)) == pytest.approx(expected)
-    assert float(value_loss(values, returns)) == pytest.approx(0.5 * (4.0 + 0.05**2) / 3.0)
-    torch.testing.assert_close(clipped_values(values, old, 0.2), torch.tensor([0.2, 0.2, 0.15]))
 
 
 def test_approximate_kl_and_clip_fraction() -> None:

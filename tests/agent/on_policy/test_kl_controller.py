@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finflow.agent.on_policy.kl_controller import (
-    REFERENCE_BOUNDS,
     DoublingKL,
-    FixedKL,
     ProportionalKL,
 )
 from finflow.errors import ConfigError
@@ -27,14 +25,6 @@ def test_doubling_rule_counts_powers_of_two(divergences: list[float]) -> None:
     assert controller.beta == pytest.approx(0.01 * 2.0 ** (ups - downs))
 
 
-def test_doubling_rule_stays_within_its_bounds() -> None:
-    controller = DoublingKL(0.3, target=0.01, bounds=REFERENCE_BOUNDS)
-    assert controller.update(1.0, 1) == 0.5
-    for _ in range(20):
-        controller.update(0.0, 1)
-    assert controller.beta == 0.01
-
-
 @given(st.floats(0.0, 100.0), st.integers(1, 9999))
 def test_proportional_controller_is_that_of_ziegler(divergence: float, decisions: int) -> None:
     controller = ProportionalKL(0.2, target=6.0, horizon=10_000)
@@ -43,7 +33,7 @@ def test_proportional_controller_is_that_of_ziegler(divergence: float, decisions
 
 
 def test_betas_survive_a_divergence_that_is_no_number() -> None:
-    for controller in (FixedKL(0.1), DoublingKL(0.1), ProportionalKL(0.1)):
+    for controller in (DoublingKL(0.1), ProportionalKL(0.1)):
         assert controller.update(math.nan, 64) == 0.1
 
 
@@ -56,7 +46,7 @@ def test_state_is_saved_and_restored() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: FixedKL(-1.0), lambda: DoublingKL(target=0.0), lambda: ProportionalKL(horizon=0)]
+    "make", [lambda: DoublingKL(-1.0), lambda: DoublingKL(target=0.0), lambda: ProportionalKL(horizon=0)]
 )
 def test_values_that_cannot_be_are_one_line(make: object) -> None:
     with pytest.raises(ConfigError):

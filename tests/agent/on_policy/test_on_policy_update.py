@@ -114,7 +114,6 @@ def test_a_rollout_shorter_than_a_minibatch_is_one_line_and_changes_nothing() ->
         ("ppo", {"clip": 0.0}),
         ("ppo", {"gamma": 1.1}),
         ("ppo", {"minibatch": 0}),
-        ("ppo", {"normalise": "sometimes"}),
         ("ppo", {"cilp": 0.2}),
         ("ppo", {"target_kl": -1.0}),
     ],

@@ -18,7 +18,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def test_categorical_agrees_with_torch() -> None:
     first, second = torch.randn(2, 6, 4, generator=generator())
-    ours, other = Categorical.of_logits(first), Categorical.of_logits(second)
+    ours, other = (Categorical(one.log_softmax(-1)) for one in (first, second))
     theirs = distributions.Categorical(logits=first)
     actions = ours.sample(generator())
     assert actions.shape == (6,)
@@ -45,7 +45,7 @@ def test_diagonal_normal_agrees_with_torch() -> None:
 
 def test_samples_follow_the_distribution() -> None:
     odds = torch.tensor([0.7, 0.2, 0.1])
-    drawn = Categorical.of_logits(odds.log().expand(20_000, 3)).sample(generator())
+    drawn = Categorical(odds.log().log_softmax(-1).expand(20_000, 3)).sample(generator())
     torch.testing.assert_close(torch.bincount(drawn) / 20_000, odds, atol=0.02, rtol=0.0)
     normal = DiagonalNormal(torch.full((20_000, 1), 3.0), torch.tensor([-1.0])).sample(generator())
     assert float(normal.mean()) == pytest.approx(3.0, abs=0.02)

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from finflow.agent.batch import Batch
-from finflow.config import Config
 from finflow.env.decision_process import resumed_state
 from finflow.env.portfolio_state import rows_of
 from finflow.training.off_policy.counterfactuals import ACTIONS, compared_actions, counterfactual_batch, logged_batch
 from finflow.training.off_policy.learners import Learner
 from tests.training.off_policy.small_learners import SCALE, Desk, desk_of
+from tests.training.whole_trainings import Make
 
-Make = Callable[..., Config]
 COUNT = 6
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> Desk:
-    return desk_of(make_tiny(tmp_path_factory.mktemp("plain"))(bcell__mirrored__weight=0.0))
+def plain(shared: Make) -> Desk:
+    return desk_of(shared(bcell__mirrored__weight=0.0))
 
 
 @pytest.fixture(scope="module")
-def mirrored(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> Desk:
+def mirrored(shared: Make) -> Desk:
     """Mirrored bars at their full weight."""
     keys = {"bcell__mirrored__scaled": False, "bcell__mirrored__weight": 0.3, "bcell__mirrored__regimes": False}
-    return desk_of(make_tiny(tmp_path_factory.mktemp("mirrored"))(**keys))
+    return desk_of(shared(**keys))
 
 
 def drawn(desk: Desk) -> tuple[Learner, dict[str, Tensor]]:

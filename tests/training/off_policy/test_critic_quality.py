@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,12 +10,10 @@ import torch
 
 from finflow.agent.losses.counterfactual import calibration
 from finflow.agent.networks.decision import FAMILY_RATE
-from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.training.data.rollouts import as_tensors
 from finflow.training.off_policy.counterfactuals import ACTIONS as COMPARED
 from finflow.training.off_policy.critic_quality import (
-    DECISIONS,
     GROUPS,
     ExactReturns,
     compare_advantages,
@@ -27,8 +24,8 @@ from finflow.training.off_policy.critic_quality import (
 )
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.off_policy.small_learners import CPU, SCALE, desk_of, market_of
+from tests.training.whole_trainings import Make
 
-Make = Callable[..., Config]
 STATES, ACTIONS = 2000, 6
 
 
@@ -118,7 +115,7 @@ def test_decisions_are_priced_by_the_ledger(tiny: Make) -> None:
     policy, market = run.state.learner.policy, market_of(trainer.training_data)
     process = market.process
     bars = np.arange(process.first_bar, process.first_bar + 30)
-    measured = measure_returns(market, policy, bars, run.config, 9, DECISIONS)
+    measured = measure_returns(market, policy, bars, run.config, 9, decisions=True)
     n_weights = process.n_weights
     held = measured.portfolios[:, :n_weights]
     torch.testing.assert_close(measured.actions[:, 0], held)
@@ -150,7 +147,7 @@ def test_sigma_a_is_a_number_of_the_market_alone(tiny: Make) -> None:
 
 
 def test_both_phases_learn_in_the_same_sigma_a(tiny: Make) -> None:
-    trainer = FinFlowTrainer(tiny())
+    trainer = FinFlowTrainer(tiny(train__online_episodes=2))
     trainer.train_iql()
     run = trainer._begin()
     assert run.state.learner is not None

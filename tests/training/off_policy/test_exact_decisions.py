@@ -16,15 +16,14 @@ from finflow.agent.gradient_steps import parameters_of
 from finflow.agent.learners import soft_actor_critic
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.learners.soft_actor_critic import Coefficients, policy_losses
-from finflow.config import Config
 from finflow.training.data.rollouts import as_tensors
 from finflow.training.data.training_data import prepare
 from finflow.training.off_policy.counterfactuals import logged_batch
 from finflow.training.off_policy.exact_decisions import Ahead, Start, look_ahead
 from finflow.training.off_policy.learners import Learner
 from tests.training.off_policy.small_learners import CPU, MIDDLE, Desk, desk_of, market_of
+from tests.training.whole_trainings import Make
 
-Make = Callable[..., Config]
 MakeDesk = Callable[..., Desk]
 COUNT = 16
 

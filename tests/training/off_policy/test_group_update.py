@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -12,14 +10,13 @@ from torch import Tensor
 from finflow.agent.batch import states_of
 from finflow.agent.gradient_steps import parameters_of
 from finflow.agent.learners.soft_actor_critic import UpdatePoint
-from finflow.config import Config
 from finflow.training.data.replay import ONLINE
 from finflow.training.off_policy.counterfactuals import ACTIONS
 from finflow.training.off_policy.group_update import draw, step_portfolios, update_group
 from finflow.training.off_policy.learners import Learner
 from tests.training.off_policy.small_learners import CPU, MIDDLE, Desk, desk_of
+from tests.training.whole_trainings import Make
 
-Make = Callable[..., Config]
 PLAIN: dict[str, object] = {"bcell__mirrored__weight": 0.0}
 MIRRORED: dict[str, object] = {"bcell__mirrored__scaled": False, "bcell__mirrored__regimes": False}
 OPTIONS: dict[str, object] = {

@@ -11,15 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from finflow.config import Config, load_config
+from finflow.config import load_config
 from finflow.errors import CheckpointError, ConfigError
-from finflow.training.data.mirrored_growth import mirror_scale
 from finflow.training.data.replay import ONLINE
 from finflow.training.off_policy.group_update import step_portfolios, update_group
-from finflow.training.off_policy.learners import Learners, LearnersPosition, online_updates, vector_steps
+from finflow.training.off_policy.learners import Learners, online_updates, vector_steps
 from tests.training.off_policy.small_learners import MIDDLE, Desk, desk_of
-
-Make = Callable[..., Config]
+from tests.training.whole_trainings import Make
 
 
 @pytest.fixture
@@ -83,15 +81,14 @@ def test_restored_learners_go_on_with_the_same_bits(desk: Callable[[], Desk]) ->
 def test_a_snapshot_leaves_replays_where_they_are(desk: Callable[[], Desk]) -> None:
     made = desk()
     learn(made)
-    position = LearnersPosition(made.learners)
-    tensors, facts = position.capture()
+    tensors, facts = made.learners.capture(with_replay=False)
     assert not any("replay" in name for name in tensors)
     before = [len(one) for one in made.learners.replays]
     learn(made)
     later = [replay.written for replay in made.learners.replays]
-    position.restore(tensors, facts)
+    made.learners.restore(tensors, facts)
     assert [replay.written for replay in made.learners.replays] == later
-    assert differences(position.capture()[0], tensors) == []
+    assert differences(made.learners.capture(with_replay=False)[0], tensors) == []
     forgotten = made.learners.forget_after([one["written"] for one in facts["learners"]])
     assert forgotten == sum(later) - sum(before) > 0
     assert [len(one) for one in made.learners.replays] == before
@@ -120,30 +117,23 @@ def test_the_replay_is_shared_out_among_the_learners(desk: Callable[[], Desk]) -
     assert all(one.agent.members is None for one in made.learners.of_blocks)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("written", -3), ("written", 10**40), ("written", 1.5), ("written", True), ("first", -1), ("first", 10**6)],
-)
-def test_a_replay_with_counts_that_are_none_is_refused(desk: Callable[[], Desk], name: str, value: object) -> None:
-    made = desk()
+def test_a_replay_that_cannot_be_is_refused(desk: Callable[[], Desk]) -> None:
+    """With counts that are none, or of another market."""
+    made, other = desk(), desk()
     learn(made, 1)
     tensors, facts = made.learners.capture()
-    facts["learners"][1][name] = value
-    with pytest.raises((ValueError, RuntimeError)):
-        desk().learners.restore(tensors, facts)
-
-
-@pytest.mark.parametrize(
-    ("column", "change"),
-    [("bar", 10**6), ("bar", -(10**6)), ("family", 100)],
-)
-def test_a_replay_of_another_market_is_refused(desk: Callable[[], Desk], column: str, change: int) -> None:
-    made = desk()
-    learn(made, 1)
-    tensors, facts = made.learners.capture()
-    tensors[f"2/replay/{column}"] += change
-    with pytest.raises(ValueError, match=f"replay.{column} is out of its range"):
-        desk().learners.restore(tensors, facts)
+    for name, value in (
+        *(("written", count) for count in (-3, 10**40, 1.5, True)),
+        *(("first", count) for count in (-1, 10**6)),
+    ):
+        changed = copy.deepcopy(facts)
+        changed["learners"][1][name] = value
+        with pytest.raises((ValueError, RuntimeError)):
+            other.learners.restore(tensors, changed)
+    for column, change in (("bar", 10**6), ("bar", -(10**6)), ("family", 100)):
+        name = f"2/replay/{column}"
+        with pytest.raises(ValueError, match=f"replay.{column} is out of its range"):
+            other.learners.restore(tensors | {name: tensors[name] + change}, facts)
 
 
 def test_learners_of_other_blocks_are_refused(desk: Callable[[], Desk], tiny: Make) -> None:
@@ -154,10 +144,6 @@ def test_learners_of_other_blocks_are_refused(desk: Callable[[], Desk], tiny: Ma
     wide = desk_of(tiny(out_of_fold__blocks=2, bcell__mirrored__weight=0.0, bcell__hidden_dim=32)).learners
     with pytest.raises((ValueError, RuntimeError, CheckpointError)):
         wide.restore(tensors, facts)
-
-
-def test_mirrored_bars_weigh_as_far_as_other_bars_confirm_their_predictions() -> None:
-    assert [mirror_scale(slope) for slope in (-1.0, 0.5, 0.75, 1.0, 1.2)] == [0.0, 0.0, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(

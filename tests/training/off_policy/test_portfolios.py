@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
 from finflow.training.data.training_data import prepare
-from finflow.training.off_policy.portfolios import Portfolios
+from finflow.training.off_policy.learners import Portfolios
+from tests.training.whole_trainings import Make
 
-Make = Callable[..., Config]
 HORIZON, COUNT = 4, 64
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> DecisionProcess:
-    return prepare(make_tiny(tmp_path_factory.mktemp("portfolios"))()).learning
+def process(shared: Make) -> DecisionProcess:
+    return prepare(shared()).learning
 
 
 def make(process: DecisionProcess, restart: float = 0.0, seed: int = 0) -> Portfolios:

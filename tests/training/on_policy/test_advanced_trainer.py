@@ -72,12 +72,6 @@ def test_the_entropy_coefficient_follows_its_schedule_and_rewards_their_settings
     assert trainer.get_full_statistics()["reward_normalizer.count"] == 256
 
 
-def test_a_share_of_the_training_is_the_length_of_the_schedule() -> None:
-    trainer = train_advanced_ppo(follow(), 2, 128, 2, 64, entropy_config=EntropyScheduleConfig(decay_share=0.5))
-    assert trainer.get_full_statistics()["entropy.remaining_steps"] == 0
-    assert trainer.entropy.steps == 4
-
-
 def test_one_environment_and_a_vector_of_one_are_the_same() -> None:
     first = train_advanced_ppo(gym.make("CartPole-v1"), 3, 128, seed=3)
     second = train_advanced_ppo(carts(1), 3, 128, seed=3)

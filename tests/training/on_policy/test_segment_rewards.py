@@ -12,7 +12,6 @@ from finflow.config import PreferenceConfig
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
 from finflow.training.on_policy.on_policy_state import SegmentRewards
-from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_reward_hacking import LOOKS, OFFLINE, RETURN, likes
 from tests.training.whole_trainings import Make, Stop, latest, train_through
 
@@ -21,7 +20,6 @@ __all__ = ["likes"]
 SCORES = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0], [5.0, 50.0], [6.0, 60.0]])
 ENDED = torch.zeros_like(SCORES)
 ENDED[2, 1] = 1.0
-TURNOVER = torch.full_like(SCORES, 0.25)
 
 
 def by_segment(**keys: object) -> SegmentRewards:
@@ -31,23 +29,16 @@ def by_segment(**keys: object) -> SegmentRewards:
 
 def test_the_sum_is_paid_at_the_end_of_a_segment_and_of_an_episode() -> None:
     expected = [[0.0, 0.0], [3.0, 30.0], [0.0, 30.0], [7.0, 0.0], [0.0, 90.0], [11.0, 0.0]]
-    assert by_segment().assign(SCORES, TURNOVER, ENDED).tolist() == expected
-
-
-def test_units_are_turnover_or_decisions() -> None:
-    assert by_segment(scaling="horizon").assign(SCORES, TURNOVER, ENDED)[1:3].tolist() == [[1.5, 15.0], [0.0, 30.0]]
-    assert by_segment(scaling="turnover").assign(SCORES, TURNOVER, ENDED)[1:3].tolist() == [[6.0, 60.0], [0.0, 120.0]]
-    idle = by_segment(scaling="turnover").assign(SCORES, torch.zeros_like(SCORES), ENDED)
-    assert idle[1].tolist() == pytest.approx([30.0, 300.0])
+    assert by_segment().assign(SCORES, ENDED).tolist() == expected
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 5])
 def test_rollouts_may_cut_a_segment_and_a_resume_goes_on_within_it(cut: int) -> None:
     first, second = by_segment(segment=3), by_segment(segment=3)
-    parts = [first.assign(SCORES[:cut], TURNOVER[:cut], ENDED[:cut])]
+    parts = [first.assign(SCORES[:cut], ENDED[:cut])]
     second.restore(*first.capture())
-    parts.append(second.assign(SCORES[cut:], TURNOVER[cut:], ENDED[cut:]))
-    assert torch.equal(torch.cat(parts), by_segment(segment=3).assign(SCORES, TURNOVER, ENDED))
+    parts.append(second.assign(SCORES[cut:], ENDED[cut:]))
+    assert torch.equal(torch.cat(parts), by_segment(segment=3).assign(SCORES, ENDED))
 
 
 def test_a_state_that_cannot_be_is_refused() -> None:
@@ -65,9 +56,7 @@ def test_a_training_paid_by_the_segment_resumes_to_the_same_bits(
     whole = train_through(config)
     half = stop_training(config, OFFLINE + 2)
     assert int(read_tensors(latest(half))[0]["on_policy/pay/age"].max()) > 0
-    again = FinFlowTrainer(config, resume=half.run_folder)
-    again.train_iql()
-    again.finetune()
+    again = train_through(config, resume=half.run_folder)
     one, other = (read_tensors(latest(trainer))[0] for trainer in (whole, again))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -78,5 +67,3 @@ def test_what_cannot_be_paid_by_the_segment_is_one_line(tiny: Make) -> None:
     learned = {"objectives__reward": "preference", "objectives__preference__model": "model.safetensors"}
     with pytest.raises(ConfigError, match=r"needs online\.algorithm = ppo"):
         tiny(objectives__preference__paid="segment", online__algorithm="sac", **learned)
-    with pytest.raises(ConfigError, match=r"preference\.paid must be segment"):
-        tiny(objectives__preference__scaling="horizon", **learned)

@@ -13,8 +13,7 @@ from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy import blended
 from finflow.evaluation.analysis import training_sections
 from finflow.training.data.replay import MarketTensors
-from finflow.training.out_of_fold.blocks import Block
-from finflow.training.out_of_fold.evidence import CONFIDENCES, BlockPolicy, backtest_blends, weigh_evidence
+from finflow.training.out_of_fold.evidence import CONFIDENCES, Block, BlockPolicy, backtest_blends, weigh_evidence
 
 CPU = torch.device("cpu")
 Trained = Any

@@ -10,7 +10,7 @@ import torch
 
 from finflow.training.data.training_data import prepare
 from finflow.training.off_policy.learners import Learners
-from finflow.training.out_of_fold.blocks import make_blocks, training_blocks, training_segments
+from finflow.training.out_of_fold.evidence import make_blocks, training_blocks, training_segments
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import WITH_BLOCKS, Make, checkpoint_of
 
@@ -71,8 +71,9 @@ def test_no_learner_of_a_block_sees_a_price_of_its_block(trained: Trained) -> No
     Rewards are changed in the tables of growth, which are all that decisions earn; features are left as they are.
     """
     finals = []
+    keys = {**WITH_BLOCKS, "train__online_episodes": 6}
     for held in (None, 1):
-        other = FinFlowTrainer(trained.make(**WITH_BLOCKS), pretrained=checkpoint_of(trained.trainer, "pretrained"))
+        other = FinFlowTrainer(trained.make(**keys), pretrained=checkpoint_of(trained.trainer, "pretrained"))
         run = other._begin()
         process = other.training_data.learning
         if held is not None:

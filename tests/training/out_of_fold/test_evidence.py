@@ -52,8 +52,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(
     stopped = stop_training(tiny(**WITH_BLOCKS), when)  # an epoch of 7 updates comes first, then 3 warm-up steps
     counters = read_checkpoint(latest(stopped)).counters
     assert (counters["phase"], counters["vector_step"] < 3 + UPDATES) == ("online", True)
-    resumed = FinFlowTrainer(tiny(**WITH_BLOCKS), resume=stopped.run_folder)
-    resumed.finetune()
+    resumed = train_through(tiny(**WITH_BLOCKS), resume=stopped.run_folder)
     for path in (latest, best):
         check_same(path(resumed), path(trained.trainer))
     rows = [(one.run_folder / "metrics.jsonl").read_bytes() for one in (resumed, trained.trainer)]
@@ -84,8 +83,7 @@ def test_the_finished_agent_is_judged_once_and_says_what_it_holds(trained: Train
     assert checkpoint.counters["update"] == trainer._begin().state.counters.update
     assert "out of fold t =" in (trainer.run_folder / "console.log").read_text()
     before = latest(trainer).read_bytes()
-    again = FinFlowTrainer(trained.make(**WITH_BLOCKS), resume=trainer.run_folder)
-    again.finetune()
+    again = train_through(trained.make(**WITH_BLOCKS), resume=trainer.run_folder)
     assert len((again.run_folder / "metrics.jsonl").read_text().splitlines()) == len(rows)  # not a second time
     assert latest(again).read_bytes() == before
 
