@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,7 +107,7 @@ def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> Non
     from finflow.preferences.segment_paths import SegmentMarket
     from finflow.preferences.web_page.answer_server import AnswerServer
     from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions
-    from finflow.preferences.web_page.question_page import PairPage
+    from finflow.preferences.web_page.question_page import page_html
     from finflow.training.data.training_data import prepare
 
     with file_in_use(file, "adding answers to"), AnswerServer(port) as server:
@@ -119,7 +120,7 @@ def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> Non
         print(f"{server.url} shows {session.line()}; Ctrl-C stops", flush=True)
         if opened:
             open_page(server.url)
-        server.serve(session, PairPage(data.panel.assets, data.panel.bars_per_year))
+        server.serve(session, partial(page_html, assets=data.panel.assets, bars_per_year=data.panel.bars_per_year))
         print(session.close())
 
 
@@ -153,7 +154,7 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     torch.set_num_threads(config.train.threads)
     data = prepare(config)
     pairs = pair_tensors(SegmentMarket(data.process, data.split.train, config.evaluation), file)
-    learned = learn_model(pairs, data.shape, config.preferences.model, config.train.seed, file.contradictions)
+    learned = learn_model(pairs, data.shape, config.preferences.model, config.train.seed)
     save_model(output, learned, config.preferences.model, (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
 
@@ -169,7 +170,7 @@ def _learn_policy(given: argparse.Namespace) -> None:
     overrides = evaluation_overrides(given, given.resume)
     kept = {key: value for key, value in overrides.items() if not key.startswith(("preferences.", "train.seed"))}
     agent = load_agent(given.resume, kept)
-    preferred = learn_preferences(agent, given.learn, file, given.method, wanted.preferences, wanted.train.seed)
+    preferred = learn_preferences(agent, given.learn, file, given.method, wanted.preferences.policy, wanted.train.seed)
     preferred.save(given.output)
     print("\n".join([file.line(), *preferred.learned.lines(), f"agent: {given.output}"]))
 

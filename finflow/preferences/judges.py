@@ -9,7 +9,7 @@ known rate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,21 @@ from finflow.preferences.segment_paths import PortfolioPath
 
 FloatArray = NDArray[np.float64]
 Utility = Callable[[PortfolioPath], float]
-RISK_AVERSION = 5.0
-"""Of the mean-variance utility."""
+RISK_AVERSION = 5.0  # of the mean-variance utility
 SHALLOWEST = 0.01
 """Least drawdown in the Calmar utility: below it the ratio would depend on rounding alone."""
 
 
 class JudgeOpinions(NamedTuple):
-    """Opinions on pairs: the probability (pairs,) of the answer "first", and True where the judge prefers neither."""
+    """Opinions of a judge on pairs of segments.
+
+    Attributes
+    ----------
+    chance : float64 (pairs,)
+        Probability of the answer "first".
+    tie : bool (pairs,)
+        True where the judge prefers neither.
+    """
 
     chance: FloatArray
     tie: NDArray[np.bool_]
@@ -39,63 +46,42 @@ class JudgeOpinions(NamedTuple):
         return float(np.maximum(decided, 1.0 - decided).mean()) if len(decided) else 0.5
 
 
-class Judge(Protocol):
-    """Compares pairs of segments."""
-
-    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> JudgeOpinions:
-        """Opinions on pairs."""
-        ...
+Judge = Callable[[Sequence[tuple[PortfolioPath, PortfolioPath]]], JudgeOpinions]
 
 
-class SyntheticJudge:
-    """Judge with a known utility of a segment, more being better, by which its answers are drawn.
+def synthetic_judge(utility: Utility, mistakes: float = 0.0) -> Judge:
+    """Judge with a known utility, by which its answers are drawn, a share of them reversed; equal ones are a tie."""
 
-    A share is reversed.
-    """
+    def opinions(pairs: Sequence[tuple[PortfolioPath, PortfolioPath]]) -> JudgeOpinions:
+        lead = np.array([utility(first) - utility(second) for first, second in pairs])
+        return JudgeOpinions(np.where(lead > 0.0, 1.0 - mistakes, mistakes), lead == 0.0)
 
-    def __init__(self, utility: Utility, mistakes: float = 0.0) -> None:
-        self.utility, self.mistakes = utility, mistakes
-
-    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> JudgeOpinions:
-        """Opinions on pairs; equal utilities are a tie."""
-        lead = np.array([self.utility(one) - self.utility(other) for one, other in zip(firsts, seconds, strict=True)])
-        return JudgeOpinions(np.where(lead > 0.0, 1.0 - self.mistakes, self.mistakes), lead == 0.0)
+    return opinions
 
 
-class RuleJudge:
+def rule_judge(rules: Sequence[str], bars_per_year: int) -> Judge:
     """Judge by ordered rules, as ``drawdown <= 0.2``: the first that one segment alone keeps decides, else a tie."""
+    parsed = [found.groups() for rule in rules if (found := RULE.fullmatch(rule.strip()))]
 
-    def __init__(self, rules: Sequence[str], bars_per_year: int) -> None:
-        self.bars_per_year = bars_per_year
-        matches = [RULE.fullmatch(rule.strip()) for rule in rules]
-        self.rules = [(match[1], match[2], float(match[3])) for match in matches if match is not None]
-        if len(self.rules) != len(rules):
-            raise ValueError("a rule is MEASURE <= X or MEASURE >= X")
-
-    def kept(self, path: PortfolioPath) -> list[bool]:
-        """For each rule, whether a segment keeps it."""
-        measures = measure(path, self.bars_per_year)
+    def kept(path: PortfolioPath) -> list[bool]:
+        measures = measure(path, bars_per_year)
         return [
-            measures[name] <= limit if sign == "<=" else measures[name] >= limit for name, sign, limit in self.rules
+            measures[name] <= float(limit) if sign == "<=" else measures[name] >= float(limit)
+            for name, sign, limit in parsed
         ]
 
-    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> JudgeOpinions:
-        """Opinions on pairs: certain, or a tie."""
-        chance, tie = np.full(len(firsts), 0.5), np.ones(len(firsts), dtype=np.bool_)
-        for row, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
-            rules = zip(self.kept(first), self.kept(second), strict=True)
-            decided = next((one for one, other in rules if one != other), None)
-            if decided is not None:
-                chance[row], tie[row] = float(decided), False
-        return JudgeOpinions(chance, tie)
+    def opinions(pairs: Sequence[tuple[PortfolioPath, PortfolioPath]]) -> JudgeOpinions:
+        chance = np.full(len(pairs), 0.5)
+        for row, (first, second) in enumerate(pairs):
+            answers = zip(kept(first), kept(second), strict=True)
+            chance[row] = next((float(one) for one, other in answers if one != other), 0.5)
+        return JudgeOpinions(chance, chance == 0.5)
+
+    return opinions
 
 
 def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
-    """Measures of a segment that rules name.
-
-    ``drawdown``, the deepest, 0 or more; ``turnover`` and ``volatility`` a year; ``return`` of the whole segment;
-    ``loss`` of the worst bar.
-    """
+    """Measures of a segment that rules name: ``turnover`` and ``volatility`` a year, ``loss`` of the worst bar."""
     return {
         "drawdown": -float(max_drawdown(path.returns)),
         "turnover": float(path.turnover.mean()) * bars_per_year,
@@ -120,16 +106,13 @@ def segment_calmar(path: PortfolioPath) -> float:
     return log_growth(path) / max(-float(max_drawdown(path.returns)), SHALLOWEST)
 
 
-UTILITIES: dict[str, Utility] = {
-    "mean-variance": mean_variance,
-    "calmar": segment_calmar,
-    "log-growth": log_growth,
-}
-"""Name of a synthetic judge -> its utility."""
-
-
 def make_judge(name: str, config: JudgeConfig, bars_per_year: int) -> Judge:
-    """Make a judge by its name, a key of `UTILITIES`, or `rules`."""
+    """Make a judge by its name: mean-variance, calmar, log-growth or rules."""
     if name == "rules":
-        return RuleJudge(config.rules, bars_per_year)
-    return SyntheticJudge(UTILITIES[name], config.mistakes)
+        return rule_judge(config.rules, bars_per_year)
+    utilities: dict[str, Utility] = {
+        "mean-variance": mean_variance,
+        "calmar": segment_calmar,
+        "log-growth": log_growth,
+    }
+    return synthetic_judge(utilities[name], config.mistakes)

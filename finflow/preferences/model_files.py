@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 
@@ -17,17 +16,14 @@ from finflow.tensor_file import read_tensors, write_tensors
 KIND = "finflow reward model"
 
 
-class SavedModel(NamedTuple):
-    """A reward model from a file, with its configuration, the names of the features it reads, and its report."""
-
-    model: RewardModel
-    config: RewardModelConfig
-    features: tuple[str, ...]
-    report: dict[str, Any]
-
-
 def save_model(path: Path, learned: LearnedModel, config: RewardModelConfig, features: tuple[str, ...]) -> None:
-    """Write a reward model as one file, atomically; equal models make equal bytes."""
+    """Write a reward model as one file, atomically; equal models make equal bytes.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
     model = learned.model
     state = {
         "kind": KIND,
@@ -40,8 +36,14 @@ def save_model(path: Path, learned: LearnedModel, config: RewardModelConfig, fea
     write_tensors(path, model.state_dict(), state)
 
 
-def load_model(path: Path) -> SavedModel:
-    """Read and verify a file written by `save_model`; a CheckpointError if it is damaged, or holds something else."""
+def load_model(path: Path) -> RewardModel:
+    """Read and verify a file written by `save_model`.
+
+    Raises
+    ------
+    CheckpointError
+        If it is missing, damaged, or holds something else.
+    """
     tensors, state = read_tensors(path)
     if state.get("kind") != KIND:
         raise CheckpointError(f"{path} holds no reward model; make one with --mode prefer --learn")
@@ -50,7 +52,6 @@ def load_model(path: Path) -> SavedModel:
         shape, units = NetworkShape.from_facts(state["shape"]), OutcomeUnits(**state["units"])
         model = RewardModel(shape, config.members, units, torch.Generator())
         model.load_state_dict(tensors)
-        features, report = tuple(str(name) for name in state["features"]), dict(state["report"])
     except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise CheckpointError(f"{path} holds a reward model of another finflow ({type(error).__name__})") from None
-    return SavedModel(model.eval().requires_grad_(False), config, features, report)
+    return model.eval().requires_grad_(False)

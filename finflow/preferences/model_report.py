@@ -1,13 +1,11 @@
-"""Numbers of a reward model on pairs that it did not learn from: accuracy, calibration, separation."""
+"""Numbers of a reward model on pairs that it did not learn from: accuracy and calibration."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from torch import Tensor
 
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config.preferences_section import RewardModelConfig
@@ -16,12 +14,10 @@ from finflow.preferences.pair_tensors import PairTensors, Rows
 from finflow.preferences.reward_model import RewardModel
 
 BINS = 10
-FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class ModelFigures:
-    """Agreement of a reward model with answers.
+class ModelFigures(NamedTuple):
+    """Agreement of a model with answers.
 
     Attributes
     ----------
@@ -34,18 +30,12 @@ class ModelFigures:
     ece : float or None
         Expected calibration error: mean distance of predicted probability and frequency of the answer, over
         `BINS` bins of equal width of the predicted probability of "first" (Guo et al. 2017).
-    reliability : list of dict
-        ``pairs``, mean ``predicted`` probability and observed ``frequency`` of each bin that is not empty.
-    separation : float or None
-        Mean lead of the preferred segments' scores over their deviation.
     """
 
     pairs: int
-    accuracy: float | None
-    attainable: float | None
-    ece: float | None
-    reliability: list[dict[str, float]]
-    separation: float | None
+    accuracy: float | None = None
+    attainable: float | None = None
+    ece: float | None = None
 
     @property
     def share(self) -> float | None:
@@ -53,6 +43,10 @@ class ModelFigures:
         if self.accuracy is None or self.attainable is None or self.attainable <= 0.5:
             return None
         return (self.accuracy - 0.5) / (self.attainable - 0.5)
+
+    def report(self) -> dict[str, float | None]:
+        """The numbers as JSON has them."""
+        return {**self._asdict(), "share": self.share}
 
     def line(self, name: str) -> str:
         """The figures in a line."""
@@ -66,63 +60,56 @@ class ModelFigures:
         return text
 
 
-def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray, mistakes: float = 0.0) -> ModelFigures:
-    """Figures from leads (pairs,) of the first segments in log odds, answers and what is known of the judge.
+def figures_of(pairs: PairTensors, rows: Rows, lead: Tensor, mistakes: float = 0.0) -> ModelFigures:
+    """Figures of some pairs from leads (rows,) of the first segments in log odds; ties are left out.
 
-    ``targets``, (pairs,), are 1, 0, or 0.5 for a tie; ties are left out. ``chances``, (pairs,), are probabilities of
-    the judge's answer "first", NaN where unknown; ``mistakes`` is the share of reversed answers, by the model.
+    Parameters
+    ----------
+    mistakes : float
+        Share of reversed answers, by the model.
     """
-    decided = targets != 0.5
-    lead, answers, chances = lead[decided], targets[decided], chances[decided]
-    if not len(lead):
-        return ModelFigures(0, None, None, None, [], None)
-    agreed = np.where(lead == 0.0, 0.5, (lead > 0.0) == (answers > 0.5))
+    decided = pairs.targets[rows] != 0.5
+    columns = (lead, pairs.targets[rows], pairs.chances[rows])
+    ahead, answers, chances = (column[decided].double().numpy() for column in columns)
+    if not len(ahead):
+        return ModelFigures(0)
+    agreed = np.where(ahead == 0.0, 0.5, (ahead > 0.0) == (answers > 0.5))
     known = bool(np.isfinite(chances).all())
-    table = reliability(probability(lead, mistakes), answers)
-    ece = sum(row["pairs"] * abs(row["predicted"] - row["frequency"]) for row in table) / len(lead)
-    ahead = np.where(answers > 0.5, lead, -lead)
-    spread = float(ahead.std())
-    return ModelFigures(
-        pairs=len(lead),
-        accuracy=float(agreed.mean()),
-        attainable=float(np.maximum(chances, 1.0 - chances).mean()) if known else None,
-        ece=float(ece),
-        reliability=table,
-        separation=float(ahead.mean()) / spread if spread > 0.0 else None,
-    )
-
-
-def reliability(predicted: FloatArray, answers: FloatArray) -> list[dict[str, float]]:
-    """Reliability table: pairs, mean prediction and frequency of "first" in each bin that is not empty."""
+    predicted = probability(ahead, mistakes)
     bins = np.minimum((predicted * BINS).astype(np.int64), BINS - 1)
-    rows = [np.flatnonzero(bins == number) for number in range(BINS)]
-    return [
-        {"pairs": len(row), "predicted": float(predicted[row].mean()), "frequency": float(answers[row].mean())}
-        for row in rows
-        if len(row)
-    ]
+    inside = [bins == number for number in np.unique(bins)]
+    gaps = [one.sum() * abs(float(predicted[one].mean()) - float(answers[one].mean())) for one in inside]
+    attainable = float(np.maximum(chances, 1.0 - chances).mean()) if known else None
+    return ModelFigures(len(ahead), float(agreed.mean()), attainable, float(sum(gaps) / len(ahead)))
 
 
 def judge_model(pairs: PairTensors, model: RewardModel, rows: Rows) -> ModelFigures:
     """Figures of a model on some pairs."""
-    return figures_of(leads(pairs, model, rows).numpy(), *pairs.answers(rows), float(model.mistakes))
+    return figures_of(pairs, rows, leads(pairs, model, rows), float(model.mistakes))
 
 
-@dataclass(frozen=True)
-class LearnedModel:
-    """A reward model with its report: figures on pairs drawn at random and on the latest, and pairs by their use."""
+class LearnedModel(NamedTuple):
+    """A reward model with its report.
+
+    Attributes
+    ----------
+    held_out, later : ModelFigures
+        On pairs drawn at random, and on those of the latest segments.
+    counts : dict
+        Pairs by their use.
+    """
 
     model: RewardModel
     held_out: ModelFigures
     later: ModelFigures
-    counts: Mapping[str, int]
+    counts: dict[str, int]
 
     def report(self) -> dict[str, Any]:
         """The numbers as JSON has them."""
         return {
-            "held_out": {**asdict(self.held_out), "share": self.held_out.share},
-            "later": {**asdict(self.later), "share": self.later.share},
-            "counts": dict(self.counts),
+            "held_out": self.held_out.report(),
+            "later": self.later.report(),
+            "counts": self.counts,
             "temperature": float(self.model.temperature),
             "mistakes": float(self.model.mistakes),
         }
@@ -137,18 +124,21 @@ class LearnedModel:
         ]
 
 
-def learn_model(
-    pairs: PairTensors, shape: NetworkShape, config: RewardModelConfig, seed: int, contradictions: int = 0
-) -> LearnedModel:
-    """Split pairs, fit a reward model, and judge it; a FinflowError if there are too few pairs.
+def learn_model(pairs: PairTensors, shape: NetworkShape, config: RewardModelConfig, seed: int) -> LearnedModel:
+    """Split pairs, fit a reward model, and judge it.
 
     Figures are of the model as calibrated on the calibration pairs alone. The returned model has its temperature and
     share of mistakes from every pair that it did not learn from, which are three times as many: with few pairs these
-    two numbers are the main error of predicted probabilities. The contradictions are for the report.
+    two numbers are the main error of predicted probabilities.
+
+    Raises
+    ------
+    FinflowError
+        If there are too few pairs.
     """
     split = split_pairs(pairs, seed)
     model = fit_model(pairs, split.fitted, split.calibration, shape, config, seed)
     held_out = judge_model(pairs, model, split.held_out)
-    later, counts = judge_model(pairs, model, split.later), split.counts(pairs, contradictions)
+    later = judge_model(pairs, model, split.later)
     calibrate(pairs, model, np.concatenate([split.calibration, split.held_out, split.later]))
-    return LearnedModel(model, held_out, later, counts)
+    return LearnedModel(model, held_out, later, split.counts)

@@ -1,8 +1,16 @@
-"""Training of a reward model on pairs: a linear part, the rest by AdamW, early stopping and a temperature."""
+"""Training of a reward model on pairs: a linear part, the rest by AdamW, early stopping and a temperature.
+
+References
+----------
+Bradley and Terry (1952), Rank Analysis of Incomplete Block Designs. Christiano et al. (2017), Deep Reinforcement
+Learning from Human Preferences, section 2.2.3, for ties. Guo et al. (2017), On Calibration of Modern Neural Networks.
+Wichmann and Hill (2001), The Psychometric Function, for mistakes.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,12 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config.preferences_section import RewardModelConfig
 from finflow.errors import FinflowError
 from finflow.preferences.pair_tensors import SMALLEST_UNIT, PairTensors, Rows
-from finflow.preferences.preference_losses import preference_loss
 from finflow.preferences.reward_model import RewardModel
 
 PURPOSE = 93  # of the generators that draw parameters and batches
@@ -34,11 +42,42 @@ MISTAKES = np.linspace(0.0, 0.45, 46)  # shares that are tried
 FloatArray = NDArray[np.float64]
 
 
-class PairSplit(NamedTuple):
-    """Rows of pairs by their use, int64 (n,) each.
+def preference_loss(lead: Tensor, targets: Tensor, mistakes: float = 0.0, margin: float = 0.0) -> Tensor:
+    """Loss of each pair, ``-log sigmoid(lead - margin)``; of a tie half that of each of the two answers.
 
-    Learned from; for early stopping and the temperature; for the report alone, drawn at random, and of the latest
-    segments. No segment of the others reaches into the days of the later ones.
+    Where a share of the answers is turned round, the probability is ``mistakes + (1 - 2 mistakes) sigmoid(...)``: no
+    pair weighs more than the log of that share, however clear the model finds it.
+
+    Parameters
+    ----------
+    lead : Tensor, (..., pairs)
+        Log odds of the answer "first".
+    targets : Tensor, (pairs,)
+        1 where the first is better, 0 where the second is, 0.5 for a tie.
+    mistakes : float
+        In 0..0.5.
+    margin : float
+        Lead that the better segment should have, in log odds (SimPO).
+
+    Returns
+    -------
+    Tensor, (..., pairs)
+    """
+    first, second = logsigmoid(lead - margin), logsigmoid(-lead - margin)
+    if mistakes > 0.0:
+        share, least = math.log1p(-2.0 * mistakes), torch.full_like(lead, math.log(mistakes))
+        first, second = (torch.logaddexp(one + share, least) for one in (first, second))
+    return -targets * first - (1.0 - targets) * second
+
+
+class PairSplit(NamedTuple):
+    """Rows of pairs by their use.
+
+    Attributes
+    ----------
+    fitted, calibration, held_out, later : int64 (n,)
+        Learned from; for early stopping and the temperature; for the report alone, drawn at random, and of the latest
+        segments. No segment of the others reaches into the days of the later ones.
     """
 
     fitted: Rows
@@ -46,24 +85,25 @@ class PairSplit(NamedTuple):
     held_out: Rows
     later: Rows
 
-    def counts(self, pairs: PairTensors, contradictions: int) -> dict[str, int]:
-        """Pairs by their use, ties and contradictions, for reports."""
-        uses = {name.replace("_", " "): len(rows) for name, rows in self._asdict().items()}
-        return {**uses, "ties": int((pairs.targets == 0.5).sum()), "contradictory": contradictions}
+    @property
+    def counts(self) -> dict[str, int]:
+        """Pairs by their use, for reports."""
+        return {name.replace("_", " "): len(rows) for name, rows in self._asdict().items()}
 
 
 def split_pairs(pairs: PairTensors, seed: int) -> PairSplit:
     """Divide pairs: the latest first, those that overlap with them left out, the rest at random.
 
-    A FinflowError for too few.
+    Raises
+    ------
+    FinflowError
+        If a part would be empty.
     """
     count = len(pairs)
     order = np.argsort(pairs.days[0], kind="stable")
     later = order[count - round(KEPT_BACK * count) :]
-    first_day = pairs.days[0][later].min() if len(later) else None
     rest = np.setdiff1d(order, later)
-    if first_day is not None:
-        rest = rest[pairs.days[1][rest] < first_day]
+    rest = rest[pairs.days[1][rest] < pairs.days[0][later].min()] if len(later) else rest
     rest = np.random.default_rng(np.random.SeedSequence([PURPOSE, seed])).permutation(rest)
     size = round(KEPT_BACK * len(rest))
     calibration, held_out, fitted = np.split(rest, [size, 2 * size])
@@ -79,7 +119,7 @@ def split_pairs(pairs: PairTensors, seed: int) -> PairSplit:
 def fit_model(
     pairs: PairTensors, fitted: Rows, calibration: Rows, shape: NetworkShape, config: RewardModelConfig, seed: int
 ) -> RewardModel:
-    """Fit an ensemble on ``fitted`` pairs, int64 (n,), and calibrate it on others.
+    """Fit an ensemble to some pairs, with early stopping and calibration on others.
 
     The part that is linear in the outcomes is fitted first, alone, by maximum likelihood, and again with the share of
     mistakes from the calibration, which limits the pull of clear cases with reversed answers. Early stopping or decay
@@ -98,7 +138,7 @@ def fit_model(
     def step(batch: Rows) -> None:
         first, second = pairs.scores(model, batch) / model.temperature
         targets = pairs.targets[torch.from_numpy(batch)]
-        loss = preference_loss(first, second, targets, float(model.mistakes))
+        loss = preference_loss(first - second, targets, float(model.mistakes))
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss.mean(dim=1).sum())
         optimiser.step()
@@ -122,8 +162,21 @@ def train_with_early_stopping(
 ) -> int:
     """Pass over shuffled pairs in batches until the calibration loss stops falling, and restore the best parameters.
 
-    ``step`` takes a gradient step on a batch of ``size`` rows of ``fitted``; ``epochs`` are passes at most. Returns the
-    passes until the parameters that are kept; 0 for the initial ones.
+    Parameters
+    ----------
+    step : callable
+        Takes a gradient step on a batch of rows.
+    calibration_loss : callable
+        Loss on the pairs that are kept for early stopping.
+    fitted : int64 (n,)
+        Pairs to learn from.
+    epochs, size : int
+        Passes at most, and pairs of a batch.
+
+    Returns
+    -------
+    int
+        Passes until the parameters that are kept; 0 for the initial ones.
     """
     best, best_epoch, kept = calibration_loss(), 0, copy.deepcopy(module.state_dict())
     for epoch in range(1, epochs + 1):
@@ -147,11 +200,10 @@ def _fit_linear(pairs: PairTensors, model: RewardModel, rows: Rows) -> None:
     lead, targets = lead / unit, pairs.targets[torch.from_numpy(rows)].double()
     weights = torch.zeros(lead.shape[1], dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([weights], max_iter=LINEAR_STEPS, line_search_fn="strong_wolfe")
-    zero = torch.zeros(len(lead), dtype=torch.float64)
 
     def loss() -> Tensor:
         optimiser.zero_grad()
-        losses = preference_loss(lead @ weights, zero, targets, float(model.mistakes))
+        losses = preference_loss(lead @ weights, targets, float(model.mistakes))
         total = losses.mean() + LEAST_PENALTY * weights.square().sum()
         torch.autograd.backward(total)
         return total
@@ -177,9 +229,7 @@ def leads(pairs: PairTensors, model: RewardModel, rows: Rows) -> Tensor:
 
 def negative_log_likelihood(pairs: PairTensors, model: RewardModel, rows: Rows) -> float:
     """Mean loss of answers by a model as it is calibrated."""
-    lead = leads(pairs, model, rows)
-    zero = torch.zeros_like(lead)
-    return float(preference_loss(lead, zero, pairs.targets[rows].double(), mistakes=float(model.mistakes)).mean())
+    return float(preference_loss(leads(pairs, model, rows), pairs.targets[rows].double(), float(model.mistakes)).mean())
 
 
 def probability(lead: FloatArray, mistakes: float) -> FloatArray:
@@ -191,9 +241,8 @@ def probability(lead: FloatArray, mistakes: float) -> FloatArray:
 def fitted_link(lead: Tensor, targets: Tensor) -> tuple[float, float]:
     """Temperature, 0.01 to 100, and share of mistakes that make answers most likely.
 
-    By temperature alone (Guo et al. 2017) a judge who errs now and then seems unsure of clear cases. The share of
-    mistakes, the lapse rate of psychometric functions, is therefore fitted too (Wichmann and Hill 2001). Leads,
-    (pairs,), are log odds at a temperature of 1; targets, (pairs,), are 1, 0, or 0.5 for a tie.
+    By temperature alone a judge who errs now and then seems unsure of clear cases, so the lapse rate of psychometric
+    functions is fitted too. ``lead`` (pairs,) are the log odds at a temperature of 1.
     """
     from scipy.optimize import minimize_scalar
 

@@ -9,7 +9,7 @@ import numpy as np
 from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import FinflowError
 from finflow.preferences.judges import Judge, JudgeOpinions
-from finflow.preferences.pairs import Pair, Segment
+from finflow.preferences.pairs import Pair, Segment, count_ties
 from finflow.preferences.segment_paths import RANDOM, PortfolioPath, SegmentMarket, simulate_strategies
 
 PURPOSE = 92  # of the generator that draws segments and answers
@@ -18,17 +18,16 @@ PAIRS = 2000
 
 
 class JudgedPairs(NamedTuple):
-    """Pairs with the answers of a judge, and the opinions from which these were drawn."""
+    """Pairs with the answers of a judge, drawn from its opinions."""
 
     pairs: tuple[Pair, ...]
     opinions: JudgeOpinions
 
     def line(self) -> str:
         """The pairs in a line."""
-        ties = sum(pair.better == "tie" for pair in self.pairs)
         return (
-            f"{len(self.pairs):,} pairs, {ties:,} ties; attainable accuracy {self.opinions.attainable:.3f}: of the "
-            "answer that the judge gives more often"
+            f"{len(self.pairs):,} pairs, {count_ties(self.pairs):,} ties; attainable accuracy "
+            f"{self.opinions.attainable:.3f}: of the answer that the judge gives more often"
         )
 
 
@@ -42,12 +41,14 @@ class DrawnPair(NamedTuple):
 def draw_pairs(
     market: SegmentMarket, count: int, config: JudgeConfig, generator: np.random.Generator
 ) -> list[DrawnPair]:
-    """Draw pairs of segments, of two strategies over the same days, by a generator from `pair_generator`.
+    """Draw pairs of segments, of two strategies over the same days.
 
-    A FinflowError if the window is shorter than a segment, or a strategy is unknown.
+    Raises
+    ------
+    FinflowError
+        If the window is shorter than a segment, or a strategy is unknown.
     """
-    random = [f"{RANDOM}{number}" for number in range(config.random)]
-    names = list(dict.fromkeys([*config.strategies, *random]))
+    names = list(dict.fromkeys([*config.strategies, *(f"{RANDOM}{number}" for number in range(config.random))]))
     steps = len(market.process.decision_bars(market.window))
     if steps < config.length:
         raise FinflowError(
@@ -58,9 +59,10 @@ def draw_pairs(
     ones = generator.integers(len(names), size=count)
     others = (ones + generator.integers(1, len(names), size=count)) % len(names)
     drawn = []
-    for start, *places in zip(starts, ones, others, strict=True):
-        first, second = (paths[names[place]].rows(int(start), int(start) + config.length) for place in places)
-        segments = _segment(names[places[0]], first), _segment(names[places[1]], second)
+    for start, one, other in zip(starts, ones, others, strict=True):
+        first, second = (paths[names[place]].rows(int(start), int(start) + config.length) for place in (one, other))
+        days = {"start": first.dates[0].astype(object), "end": first.dates[-1].astype(object)}
+        segments = Segment(strategy=names[one], **days), Segment(strategy=names[other], **days)
         drawn.append(DrawnPair(segments, (first, second)))
     return drawn
 
@@ -71,10 +73,10 @@ def pair_generator(seed: int) -> np.random.Generator:
 
 
 def judge_pairs(market: SegmentMarket, judge: Judge, count: int, config: JudgeConfig, seed: int) -> JudgedPairs:
-    """Draw pairs of segments and a judge's answers to them; parameters and errors as of `draw_pairs`."""
+    """Draw pairs of segments and a judge's answers to them; errors as of `draw_pairs`."""
     generator = pair_generator(seed)
     drawn = draw_pairs(market, count, config, generator)
-    opinions = judge.opinions([pair.paths[0] for pair in drawn], [pair.paths[1] for pair in drawn])
+    opinions = judge([pair.paths for pair in drawn])
     first_better = generator.random(count) < opinions.chance
     pairs = [
         Pair(
@@ -86,7 +88,3 @@ def judge_pairs(market: SegmentMarket, judge: Judge, count: int, config: JudgeCo
         for pair, tie, first, chance in zip(drawn, opinions.tie, first_better, opinions.chance, strict=True)
     ]
     return JudgedPairs(tuple(pairs), opinions)
-
-
-def _segment(name: str, path: PortfolioPath) -> Segment:
-    return Segment(strategy=name, start=path.dates[0].astype(object), end=path.dates[-1].astype(object))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,13 +24,18 @@ class PairTensors(NamedTuple):
 
     Attributes
     ----------
-    assets, market : Tensor, (bars, assets, F + 1) and (bars, M)
+    assets : Tensor, (bars, assets, F + 1)
+    market : Tensor, (bars, M)
         Features as known to the decision that fills at a bar.
-    bars, decisions : Tensor and ScoredDecisions, (decisions, ...)
-    offsets, lengths : int64 (2, pairs) and (pairs,)
-        First decision of the two segments, and decisions of either.
-    targets, chances : Tensor, (pairs,)
-        The chances are the judge's; NaN where unknown.
+    bars : Tensor, (decisions,)
+    decisions : ScoredDecisions, (decisions, ...)
+    offsets : int64 (2, pairs)
+        First decision of the two segments.
+    lengths : int64 (pairs,)
+        Decisions of either.
+    targets : Tensor, (pairs,)
+    chances : Tensor, (pairs,)
+        Of the judge; NaN where unknown.
     days : datetime64[D] (2, pairs)
         First day of the earlier, last day of the later segment.
     """
@@ -83,11 +87,6 @@ class PairTensors(NamedTuple):
         found = model.outcomes(ScoredDecisions(*(column[rows] for column in self.decisions))).double()
         return found.new_zeros(2 * len(chosen), found.shape[1]).index_add(0, owner, found).view(2, len(chosen), -1)
 
-    def answers(self, chosen: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Targets and chances of some pairs, in double precision."""
-        targets, chances = (column[chosen].double().numpy() for column in (self.targets, self.chances))
-        return targets, chances
-
     def all_scores(self, model: RewardModel, chosen: Rows) -> Tensor:
         """The same without gradients, some pairs at a time."""
         with torch.no_grad():
@@ -101,15 +100,18 @@ class PairTensors(NamedTuple):
 def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
     """Look up the segments of pairs.
 
-    A FinflowError, with the place of the pair, where one cannot be cut or lengths differ.
+    Raises
+    ------
+    FinflowError
+        For an unknown strategy, and with the place of the pair for dates outside and segments of different lengths.
     """
     pairs = file.pairs
-    names = [segment.strategy for pair in pairs for segment in (pair.first, pair.second)]
-    paths = simulate_strategies(market, list(dict.fromkeys(names)))
+    segments = [one for pair in pairs for one in (pair.first, pair.second)]
+    paths = simulate_strategies(market, dict.fromkeys(one.strategy for one in segments))
     cuts: list[tuple[PortfolioPath, PortfolioPath]] = []
     for pair, place in zip(pairs, file.places, strict=True):
         try:
-            first, second = (cut(paths[one.strategy], one, market) for one in (pair.first, pair.second))
+            first, second = (cut(paths[one.strategy], one) for one in (pair.first, pair.second))
         except FinflowError as error:
             raise FinflowError(f"{place}: {error}") from None
         if len(first) != len(second):
@@ -120,6 +122,11 @@ def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
     lengths = np.array([len(first) for first, _ in cuts], dtype=np.int64)
     starts = np.cumsum(np.tile(lengths, 2)) - np.tile(lengths, 2)
     whole = [one for side in zip(*cuts, strict=True) for one in side]
+
+    def joined(name: str) -> Tensor:
+        return torch.from_numpy(np.concatenate([getattr(path, name) for path in whole])).float()
+
+    log_return = torch.log1p(joined("returns").clamp(min=-1.0 + 1e-6))
     process = market.process
     fills = np.searchsorted(process.panel.dates, np.concatenate([one.dates for one in whole])) - 1
     known = slice(0, len(process.asset_features) - process.lag)
@@ -132,20 +139,10 @@ def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
         torch.from_numpy(assets),
         torch.from_numpy(features.astype(np.float32)),
         torch.from_numpy(fills.astype(np.int64)),
-        _decisions(whole),
+        ScoredDecisions(joined("held"), joined("filled"), log_return, joined("turnover"), joined("costs")),
         starts.reshape(2, -1),
         lengths,
         torch.tensor([pair.target for pair in pairs]),
         torch.tensor([float("nan") if pair.chance is None else pair.chance for pair in pairs]),
         days.T,
     )
-
-
-def _decisions(paths: Sequence[PortfolioPath]) -> ScoredDecisions:
-    """Decisions of paths one after another, in single precision."""
-
-    def joined(name: str) -> Tensor:
-        return torch.from_numpy(np.concatenate([getattr(path, name) for path in paths])).float()
-
-    log_return = torch.log1p(joined("returns").clamp(min=-1.0 + 1e-6))
-    return ScoredDecisions(joined("held"), joined("filled"), log_return, joined("turnover"), joined("costs"))

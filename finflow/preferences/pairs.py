@@ -1,4 +1,4 @@
-"""Pairs of segments of strategies, and their files: CSV or JSON lines, read, written, and appended to."""
+"""Pairs of segments of strategies, and their files: JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from finflow.errors import FinflowError
 from finflow.files import read_text_input, write_atomically
-from finflow.line_file import append_line, drop_last_line
 
 NAME = "file of pairs"
-SEGMENT_COLUMNS = ("strategy", "start", "end")
-COLUMNS = (*(f"{which}_{name}" for which in ("first", "second") for name in SEGMENT_COLUMNS), "better")
+COLUMNS = (*(f"{which}_{name}" for which in ("first", "second") for name in ("strategy", "start", "end")), "better")
 Better = Literal["first", "second", "tie"]
+SETTINGS = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
 
 
-class _Record(BaseModel):
-    """Base of records: immutable, without unknown names, NaN or infinities."""
+class Segment(BaseModel):
+    """Consecutive holding periods of a strategy that is simulated on the configured market.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
-
-
-class Segment(_Record):
-    """Consecutive holding periods of a strategy, by its name or import path.
-
-    ``start`` and ``end`` are days at which they end.
+    Attributes
+    ----------
+    strategy : str
+        Name of a strategy, or its import path.
+    start, end : date
+        First and last day on which one of its holding periods ends, as the dates of a backtest's returns.
     """
+
+    model_config = SETTINGS
 
     strategy: str = Field(min_length=1)
     start: dt.date
@@ -44,15 +44,18 @@ class Segment(_Record):
             raise ValueError(f"the segment ends on {self.end}, before it starts on {self.start}")
         return self
 
-    def __str__(self) -> str:
-        return f"{self.strategy} from {self.start} to {self.end}"
 
-
-class Pair(_Record):
+class Pair(BaseModel):
     """Two segments, and which is better.
 
-    ``chance`` is the probability of the answer "first", where a judge's is known.
+    Attributes
+    ----------
+    better : {"first", "second", "tie"}
+    chance : float or None
+        Probability of the answer "first", where it is known: of a synthetic judge.
     """
+
+    model_config = SETTINGS
 
     first: Segment
     second: Segment
@@ -62,7 +65,8 @@ class Pair(_Record):
     @model_validator(mode="after")
     def _different(self) -> Self:
         if self.first == self.second:
-            raise ValueError(f"both segments are the same, {self.first}")
+            one = self.first
+            raise ValueError(f"both segments are the same, {one.strategy} from {one.start} to {one.end}")
         return self
 
     @property
@@ -72,85 +76,78 @@ class Pair(_Record):
 
 
 class PairFile(NamedTuple):
-    """Pairs of files, with the file and line of each, and the number of contradictory ones."""
+    """Pairs of one or several files.
+
+    Attributes
+    ----------
+    places : tuple of str
+        File and line of each, for messages.
+    """
 
     pairs: tuple[Pair, ...]
     places: tuple[str, ...]
-    contradictions: int
-
-    @property
-    def ties(self) -> int:
-        """Number of ties."""
-        return sum(pair.better == "tie" for pair in self.pairs)
 
     def line(self) -> str:
-        """The file in a line."""
-        text = f"{len(self.pairs):,} pairs, {self.ties:,} ties"
-        if self.contradictions:
-            text += f"; {self.contradictions:,} pairs of segments have contradictory answers, all of which count"
+        """Numbers of pairs, ties and contradictory answers, whichever segment of a pair is named first, in a line."""
+        answers: dict[frozenset[Segment], set[Segment | None]] = {}
+        for pair in self.pairs:
+            chosen = {"first": pair.first, "second": pair.second, "tie": None}[pair.better]
+            answers.setdefault(frozenset((pair.first, pair.second)), set()).add(chosen)
+        contradictions = sum(len(found) > 1 for found in answers.values())
+        text = f"{len(self.pairs):,} pairs, {count_ties(self.pairs):,} ties"
+        if contradictions:
+            text += f"; {contradictions:,} pairs of segments have contradictory answers, all of which count"
         return text
 
 
-def read_pairs(paths: Sequence[Path]) -> PairFile:
-    """Read pairs of segments; contradictory answers are counted, and are no error.
+def count_ties(pairs: Sequence[Pair]) -> int:
+    return sum(pair.better == "tie" for pair in pairs)
 
-    ``.csv`` files have the columns ``first_strategy``, ``first_start``, ``first_end``, the same of ``second_``, and
-    ``better``; other files have an object of JSON in every line. A FinflowError, with the number of the line, for a
-    file that is missing or empty, and for the first line that is no pair.
+
+def read_pairs(paths: Sequence[Path]) -> PairFile:
+    """Read pairs of segments.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        ``.csv`` files with the columns `COLUMNS`; other files have an object of JSON in every line.
+
+    Raises
+    ------
+    FinflowError
+        For a file that is missing or empty, and for the first line that is no pair, with its number.
     """
-    pairs: list[Pair] = []
     places: list[str] = []
+    pairs: list[Pair] = []
     for path in paths:
         text = read_text_input(path, NAME, FinflowError)
         rows = _csv_rows(path, text) if path.suffix.lower() == ".csv" else _json_rows(path, text)
-        before = len(pairs)
-        for place, row in rows:
-            pairs.append(_pair(place, row))
-            places.append(place)
-        if len(pairs) == before:
+        found = [(place, _pair(place, row)) for place, row in rows]
+        if not found:
             raise FinflowError(f"the {NAME} {path} is empty: it needs a pair of segments a line")
-    return PairFile(tuple(pairs), tuple(places), count_contradictions(pairs))
+        places += [place for place, _ in found]
+        pairs += [pair for _, pair in found]
+    return PairFile(tuple(pairs), tuple(places))
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
     """Write pairs as JSON lines, or as CSV where the file is named so; the whole file or nothing."""
-    if path.suffix.lower() == ".csv":
-        stream = io.StringIO()
-        writer = csv.DictWriter(stream, [*COLUMNS, "chance"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(_as_row(pair) for pair in pairs)
-        write_atomically(path, stream.getvalue())
-    else:
-        write_atomically(path, "".join(f"{_as_json(pair)}\n" for pair in pairs))
+    if path.suffix.lower() != ".csv":
+        write_atomically(path, "".join(f"{json_line(pair)}\n" for pair in pairs))
+        return
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([*COLUMNS, "chance"])
+    writer.writerows(
+        [*pair.first.model_dump().values(), *pair.second.model_dump().values(), pair.better, pair.chance]
+        for pair in pairs
+    )
+    write_atomically(path, stream.getvalue())
 
 
-def append_answer(path: Path, pair: Pair) -> None:
-    """Append an answer to a file of JSON lines, in one write that is flushed to the disk."""
-    check_grows(path)
-    append_line(path, _as_json(pair))
-
-
-def take_back_answer(path: Path, pair: Pair) -> None:
-    """Remove the last answer from a file; an OutputError if it ends with something else, or cannot be written."""
-    drop_last_line(path, _as_json(pair))
-
-
-def check_grows(path: Path) -> None:
-    """Refuse a file that answers cannot be added to: one that is named as a CSV file."""
-    if path.suffix.lower() == ".csv":
-        raise FinflowError(f"answers are added to files of JSON lines, not to {path}: name one that ends with .jsonl")
-
-
-def _as_json(pair: Pair) -> str:
-    content = pair.model_dump(mode="json", exclude_none=True)
-    return json.dumps(content, ensure_ascii=False, allow_nan=False)
-
-
-def _as_row(pair: Pair) -> dict[str, object]:
-    row: dict[str, object] = {"better": pair.better, "chance": pair.chance}
-    for which, segment in (("first", pair.first), ("second", pair.second)):
-        row |= {f"{which}_{name}": getattr(segment, name) for name in SEGMENT_COLUMNS}
-    return row
+def json_line(pair: Pair) -> str:
+    """A pair as a line of JSON, without its end."""
+    return json.dumps(pair.model_dump(mode="json", exclude_none=True), ensure_ascii=False, allow_nan=False)
 
 
 def _json_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
@@ -165,25 +162,16 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    reader = csv.DictReader(io.StringIO(text), strict=True)
+    reader = csv.DictReader(io.StringIO(text), restkey="a cell without a column", skipinitialspace=True, strict=True)
     try:
-        header = [name.strip() for name in reader.fieldnames or ()]
-        missing = [name for name in COLUMNS if name not in header]
-        unknown = [name for name in header if name not in (*COLUMNS, "chance")]
-        if header and (missing or unknown):
-            fault = f"lacks the column {missing[0]}" if missing else f"has an unknown column {unknown[0]!r}"
-            raise FinflowError(f"{path}, line 1: the header {fault}; the columns are {', '.join(COLUMNS)}")
-        reader.fieldnames = header
         for row in reader:
-            place = f"{path}, line {reader.line_num}"
-            if None in row or None in row.values():
-                raise FinflowError(f"{place}: the row has not as many cells as the header has columns")
-            given = {name: value.strip() for name, value in row.items() if value.strip()}
-            content: dict[str, Any] = {name: given[name] for name in ("better", "chance") if name in given}
-            for which in ("first", "second"):
-                names = [name for name in SEGMENT_COLUMNS if f"{which}_{name}" in given]
-                content[which] = {name: given[f"{which}_{name}"] for name in names}
-            yield place, content
+            content: dict[str, Any] = {"first": {}, "second": {}}
+            for column, value in row.items():
+                which, _, name = column.strip().partition("_")
+                if value:
+                    place, key = (content[which], name) if which in content else (content, column)
+                    place[key] = value
+            yield f"{path}, line {reader.line_num}", content
     except csv.Error as error:
         raise FinflowError(f"{path}, line {reader.line_num}: this is not CSV: {error}") from None
 
@@ -196,12 +184,3 @@ def _pair(place: str, content: Any) -> Pair:
         where = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         raise FinflowError(f"{place}: {where + ': ' if where else ''}{' '.join(message.split())}") from None
-
-
-def count_contradictions(pairs: Sequence[Pair]) -> int:
-    """Number of pairs of segments with different answers, whichever of the two is named first."""
-    answers: dict[frozenset[Segment], set[Segment | None]] = {}
-    for pair in pairs:
-        chosen = {"first": pair.first, "second": pair.second, "tie": None}[pair.better]
-        answers.setdefault(frozenset((pair.first, pair.second)), set()).add(chosen)
-    return sum(len(found) > 1 for found in answers.values())

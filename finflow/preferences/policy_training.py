@@ -2,13 +2,11 @@
 
 References
 ----------
-Rafailov et al. (2023), Direct Preference Optimization. Meng et al. (2024), SimPO.
+Rafailov et al. (2023), Direct Preference Optimization, equation 7. Meng et al. (2024), SimPO, equation 6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,12 +15,11 @@ from torch import Generator, Tensor
 
 from finflow.agent.gradient_steps import gradient_step, make_optimiser
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.config.preferences_section import PolicyLearningConfig, PreferencesConfig
+from finflow.config.preferences_section import PolicyLearningConfig
 from finflow.errors import FinflowError
 from finflow.preferences.model_report import ModelFigures, figures_of
-from finflow.preferences.model_training import split_pairs, train_with_early_stopping
+from finflow.preferences.model_training import preference_loss, split_pairs, train_with_early_stopping
 from finflow.preferences.pair_tensors import PairTensors, Rows
-from finflow.preferences.preference_losses import dpo_loss, simpo_loss
 from finflow.preferences.segment_density import all_densities, segment_density
 
 PURPOSE = 95  # of the generator that orders pairs
@@ -64,11 +61,9 @@ class DirectObjective(NamedTuple):
         return cls(method, config, known, torch.from_numpy(pairs.lengths).to(known.dtype), pairs.targets)
 
     def losses(self, total: Tensor, chosen: Rows) -> Tensor:
-        """Loss of each pair from log densities (2, pairs); of a tie half that of each answer."""
-        rows = torch.from_numpy(chosen)
-        first, second = self._loss(total, rows), self._loss(total.flip(0), rows, turned=True)
-        targets = self.targets[rows]
-        return targets * first + (1.0 - targets) * second
+        """Loss of each pair from log densities (2, pairs)."""
+        margin = SIMPO_MARGIN if self.method == "simpo" else 0.0
+        return preference_loss(self.leads(total, chosen), self.targets[torch.from_numpy(chosen)], margin=margin)
 
     def leads(self, total: Tensor, chosen: Rows) -> Tensor:
         """Implied log odds of the answer "first", (pairs,)."""
@@ -76,16 +71,8 @@ class DirectObjective(NamedTuple):
         if self.method == "dpo":
             ratios = total - self.reference[:, rows]
             return self.config.dpo_beta * (ratios[0] - ratios[1])
-        return SIMPO_BETA * (total[0] - total[1]) / self.lengths[rows]
-
-    def _loss(self, total: Tensor, rows: Tensor, turned: bool = False) -> Tensor:
-        """Loss of each pair if the segment of the first row is better."""
-        if self.method == "dpo":
-            reference = self.reference[:, rows]
-            ratios = total - (reference.flip(0) if turned else reference)
-            return dpo_loss(ratios[0], ratios[1], self.config.dpo_beta)
-        lengths = self.lengths[rows]
-        return simpo_loss(total[0], total[1], (lengths, lengths), SIMPO_BETA, SIMPO_MARGIN)
+        means = SIMPO_BETA * total / self.lengths[rows]
+        return means[0] - means[1]
 
 
 def fit_policy(
@@ -93,8 +80,15 @@ def fit_policy(
 ) -> int:
     """Train a policy in place; the parameters with the least loss on the calibration pairs are kept.
 
-    Returns the passes over the pairs until these parameters. A FinflowError if a density is no finite number, or no
-    pass predicts the calibration pairs better than the policy as it was.
+    Returns
+    -------
+    int
+        Passes over the fitted pairs until these parameters.
+
+    Raises
+    ------
+    FinflowError
+        If a density is no finite number, or no pass predicts the calibration pairs better than the policy as it was.
     """
     config = objective.config
     generator = Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
@@ -105,7 +99,13 @@ def fit_policy(
         gradient_step(loss, optimiser, GRADIENT_NORM)
 
     def calibration_loss() -> float:
-        return _mean_loss(policy, objective, pairs, calibration)
+        loss = float(objective.losses(all_densities(policy, pairs, calibration).total, calibration).double().mean())
+        if not np.isfinite(loss):
+            raise FinflowError(
+                "the densities of the pairs are no finite numbers: lower preferences.policy.learning_rate, or use "
+                "another checkpoint"
+            )
+        return loss
 
     passes = train_with_early_stopping(policy, step, calibration_loss, fitted, config.epochs, BATCH, generator)
     if passes == 0:
@@ -117,22 +117,12 @@ def fit_policy(
     return passes
 
 
-def _mean_loss(policy: ExpertPolicy, objective: DirectObjective, pairs: PairTensors, rows: Rows) -> float:
-    loss = float(objective.losses(all_densities(policy, pairs, rows).total, rows).double().mean())
-    if not np.isfinite(loss):
-        raise FinflowError(
-            "the densities of the pairs are no finite numbers: lower preferences.policy.learning_rate, or use another "
-            "checkpoint"
-        )
-    return loss
-
-
-@dataclass(frozen=True)
-class LearnedPolicy:
+class LearnedPolicy(NamedTuple):
     """Report of a training on pairs; the policy itself was changed in place.
 
     Attributes
     ----------
+    method : {"dpo", "simpo"}
     before, held_out, later : ModelFigures
         Agreement of the implied log odds with the answers: on the held-out pairs before learning; after it, on these
         and on the pairs of the latest segments.
@@ -140,8 +130,8 @@ class LearnedPolicy:
         Mean KL of a decision from the reference on the held-out pairs, in nats per free dimension.
     passes : int
         Over the pairs, until the parameters that are kept.
-    counts : mapping
-        Pairs by their use, ties and contradictions.
+    counts : dict
+        Pairs by their use.
     """
 
     method: Method
@@ -150,13 +140,12 @@ class LearnedPolicy:
     later: ModelFigures
     divergence: float
     passes: int
-    counts: Mapping[str, int]
+    counts: dict[str, int]
 
     def report(self) -> dict[str, Any]:
         """The numbers as JSON has them."""
-        figures = {name: asdict(getattr(self, name)) for name in ("before", "held_out", "later")}
-        rest = {"divergence": self.divergence, "passes": self.passes, "counts": dict(self.counts)}
-        return {"method": self.method, **figures, **rest}
+        figures = {name: getattr(self, name).report() for name in ("before", "held_out", "later")}
+        return self._asdict() | figures
 
     def lines(self) -> list[str]:
         """The report in lines."""
@@ -176,26 +165,36 @@ def learn_policy(
     reference: ExpertPolicy,
     pairs: PairTensors,
     method: Method,
-    config: PreferencesConfig,
+    config: PolicyLearningConfig,
     seed: int,
-    contradictions: int = 0,
 ) -> LearnedPolicy:
     """Split pairs, train a policy on them in place, and judge it.
 
-    ``reference`` is frozen: the policy as it is at the beginning. The contradictions are for the report. A FinflowError
-    if there are too few pairs, or a density is no finite number.
+    Parameters
+    ----------
+    reference : ExpertPolicy
+        Frozen; the policy as it is at the beginning.
+
+    Raises
+    ------
+    FinflowError
+        If there are too few pairs, or a density is no finite number.
     """
+
+    def figures(total: Tensor, rows: Rows) -> ModelFigures:
+        return figures_of(pairs, rows, objective.leads(total, rows))
+
     split = split_pairs(pairs, seed)
-    objective = DirectObjective.of(method, config.policy, pairs, reference)
-    before = _figures(objective.reference[:, split.held_out], objective, pairs, split.held_out)
+    objective = DirectObjective.of(method, config, pairs, reference)
+    before = figures(objective.reference[:, split.held_out], split.held_out)
     passes = fit_policy(policy, objective, pairs, split.fitted, split.calibration, seed)
-    divergence = float(all_densities(policy, pairs, split.held_out, reference).divergence)
-    after, later = (
-        _figures(all_densities(policy, pairs, rows).total, objective, pairs, rows)
-        for rows in (split.held_out, split.later)
+    learned, later = (all_densities(policy, pairs, rows, reference) for rows in (split.held_out, split.later))
+    return LearnedPolicy(
+        method,
+        before,
+        figures(learned.total, split.held_out),
+        figures(later.total, split.later),
+        float(learned.divergence),
+        passes,
+        split.counts,
     )
-    return LearnedPolicy(method, before, after, later, divergence, passes, split.counts(pairs, contradictions))
-
-
-def _figures(total: Tensor, objective: DirectObjective, pairs: PairTensors, rows: Rows) -> ModelFigures:
-    return figures_of(objective.leads(total, rows).double().numpy(), *pairs.answers(rows))

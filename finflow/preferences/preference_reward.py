@@ -14,8 +14,7 @@ from finflow.errors import ConfigError
 from finflow.preferences.model_files import load_model
 from finflow.preferences.reward_model import ScoredDecisions
 
-PREFERENCE = "preference"
-"""Its name in the configuration."""
+PREFERENCE = "preference"  # its name in the configuration
 
 
 class PreferenceReward:
@@ -23,6 +22,11 @@ class PreferenceReward:
 
     A training learns from it as ``objectives.reward=preference`` with ``objectives.preference.model=FILE``. Several
     models in one sum are rewards of a user's own: ``Desk = PreferenceReward("model.safetensors")``, ``module:Desk``.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, damaged, or holds no reward model of `--mode prefer --learn`.
     """
 
     horizon = 1
@@ -30,11 +34,17 @@ class PreferenceReward:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._saved = load_model(self.path)
+        self._model = load_model(self.path)
 
     def __call__(self, context: RewardContext) -> Any:
-        """Score of each decision, (batch,), the ensemble's mean; a ConfigError for a market of other features."""
-        observation, model = context.observation, self._saved.model
+        """Score of each decision, (batch,): the mean of the ensemble.
+
+        Raises
+        ------
+        ConfigError
+            If the market has other features than the model reads.
+        """
+        observation, model = context.observation, self._model
         assets, market = (_tensor(observation[name]) for name in ("assets", "market"))
         found, read = (assets.shape[2], market.shape[1]), (model.shape.n_asset_features, model.shape.n_market_features)
         if found != read:

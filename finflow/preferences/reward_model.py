@@ -29,7 +29,14 @@ REWARD_STATE = 3  # of an observed portfolio, which a preference is not about
 
 
 class ScoredDecisions(NamedTuple):
-    """Decisions that the model reads: weights before and right after the trade, (batch, K), and outcomes, (batch,)."""
+    """A batch of decisions as the model reads them.
+
+    Attributes
+    ----------
+    held, filled : Tensor, (batch, K)
+        Weights before the trade and right after it.
+    log_return, turnover, cost : Tensor, (batch,)
+    """
 
     held: Tensor
     filled: Tensor
@@ -39,7 +46,7 @@ class ScoredDecisions(NamedTuple):
 
 
 class OutcomeUnits(NamedTuple):
-    """Units of the outcomes of decisions: root mean squares over the pairs that are learned from."""
+    """Root mean squares of the outcomes of decisions, in the pairs that are learned from."""
 
     log_return: float
     turnover: float

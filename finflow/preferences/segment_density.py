@@ -19,8 +19,12 @@ from finflow.preferences.reward_model import states_holding
 class SegmentDensity(NamedTuple):
     """Log densities of the segments of some pairs, per free dimension of a decision, in double precision.
 
-    ``total``, (2, pairs), is summed over the decisions of the first and the second segments; ``divergence``, (), the
-    mean KL of a decision from a reference, per free dimension; 0 without one.
+    Attributes
+    ----------
+    total : Tensor, (2, pairs)
+        Summed over the decisions of the first and the second segments.
+    divergence : Tensor, ()
+        Mean KL of the same decisions from a reference, per free dimension; 0 without one.
     """
 
     total: Tensor
@@ -30,19 +34,21 @@ class SegmentDensity(NamedTuple):
 def segment_density(
     policy: ExpertPolicy, pairs: PairTensors, chosen: Rows, reference: ExpertPolicy | None = None
 ) -> SegmentDensity:
-    """Log densities of what was held in the segments of some pairs, and the divergence from a reference.
+    """Log densities of what was held in the segments of some pairs.
 
     The density is the policy's exact one, logistic-normal, at the weights right after the trade, smoothed into the
     interior of the simplex as the aims of behaviour are: else what is hardly held would decide every pair. The policy
     sees the market and the portfolio that the segment held; the state of the built-in reward, which a preference is not
     about, is zero.
+
     """
     rows, owner = pairs.decisions_of(chosen), pairs.owners_of(chosen)
     bars, place = torch.unique(pairs.bars[rows], return_inverse=True)
     states = states_holding(pairs.assets[bars], pairs.market[bars], pairs.decisions.held[rows])
     distribution = _distribution(policy, states, place)
-    dimensions = distribution.dimensions
-    each = distribution.log_density(_interior(pairs, rows)) / dimensions
+    listed = pairs.assets[pairs.bars[rows], :, -1] > 0.5
+    smoothed = smooth(pairs.decisions.filled[rows].double().numpy(), AIM_SMOOTHING, listed.numpy())
+    each = distribution.log_density(torch.from_numpy(smoothed)) / distribution.dimensions
     total = each.new_zeros(2 * len(chosen)).index_add(0, owner, each).view(2, -1)
     divergence = each.new_zeros(())
     if reference is not None:
@@ -62,12 +68,6 @@ def all_densities(
         parts.append(found.total)
         divergence += float(found.divergence) * float(pairs.lengths[some].sum())
     return SegmentDensity(torch.cat(parts, dim=1), torch.tensor(divergence / float(pairs.lengths[chosen].sum())))
-
-
-def _interior(pairs: PairTensors, rows: Tensor) -> Tensor:
-    """Weights after the trades of some decisions, smoothed."""
-    listed = pairs.assets[pairs.bars[rows], :, -1] > 0.5
-    return torch.from_numpy(smooth(pairs.decisions.filled[rows].double().numpy(), AIM_SMOOTHING, listed.numpy()))
 
 
 def _distribution(policy: ExpertPolicy, states: States, place: Tensor) -> LogisticNormal:

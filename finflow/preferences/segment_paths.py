@@ -1,9 +1,9 @@
-"""Paths of portfolios that segments are cut from: of strategies simulated on the market."""
+"""Paths of the portfolios of strategies that are simulated on the market, from which segments are cut."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from finflow.errors import FinflowError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.preferences.pairs import Segment
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.strategy import Information
+from finflow.strategies.strategy import Information, Strategy
 
 FloatArray = NDArray[np.float64]
 RANDOM = "random-"
@@ -34,8 +34,12 @@ class PortfolioPath:
     ----------
     dates : datetime64[D] (steps,)
         Day at which each holding period ends.
-    returns, turnover, costs : float64 (steps,)
-        Simple returns net of costs; of the trade that opened each period, as shares of wealth.
+    returns : float64 (steps,)
+        Simple returns net of costs.
+    turnover : float64 (steps,)
+        Of the trade that opened each period, as a share of wealth.
+    costs : float64 (steps,)
+        Share of wealth paid for it.
     held, filled : float64 (steps, K)
         Weights before that trade, as observed, and right after it; cash last.
     """
@@ -53,9 +57,8 @@ class PortfolioPath:
     @classmethod
     def of(cls, run: Backtest) -> PortfolioPath:
         """The path of a backtest, which starts in cash."""
-        held: FloatArray = np.roll(run.weights, 1, axis=0)
-        held[0] = 0.0
-        held[0, -1] = 1.0
+        held = np.roll(run.weights, 1, axis=0)
+        held[0] = np.eye(held.shape[1])[-1]
         return cls(run.dates, run.returns, run.turnover, run.costs, held, run.weights)
 
     def rows(self, start: int, stop: int) -> PortfolioPath:
@@ -63,14 +66,14 @@ class PortfolioPath:
         return PortfolioPath(*(getattr(self, field.name)[start:stop] for field in fields(self)))
 
 
-def random_seed(name: str) -> int | None:
-    """The seed in a name such as ``random-7``; None in any other name."""
-    found = re.fullmatch(rf"{RANDOM}(0|[1-9][0-9]{{0,8}})", name)
-    return None if found is None else int(found[1])
-
-
 class RandomPortfolios:
-    """Portfolios of the coverage mixture, drawn anew at every 1st, 5th, 21st or 63rd decision, by the seed."""
+    """Portfolios of the coverage mixture, drawn anew at every 1st, 5th, 21st or 63rd decision.
+
+    Parameters
+    ----------
+    seed : int
+        Draws the portfolios; its remainder modulo 4 chooses how often.
+    """
 
     def __init__(self, seed: int) -> None:
         self.name = f"{RANDOM}{seed}"
@@ -87,45 +90,58 @@ class RandomPortfolios:
 
 
 class SegmentMarket(NamedTuple):
-    """Market that segments lie in; ``window`` are the bars that may be learned from, never those of the test window."""
+    """Market that segments lie in.
+
+    Attributes
+    ----------
+    window : range
+        Bars that may be learned from: never those of the test window.
+    evaluation : EvaluationConfig
+        Settings of named strategies.
+    """
 
     process: DecisionProcess
     window: range
     evaluation: EvaluationConfig
 
-    @property
-    def span(self) -> tuple[np.datetime64, np.datetime64]:
-        """First and last day at which a holding period ends."""
-        bars = self.process.decision_bars(self.window)
-        dates = self.process.panel.dates
-        return dates[bars.start + 1], dates[bars.stop]
 
+def simulate_strategies(market: SegmentMarket, names: Iterable[str]) -> dict[str, PortfolioPath]:
+    """Backtest strategies over the whole window, each from cash on: name -> path.
 
-def simulate_strategies(market: SegmentMarket, names: Sequence[str]) -> dict[str, PortfolioPath]:
-    """Backtest strategies over the whole window, each from cash on; name -> path.
+    Parameters
+    ----------
+    names : iterable of str
+        ``random-N``, or names that a backtest knows.
 
-    A FinflowError for a name that is neither ``random-N`` nor one that a backtest knows.
+    Raises
+    ------
+    FinflowError
+        If there is no such strategy.
     """
-    seeds = [random_seed(name) for name in names]
-    strategies = [
-        named_strategy(name, market.evaluation) if seed is None else RandomPortfolios(seed)
-        for name, seed in zip(names, seeds, strict=True)
-    ]
-    runs = run_backtests(market.process, market.window, strategies)
-    return {name: PortfolioPath.of(run) for name, run in zip(names, runs, strict=True)}
+    strategies: dict[str, Strategy] = {}
+    for name in names:
+        found = re.fullmatch(rf"{RANDOM}(0|[1-9][0-9]{{0,8}})", name)
+        strategies[name] = RandomPortfolios(int(found[1])) if found else named_strategy(name, market.evaluation)
+    runs = run_backtests(market.process, market.window, list(strategies.values()))
+    return {name: PortfolioPath.of(run) for name, run in zip(strategies, runs, strict=True)}
 
 
-def cut(path: PortfolioPath, segment: Segment, market: SegmentMarket) -> PortfolioPath:
-    """Cut a segment out of its path; a FinflowError if its dates lie outside the window of the market."""
+def cut(path: PortfolioPath, segment: Segment) -> PortfolioPath:
+    """Cut a segment out of the path of its strategy.
+
+    Raises
+    ------
+    FinflowError
+        If its dates lie outside the path, or no holding period ends on them.
+    """
     start, end = np.datetime64(segment.start), np.datetime64(segment.end)
-    first, last = market.span
-    if start < first or end > last:
+    dates = f"{segment.start} to {segment.end}"
+    if start < path.dates[0] or end > path.dates[-1]:
         raise FinflowError(
-            f"the dates {segment.start} to {segment.end} of {segment.strategy} lie outside its holding periods in the "
-            f"training window ({first} to {last})"
+            f"the dates {dates} of {segment.strategy} lie outside its holding periods in the training window "
+            f"({path.dates[0]} to {path.dates[-1]})"
         )
-    rows = np.searchsorted(path.dates, [start, end + np.timedelta64(1, "D")])
-    found = path.rows(int(rows[0]), int(rows[1]))
-    if not len(found):
-        raise FinflowError(f"no holding period of {segment.strategy} ends from {segment.start} to {segment.end}")
-    return found
+    first, last = np.searchsorted(path.dates, [start, end + np.timedelta64(1, "D")])
+    if first == last:
+        raise FinflowError(f"no holding period of {segment.strategy} ends from {dates}")
+    return path.rows(int(first), int(last))

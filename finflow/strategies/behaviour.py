@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import LENSES
-from finflow.errors import FinflowError
 from finflow.market.bar_frequency import BARS_PER_YEAR, bars_per_month
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.market_features import market_drawdown, mean_correlation
@@ -29,70 +28,56 @@ FAMILIES = LENSES
 
 
 class Setting(NamedTuple):
-    """One variant of a family; the family's function says what concentration and cash mean for it."""
+    """One variant of a family; the family's function says what concentration and cash mean for it.
+
+    Attributes
+    ----------
+    horizon : int
+        Daily bars looked back over; of monthly bars those of the same length in time, and twelve at least.
+    """
 
     horizon: int
-    """Daily bars looked back over; of monthly bars those of the same length in time, and twelve at least."""
     concentration: float
     cash: float
 
 
-def _variants(
-    horizons: tuple[int, ...], concentrations: tuple[float, ...], cash: tuple[float, ...]
-) -> tuple[Setting, ...]:
-    """Settings of a family's variants, column by column."""
-    return tuple(map(Setting, horizons, concentrations, cash))
-
-
 SETTINGS: dict[str, tuple[Setting, ...]] = {
-    "volatility": _variants(
-        (21, 63, 63, 126, 126, 252), (1.0, 1.0, 2.0, 1.0, 3.0, 2.0), (0.00, 0.12, 0.00, 0.08, 0.16, 0.10)
-    ),
-    "correlation": _variants(
-        (63, 126, 126, 252, 252, 252), (0.5, 0.5, 0.8, 0.5, 0.8, 0.9), (0.0, 0.3, 0.0, 0.0, 0.5, 0.0)
-    ),
-    "momentum": _variants(
-        (252, 252, 252, 126, 126, 63), (2.0, 5.0, 8.0, 4.0, 8.0, 6.0), (0.0, 0.5, 0.0, 0.0, 1.0, 0.0)
-    ),
-    "defensive": _variants(
-        (126, 126, 252, 252, 252, 63), (1.0, 3.0, 1.0, 2.0, 4.0, 2.0), (0.3, 0.6, 0.8, 0.0, 0.4, 1.0)
-    ),
-    "growth": _variants((126, 252, 252, 504, 504, 756), (1.0, 1.0, 2.0, 1.5, 3.0, 2.0), (0.0, 0.0, 1.0, 0.0, 0.5, 0.0)),
+    name: tuple(map(Setting, *columns))
+    for name, columns in {
+        "volatility": (
+            (21, 63, 63, 126, 126, 252),
+            (1.0, 1.0, 2.0, 1.0, 3.0, 2.0),
+            (0.00, 0.12, 0.00, 0.08, 0.16, 0.10),
+        ),
+        "correlation": ((63, 126, 126, 252, 252, 252), (0.5, 0.5, 0.8, 0.5, 0.8, 0.9), (0.0, 0.3, 0.0, 0.0, 0.5, 0.0)),
+        "momentum": ((252, 252, 252, 126, 126, 63), (2.0, 5.0, 8.0, 4.0, 8.0, 6.0), (0.0, 0.5, 0.0, 0.0, 1.0, 0.0)),
+        "defensive": ((126, 126, 252, 252, 252, 63), (1.0, 3.0, 1.0, 2.0, 4.0, 2.0), (0.3, 0.6, 0.8, 0.0, 0.4, 1.0)),
+        "growth": ((126, 252, 252, 504, 504, 756), (1.0, 1.0, 2.0, 1.5, 3.0, 2.0), (0.0, 0.0, 1.0, 0.0, 0.5, 0.0)),
+    }.items()
 }
+"""Variants of each family, from their horizons, concentrations and shares of cash."""
 
-_PRIOR_YEARS = 3
-"""Years of data that the prior, the mean of all assets, counts as, against an asset's sample mean (growth)."""
-_DEEP = 0.2
-"""Log drawdown of the market at which a defensive variant is fully in its cash."""
+_PRIOR_YEARS = 3  # that the prior, the mean of all assets, counts as, against an asset's sample mean (growth)
+_DEEP = 0.2  # log drawdown of the market at which a defensive variant is fully in its cash
 
 
 def family_tables(panel: MarketPanel, family: str) -> FloatArray:
-    """Target weights of every variant of a family at every bar.
-
-    Parameters
-    ----------
-    panel : MarketPanel
-        The market; for behaviour data, its visible part.
-    family : str
-        One of `FAMILIES`.
+    """Target weights of every variant of one of `FAMILIES` at every bar of the market.
 
     Returns
     -------
     float64 of shape (variants, bars, K)
         Weights on the simplex, cash last, in the order of `SETTINGS[family]`.
     """
-    if family not in _RULES:
-        raise FinflowError(f"there is no behaviour family {family!r}; the families are {', '.join(FAMILIES)}")
     view = PanelView(panel)
-    fallback = _equal_over(view.listed)
-    settings = [setting._replace(horizon=_bars(setting.horizon, panel)) for setting in SETTINGS[family]]
-    tables = [_complete(_RULES[family](view, setting), view.listed, fallback) for setting in settings]
+    listed = view.listed
+    count = listed.sum(axis=1, keepdims=True)
+    equal_weight = np.hstack([listed / np.maximum(count, 1), (count == 0).astype(np.float64)])
+    tables = []
+    for setting in SETTINGS[family]:
+        bars = max(round(setting.horizon * panel.bars_per_year / BARS_PER_YEAR), min(setting.horizon, 12))
+        tables.append(_complete(_RULES[family](view, setting._replace(horizon=bars)), listed, equal_weight))
     return np.stack(tables)
-
-
-def _bars(days: int, panel: MarketPanel) -> int:
-    """Bars of as long a time as so many days; twelve at least, or the days where those are fewer."""
-    return max(round(days * panel.bars_per_year / BARS_PER_YEAR), min(days, 12))
 
 
 def _volatility(view: PanelView, setting: Setting) -> FloatArray:
@@ -218,12 +203,6 @@ def _softmax(scores: FloatArray) -> FloatArray:
     """Softmax over the known assets of each row; unknown ones stay NaN."""
     top = np.where(np.isfinite(scores), scores, -np.inf).max(axis=1, keepdims=True)
     return _normalised(np.exp(scores - np.where(np.isfinite(top), top, 0.0)))
-
-
-def _equal_over(listed: NDArray[np.bool_]) -> FloatArray:
-    """Equal weight over the listed assets with cash appended, shape (bars, K); all cash where none is listed."""
-    count = listed.sum(axis=1, keepdims=True)
-    return np.hstack([listed / np.maximum(count, 1), (count == 0).astype(np.float64)])
 
 
 def _complete(weights: FloatArray, listed: NDArray[np.bool_], fallback: FloatArray) -> FloatArray:

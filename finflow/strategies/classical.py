@@ -1,7 +1,7 @@
 """The portfolios an agent has to beat, and the way to name them.
 
-All are rules from `Information` to weights. Those of this file keep nothing between decisions; those that are fitted
-are in `rolling_rules`, online selection is in `online_selection`.
+Those of this file keep nothing between decisions; fitted rules are in `rolling_rules`, online selection is in
+`online_selection`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,9 @@ class EqualWeight:
 
 
 class PatientEqualWeight:
-    """Equal weight, restored once a month (every 21 daily bars) and held in between: it trades far less.
+    """Equal weight, restored once a month (every 21 daily bars) and held in between.
 
-    The verdict asks for it, because what only saves the costs of daily rebalancing has not beaten equal weight; so the
-    interval is no key of the configuration.
+    The verdict compares with it, because what only saves the costs of daily rebalancing has not beaten equal weight.
     """
 
     name = PATIENT
@@ -117,13 +116,9 @@ two run when they are named."""
 
 
 def named_strategy(name: str, config: EvaluationConfig) -> Strategy:
-    """Make a strategy from its name, or from the import path of a user's strategy.
+    """Make a strategy by a key of `NAMED`, or by the import path of a user's, `package.module:Name`.
 
-    Parameters
-    ----------
-    name : str
-        A key of `NAMED`, or `package.module:Name`, where Name is a strategy, or a class or function that makes one from
-        nothing or from the evaluation's configuration.
+    Name is a strategy, or a class or function that makes one from nothing or from the evaluation's configuration.
 
     Raises
     ------

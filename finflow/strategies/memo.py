@@ -1,8 +1,4 @@
-"""Memory of computations that depend on prices alone, for strategies that run many times over the same prices.
-
-A report backtests every strategy again at other costs and capitals. Fits, encodings of the market and moves of online
-portfolio selection are the same each time, so a strategy may be given the memory of its earlier backtests.
-"""
+"""Memory of computations that depend on prices alone, for strategies that are backtested again at other costs."""
 
 from __future__ import annotations
 
@@ -31,10 +27,6 @@ def memoised(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compu
 
     Parameters
     ----------
-    memo : mapping or None
-        Without one it is computed.
-    name : str
-        Of the computation.
     inputs : sequence of array
         All that the result depends on and that differs between backtests with the same memo.
     compute : callable

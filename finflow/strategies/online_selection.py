@@ -3,16 +3,16 @@
 In the formulas ``b`` is the portfolio chosen last (not what it drifted to), ``x`` the price relatives of the newest
 bar known, and the mean over assets is written ``mean(x)``. The first portfolio is the uniform one. Cash is never held.
 An asset takes part on the bars at which it has a price; one that lists later begins with nothing, except in
-exponentiated gradient, where it begins with its even share because what is nothing stays nothing there. These rules
-were published without costs, trade much of the portfolio every day, and lose most of it to costs here.
+exponentiated gradient, where it begins with its even share because what is nothing stays nothing there.
 
-What a rule remembers is only the last portfolio. It is made anew from the prices whenever the decision asked for does
-not follow the one before, so that the same information is always answered by the same weights.
+A rule remembers only the last portfolio. It is made anew from the prices whenever the decision asked for does not
+follow the one before, so that the same information is always answered by the same weights.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +25,7 @@ FloatArray = NDArray[np.float64]
 
 
 class OnlineSelection(ABC):
-    """A rule that moves the portfolio chosen last by what the newest bar brought.
-
-    Attributes
-    ----------
-    memo : mutable mapping, optional
-        Moves made before.
-    window : int
-        Newest prices that a move depends on.
-    """
+    """A rule that moves the portfolio chosen last by what the newest ``window`` prices brought."""
 
     name = "online"
     memo: Memo | None = None
@@ -47,28 +39,20 @@ class OnlineSelection(ABC):
 
     def decide(self, information: Information) -> FloatArray:
         prices, step = information.prices, information.step
-        if not self._follows(prices, step):
+        follows = 0 < step == self._step + 1 and len(prices) == self._bars + 1
+        first = len(prices) - 1
+        if not (follows and np.array_equal(prices[-2], self._last, equal_nan=True)):
             self._weights = _even(np.isfinite(prices[-1 - step]))
             first = len(prices) - step
-        else:
-            first = len(prices) - 1
         for bar in range(first, len(prices)):
-            self._weights = self._advance_once(prices[: bar + 1])
+            known = prices[: bar + 1]
+            inputs = [self._weights, known[-max(self.window, 2) :]]
+            self._weights = memoised(self.memo, self.name, inputs, partial(self._advance, known))
         self._step, self._bars, self._last = step, len(prices), prices[-1].copy()
         held = np.where(information.listed, self._weights, 0.0)
         if held.sum() <= 0.0:
             return equal_weights(information.listed)
         return with_cash(held / held.sum())
-
-    def _follows(self, prices: FloatArray, step: int) -> bool:
-        """True where this decision is the next one of the same run."""
-        one_on = step == self._step + 1 and step > 0 and len(prices) == self._bars + 1
-        return one_on and np.array_equal(prices[-2], self._last, equal_nan=True)
-
-    def _advance_once(self, prices: FloatArray) -> FloatArray:
-        """The next portfolio, from the memo where it is there."""
-        newest = prices[-max(self.window, 2) :]
-        return memoised(self.memo, self.name, [self._weights, newest], lambda: self._advance(prices))
 
     def _advance(self, prices: FloatArray) -> FloatArray:
         """The next portfolio, over the assets that have a price at both of the last two bars."""
@@ -106,12 +90,7 @@ class ConstantRebalanced(OnlineSelection):
 
 
 class ExponentiatedGradient(OnlineSelection):
-    """``b_i`` becomes proportional to ``b_i exp(rate * x_i / (b . x))``.
-
-    Parameters
-    ----------
-    rate : float
-        Learning rate, 0.05 in the paper.
+    """``b_i`` becomes proportional to ``b_i exp(rate * x_i / (b . x))``; ``rate`` is 0.05 in the paper.
 
     References
     ----------
@@ -144,12 +123,8 @@ class PassiveAggressiveMeanReversion(OnlineSelection):
     """PAMR: keeps ``b`` while it earns no more than ``threshold``, else moves away from what just gained.
 
     ``b`` becomes the projection of ``b - tau (x - mean(x))`` onto the simplex, with
-    ``tau = max(0, b . x - threshold) / |x - mean(x)|^2``.
-
-    Parameters
-    ----------
-    threshold : float
-        ``epsilon`` of the paper, 0.5 there: a loss is suffered on all but the worst of days.
+    ``tau = max(0, b . x - threshold) / |x - mean(x)|^2``. The threshold is ``epsilon`` of the paper, 0.5 there: a loss
+    is suffered on all but the worst of days.
 
     References
     ----------
@@ -173,14 +148,8 @@ class MeanReversion(OnlineSelection):
 
     The relatives predicted are ``mean of the last window prices / last price``; ``b`` becomes the projection of
     ``b + lambda (x - mean(x))`` onto the simplex, with ``lambda = max(0, threshold - b . x) / |x - mean(x)|^2`` and x
-    the prediction. While fewer prices are known, the mean is over those.
-
-    Parameters
-    ----------
-    window : int
-        Prices in the moving average, 5 in the paper.
-    threshold : float
-        ``epsilon`` of the paper, 10 there.
+    the prediction. While fewer prices are known, the mean is over those. The paper has a window of 5 and a threshold,
+    its ``epsilon``, of 10.
 
     References
     ----------
@@ -195,17 +164,12 @@ class MeanReversion(OnlineSelection):
         self.threshold = threshold
 
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
-        predicted = self.predict(prices)
-        return _move(weights, predicted, max(0.0, self.threshold - float(weights @ predicted)))
-
-    def predict(self, prices: FloatArray) -> FloatArray:
-        """Price relatives (assets,) expected of the next bar, from prices (bars, assets)."""
         predicted: FloatArray = np.nanmean(prices[-self.window :], axis=0) / prices[-1]
-        return predicted
+        return _move(weights, predicted, max(0.0, self.threshold - float(weights @ predicted)))
 
 
 def _move(weights: FloatArray, relatives: FloatArray, by: float) -> FloatArray:
-    """The projection of ``weights`` moved along the deviations of ``relatives`` until their product grew ``by``."""
+    """The projection of weights moved along the deviations of the relatives until their product grew by so much."""
     deviation = relatives - relatives.mean()
     squared = float(deviation @ deviation)
     if squared < 1e-16 or by == 0.0:  # all assets fared alike: there is nothing to choose between

@@ -1,8 +1,7 @@
 """Rules that are fitted on a trailing window now and then, and hold in between: optimisers', and those of one signal.
 
-New weights are named at every `rebalance_every`-th decision, from the last `lookback` returns of the assets that have
-them all. In between they name the observed portfolio, which trades nothing. While there are under `lookback` returns
-they name equal weight. A fit that fails is an error: no other portfolio is put in its place unseen.
+While there are under `lookback` returns they name equal weight. A fit that fails is an error: no other portfolio is put
+in its place unseen.
 """
 
 from __future__ import annotations
@@ -21,31 +20,23 @@ from finflow.strategies.strategy import Information, equal_weights, with_cash
 
 FloatArray = NDArray[np.float64]
 
-RISK_AVERSION = 5.0
-"""Of mean-variance: a middling investor's."""
-_DUST = 1e-6
-"""Weights below this are what a solver leaves of zero."""
+RISK_AVERSION = 5.0  # of mean-variance: a middling investor's
+_DUST = 1e-6  # weights below this are what a solver leaves of zero
 
 
 class Rolling(ABC):
-    """A rule that is fitted on a trailing window at every `rebalance_every`-th decision, and holds in between.
-
-    Parameters
-    ----------
-    rebalance_every : int
-        Decisions between fits.
-    lookback : int
-        Simple returns that a fit uses.
+    """A rule that is fitted at every `rebalance_every`-th decision, on the last `lookback` simple returns.
 
     Attributes
     ----------
+    leaves_cash : bool
+        True where weights that sum to less than one are meant: cash takes the rest.
     memo : mutable mapping, optional
         Fits made before.
     """
 
     name = "rolling"
     leaves_cash = False
-    """Whether weights that sum to less than one are meant: cash takes the rest."""
 
     def __init__(self, rebalance_every: int = 21, lookback: int = 252) -> None:
         self.rebalance_every = rebalance_every
@@ -67,7 +58,8 @@ class Rolling(ABC):
         chosen = prices[:, usable]
         where = f"{self.name} at decision {information.step} (bar {len(information.prices) - 1})"
         try:
-            fitted = np.asarray(self._fit_once(chosen[1:] / chosen[:-1] - 1.0), dtype=np.float64)
+            returns = chosen[1:] / chosen[:-1] - 1.0
+            fitted = np.asarray(memoised(self.memo, self.name, [returns], lambda: self.fit(returns)), dtype=np.float64)
         except Exception as error:
             raise FinflowError(f"{where} could not be fitted: {one_line(error)}") from error
         nothing = not self.leaves_cash and fitted.sum() <= 0.0
@@ -82,10 +74,6 @@ class Rolling(ABC):
         """Simple returns that a fit uses."""
         return self.lookback
 
-    def _fit_once(self, returns: FloatArray) -> FloatArray:
-        """The fit of these returns, from the memo where it is there."""
-        return memoised(self.memo, self.name, [returns], lambda: self.fit(returns))
-
     @abstractmethod
     def fit(self, returns: FloatArray) -> FloatArray:
         """Weights of shape (assets,) from simple returns of shape (lookback, assets)."""
@@ -94,12 +82,8 @@ class Rolling(ABC):
 class Optimised(Rolling):
     """A portfolio of one of skfolio's optimisers."""
 
-    @abstractmethod
-    def estimator(self) -> Any:
-        """Make the optimiser; skfolio is imported only here, since that takes a second."""
-
     def fit(self, returns: FloatArray) -> FloatArray:
-        estimator = self.estimator()
+        estimator = _optimisers()[self.name]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             estimator.fit(returns)
@@ -111,22 +95,11 @@ class InverseVolatility(Optimised):
 
     name = "inverse-volatility"
 
-    def estimator(self) -> Any:
-        from skfolio.optimization import InverseVolatility as Estimator
-
-        return Estimator()
-
 
 class MinimumVariance(Optimised):
     """The long-only portfolio of least sample variance (Markowitz 1952)."""
 
     name = "minimum-variance"
-
-    def estimator(self) -> Any:
-        from skfolio import RiskMeasure
-        from skfolio.optimization import MeanRisk
-
-        return MeanRisk(risk_measure=RiskMeasure.VARIANCE)
 
 
 class MinimumCVaR(Optimised):
@@ -134,37 +107,15 @@ class MinimumCVaR(Optimised):
 
     name = "minimum-cvar"
 
-    def estimator(self) -> Any:
-        from skfolio import RiskMeasure
-        from skfolio.optimization import MeanRisk
-
-        return MeanRisk(risk_measure=RiskMeasure.CVAR, cvar_beta=0.95)
-
 
 class MeanVariance(Optimised):
     """The greatest mean less `RISK_AVERSION` / 2 times variance, both shrunk towards what all assets share.
 
-    Means are shrunk by the Bayes-Stein rule (Jorion 1986), whose share lies between nothing and all (that of James and
-    Stein, as skfolio has it, may be negative), and the covariance by that of Ledoit and Wolf (2004). The
-    utility, not the Sharpe ratio, is maximised: it has an answer also where all means are negative.
+    Means are shrunk by the Bayes-Stein rule (Jorion 1986), whose share lies between nothing and all, and the covariance
+    by that of Ledoit and Wolf (2004). The utility, unlike the Sharpe ratio, has an answer where all means are negative.
     """
 
     name = "mean-variance"
-
-    def estimator(self) -> Any:
-        from skfolio import RiskMeasure
-        from skfolio.moments import LedoitWolf, ShrunkMu, ShrunkMuMethods
-        from skfolio.optimization import MeanRisk, ObjectiveFunction
-        from skfolio.prior import EmpiricalPrior
-
-        covariance = LedoitWolf()
-        mean = ShrunkMu(covariance, method=ShrunkMuMethods.BAYES_STEIN)
-        return MeanRisk(
-            objective_function=ObjectiveFunction.MAXIMIZE_UTILITY,
-            risk_measure=RiskMeasure.VARIANCE,
-            risk_aversion=RISK_AVERSION / 2.0,
-            prior_estimator=EmpiricalPrior(mu_estimator=mean, covariance_estimator=covariance),
-        )
 
 
 class RiskParity(Optimised):
@@ -172,22 +123,11 @@ class RiskParity(Optimised):
 
     name = "risk-parity"
 
-    def estimator(self) -> Any:
-        from skfolio import RiskMeasure
-        from skfolio.optimization import RiskBudgeting
-
-        return RiskBudgeting(risk_measure=RiskMeasure.VARIANCE)
-
 
 class MaximumDiversification(Optimised):
     """The greatest ratio of mean volatility to portfolio volatility (Choueifaty and Coignard 2008)."""
 
     name = "maximum-diversification"
-
-    def estimator(self) -> Any:
-        from skfolio.optimization import MaximumDiversification as Estimator
-
-        return Estimator()
 
 
 class HierarchicalRiskParity(Optimised):
@@ -195,10 +135,28 @@ class HierarchicalRiskParity(Optimised):
 
     name = "hierarchical-risk-parity"
 
-    def estimator(self) -> Any:
-        from skfolio.optimization import HierarchicalRiskParity as Estimator
 
-        return Estimator()
+def _optimisers() -> dict[str, Any]:
+    """Make skfolio's optimisers, by rule; it is imported only here, since that takes a second."""
+    from skfolio import RiskMeasure, moments, optimization
+    from skfolio.prior import EmpiricalPrior
+
+    covariance = moments.LedoitWolf()
+    mean = moments.ShrunkMu(covariance, method=moments.ShrunkMuMethods.BAYES_STEIN)
+    return {
+        "inverse-volatility": optimization.InverseVolatility(),
+        "minimum-variance": optimization.MeanRisk(risk_measure=RiskMeasure.VARIANCE),
+        "minimum-cvar": optimization.MeanRisk(risk_measure=RiskMeasure.CVAR, cvar_beta=0.95),
+        "mean-variance": optimization.MeanRisk(
+            objective_function=optimization.ObjectiveFunction.MAXIMIZE_UTILITY,
+            risk_measure=RiskMeasure.VARIANCE,
+            risk_aversion=RISK_AVERSION / 2.0,
+            prior_estimator=EmpiricalPrior(mu_estimator=mean, covariance_estimator=covariance),
+        ),
+        "risk-parity": optimization.RiskBudgeting(risk_measure=RiskMeasure.VARIANCE),
+        "maximum-diversification": optimization.MaximumDiversification(),
+        "hierarchical-risk-parity": optimization.HierarchicalRiskParity(),
+    }
 
 
 class TwelveOneMomentum(Rolling):
@@ -217,11 +175,7 @@ class TwelveOneMomentum(Rolling):
 
 
 class Momentum(TwelveOneMomentum):
-    """Equal weight in the third of the assets with the best 12-1 return (Jegadeesh and Titman 1993).
-
-    The return over the year without its last month, whatever `lookback` is: over 252 daily bars without the last 21, or
-    over 12 monthly ones without the last. A third is rounded up.
-    """
+    """Equal weight in the third of the assets, rounded up, with the best 12-1 return (Jegadeesh and Titman 1993)."""
 
     name = "momentum"
 

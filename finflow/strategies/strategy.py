@@ -64,22 +64,12 @@ class Strategy(Protocol):
 def with_cash(weights: FloatArray) -> FloatArray:
     """Append cash, which takes what the risky weights (summing to one or less) leave over."""
     risky = np.maximum(weights, 0.0)
-    total = float(risky.sum())
-    if total > 1.0:
-        risky = risky / total
-        total = 1.0
-    result = np.empty(len(risky) + 1)
-    result[:-1] = risky
-    result[-1] = max(0.0, 1.0 - float(risky.sum()))
-    return result
+    if risky.sum() > 1.0:
+        risky = risky / float(risky.sum())
+    return np.append(risky, max(0.0, 1.0 - float(risky.sum())))
 
 
 def equal_weights(listed: NDArray[np.bool_]) -> FloatArray:
     """The same weight in every listed asset, nothing in cash; all cash where none is listed."""
-    count = int(np.count_nonzero(listed))
-    result = np.zeros(len(listed) + 1)
-    if count == 0:
-        result[-1] = 1.0
-    else:
-        result[:-1][listed] = 1.0 / count
-    return result
+    weights: FloatArray = np.append(listed, not listed.any()) / max(int(np.count_nonzero(listed)), 1)
+    return weights

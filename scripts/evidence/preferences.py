@@ -118,9 +118,9 @@ def learn_of_judge(data: TrainingData) -> tuple[LearnedModel, ModelFigures]:
     settings = config.preferences.judge
     judge = make_judge("mean-variance", settings, data.panel.bars_per_year)
     made = judge_pairs(market, judge, PAIRS + FRESH, settings, config.train.seed)
-    given = PairFile(made.pairs[:PAIRS], ("judge",) * PAIRS, 0)
+    given = PairFile(made.pairs[:PAIRS], ("judge",) * PAIRS)
     learned = learn_model(pair_tensors(market, given), data.shape, config.preferences.model, config.train.seed)
-    others = pair_tensors(market, PairFile(made.pairs[PAIRS:], ("judge",) * FRESH, 0))
+    others = pair_tensors(market, PairFile(made.pairs[PAIRS:], ("judge",) * FRESH))
     return learned, judge_model(others, learned.model, np.arange(FRESH))
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +18,9 @@ from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
 from finflow.preferences.pairs import PairFile
 from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
-from finflow.preferences.web_page.answer_session import Question, make_questions
+from finflow.preferences.web_page.answer_server import AnswerServer
+from finflow.preferences.web_page.answer_session import AnswerSession, Question, answers_so_far, make_questions
+from finflow.preferences.web_page.question_page import page_html
 from finflow.training.data.training_data import TrainingData, prepare
 
 SMALL: dict[str, object] = {
@@ -37,6 +43,8 @@ SMALL: dict[str, object] = {
     "preferences.judge.length": 10,
 }
 
+PAGE = partial(page_html, assets=("A", "B", "C"), bars_per_year=252)
+
 
 def small_options() -> list[str]:
     """The small market on a command line."""
@@ -47,7 +55,19 @@ def small_options() -> list[str]:
 def judged_pairs(market: SegmentMarket, judge: Judge, count: int, settings: JudgeConfig, seed: int = 0) -> PairTensors:
     """Pairs of a market with the answers of a judge, as tensors."""
     made = judge_pairs(market, judge, count, settings, seed)
-    return pair_tensors(market, PairFile(made.pairs, ("here",) * count, 0))
+    return pair_tensors(market, PairFile(made.pairs, ("here",) * count))
+
+
+@contextmanager
+def served(file: Path, questions: Sequence[Question]) -> Iterator[AnswerServer]:
+    """A server of questions, whose answers are added to a file."""
+    with AnswerServer(0) as server:
+        session = AnswerSession(file, questions, answers_so_far(file))
+        thread = threading.Thread(target=server.serve, args=(session, PAGE))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(timeout=20)
 
 
 @pytest.fixture(scope="session")

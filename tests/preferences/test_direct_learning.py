@@ -15,7 +15,7 @@ from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import load_config
 from finflow.errors import FinflowError
-from finflow.preferences.judges import SyntheticJudge
+from finflow.preferences.judges import synthetic_judge
 from finflow.preferences.pair_tensors import PairTensors
 from finflow.preferences.policy_training import DirectObjective, LearnedPolicy, Method, learn_policy
 from finflow.preferences.reward_model import states_holding
@@ -55,7 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> TrainingData:
 def pairs(data: TrainingData) -> PairTensors:
     """Answers of a judge who prefers what holds more of the first asset."""
     market = SegmentMarket(data.process, data.split.train, data.config.evaluation)
-    judge = SyntheticJudge(lambda path: float(path.filled[:, 0].mean()))
+    judge = synthetic_judge(lambda path: float(path.filled[:, 0].mean()))
     return judged_pairs(market, judge, 300, data.config.preferences.judge)
 
 
@@ -66,9 +66,8 @@ def learn(data: TrainingData, pairs: PairTensors) -> Learn:
     def learned(method: Method, **keys: float) -> tuple[ExpertPolicy, LearnedPolicy]:
         policy = fresh(data)
         own = data.config.preferences.policy.model_copy(update={**QUICK, **keys})
-        config = data.config.preferences.model_copy(update={"policy": own})
         reference = FrozenPolicy.of(policy, data.log_volatility)
-        return policy, learn_policy(policy, reference, pairs, method, config, seed=0)
+        return policy, learn_policy(policy, reference, pairs, method, own, seed=0)
 
     return learned
 
@@ -143,7 +142,6 @@ def test_a_policy_that_learns_nothing_is_refused(data: TrainingData, pairs: Pair
     drawn = torch.from_numpy(np.random.default_rng(1).permutation(pairs.targets.numpy()))
     shuffled = PairTensors(**{**pairs._asdict(), "targets": drawn})
     own = data.config.preferences.policy.model_copy(update={"dpo_beta": 5.0, "learning_rate": 0.05})
-    config = data.config.preferences.model_copy(update={"policy": own})
     with pytest.raises(FinflowError, match=r"lower preferences\.policy\.dpo_beta"):
-        learn_policy(policy, FrozenPolicy.of(policy, data.log_volatility), shuffled, "dpo", config, seed=0)
+        learn_policy(policy, FrozenPolicy.of(policy, data.log_volatility), shuffled, "dpo", own, seed=0)
     assert all(bool((policy.state_dict()[name] == tensor).all()) for name, tensor in before.items())

@@ -10,14 +10,13 @@ import pytest
 from finflow.config.preferences_section import JudgeConfig
 from finflow.preferences.judges import (
     SHALLOWEST,
-    UTILITIES,
-    RuleJudge,
-    SyntheticJudge,
     log_growth,
     make_judge,
     mean_variance,
     measure,
+    rule_judge,
     segment_calmar,
+    synthetic_judge,
 )
 from finflow.preferences.segment_paths import PortfolioPath
 
@@ -45,24 +44,27 @@ def test_measures_by_hand(path_of: MakePath) -> None:
 
 def test_without_noise_the_better_segment_is_certain(path_of: MakePath) -> None:
     good, bad = path_of([0.01, 0.02]), path_of([0.01, -0.02])
-    found = SyntheticJudge(log_growth).opinions([good, bad, good], [bad, good, good])
+    found = synthetic_judge(log_growth)([(good, bad), (bad, good), (good, good)])
     assert found.chance.tolist()[:2] == [1.0, 0.0]
     assert found.tie.tolist() == [False, False, True]
     assert found.attainable == 1.0
 
 
+def test_a_share_of_the_answers_is_reversed(path_of: MakePath) -> None:
+    found = synthetic_judge(log_growth, mistakes=0.1)([(path_of([x]), path_of([0.0])) for x in (0.03, -0.02)])
+    assert found.chance.tolist() == [0.9, 0.1]
+    assert found.attainable == pytest.approx(0.9)
+
+
 def test_the_first_rule_that_tells_segments_apart_decides(path_of: MakePath) -> None:
-    judge = RuleJudge(["drawdown <= 0.2", "turnover <= 2", "return >= 0"], 252)
+    judge = rule_judge(["drawdown <= 0.2", "turnover <= 2", "return >= 0"], 252)
     deep, calm, busy = path_of([0.5, -0.3]), path_of([0.0, -0.01]), path_of([0.0, 0.01], turnover=0.1)
-    found = judge.opinions([deep, calm, busy, calm], [calm, busy, calm, path_of([0.0, -0.02])])
+    found = judge([(deep, calm), (calm, busy), (busy, calm), (calm, path_of([0.0, -0.02]))])
     assert found.chance.tolist() == [0.0, 1.0, 0.0, 0.5]
     assert found.tie.tolist() == [False, False, False, True]
-    with pytest.raises(ValueError, match="MEASURE"):
-        RuleJudge(["beauty > 1"], 252)
 
 
-@pytest.mark.parametrize("name", [*UTILITIES, "rules"])
+@pytest.mark.parametrize("name", ["mean-variance", "calmar", "log-growth", "rules"])
 def test_every_judge_can_be_named(name: str, path_of: MakePath) -> None:
     judge = make_judge(name, JudgeConfig(), 252)
-    chance = judge.opinions([path_of([0.02, 0.01])], [path_of([-0.3, -0.01])]).chance
-    assert chance.tolist() == [1.0]
+    assert judge([(path_of([0.02, 0.01]), path_of([-0.3, -0.01]))]).chance.tolist() == [1.0]

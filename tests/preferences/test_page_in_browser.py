@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from finflow.preferences.pairs import read_pairs
-from finflow.preferences.web_page.answer_server import AnswerServer
-from finflow.preferences.web_page.answer_session import AnswerSession, Question
-from finflow.preferences.web_page.question_page import PairPage
+from finflow.preferences.web_page.answer_session import Question
 from tests.browser import DESK, PHONE, Browser, open_browser
+from tests.preferences.conftest import served
 
 SHOWN = "document.getElementById('state').dataset.question"
 
@@ -32,14 +30,9 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def page(browser: Browser, file: Path, questions: tuple[Question, ...]) -> Iterator[Browser]:
     """The page of four questions."""
-    with AnswerServer(0) as server:
-        session = AnswerSession(file, questions[:4], ())
-        thread = threading.Thread(target=server.serve, args=(session, PairPage(("A", "B", "C"), 252)))
-        thread.start()
+    with served(file, questions[:4]) as server:
         browser.open(server.url)
         yield browser
-        server.shutdown()
-        thread.join(timeout=20)
 
 
 def click(page: Browser, act: str) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.errors import FinflowError
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, SETTINGS, family_tables
 
@@ -40,24 +39,21 @@ def test_every_row_is_a_portfolio_of_what_is_listed(family: str, seed: int) -> N
     assert (tables >= 0.0).all()
     np.testing.assert_allclose(tables.sum(axis=2), 1.0, atol=1e-12)
     assert (tables[:, :, :-1][:, ~panel.listed] == 0.0).all()
+    np.testing.assert_allclose(tables[:, 10, :-1], panel.listed[10] / 4 * np.ones((len(tables), 1)))  # no history yet
+    assert not tables[:, 10, -1].any()
 
 
 @EACH
-def test_cutting_the_data_short_changes_no_bit(family: str) -> None:
+def test_the_future_changes_no_bit_of_a_decision_before_it(family: str) -> None:
     panel = market()
     whole = family_tables(panel, family)
     for bars in (300, 704, 899):
         np.testing.assert_array_equal(whole[:, :bars], family_tables(panel.until(bars), family))
-
-
-@EACH
-def test_a_shock_to_the_future_changes_no_decision_before_it(family: str) -> None:
-    panel = market()
     shocked = np.array(panel.close)
     shocked[800:] *= np.random.default_rng(1).uniform(0.5, 2.0, shocked[800:].shape)
-    before, after = family_tables(panel, family), family_tables(rebuilt(shocked), family)
-    np.testing.assert_array_equal(before[:, :800], after[:, :800])
-    assert not np.array_equal(before[:, 860:], after[:, 860:])
+    after = family_tables(rebuilt(shocked), family)
+    np.testing.assert_array_equal(whole[:, :800], after[:, :800])
+    assert not np.array_equal(whole[:, 860:], after[:, 860:])
 
 
 @EACH
@@ -67,14 +63,6 @@ def test_permuting_assets_permutes_the_portfolio_and_units_do_not_matter(family:
     moved = family_tables(rebuilt(panel.close[:, order] * np.arange(1.0, 7.0)), family)
     expected = family_tables(panel, family)[:, :, [*order, 6]]
     np.testing.assert_allclose(moved, expected, atol=1e-9)
-
-
-@EACH
-def test_without_history_it_is_equal_weight_over_the_listed(family: str) -> None:
-    panel = market()
-    tables = family_tables(panel, family)
-    np.testing.assert_allclose(tables[:, 10, :-1], panel.listed[10] / 4 * np.ones((len(tables), 1)))
-    assert not tables[:, 10, -1].any()
 
 
 @EACH
@@ -143,8 +131,3 @@ def test_defence_and_trends_go_to_cash_when_the_market_falls() -> None:
     for family in ("defensive", "momentum"):
         for setting, table in zip(SETTINGS[family], family_tables(panel, family), strict=True):
             assert table[899, -1] == pytest.approx(setting.cash, abs=0.02)
-
-
-def test_an_unknown_family_is_named() -> None:
-    with pytest.raises(FinflowError, match="'value'"):
-        family_tables(market(), "value")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from finflow.errors import FinflowError
 from finflow.evaluation.statistics.metrics import cvar
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import NAMED, named_strategy
-from finflow.strategies.rolling_rules import MinimumVariance, Momentum, RiskParity, Rolling
+from finflow.strategies.rolling_rules import Momentum, Rolling
 from finflow.strategies.strategy import Information, Strategy, equal_weights, with_cash
 
 CONFIG = EvaluationConfig()
@@ -47,6 +49,16 @@ def information(
     )
 
 
+RETURNS = prices()[-252:] / prices()[-253:-1] - 1.0
+COVARIANCE = np.cov(RETURNS.T)
+OTHERS = np.random.default_rng(0).dirichlet(np.full(5, 0.5), 500)
+
+
+def fitted(name: str) -> NDArray[np.float64]:
+    """Weights of the assets in a portfolio fitted to `RETURNS`."""
+    return named_strategy(name, CONFIG).decide(information(prices()))[:-1]
+
+
 def assert_portfolio(weights: NDArray[np.float64], names: int = 5) -> None:
     assert weights.shape == (names + 1,)
     assert (weights >= 0.0).all()
@@ -54,38 +66,29 @@ def assert_portfolio(weights: NDArray[np.float64], names: int = 5) -> None:
 
 
 @EACH
-def test_every_named_strategy_names_a_portfolio(name: str) -> None:
+def test_every_named_strategy_names_a_portfolio_of_what_is_listed(name: str) -> None:
     strategy = named_strategy(name, CONFIG)
     assert isinstance(strategy, Strategy)
     assert strategy.name == name
-    assert_portfolio(strategy.decide(information(prices())))
-
-
-@EACH
-def test_what_is_not_listed_at_the_fill_gets_nothing(name: str) -> None:
-    weights = named_strategy(name, CONFIG).decide(information(prices(), listed=[True, False, True, True, False]))
+    first = strategy.decide(information(prices()))
+    assert_portfolio(first)
+    strategy.decide(information(prices(seed=9), step=21))
+    np.testing.assert_array_equal(first, strategy.decide(information(prices())))  # whatever was asked in between
+    weights = strategy.decide(information(prices(), listed=[True, False, True, True, False]))
     assert_portfolio(weights)
     assert weights[1] == weights[4] == 0.0
-    nothing = named_strategy(name, CONFIG).decide(information(prices(), listed=[False] * 5))
-    assert nothing[-1] == 1.0
+    assert strategy.decide(information(prices(), listed=[False] * 5))[-1] == 1.0
 
 
 @EACH
-def test_a_young_asset_is_not_fitted_and_breaks_nothing(name: str) -> None:
+def test_an_asset_that_is_young_or_never_moved_is_not_fitted_and_breaks_nothing(name: str) -> None:
     known = prices()
     known[:200, 2] = np.nan
+    known[:, 0] = 3.0
     weights = named_strategy(name, CONFIG).decide(information(known))
     assert_portfolio(weights)
     if name in FITTED:
-        assert weights[2] == 0.0
-
-
-@EACH
-def test_decisions_depend_on_nothing_but_the_information(name: str) -> None:
-    strategy = named_strategy(name, CONFIG)
-    first = strategy.decide(information(prices()))
-    strategy.decide(information(prices(seed=9), step=21))
-    np.testing.assert_array_equal(first, strategy.decide(information(prices())))
+        assert weights[2] == weights[0] == 0.0
 
 
 @EACH
@@ -121,51 +124,57 @@ def test_a_fit_uses_the_lookback_and_nothing_older(name: str) -> None:
     np.testing.assert_array_equal(decide(information(known)), decide(information(older)))
 
 
-def test_equal_weight_is_restored_at_every_decision_and_buy_and_hold_never() -> None:
+def test_rules_without_fits_are_their_names() -> None:
+    equal, hold, split = (named_strategy(name, CONFIG) for name in ("equal-weight", "buy-and-hold", "sixty-forty"))
     for step in (0, 1, 2):
-        weights = named_strategy("equal-weight", CONFIG).decide(information(prices(), step))
-        np.testing.assert_allclose(weights, [0.2] * 5 + [0.0])
-    hold = named_strategy("buy-and-hold", CONFIG)
+        np.testing.assert_allclose(equal.decide(information(prices(), step)), [0.2] * 5 + [0.0])
     np.testing.assert_allclose(hold.decide(information(prices(), 0)), [0.2] * 5 + [0.0])
     np.testing.assert_array_equal(hold.decide(information(prices(), 1)), HELD)
+    np.testing.assert_allclose(split.decide(information(prices())), [0.12] * 5 + [0.4])
 
 
-def test_sixty_forty_keeps_four_tenths_in_cash() -> None:
-    weights = named_strategy("sixty-forty", CONFIG).decide(information(prices()))
-    np.testing.assert_allclose(weights, [0.12] * 5 + [0.4])
-
-
-def test_inverse_volatility_is_its_formula() -> None:
-    returns = prices()[-252:] / prices()[-253:-1] - 1.0
-    expected = 1.0 / returns.std(axis=0, ddof=1)
-    weights = named_strategy("inverse-volatility", CONFIG).decide(information(prices()))
-    np.testing.assert_allclose(weights[:-1], expected / expected.sum(), rtol=1e-9)
-
-
-def test_no_portfolio_has_less_variance_than_the_minimum() -> None:
-    returns = prices()[-252:] / prices()[-253:-1] - 1.0
-    covariance = np.cov(returns.T)
-    weights = MinimumVariance().decide(information(prices()))[:-1]
-    least = weights @ covariance @ weights
-    for other in np.random.default_rng(0).dirichlet(np.full(5, 0.5), 500):
-        assert other @ covariance @ other >= least * (1.0 - 1e-6)
-
-
-def test_risk_parity_shares_the_risk_equally() -> None:
-    returns = prices()[-252:] / prices()[-253:-1] - 1.0
-    weights = RiskParity().decide(information(prices()))[:-1]
-    contribution = weights * (np.cov(returns.T) @ weights)
+def test_inverse_volatility_and_risk_parity_are_their_formulas() -> None:
+    expected = 1.0 / RETURNS.std(axis=0, ddof=1)
+    np.testing.assert_allclose(fitted("inverse-volatility"), expected / expected.sum(), rtol=1e-9)
+    weights = fitted("risk-parity")
+    contribution = weights * (COVARIANCE @ weights)
     np.testing.assert_allclose(contribution / contribution.sum(), 0.2, atol=1e-3)
 
 
-def test_maximum_diversification_has_the_greatest_ratio() -> None:
-    returns = prices()[-252:] / prices()[-253:-1] - 1.0
-    covariance = np.cov(returns.T)
-    spread = np.sqrt(np.diag(covariance))
-    weights = named_strategy("maximum-diversification", CONFIG).decide(information(prices()))[:-1]
-    best = weights @ spread / np.sqrt(weights @ covariance @ weights)
-    for other in np.random.default_rng(0).dirichlet(np.full(5, 0.5), 500):
-        assert other @ spread / np.sqrt(other @ covariance @ other) <= best * (1.0 + 1e-6)
+def variance(weights: NDArray[np.float64]) -> float:
+    return float(weights @ COVARIANCE @ weights)
+
+
+def diversification(weights: NDArray[np.float64]) -> float:
+    return float(weights @ np.sqrt(np.diag(COVARIANCE)) / np.sqrt(variance(weights)))
+
+
+@cache
+def shrunk() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    mean = ShrunkMu(LedoitWolf(), method=ShrunkMuMethods.BAYES_STEIN).fit(RETURNS).mu_
+    assert np.ptp(mean) < 0.9 * np.ptp(RETURNS.mean(axis=0))
+    return mean, LedoitWolf().fit(RETURNS).covariance_
+
+
+def shrunk_utility(weights: NDArray[np.float64]) -> float:
+    mean, covariance = shrunk()
+    return float(mean @ weights - 2.5 * weights @ covariance @ weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "better", "tolerance"),
+    [
+        ("minimum-variance", lambda weights: -variance(weights), 1e-10),
+        ("maximum-diversification", diversification, 1e-6),
+        ("minimum-cvar", lambda weights: cvar(RETURNS @ weights, 0.05), 1e-5),
+        ("mean-variance", shrunk_utility, 1e-8),
+    ],
+)
+def test_no_portfolio_is_better_than_the_optimisers(
+    name: str, better: Callable[[NDArray[np.float64]], float], tolerance: float
+) -> None:
+    best = better(fitted(name))
+    assert all(better(other) <= best + tolerance for other in OTHERS)
 
 
 def test_momentum_holds_the_best_third_of_the_year_without_its_last_month() -> None:
@@ -173,31 +182,6 @@ def test_momentum_holds_the_best_third_of_the_year_without_its_last_month() -> N
     known[-20:, 0] *= 0.1  # the last month does not count
     weights = Momentum().decide(information(known, portfolio=np.full(7, 1 / 7)))
     np.testing.assert_allclose(weights, [0.5, 0, 0.5, 0, 0, 0, 0])
-
-
-def test_no_portfolio_had_milder_worst_days_than_minimum_cvar() -> None:
-    returns = prices()[-252:] / prices()[-253:-1] - 1.0
-
-    def worst(weights: NDArray[np.float64]) -> float:
-        return cvar(returns @ weights, 0.05)
-
-    best = worst(named_strategy("minimum-cvar", CONFIG).decide(information(prices()))[:-1])
-    for other in np.random.default_rng(0).dirichlet(np.full(5, 0.5), 500):
-        assert worst(other) <= best + 1e-5
-
-
-def test_mean_variance_shrinks_and_then_has_the_greatest_utility() -> None:
-    returns = prices()[-252:] / prices()[-253:-1] - 1.0
-    covariance = LedoitWolf().fit(returns).covariance_
-    mean = ShrunkMu(LedoitWolf(), method=ShrunkMuMethods.BAYES_STEIN).fit(returns).mu_
-    assert np.ptp(mean) < 0.9 * np.ptp(returns.mean(axis=0))
-
-    def utility(weights: NDArray[np.float64]) -> float:
-        return float(mean @ weights - 2.5 * weights @ covariance @ weights)
-
-    best = utility(named_strategy("mean-variance", CONFIG).decide(information(prices()))[:-1])
-    for other in np.random.default_rng(0).dirichlet(np.full(5, 0.5), 500):
-        assert utility(other) <= best + 1e-8
 
 
 def test_hierarchical_risk_parity_shares_between_clusters_before_assets() -> None:
@@ -242,15 +226,6 @@ def test_a_memo_saves_fits_and_changes_none(name: str) -> None:
     assert strategy.decide(information(prices()))[0] == 1.0  # what is in the memo is used
     strategy.decide(information(prices(seed=9)))
     assert len(memo) == 2
-
-
-def test_a_price_that_never_moved_is_left_out() -> None:
-    known = prices()
-    known[:, 0] = 3.0
-    for name in FITTED:
-        weights = named_strategy(name, CONFIG).decide(information(known))
-        assert_portfolio(weights)
-        assert weights[0] == 0.0
 
 
 def test_more_assets_than_days_can_be_fitted() -> None:
@@ -323,19 +298,19 @@ def users_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "users_own_rules"
 
 
+@pytest.mark.parametrize("attribute", ["Mine", "Configured", "make", "instance"])
+def test_a_users_own_strategy_is_found_by_its_import_path(users_module: str, attribute: str) -> None:
+    strategy = named_strategy(f"{users_module}:{attribute}", CONFIG)
+    assert strategy.name == "mine"
+    np.testing.assert_array_equal(strategy.decide(information(prices())), HELD)
+
+
 def test_a_strategy_in_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rules_of_this_folder.py").write_text(USERS_MODULE)
     monkeypatch.chdir(tmp_path)
     before = list(sys.path)
     assert named_strategy("rules_of_this_folder:Mine", CONFIG).name == "mine"
     assert sys.path == before
-
-
-@pytest.mark.parametrize("attribute", ["Mine", "Configured", "make", "instance"])
-def test_a_users_own_strategy_is_found_by_its_import_path(users_module: str, attribute: str) -> None:
-    strategy = named_strategy(f"{users_module}:{attribute}", CONFIG)
-    assert strategy.name == "mine"
-    np.testing.assert_array_equal(strategy.decide(information(prices())), HELD)
 
 
 @pytest.mark.parametrize(
@@ -363,6 +338,6 @@ def test_real_prices_are_fitted_from_the_first_year_to_the_last() -> None:
     panel = load_panel(MarketConfig())
     for name in FITTED:
         strategy = named_strategy(name, CONFIG)
-        for bar in (252, 3000, 4700, 7600, panel.n_bars - 1):
+        for bar in (252, 4700, panel.n_bars - 1):
             known = information(panel.close[: bar + 1], portfolio=np.full(21, 1 / 21))
             assert_portfolio(strategy.decide(known), 20)

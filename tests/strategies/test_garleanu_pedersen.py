@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.ledger.accounting import drift, settle
-from finflow.ledger.costs import LinearSlippage, MarketState
+from finflow.ledger.costs import LinearSlippage
 from finflow.market.synthetic.price_processes import MeanReversion
 from finflow.strategies.optimal.dynamic_programming import solve_with_costs, trading_cost
 from finflow.strategies.optimal.garleanu_pedersen import PartialTrading, SpreadRule, spread_rule
-from finflow.strategies.optimal.optimal_policy import CLOSED_FORM, ON_A_GRID, Rule, expected_growth, optimum
+from finflow.strategies.optimal.optimal_policy import CLOSED_FORM, ON_A_GRID, Rule, optimum
+from tests.strategies.earned_growth import PATHS, draw_paths, earned_growth
 
 FloatArray = NDArray[np.float64]
 
 COST = 0.2
-PATHS, BARS, SETTLING = 60, 400, 100
+BARS, SETTLING = 400, 100
 
 
 def problem(discount: float, n: int = 3) -> PartialTrading:
@@ -97,27 +97,11 @@ def slow_spread() -> MeanReversion:
 
 @lru_cache
 def paths() -> tuple[FloatArray, FloatArray]:
-    process, rng = slow_spread(), np.random.default_rng(1)
-    drawn = np.stack([process.draw(rng, BARS) for _ in range(PATHS)])
-    growth = np.exp(np.diff(drawn, axis=1))
-    return np.stack([process.filtered(path) for path in drawn]), np.concatenate(
-        [growth, np.ones_like(growth[..., :1])], 2
-    )
+    return draw_paths(slow_spread(), 1, BARS)
 
 
 def earned(rule: Rule) -> FloatArray:
-    """Expected log growth a bar of every path, on the ledger, with wealth always as large as a day's volume."""
-    process, (beliefs, growth) = slow_spread(), paths()
-    weights, held, paid = np.tile([0.5, 0.5, 0.0], (PATHS, 1)), [], []
-    volume = MarketState(np.ones((PATHS, 2)), np.ones((PATHS, 2)))
-    for bar in range(BARS - 2):
-        before, target = (drift(each, growth[:, bar]) for each in (weights, rule.targets(beliefs[:, bar], weights)))
-        fill = settle(before, target, LinearSlippage(COST), np.ones(PATHS), volume)
-        weights = np.asarray(fill.weights)
-        held.append(weights)
-        paid.append(np.log(fill.wealth_factor))
-    grown = expected_growth(process, np.concatenate(held[SETTLING:]), beliefs[:, SETTLING + 1 : BARS - 1].T.ravel())
-    return np.mean(paid[SETTLING:], axis=0) + grown.reshape(-1, PATHS).mean(axis=0)
+    return earned_growth(slow_spread(), paths(), rule.targets, LinearSlippage(COST), SETTLING)
 
 
 def test_no_other_rate_or_aim_earns_more_on_the_ledger() -> None:

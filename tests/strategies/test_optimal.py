@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -11,18 +10,18 @@ from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, MarketConfig, load_config
 from finflow.errors import ConfigError
-from finflow.ledger.accounting import drift, settle
+from finflow.ledger.accounting import settle
 from finflow.ledger.costs import LinearSlippage, MarketState, Proportional, SumOfCosts
 from finflow.market.synthetic.price_processes import PriceProcess
 from finflow.market.synthetic.synthetic_market import process_of
 from finflow.strategies.optimal.dynamic_programming import trading_cost
 from finflow.strategies.optimal.optimal_policy import Optimum, expected_growth, optimum, optimum_of
+from tests.strategies.earned_growth import Targets, draw_paths, earned_growth
 
 FloatArray = NDArray[np.float64]
-Targets = Callable[[FloatArray, FloatArray], FloatArray]
 
 RATE = 0.0015
-PATHS, BARS, SETTLING = 60, 120, 30
+BARS, SETTLING = 120, 30
 
 
 def market(kind: str, assets: int = 2) -> MarketConfig:
@@ -43,31 +42,11 @@ def solved(kind: str, rate: float, assets: int = 2) -> tuple[PriceProcess, Optim
 
 @lru_cache
 def paths(kind: str, assets: int = 2) -> tuple[FloatArray, FloatArray]:
-    """Beliefs (paths, bars) and gross growth (paths, bars - 1, K)."""
-    process = process_for(kind, assets)
-    rng = np.random.default_rng(11)
-    drawn = np.stack([process.draw(rng, BARS) for _ in range(PATHS)])
-    growth = np.exp(np.diff(drawn, axis=1))
-    return np.stack([process.filtered(path) for path in drawn]), np.concatenate(
-        [growth, np.ones_like(growth[..., :1])], 2
-    )
+    return draw_paths(process_for(kind, assets), 11, BARS)
 
 
 def earned(kind: str, rate: float, targets: Targets, assets: int = 2) -> FloatArray:
-    """Expected log growth a bar of every path, on the ledger, each decision knowing bars up to one before its fill."""
-    process, _ = solved(kind, rate, assets)
-    beliefs, growth = paths(kind, assets)
-    weights = np.tile([*[1.0 / assets] * assets, 0.0], (PATHS, 1))
-    held, paid = [], []
-    for bar in range(BARS - 2):
-        target = targets(beliefs[:, bar], weights)
-        moved = growth[:, bar]
-        fill = settle(drift(weights, moved), drift(target, moved), Proportional(rate), np.ones(PATHS))
-        weights = np.asarray(fill.weights)
-        held.append(weights)
-        paid.append(np.log(fill.wealth_factor))
-    grown = expected_growth(process, np.concatenate(held[SETTLING:]), beliefs[:, SETTLING + 1 : BARS - 1].T.ravel())
-    return np.mean(paid[SETTLING:], axis=0) + grown.reshape(-1, PATHS).mean(axis=0)
+    return earned_growth(process_for(kind, assets), paths(kind, assets), targets, Proportional(rate), SETTLING)
 
 
 def error(values: FloatArray) -> float:

@@ -47,7 +47,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     market = SegmentMarket(data.process, data.split.train, config.evaluation)
     settings = config.preferences.judge
     made = judge_pairs(market, make_judge("log-growth", settings, 252), 60, settings, seed=0)
-    pairs = pair_tensors(market, PairFile(made.pairs, ("here",) * 60, 0))
+    pairs = pair_tensors(market, PairFile(made.pairs, ("here",) * 60))
     files = [folder / f"model-{seed}.safetensors" for seed in range(2)]
     for seed, file in enumerate(files):
         learned = learn_model(pairs, data.shape, config.preferences.model, seed=seed)

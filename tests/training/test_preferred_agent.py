@@ -11,7 +11,7 @@ import torch
 from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.cli import main
-from finflow.preferences.judges import SyntheticJudge
+from finflow.preferences.judges import synthetic_judge
 from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pairs import write_pairs
 from finflow.preferences.segment_paths import SegmentMarket
@@ -46,7 +46,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     trainer._begin().checkpoint()
     data = prepare(config)
     market = SegmentMarket(data.process, data.split.train, config.evaluation)
-    judge = SyntheticJudge(lambda path: float(path.filled[:, -1].mean()))  # the more cash, the better
+    judge = synthetic_judge(lambda path: float(path.filled[:, -1].mean()))  # the more cash, the better
     made = judge_pairs(market, judge, 150, config.preferences.judge, seed=0)
     write_pairs(folder / "pairs.jsonl", made.pairs)
     return Trained(latest(trainer), folder / "pairs.jsonl")

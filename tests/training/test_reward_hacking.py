@@ -54,7 +54,7 @@ def planted(path: Path, data: TrainingData, outcome: int, sign: float = 1.0) -> 
         for parameter in model.parameters():
             parameter.zero_()
         model.direct.weight[..., outcome] = sign
-    figures = ModelFigures(0, None, None, None, [], None)
+    figures = ModelFigures(0)
     save_model(path, LearnedModel(model, figures, figures, {}), RewardModelConfig(members=1), ())
     return path
 

@@ -18,8 +18,7 @@ FloatArray = NDArray[np.float64]
 WIDTH, LEFT, RIGHT, ABOVE, BELOW = 520.0, 50.0, 8.0, 8.0, 8.0
 """Of a chart, and its margins, in units of the drawing."""
 DATES = 18.0  # room for dates below the last chart
-NAMED = len(AREA_COLOURS)
-"""Assets that have a colour of their own."""
+NAMED = len(AREA_COLOURS)  # assets that have a colour of their own
 OTHERS, CASH = "others", "cash"
 SMALLEST_RANGE = 0.01  # of an axis: below it, noise would fill a chart
 
@@ -40,7 +39,7 @@ class Shape(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A drawing with ticks on its axes; those of dates have no labels where another chart below has them."""
+    """A drawing, with values on the y axis and, unless a chart below has them, dates on the x axis."""
 
     title: str
     note: str
@@ -83,22 +82,19 @@ class Axis(NamedTuple):
         return tuple(Tick(float(self.y(np.array(one))), show(one, unit, decimals)) for one in inside)
 
 
-def path_charts(
-    paths: tuple[PortfolioPath, PortfolioPath], layers: Sequence[Layer]
-) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
-    """Charts of the left and the right path, on the same scales: equity, drawdown, weights and turnover."""
+def path_charts(paths: tuple[PortfolioPath, PortfolioPath], layers: Sequence[Layer]) -> list[tuple[Chart, ...]]:
+    """Charts of the paths on the left and on the right: equity, drawdown, weights and turnover, on the same scales."""
     wealth = [np.concatenate([[1.0], np.cumprod(1.0 + path.returns)]) for path in paths]
     falls = [np.concatenate([[0.0], drawdown_series(path.returns)]) for path in paths]
     most = max(float(path.turnover.max()) for path in paths)
-    low, high = (float(limit([limit(one) for one in wealth])) for limit in (np.min, np.max))
+    low, high = float(np.min(wealth)), float(np.max(wealth))
     spare = 0.05 * max(high - low, SMALLEST_RANGE)
     equity = Axis(low - spare, max(high, low + SMALLEST_RANGE) + spare, 112.0)
-    drawdown = Axis(min(1.05 * float(np.min([one.min() for one in falls])), -SMALLEST_RANGE), 0.0, 56.0)
+    drawdown = Axis(min(1.05 * float(np.min(falls)), -SMALLEST_RANGE), 0.0, 56.0)
     turnover = Axis(0.0, max(1.05 * most, SMALLEST_RANGE), 42.0)
-    made = []
+    made: list[tuple[Chart, ...]] = []
     for path, value, fall in zip(paths, wealth, falls, strict=True):
         steps = len(path)
-        blank, labelled = _dates(path, labels=False), _dates(path, labels=True)
         x = _edges(steps)
         line = Shape("line", "M" + _points(x, equity.y(value)))
         even = Shape("even", "M" + _points(x, equity.y(np.ones(steps + 1))))
@@ -106,27 +102,27 @@ def path_charts(
         bars = Shape("bars", _bars(turnover.y(path.turnover), float(turnover.y(np.zeros(1))[0])))
         made.append(
             (
-                _chart("Equity", "value of 1 invested", (even, line), equity, "", blank),
-                _chart("Drawdown", "below the highest value so far", (water,), drawdown, "%", blank),
-                _weights(path, layers, blank),
-                _chart("Turnover", "share of wealth traded", (bars,), turnover, "%", labelled, ticks=2),
+                _chart("Equity", "value of 1 invested", (even, line), equity, ""),
+                _chart("Drawdown", "below the highest value so far", (water,), drawdown, "%"),
+                _weights(path, layers),
+                _chart("Turnover", "share of wealth traded", (bars,), turnover, "%", 2, _dates(path)),
             )
         )
-    return made[0], made[1]
+    return made
 
 
-def weight_layers(paths: tuple[PortfolioPath, PortfolioPath], assets: Sequence[str]) -> tuple[Layer, ...]:
-    """Layers of the weights of two paths: the assets (names, without cash) held most, the others together, and cash."""
+def weight_layers(paths: tuple[PortfolioPath, PortfolioPath], assets: Sequence[str]) -> list[Layer]:
+    """Layers of the weights of two paths: the assets that are held most, the others together, and cash."""
     held = np.sum([path.filled[:, :-1].mean(axis=0) for path in paths], axis=0)
     order = [int(place) for place in np.argsort(-held, kind="stable") if held[place] > 0.0]
     named = sorted(order[:NAMED])
     layers = [Layer(assets[place], colour, (place,)) for place, colour in zip(named, AREA_COLOURS, strict=False)]
     if order[NAMED:]:
         layers.append(Layer(OTHERS, GREY, tuple(order[NAMED:])))
-    return (*layers, Layer(CASH, LIGHT_GREY, (len(assets),)))
+    return [*layers, Layer(CASH, LIGHT_GREY, (len(assets),))]
 
 
-def _weights(path: PortfolioPath, layers: Sequence[Layer], dates: tuple[Tick, ...]) -> Chart:
+def _weights(path: PortfolioPath, layers: Sequence[Layer]) -> Chart:
     axis = Axis(0.0, 1.0, 84.0)
     columns = [(column, layer.colour) for layer in layers for column in layer.columns]
     tops = np.cumsum(path.filled[:, [column for column, _ in columns]], axis=1).T
@@ -137,13 +133,19 @@ def _weights(path: PortfolioPath, layers: Sequence[Layer], dates: tuple[Tick, ..
         for (_, colour), bottom, top in zip(columns, bottoms, tops, strict=True)
         if (top > bottom).any()
     ]
-    return _chart("Weights", "after each trade", tuple(shapes), axis, "%", dates, ticks=2)
+    return _chart("Weights", "after each trade", tuple(shapes), axis, "%", 2)
 
 
 def _chart(
-    title: str, note: str, shapes: tuple[Shape, ...], axis: Axis, unit: str, dates: tuple[Tick, ...], ticks: int = 4
+    title: str,
+    note: str,
+    shapes: tuple[Shape, ...],
+    axis: Axis,
+    unit: str,
+    ticks: int = 4,
+    dates: tuple[Tick, ...] = (),
 ) -> Chart:
-    height = ABOVE + axis.height + BELOW + (DATES if dates[0].label else 0.0)
+    height = ABOVE + axis.height + BELOW + (DATES if dates else 0.0)
     return Chart(title, note, height, shapes, axis.ticks(unit, ticks), dates)
 
 
@@ -153,12 +155,12 @@ def _edges(steps: int) -> FloatArray:
     return edges
 
 
-def _dates(path: PortfolioPath, labels: bool) -> tuple[Tick, ...]:
+def _dates(path: PortfolioPath) -> tuple[Tick, ...]:
     """Ends of the first, the middle and the last holding period."""
     steps = len(path)
     chosen = sorted({1, (steps + 1) // 2, steps}) if steps > 2 else [steps]
     edges = _edges(steps)
-    return tuple(Tick(float(edges[place]), str(path.dates[place - 1]) if labels else "") for place in chosen)
+    return tuple(Tick(float(edges[place]), str(path.dates[place - 1])) for place in chosen)
 
 
 def _points(x: FloatArray, y: FloatArray) -> str:
@@ -167,6 +169,7 @@ def _points(x: FloatArray, y: FloatArray) -> str:
 
 
 def _area(x: FloatArray, above: FloatArray, below: FloatArray) -> str:
+    """Area between two lines."""
     return f"M{_points(x, above)}L{_points(x[::-1], below[::-1])}Z"
 
 

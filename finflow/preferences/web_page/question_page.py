@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from finflow.evaluation.report.report_numbers import show
 from finflow.preferences.judges import measure
 from finflow.preferences.segment_paths import PortfolioPath
-from finflow.preferences.web_page import path_charts
 from finflow.preferences.web_page.answer_session import AnswerSession
-from finflow.preferences.web_page.path_charts import Chart, Layer, weight_layers
+from finflow.preferences.web_page.path_charts import LEFT, RIGHT, WIDTH, Chart, path_charts, weight_layers
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,56 +26,42 @@ FACTS = (
 """Name on the page, name among a judge's measures, unit, and whether a sign is shown."""
 
 
-class Panel(NamedTuple):
-    """One side of a question: its holding periods and dates, facts as names and values, and charts."""
+def page_html(
+    session: AnswerSession,
+    template: str = "question.html.j2",
+    *,
+    assets: Sequence[str],
+    bars_per_year: int,
+    **facts: str,
+) -> str:
+    """HTML of the question that is asked: the part of the page that changes with every answer, or the whole page.
 
-    side: str
-    span: str
-    facts: tuple[tuple[str, str], ...]
-    charts: tuple[Chart, ...]
+    Parameters
+    ----------
+    template : str
+        ``pair_page.html.j2`` for the whole page.
+    assets : sequence of str
+        Names of the assets, cash left out.
+    facts
+        ``token`` that answers carry, and ``nonce`` of the style and script of the whole page.
+    """
+    number = session.current
+    panels, layers = [], []
+    if number is not None:
+        shown = session.questions[number].shown
+        layers = weight_layers(shown, assets)
+        charts = path_charts(shown, layers)
+        panels = [_panel(*side, bars_per_year) for side in zip(("Left", "Right"), shown, charts, strict=True)]
+    ends = {"width": WIDTH, "left": LEFT, "right": WIDTH - RIGHT}
+    state = {"session": session, "number": number, "panels": panels, "layers": layers, **ends, **facts}
+    return _environment().get_template(template).render(state)
 
 
-class PairPage:
-    """Makes the HTML of a session; ``assets`` are names, cash left out."""
-
-    def __init__(self, assets: Sequence[str], bars_per_year: int) -> None:
-        self.assets, self.bars_per_year = tuple(assets), bars_per_year
-
-    def whole(self, session: AnswerSession, token: str, nonce: str) -> str:
-        """The page; answers have to carry the token, and its style and script the nonce."""
-        state = self._state(session)
-        return _environment().get_template("pair_page.html.j2").render(**state, token=token, nonce=nonce)
-
-    def part(self, session: AnswerSession) -> str:
-        """The part of the page that changes with every answer."""
-        return _environment().get_template("question.html.j2").render(**self._state(session))
-
-    def _state(self, session: AnswerSession) -> dict[str, object]:
-        number = session.current
-        panels: tuple[Panel, ...] = ()
-        layers: tuple[Layer, ...] = ()
-        if number is not None:
-            shown = session.questions[number].shown
-            layers = weight_layers(shown, self.assets)
-            charts = path_charts.path_charts(shown, layers)
-            panels = tuple(self._panel(*side) for side in zip(("Left", "Right"), shown, charts, strict=True))
-        return {
-            "number": number,
-            "panels": panels,
-            "layers": layers,
-            "progress": session.progress,
-            "can_undo": session.can_undo,
-            "file": session.file,
-            "width": path_charts.WIDTH,
-            "left": path_charts.LEFT,
-            "right": path_charts.WIDTH - path_charts.RIGHT,
-        }
-
-    def _panel(self, side: str, path: PortfolioPath, charts: tuple[Chart, ...]) -> Panel:
-        measures = measure(path, self.bars_per_year)
-        facts = tuple((name, show(measures[key], unit, 1, plus=plus)) for name, key, unit, plus in FACTS)
-        span = f"{len(path)} holding periods, ending {path.dates[0]} to {path.dates[-1]}"
-        return Panel(side, span, facts, charts)
+def _panel(side: str, path: PortfolioPath, charts: Sequence[Chart], bars_per_year: int) -> dict[str, object]:
+    measures = measure(path, bars_per_year)
+    facts = [(name, show(measures[key], unit, 1, plus=plus)) for name, key, unit, plus in FACTS]
+    span = f"{len(path)} holding periods, ending {path.dates[0]} to {path.dates[-1]}"
+    return {"side": side, "span": span, "facts": facts, "charts": charts}
 
 
 @functools.cache

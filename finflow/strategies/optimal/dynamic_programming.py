@@ -14,8 +14,7 @@ a grid of (share in risky assets, the first asset's share of those, the second's
 values between nodes come from quadratic interpolation: a linear one acts as if weights moved at random, and charges
 for trading it away. Targets are the nodes, equal weight, and what would be best if trading were free.
 
-More assets have fewer nodes on each axis: three assets are solved in seconds, four in up to half a minute. What that
-costs in accuracy is tested by halving the distance between nodes, and by markets whose further assets are of no use.
+More assets have fewer nodes on each axis: three assets are solved in seconds, four in up to half a minute.
 """
 
 from __future__ import annotations
@@ -33,16 +32,13 @@ from finflow.market.synthetic.price_processes import PriceProcess
 FloatArray = NDArray[np.float64]
 TradingCost = Callable[[FloatArray, FloatArray], FloatArray]
 """Log wealth factor (0 or less) of trades from weights (..., K) to weights (..., K), which broadcast."""
-
 Axes = tuple[FloatArray, ...]
 """Nodes of the share in risky assets, then of each asset's share of what those before it leave; ascending."""
 
 _TOLERANCE = 1e-8
 _MOST_SWEEPS = 20_000
-_EVALUATIONS = 10
-"""Sweeps under one choice of targets between two searches for a better one."""
-_LARGEST_CHUNK = 1_000_000
-"""Entries of the transition matrix that are made at a time, to bound memory."""
+_EVALUATIONS = 10  # sweeps under one choice of targets between two searches for a better one
+_LARGEST_CHUNK = 1_000_000  # entries of the transition matrix that are made at a time, to bound memory
 _NO_HOLDING = 1e-9
 _LARGEST_LOSS = 1.0 - 1e-9
 
@@ -53,13 +49,6 @@ def trading_cost(rate: float, participation_cost: float = 0.0) -> TradingCost:
     ``mu = 1 - rate * sum |mu a - w| - participation_cost * sum (mu a - w)^2`` is a quadratic equation in mu once the
     signs of the trades are known. They are taken from a - w, which errs only for trades so small (under rate * a) that
     the error is below rate squared (a test).
-
-    Parameters
-    ----------
-    rate : float
-        Share of the value traded.
-    participation_cost : float
-        The rate of linear slippage times wealth over the value traded in a day.
     """
 
     def cost(before: FloatArray, target: FloatArray) -> FloatArray:
@@ -121,16 +110,12 @@ def interpolation(nodes: FloatArray, values: FloatArray) -> tuple[NDArray[np.int
 
 
 def axes_for(n_assets: int, with_cash: bool, n_beliefs: int, density: float = 1.0) -> Axes:
-    """Nodes of each axis of the grid.
+    """Nodes of each axis of the grid, for two to four assets.
 
     Parameters
     ----------
-    n_assets : int
-        Two to four.
     with_cash : bool
         False restricts the search to fully invested portfolios.
-    n_beliefs : int
-        Nodes of the price process's belief.
     density : float
         Nodes for each of the default's.
     """
@@ -160,11 +145,6 @@ class _Grid:
         self.weights: FloatArray = every[first]
         self._place: NDArray[np.int64] = place.ravel()
 
-    @property
-    def invests_all(self) -> bool:
-        """True where no node holds cash."""
-        return len(self.axes[0]) == 1
-
     def between(self, weights: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
         """Nodes and their shares for weights (..., K), each of shape (..., up to 3 to the number of axes)."""
         left = weights[..., :-1].sum(axis=-1)
@@ -185,7 +165,6 @@ class TradingRule:
 
     Attributes
     ----------
-    beliefs : float64 (B,)
     candidates : float64 (T, K)
         Weights that may be targets; the grid's nodes first.
     values : float64 (T, B)
@@ -207,7 +186,7 @@ class TradingRule:
         rows = np.arange(len(values))
         near, near_share = self.grid.between(weights)
         held = (values[rows[:, None], near] * near_share).sum(axis=1)
-        if self.grid.invests_all:  # cash is never best: what is not invested cannot be judged by the grid
+        if len(self.grid.axes[0]) == 1:  # cash is never best: what is not invested cannot be judged by the grid
             held = np.where(weights[:, -1] > 1e-6, -np.inf, held)
         hold = held >= after_cost[rows, best]
         return np.where(hold[:, None], weights, self.candidates[best])
@@ -220,37 +199,30 @@ def solve_with_costs(
 
     Parameters
     ----------
-    cost : callable
-        Log wealth factor of a trade.
     cash : float
         Log return of cash over a bar.
-    axes : tuple of float64 arrays
-        As from ``axes_for``.
     extra_targets : float64 (n, K), optional
         Portfolios to consider as targets in addition to the nodes of the grid.
 
     Returns
     -------
-    rule : TradingRule
-    gain : float
-        Expected log growth a bar, costs paid.
+    tuple
+        The rule, and its expected log growth a bar, costs paid.
     """
     beliefs = process.beliefs
     grid = _Grid(axes)
     nodes = grid.weights
     candidates = nodes if extra_targets is None else np.concatenate([nodes, extra_targets])
     ahead, earned = _moves(process, grid, candidates, cash)
-    n_nodes, n_candidates, n_beliefs = len(nodes), len(candidates), len(beliefs)
     costs = _expected_cost(process, nodes, candidates, cost, cash)
-    value = np.zeros((n_nodes, n_beliefs))
-    columns = np.arange(n_beliefs)
-    choice = np.zeros((n_nodes, n_beliefs), dtype=np.int64)
-    paid = np.zeros_like(value)
+    value, paid = np.zeros((2, len(nodes), len(beliefs)))
+    columns = np.arange(len(beliefs))
+    choice = np.zeros(value.shape, dtype=np.int64)
     for sweep in range(_MOST_SWEEPS):
-        values = earned + (ahead @ value.ravel()).reshape(n_candidates, n_beliefs)
+        values = earned + (ahead @ value.ravel()).reshape(earned.shape)
         searching = sweep % _EVALUATIONS == 0
         if searching:
-            for column in range(n_beliefs):
+            for column in columns:
                 choice[:, column] = (costs + values[:, column]).argmax(axis=1)
             paid = np.take_along_axis(costs, choice, axis=1)
         renewed = paid + values[choice, columns]

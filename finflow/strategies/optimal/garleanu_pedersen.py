@@ -41,7 +41,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class PartialTrading:
-    """The problem above and its solution; x are positions of n assets, f are k signals.
+    """The problem above and its solution for n assets and k signals.
 
     Parameters
     ----------
@@ -53,10 +53,8 @@ class PartialTrading:
         Phi: 1 less the autoregression.
     cost : float64 (n, n)
         Lambda, positive definite: a trade dx costs dx' Lambda dx / 2.
-    aversion : float
-        gamma.
-    discount : float
-        rho, in [0, 1).
+    aversion, discount : float
+        gamma, and rho in [0, 1).
     """
 
     covariance: FloatArray
@@ -104,10 +102,8 @@ class SpreadRule:
 
     Attributes
     ----------
-    rate : float
-        Share of the way to the aim.
     aim : float
-        What the first asset's weight should be above one half, for each unit of the belief.
+        Excess of the first asset's weight over one half, for each unit of the belief.
     """
 
     rate: float
@@ -122,7 +118,7 @@ class SpreadRule:
 
 
 class SpreadSolution(NamedTuple):
-    """The rule, its expected utility, and the size of its weights and moves, by which its validity is checked.
+    """The rule and its expected utility.
 
     Attributes
     ----------
@@ -155,11 +151,8 @@ def spread_rule(process: MeanReversion, participation_cost: float) -> SpreadSolu
 
     Parameters
     ----------
-    process : MeanReversion
-        Of two assets.
     participation_cost : float
-        Cost of a trade as a share of wealth, for each unit of the squared weight traded in an asset: the rate of the
-        ledger's linear slippage times wealth over the value traded in a day.
+        Cost of a trade as a share of wealth, for each unit of the squared weight traded in an asset.
     """
     stay, variance = process.persistence, process.innovation**2
     problem = PartialTrading(

@@ -9,10 +9,9 @@ Without costs the weights held do not matter, and for each belief b the best tar
 
 with g and g' the gross growth of the bars t and t + 1: exact under the ledger, to the quadrature. The same target is
 best at any cost where it is one and the same asset (or cash) in every belief: then nothing ever trades. Elsewhere
-costs need dynamic programming, `dynamic_programming`. Slippage that grows with participation is a cost in the square
-of the trade while wealth over volume stays what it is; then a mean-reverting market whose weights stay clear of their
-bounds has the closed form of `garleanu_pedersen`. (In the environment wealth grows and volume does not follow it, so a
-configuration with such costs is refused.)
+costs need `dynamic_programming`. Slippage that grows with participation is a cost in the square of the trade while
+wealth over volume stays what it is; then a mean-reverting market whose weights stay clear of their bounds has the
+closed form of `garleanu_pedersen`. (In the environment wealth grows and volume does not: there such costs are refused.)
 """
 
 from __future__ import annotations
@@ -46,33 +45,22 @@ from finflow.strategies.strategy import Information
 FloatArray = NDArray[np.float64]
 
 _DUST = 1e-5
-_CLOSER = 3.0
-_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of the belief at which a policy is shown."""
-
+_CLOSER = 3.0  # nodes where small trades are cheap, for each of those where any trade costs its share
+_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of the belief at which a policy is shown
 OPTIMAL = "optimal"
-"""Name of the optimal policy in reports and on the command line."""
 CLOSED_FORM = "Garleanu and Pedersen's closed form: costs in the square of the trade, no bound binds"
 ON_A_GRID = "dynamic programming on a grid, with costs"
 
 
 class Rule(Protocol):
-    """Targets from beliefs and the weights held."""
+    """Targets (batch, K) from beliefs (batch,) and the weights held (batch, K)."""
 
-    def targets(self, beliefs: FloatArray, weights: FloatArray) -> FloatArray:
-        """(batch, K) from (batch,) and (batch, K)."""
-        ...
+    def targets(self, beliefs: FloatArray, weights: FloatArray) -> FloatArray: ...
 
 
 @dataclass(frozen=True, eq=False)
 class TargetRule:
-    """Targets that depend on the belief alone, linear between its nodes.
-
-    Attributes
-    ----------
-    beliefs : float64 (B,)
-    portfolios : float64 (B, K)
-    """
+    """Targets that depend on the belief alone, linear between nodes (B,) that have portfolios (B, K)."""
 
     beliefs: FloatArray
     portfolios: FloatArray
@@ -115,13 +103,7 @@ class Optimum:
     method: str
 
     def examples(self, assets: Sequence[str]) -> dict[str, str]:
-        """The policy in words: its targets for an account in equal weights, over the range of the belief.
-
-        Parameters
-        ----------
-        assets : sequence of str
-            Names, without cash.
-        """
+        """The policy in words: its targets for an account in equal weights, over the range of the belief."""
         process, names = self.policy.process, [*assets, "cash"]
         grid = np.cumsum(_long_run(process))
         places = [0] if len(process.beliefs) == 1 else [int(np.searchsorted(grid, level)) for level in _LEVELS]
@@ -170,16 +152,14 @@ def optimum(
     density: float = 1.0,
     participation_cost: float = 0.0,
 ) -> Optimum:
-    """The optimal policy under a price process.
+    """The optimal policy under a price process, for a proportional cost as a share of the traded value.
 
     Parameters
     ----------
-    cost_rate : float
-        Proportional cost, as a share of the traded value.
     cash : float
         Log return of cash over a bar.
     name : str
-        What reports call the policy.
+        Of the policy in reports.
     density : float
         Nodes of the grid for each of the default's, on every axis, where there is a grid.
     participation_cost : float
@@ -197,26 +177,22 @@ def optimum(
         solution = spread_rule(process, participation_cost)
         if solution.valid:
             return Optimum(OptimalPolicy(process, solution.rule, name), solution.utility, CLOSED_FORM)
-    if (
-        participation_cost > 0.0
-    ):  # small trades are cheap: the nodes must lie closer than where any trade costs its share
+    if participation_cost > 0.0:
         density *= _CLOSER
     axes = axes_for(process.n_assets, with_cash, len(beliefs), density)
+    equal = np.append(np.full(process.n_assets, 1.0 / process.n_assets), 0.0)
+    extra: FloatArray = np.unique(np.round(np.vstack([portfolios, equal]), 4), axis=0)
+    extra /= extra.sum(axis=1, keepdims=True)
     cost = trading_cost(cost_rate, participation_cost)
-    rule, utility = solve_with_costs(process, cost, cash, axes, _additional_targets(portfolios))
+    rule, utility = solve_with_costs(process, cost, cash, axes, extra)
     return Optimum(OptimalPolicy(process, rule, name), utility, ON_A_GRID)
 
 
 def expected_growth(process: PriceProcess, weights: FloatArray, beliefs: FloatArray, cash: float = 0.0) -> FloatArray:
-    """Expected log growth over the next bar of weights held in a belief, before any cost, (n,).
+    """Expected log growth over the next bar of weights (n, K) held in beliefs (n,), before any cost, (n,).
 
-    Parameters
-    ----------
-    weights : float64 (n, K)
-    beliefs : float64 (n,)
-        Between the nodes of the process's belief the expectation is interpolated (quadratic).
-    cash : float
-        Log return of cash over a bar.
+    Between the nodes of the process's belief the expectation is interpolated (quadratic); ``cash`` is the log return of
+    cash over a bar.
     """
     chances, growth = _ahead(process, cash)
     index, share = interpolation(process.beliefs, beliefs)
@@ -232,9 +208,8 @@ def expected_growth(process: PriceProcess, weights: FloatArray, beliefs: FloatAr
 def _ahead(process: PriceProcess, cash: float) -> tuple[FloatArray, FloatArray]:
     """Probabilities (B, scenarios) and gross growth (B, scenarios, K) of the next bar, at every node of the belief."""
     ahead = [process.scenarios(float(belief)) for belief in process.beliefs]
-    return np.stack([each.probability for each in ahead]), np.stack(
-        [gross_growth(each.returns, cash) for each in ahead]
-    )
+    growth = [gross_growth(each.returns, cash) for each in ahead]
+    return np.stack([each.probability for each in ahead]), np.stack(growth)
 
 
 @lru_cache(maxsize=4)
@@ -248,14 +223,6 @@ def _without_costs(process: PriceProcess, cash: float) -> tuple[FloatArray, Floa
         growth.append(value)
         start = 0.9 * best + 0.1 / len(best)
     return np.stack(portfolios), np.array(growth)
-
-
-def _additional_targets(portfolios: FloatArray) -> FloatArray:
-    """Targets to consider in addition to the nodes: the optimum without costs, and equal weight; each once."""
-    equal = np.append(np.full(portfolios.shape[1] - 1, 1.0 / (portfolios.shape[1] - 1)), 0.0)
-    targets: FloatArray = np.unique(np.round(np.vstack([portfolios, equal]), 4), axis=0)
-    targets /= targets.sum(axis=1, keepdims=True)
-    return targets
 
 
 def _best_target(process: PriceProcess, belief: float, cash: float, start: FloatArray) -> tuple[FloatArray, float]:

@@ -18,7 +18,7 @@ from finflow.agent.gradient_steps import freeze
 from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
-from finflow.config.preferences_section import PreferencesConfig
+from finflow.config.preferences_section import PolicyLearningConfig
 from finflow.errors import CheckpointError
 from finflow.files import read_input
 from finflow.guard.checkpoint_folder import MODELS, CheckpointFolder
@@ -51,7 +51,7 @@ class PreferredAgent(NamedTuple):
 
 
 def learn_preferences(
-    agent: LoadedAgent, files: Sequence[Path], pairs: PairFile, method: Method, config: PreferencesConfig, seed: int
+    agent: LoadedAgent, files: Sequence[Path], pairs: PairFile, method: Method, config: PolicyLearningConfig, seed: int
 ) -> PreferredAgent:
     """Train the policy of an agent on pairs of the training window of its market; the agent as it is is the reference.
 
@@ -71,11 +71,11 @@ def learn_preferences(
             f"--resume {before}"
         )
     reference = FrozenPolicy.of(policy, data.log_volatility)
-    learned = learn_policy(policy, reference, tensors, method, config, seed, pairs.contradictions)
+    learned = learn_policy(policy, reference, tensors, method, config, seed)
     freeze([policy])
     provenance = {
         **learned.report(),
-        "settings": config.policy.model_dump(mode="json"),
+        "settings": config.model_dump(mode="json"),
         "seed": seed,
         "pairs_sha256": [hashlib.sha256(read_input(file, NAME, CheckpointError)).hexdigest() for file in files],
         "reference_sha256": hashlib.sha256(agent.checkpoint.path.read_bytes()).hexdigest(),
