@@ -17,8 +17,7 @@ from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.report.report_numbers import Answer
 from finflow.json_text import parse_json
-from finflow.market.features.feature_ranges import FeatureRanges, compute_features_and_ranges
-from finflow.market.features.feature_set import Features
+from finflow.market.features.feature_set import FeatureRanges, Features, compute_features_and_ranges
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import (
