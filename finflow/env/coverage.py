@@ -21,13 +21,9 @@ SMOOTHING = 0.01
 def smooth(
     weights: NDArray[np.float64], share: float = SMOOTHING, listed: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float64]:
-    """Move portfolios into the interior of the simplex: ``(1 - share) w + share / K``.
+    """Move portfolios (..., K) into the interior of the simplex: ``(1 - share) w + share / K``.
 
-    Parameters
-    ----------
-    weights : array, (..., K)
-    listed : bool array, (..., K - 1), optional
-        Assets that are listed, among which and cash the share is divided; all of them when left out.
+    The share is divided among the assets that are ``listed`` (..., K - 1) and cash; all of them when left out.
     """
     if listed is None:
         smoothed: NDArray[np.float64] = (1.0 - share) * weights + share / weights.shape[-1]
@@ -40,12 +36,10 @@ def smooth(
 def draw_coverage(
     rng: np.random.Generator, size: int, n_weights: int, listed: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Draw smoothed portfolios from the coverage mixture.
+    """Draw smoothed portfolios of ``n_weights`` K, assets and cash, from the coverage mixture.
 
     Parameters
     ----------
-    n_weights : int
-        K, assets and cash.
     listed : bool array, (size, K - 1), optional
         Assets that may be held; all of them when left out.
 
@@ -73,10 +67,7 @@ def draw_log_gammas(rng: np.random.Generator, size: int, n_weights: int) -> NDAr
 def coverage_portfolios(
     log_gamma: NDArray[np.float64], listed: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Smoothed portfolios (..., K) from logs of Gamma variables (..., K), and their log densities (...).
-
-    Parameters and returns as of `draw_coverage`.
-    """
+    """Smoothed portfolios (..., K) from logs of Gamma variables (..., K), and their log densities (...)."""
     if listed is not None:
         log_gamma = np.where(_with_cash(listed), log_gamma, -np.inf)
     log_weights = log_gamma - logsumexp(log_gamma, axis=-1, keepdims=True)
@@ -86,18 +77,9 @@ def coverage_portfolios(
 def mixture_log_density(
     log_weights: NDArray[np.float64], listed: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float64]:
-    """Log density of the smoothed mixture, given the log weights before smoothing.
+    """Log density (...) of the smoothed mixture over the listed assets, given log weights (..., K) before smoothing.
 
-    Parameters
-    ----------
-    log_weights : array, (..., K)
-    listed : bool array, (..., K - 1), optional
-        Assets that the density is about; all of them when left out.
-
-    Returns
-    -------
-    array, (...)
-        ``log sum_c share_c Dir(w; a_c) - (K - 1) log(1 - smoothing)``: smoothing shrinks every volume.
+    ``log sum_c share_c Dir(w; a_c) - (K - 1) log(1 - smoothing)``: smoothing shrinks every volume.
     """
     n_weights: int | NDArray[np.int64] = log_weights.shape[-1]
     total = log_weights.sum(axis=-1)

@@ -39,17 +39,13 @@ class DecisionProcess:
     ----------
     panel : MarketPanel
         Bars that may be traded and observed; none after its end.
-    features : Features
-        Of the same panel.
     moments : Moments
         Of equal weight on the training window.
 
     Attributes
     ----------
     halted : bool array, (bars, assets)
-        Listed assets that cannot be traded at a bar; see `MarketPanel`.
-    has_halts : bool
-        False where no asset is halted at any bar.
+        Listed assets that cannot be traded at a bar; ``has_halts`` is False where there are none.
     dividends : float array, (bars, assets), or None
         Share of an asset's value at the end of a bar that is paid in cash; part of its growth.
     reward : ChosenReward or None
@@ -87,7 +83,6 @@ class DecisionProcess:
         self._set_costs(env)
 
     def _set_lag(self, env: EnvConfig) -> None:
-        """Set the execution lag of a configuration."""
         if env.fill == "open" and env.execution_lag == 0:
             raise ConfigError("env.execution_lag is 0 with env.fill open: the close would be known before the open")
         self.env = env
@@ -154,13 +149,10 @@ class DecisionProcess:
         return xp.concat([weights, self.objective.observe(reward_state)], axis=-1)
 
     def observe(self, state: PortfolioState) -> dict[str, Any]:
-        """Observation at the next decision.
+        """Observation at the next decision, in the array library of the state.
 
-        Returns
-        -------
-        dict
-            ``assets`` (batch, assets, F + 1; the last column is 1 where the asset is listed), ``market``
-            (batch, M), ``portfolio`` (batch, K + 3); in the array library of the state.
+        ``assets`` (batch, assets, F + 1; the last column is 1 where the asset is listed), ``market`` (batch, M),
+        ``portfolio`` (batch, K + 3).
         """
         known = (state.bar - self.lag) % len(self.asset_features)  # further tables of growth share the features
         return {
@@ -172,10 +164,8 @@ class DecisionProcess:
     def step(self, state: PortfolioState, action: Any) -> Step:
         """Fill a decision and hold it for one bar.
 
-        Parameters
-        ----------
-        action : array, (batch, K)
-            The target, at the prices of the observed portfolio; projected if it is off the simplex.
+        The action (batch, K) is the target, at the prices of the observed portfolio; projected if it is off the
+        simplex.
         """
         xp = array_namespace(state.weights)
         fill = fill_at(self, state, action)
@@ -195,8 +185,7 @@ class DecisionProcess:
 def resumed_state(process: DecisionProcess, bar: NDArray[np.int64], observed: NDArray[np.float64]) -> PortfolioState:
     """Portfolios about to decide at ``bar`` (batch,) that are observed as ``observed`` (batch, K + 3).
 
-    What is not observed is as it usually is: the initial capital, and a state of the reward that did not change in
-    the last bar.
+    What is not observed is as it usually is: the initial capital, and a state of the reward that did not change.
     """
     weights = np.clip(observed[:, :-STATE_SIZE], 0.0, None)
     if process.lag == 0:  # before the last bar, by which the observed weights have drifted
@@ -215,7 +204,6 @@ def _dividend_rows(process: DecisionProcess, state: PortfolioState) -> Any:
 def _reward_context(
     process: DecisionProcess, state: PortfolioState, action: Any, fill: Settlement, simple_return: Any, builtin: Any
 ) -> RewardContext:
-    """Facts of a decision for the chosen reward."""
     xp = array_namespace(state.weights)
     later = [replace(state, bar=state.bar + step) for step in range(process.reward_horizon + 1)]
     growth = [_rows(process.growth, one) for one in later[1:]]
@@ -246,13 +234,7 @@ def _market_state(process: DecisionProcess, state: PortfolioState) -> MarketStat
 
 
 def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Settlement:
-    """Trade to a target at the states' bars: the part of a step that needs no later price.
-
-    Parameters
-    ----------
-    action : array, (batch, K)
-        As in `DecisionProcess.step`.
-    """
+    """Trade to a target (batch, K) at the states' bars: the part of a step that needs no later price."""
     growth, listed = _rows(process.growth, state), _rows(process.listed, state)
     dividends = _dividend_rows(process, state)
     before, target = orders(state.weights, action, growth, listed, process.limits, process.lag, dividends)

@@ -28,25 +28,21 @@ def share_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
 
 
 def growth_of(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
-    """Gross growth over the bar that ends at each bar, cash last.
+    """Gross growth over the bar that ends at each bar, from fill to fill, cash last, (bars, K).
 
-    Parameters
-    ----------
-    fill : str
-        ``close`` or ``open``.
-
-    Returns
-    -------
-    array, (bars, K)
-        One where an asset is not listed at both ends: a position that ended is held at its last price. Dividends count
-        in full, also where they are paid in cash.
+    One where an asset is not listed at both ends: a position that ended is held at its last price. Dividends count in
+    full, also where they are paid in cash.
     """
     prices = fill_prices(panel, fill)
     growth = np.ones((panel.n_bars, panel.n_assets + 1))
     with np.errstate(invalid="ignore"):
-        ratio = (
-            _total_growth(panel, prices) if panel.dividends is not None and fill == "open" else prices[1:] / prices[:-1]
-        )
+        if panel.dividends is not None and fill == "open":
+            # (o_t + d_t) / o_{t-1}: opens have dividends reinvested at the ex-date's close; with the yield y,
+            # o_{t-1} (1 + y_t) is the earlier open on the scale of the later one
+            paid = panel.dividends * panel.close
+            ratio = (prices[1:] + paid[1:]) / (prices[:-1] * (1.0 + panel.dividends[1:]))
+        else:
+            ratio = prices[1:] / prices[:-1]
     growth[1:, :-1] = np.where(np.isfinite(ratio), ratio, 1.0)
     growth[:, -1] = 1.0 + panel.cash_returns
     return growth
@@ -66,17 +62,6 @@ def dividends_of(panel: MarketPanel, fill: str) -> NDArray[np.float64] | None:
     held = np.isfinite(prices[1:]) & np.isfinite(prices[:-1])
     np.divide(paid[1:], prices[1:] + paid[1:], out=share[1:], where=held)
     return share
-
-
-def _total_growth(panel: MarketPanel, opens: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Growth from open to open with the dividends of the bar, (bars - 1, assets): ``(o_t + d_t) / o_{t-1}``.
-
-    The opens have dividends reinvested at the close of the ex-date: with the yield y, ``o_{t-1} (1 + y_t)`` is the
-    earlier open on the scale of the later one.
-    """
-    yields = np.zeros(opens.shape) if panel.dividends is None else panel.dividends
-    total: NDArray[np.float64] = (opens[1:] + (yields * panel.close)[1:]) / (opens[:-1] * (1.0 + yields[1:]))
-    return total
 
 
 def equal_weight_log_returns(panel: MarketPanel, fill: str) -> NDArray[np.float64]:

@@ -39,12 +39,9 @@ STATE_SIZE = 3
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of equal weight's log returns in excess of cash on the training window, the averages' initial values.
+    """Means of equal weight's log return in excess of cash and of its square on the training window.
 
-    Attributes
-    ----------
-    first, second : float
-        Mean of the log return of a bar less that of cash, and of its square.
+    They are the initial values of the moving averages.
     """
 
     first: float
@@ -61,11 +58,6 @@ class Objective:
 
     The state of a portfolio, (batch, 3): exponential averages of the log return in excess of cash and of its square,
     and the log of wealth over its peak.
-
-    Parameters
-    ----------
-    moments : Moments
-        Start of the averages, fitted on the training window.
     """
 
     def __init__(self, config: ObjectivesConfig, moments: Moments) -> None:
@@ -73,17 +65,7 @@ class Objective:
         self.moments = moments
 
     def initial(self, like: Any) -> Any:
-        """State of portfolios that start now.
-
-        Parameters
-        ----------
-        like : array, (batch, K)
-            Any array of the batch, for its library, precision and device.
-
-        Returns
-        -------
-        array, (batch, 3)
-        """
+        """State (batch, 3) of portfolios that start now, in the library, precision and on the device of ``like``."""
         xp = array_namespace(like)
         zero = xp.zeros_like(like[..., :1])
         return xp.concat([zero + self.moments.first, zero + self.moments.second, zero], axis=-1)
@@ -104,7 +86,7 @@ class Objective:
         return xp.concat([first, second, 0.1 * observed[..., 2:]], axis=-1)
 
     def step(self, state: Any, log_return: Any, turnover: Any, cash_return: Any = 0.0) -> tuple[Any, Any]:
-        """Reward of one step.
+        """Reward of one step, as components (batch, 5) by ``COMPONENTS`` that sum to it, and the next state.
 
         Parameters
         ----------
@@ -114,13 +96,6 @@ class Objective:
         turnover : array, (batch,)
         cash_return : array, (batch,)
             Log return of cash over the bar: what it earns without risk would otherwise be a Sharpe ratio without bound.
-
-        Returns
-        -------
-        components : array, (batch, 5)
-            In the order of ``COMPONENTS``; their sum is the reward.
-        state : array, (batch, 3)
-            The state after the step.
         """
         xp = array_namespace(state)
         weights = self.config

@@ -14,17 +14,7 @@ from finflow.env.vector_env import PortfolioVectorEnv, check_options
 
 
 class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
-    """One portfolio, one episode at a time.
-
-    Parameters
-    ----------
-    window : range, or several
-        Bars that episodes stay within; of several ranges, each episode within one.
-    episode_length : int or None
-        Decisions of an episode; None is the whole window.
-    random_portfolios : bool
-        Start from a random portfolio, not from cash.
-    """
+    """One portfolio, one episode at a time; parameters as of `PortfolioVectorEnv`."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
@@ -70,5 +60,4 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
 
 
 def _first(observation: dict[str, Any]) -> dict[str, Any]:
-    """The only portfolio's observation."""
     return {name: value[0] for name, value in observation.items()}

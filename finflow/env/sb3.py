@@ -43,7 +43,6 @@ class SB3VecEnv(VecEnv):
         return observation
 
     def step_async(self, actions: Any) -> None:
-        """Take N targets; ``step_wait`` fills them."""
         self._actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -59,7 +58,6 @@ class SB3VecEnv(VecEnv):
         return observation, reward.astype(np.float32), done, infos
 
     def close(self) -> None:
-        """Close the vector environment."""
         self.portfolios.close()
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:

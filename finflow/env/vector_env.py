@@ -68,7 +68,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     Parameters
     ----------
     window : range, or several
-        Bars that episodes stay within; of several ranges, each episode within one.
+        Bars that episodes stay within; of several ranges, each episode within one. `MarketError` if it is too short.
     episode_length : int or None
         Decisions of an episode; None is the whole window, from its beginning.
     random_portfolios : bool
@@ -78,11 +78,6 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     ----------
     starts : int array
         Bars that a whole episode may start at.
-
-    Raises
-    ------
-    MarketError
-        If the window is shorter than an episode.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -148,26 +143,21 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def step(
         self, actions: Any
     ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Fill N targets and hold them for a bar.
+        """Fill N targets (N, K) and hold them for a bar.
 
-        Parameters
-        ----------
-        actions : array, (N, K)
-
-        Returns
-        -------
-        observations, rewards (N,), terminated (N,), truncated (N,), info
-            ``info`` has ``sharpe``, ``cost``, ``turnover``, ``wealth``, ``refused`` (whether the account could not pay
-            for the trade, and kept what it held) and the reward's components, all of the step itself, and where
-            episodes ended ``final_obs`` (N,), the last observation of each that did, with its mask ``_final_obs``, as
-            gymnasium's own vector environments give it. ``final_state`` has all N states.
+        ``info`` has ``sharpe``, ``cost``, ``turnover``, ``wealth``, ``refused`` (whether the account could not pay for
+        the trade, and kept what it held) and the reward's components, all of the step itself, and where episodes ended
+        ``final_obs`` (N,), the last observation of each that did, with its mask ``_final_obs``, as gymnasium's own
+        vector environments give it. ``final_state`` has all N states.
         """
-        outcome, sharpe, observation = self._fill(checked_actions(actions, self.num_envs, self.process.n_weights))
+        outcome = self.process.step(self.state, checked_actions(actions, self.num_envs, self.process.n_weights))
         self.state = outcome.state
+        self.running_sharpe.add(outcome.simple_return - (self.process.growth[self.state.bar, -1] - 1.0))
+        observation = self.process.observe(self.state)
         self.age += 1
         over = (self.age >= self.episode_length) | ~self._inside[self.state.bar]
         truncated = np.greater(over, outcome.terminated)
-        info = step_info(outcome, sharpe, self.process.reward_names)
+        info = step_info(outcome, self.running_sharpe.value(), self.process.reward_names)
         ended = over | outcome.terminated
         if np.count_nonzero(ended):
             info["final_obs"] = last_observations(observation, ended)
@@ -179,20 +169,12 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 observation[name][ended] = values
         return observation, outcome.reward, outcome.terminated, truncated, info
 
-    def _fill(self, actions: NDArray[np.float64]) -> tuple[Step, NDArray[np.float64], dict[str, Any]]:
-        """Step all portfolios; the outcome, their running Sharpe ratios and the next observation."""
-        outcome = self.process.step(self.state, actions)
-        cash = self.process.growth[outcome.state.bar, -1] - 1.0
-        self.running_sharpe.add(outcome.simple_return - cash)
-        return outcome, self.running_sharpe.value(), self.process.observe(outcome.state)
-
     def _restart(
         self,
         which: NDArray[np.bool_],
         bars: NDArray[np.int64] | None = None,
         weights: NDArray[np.float64] | None = None,
     ) -> None:
-        """Start new episodes for some of the portfolios."""
         count = int(which.sum())
         if bars is None:
             bars = self.starts[self.np_random.integers(len(self.starts), size=count)]

@@ -23,24 +23,12 @@ MAX_ITERATIONS = 200
 
 
 class Settlement(NamedTuple):
-    """Outcome of one trade.
+    """Outcome of one trade."""
 
-    Attributes
-    ----------
-    weights : array, (batch, K)
-        Right after the trade.
-    wealth_factor : array, (batch,)
-        Wealth after over wealth before the trade, ``mu``.
-    turnover : array, (batch,)
-        Half-sum of absolute changes of weight.
-    refused : bool array, (batch,), or None
-        Where the trade could not be paid for and nothing was traded; None where every trade was carried out.
-    """
-
-    weights: Any
-    wealth_factor: Any
-    turnover: Any
-    refused: Any = None
+    weights: Any  # (batch, K), right after the trade
+    wealth_factor: Any  # (batch,), wealth after over wealth before the trade, ``mu``
+    turnover: Any  # (batch,), half-sum of absolute changes of weight
+    refused: Any = None  # (batch,), where the trade could not be paid for and nothing was traded; None: nowhere
 
     @property
     def cost(self) -> Any:

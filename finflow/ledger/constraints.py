@@ -18,21 +18,11 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the account; the defaults limit nothing.
+    """Limits of the account; the defaults limit nothing."""
 
-    Attributes
-    ----------
-    max_weight : float
-        Largest weight of one risky asset.
-    max_turnover : float
-        Largest turnover (half-sum of absolute trades, cash included) of one decision.
-    no_trade_band : float
-        A decision whose largest single trade is not over this is not traded at all.
-    """
-
-    max_weight: float = 1.0
-    max_turnover: float = 1.0
-    no_trade_band: float = 0.0
+    max_weight: float = 1.0  # largest weight of one risky asset
+    max_turnover: float = 1.0  # largest turnover (half-sum of absolute trades, cash included) of one decision
+    no_trade_band: float = 0.0  # a decision whose largest single trade is not over this is not traded at all
 
 
 def project_to_simplex(values: Any) -> Any:

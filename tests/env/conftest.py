@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, ObjectivesConfig
@@ -69,21 +67,3 @@ def build_featured_process(close: FloatArray, train_end: int, **env: Any) -> Dec
     features = compute_features(panel, train_end)
     moments = equal_weight_moments(panel, "close", range(features.first_bar, train_end))
     return DecisionProcess(panel, features, EnvConfig(**env), ObjectivesConfig(), moments)
-
-
-@pytest.fixture(scope="session")
-def prices() -> Callable[..., FloatArray]:
-    """``random_prices``."""
-    return random_prices
-
-
-@pytest.fixture(scope="session")
-def process_of() -> Callable[..., DecisionProcess]:
-    """``build_process``."""
-    return build_process
-
-
-@pytest.fixture(scope="session")
-def featured_process_of() -> Callable[..., DecisionProcess]:
-    """``build_featured_process``."""
-    return build_featured_process

@@ -16,10 +16,10 @@ from finflow.env.market_growth import dividends_of, growth_of, share_prices
 from finflow.env.process_variants import with_growths
 from finflow.ledger import accounting
 from finflow.market.dividends import reinvest
+from tests.env.conftest import build_process as process_of
+from tests.env.conftest import random_prices as prices
 
 FloatArray = NDArray[np.float64]
-Prices = Callable[..., FloatArray]
-MakeProcess = Callable[..., DecisionProcess]
 
 FREE = {"commission_bps": 0.0, "slippage_bps": 0.0}
 BEGIN, END = 8, 50
@@ -28,7 +28,7 @@ DATES = np.datetime64("2000-01-03") + np.arange(60)
 
 
 @pytest.fixture
-def quoted(prices: Prices) -> dict[str, FloatArray]:
+def quoted() -> dict[str, FloatArray]:
     """Closes, opens and dividends of four assets, in money; a quarter, a special one on a bar with another's, none."""
     close = prices()
     opens = close * np.exp(np.random.default_rng(3).normal(0.0, 0.01, close.shape))
@@ -40,7 +40,7 @@ def quoted(prices: Prices) -> dict[str, FloatArray]:
 
 
 @pytest.fixture
-def market(quoted: dict[str, FloatArray], process_of: MakeProcess) -> Callable[..., DecisionProcess]:
+def market(quoted: dict[str, FloatArray]) -> Callable[..., DecisionProcess]:
     """The process over these prices; ``cash`` pays dividends in cash, else they are reinvested."""
 
     def make(cash: bool = True, **env: object) -> DecisionProcess:
@@ -97,29 +97,6 @@ def test_reinvested_at_the_close_without_costs_it_is_the_adjusted_account(
     assert played(paid, None)[0][-1] != pytest.approx(played(adjusted, None)[0][-1], rel=1e-4)
 
 
-@pytest.mark.parametrize("fill", ["close", "open"])
-@pytest.mark.parametrize("lag", [1, 2])
-def test_what_is_observed_trades_nothing(market: Callable[..., DecisionProcess], lag: int, fill: str) -> None:
-    process = market(execution_lag=lag, fill=fill, commission_bps=10.0)
-    state = process.start(np.array([BEGIN]), HELD)
-    for _ in range(BEGIN, END):
-        outcome = process.step(state, process.observed_portfolio(state)[:, :5])
-        assert float(outcome.turnover[0]) < 1e-15
-        assert float(outcome.cost[0]) < 1e-15
-        state = outcome.state
-
-
-def test_the_return_of_a_bar_is_that_of_total_return_prices(market: Callable[..., DecisionProcess]) -> None:
-    """Of the same weights, costs or not: dividends in cash change what is held after the bar alone."""
-    bars = np.arange(BEGIN, END)
-    found = []
-    for cash in (True, False):
-        process = market(cash, execution_lag=0, commission_bps=10.0)
-        state = process.start(bars, np.tile([0.0, 0.0, 0.0, 0.0, 1.0], (len(bars), 1)))
-        found.append(process.step(state, np.tile(HELD, (len(bars), 1))).simple_return)
-    np.testing.assert_allclose(found[0], found[1], atol=1e-15)
-
-
 @pytest.mark.parametrize("lag", [0, 1, 2])
 def test_torch_and_numpy_agree(market: Callable[..., DecisionProcess], lag: int) -> None:
     process = market(execution_lag=lag, commission_bps=10.0, max_weight=0.7)
@@ -149,13 +126,6 @@ def test_the_payment_has_a_gradient_and_an_inverse() -> None:
     np.testing.assert_allclose(back, weights.detach().numpy(), atol=1e-16)
 
 
-def test_the_inverse_is_each_accounts_own() -> None:
-    rng = np.random.default_rng(2)
-    weights, shares = rng.dirichlet(np.ones(4), 3), 0.2 * rng.random((3, 3))
-    back = accounting.before_dividends(accounting.pay_dividends(weights, shares), shares)
-    np.testing.assert_allclose(back, weights, atol=1e-15)  # four weights below one
-
-
 def test_it_goes_to_who_held_before_the_ex_date(market: Callable[..., DecisionProcess]) -> None:
     """Bought at the close of the ex-date, the asset pays nothing; sold there, it has paid."""
     process = market(execution_lag=0)
@@ -167,7 +137,7 @@ def test_it_goes_to_who_held_before_the_ex_date(market: Callable[..., DecisionPr
     assert process.observed_portfolio(bought)[0, 4] == 0.0
 
 
-def test_an_asset_that_has_just_listed_pays_nothing(quoted: dict[str, FloatArray], process_of: MakeProcess) -> None:
+def test_an_asset_that_has_just_listed_pays_nothing(quoted: dict[str, FloatArray]) -> None:
     quoted["close"][:29, 1] = np.nan
     found = reinvest({"close": quoted["close"]}, quoted["paid"], DATES, "ABCD")
     process = process_of(found.pop("close"), fields=found)

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.process_variants import with_growths
+from tests.env.conftest import build_process as process_of
+from tests.env.conftest import random_prices as prices
 
 FloatArray = NDArray[np.float64]
-Prices = Callable[..., FloatArray]
-MakeProcess = Callable[..., DecisionProcess]
 
 
 @pytest.fixture
-def halted_process(prices: Prices, process_of: MakeProcess) -> Callable[..., DecisionProcess]:
+def halted_process() -> Callable[..., DecisionProcess]:
     """Four assets, the second halted at the bars 10 to 12, where its price is that of bar 9."""
 
     def make(**env: object) -> DecisionProcess:

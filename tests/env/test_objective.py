@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,15 +72,6 @@ def test_cash_that_earns_has_no_sharpe_ratio() -> None:
     assert excess[0, 1] == pytest.approx(plain[0, 1], rel=1e-12)
 
 
-def test_moody_and_saffells_formula_worked_by_hand() -> None:
-    """A = 0.001, B = 0.0001, r = 0.02: dA = 0.019, dB = 0.0003, variance 0.000099.
-
-    D = (0.0001 * 0.019 - 0.5 * 0.001 * 0.0003) / 0.000099^1.5 = 0.00000175 / 9.85038e-7 = 1.77658
-    """
-    found = one_step(objective(sharpe_eta=0.01), [0.001, 0.0001, 0.0], 0.02)["sharpe"]
-    assert found == pytest.approx(0.01 * 1.77658, rel=1e-5)
-
-
 def test_the_moments_move_at_the_rate_eta_and_start_from_equal_weights() -> None:
     goal = objective(sharpe_eta=0.1)
     start = goal.initial(np.zeros((2, 5)))
@@ -113,16 +103,6 @@ def test_only_a_deeper_drawdown_is_penalised_and_each_part_of_it_once() -> None:
     assert total == pytest.approx(-0.1 * 0.35, abs=1e-15)
 
 
-def test_the_excess_bounds_cvar_from_above() -> None:
-    """Rockafellar and Uryasev: zeta + E[max(0, loss - zeta)] / alpha is at least CVaR, for any zeta."""
-    losses = -np.random.default_rng(0).standard_t(4, size=4000) * 0.01
-    goal = objective(lambda_cvar=1.0 / 0.005, cvar_alpha=0.05, cvar_target=-0.02)
-    components, _ = goal.step(np.tile([[5e-4, 1.5e-4, 0.0]], (4000, 1)), -losses, np.zeros(4000))
-    bound = 0.02 - components[:, COMPONENTS.index("cvar")].mean()
-    cvar = np.sort(losses)[-200:].mean()
-    assert cvar <= bound <= cvar + 0.01
-
-
 def test_weights_of_zero_leave_the_log_return_alone() -> None:
     goal = objective(sharpe_beta=0.0, lambda_turn=0.0, lambda_cvar=0.0, lambda_dd=0.0)
     components, _ = goal.step(np.array([[5e-4, 1.5e-4, -0.1]]), np.array([-0.1]), np.array([1.0]))
@@ -136,14 +116,6 @@ def test_the_observed_state_is_in_units_of_a_network() -> None:
     deviation = math.sqrt(1.5e-4 - 25e-8)
     state = np.array([[5e-4 + 0.2 * deviation, 3e-4, -0.1]])
     np.testing.assert_allclose(goal.observe(state), [[2.0, 1.0, -1.0]], rtol=0, atol=1e-12)
-
-
-def test_numpy_and_torch_give_the_same_reward() -> None:
-    rng, goal = np.random.default_rng(0), objective(lambda_dd=1.0)
-    state = np.stack([rng.normal(0, 1e-3, 50), rng.uniform(1e-4, 2e-4, 50), -rng.uniform(0, 0.3, 50)], axis=1)
-    arrays = (state, rng.normal(0, 0.02, 50), rng.uniform(size=50))
-    for ours, theirs in zip(goal.step(*arrays), goal.step(*(torch.from_numpy(a) for a in arrays)), strict=True):
-        np.testing.assert_allclose(theirs.numpy(), ours, rtol=0, atol=1e-12)
 
 
 def equal_weight_components(process: DecisionProcess, bars: range) -> np.ndarray:

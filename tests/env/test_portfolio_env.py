@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -17,10 +16,10 @@ from finflow.env.objective import COMPONENTS
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.errors import MarketError
 from finflow.evaluation.statistics.metrics import sharpe
+from tests.env.conftest import build_process as process_of
+from tests.env.conftest import random_prices as prices
 
 FloatArray = NDArray[np.float64]
-Prices = Callable[..., FloatArray]
-MakeProcess = Callable[..., DecisionProcess]
 
 JUSTIFIED = (
     "observation space minimum value is -infinity",  # features and the state of the reward have no bounds
@@ -32,7 +31,7 @@ JUSTIFIED = (
 
 
 @pytest.fixture
-def process(prices: Prices, process_of: MakeProcess) -> DecisionProcess:
+def process() -> DecisionProcess:
     return process_of(prices(bars=120), cash_rate=1e-4)
 
 
@@ -82,12 +81,6 @@ def test_it_can_be_wrapped(process: DecisionProcess) -> None:
     assert info["episode"]["r"] == pytest.approx(rewards)
 
 
-def test_observations_lie_in_their_space(process: DecisionProcess) -> None:
-    env = PortfolioEnv(process, range(0, 120), episode_length=30)
-    for step in play(env, random_actions(30), seed=1):
-        assert env.observation_space.contains(step[0])
-
-
 def test_a_seed_gives_the_same_episodes_and_another_seed_others(process: DecisionProcess) -> None:
     envs = [PortfolioEnv(process, range(0, 120), episode_length=20, random_portfolios=True) for _ in range(3)]
     first, second, third = (play(env, random_actions(20), seed=seed) for env, seed in zip(envs, (1, 1, 2), strict=True))
@@ -97,21 +90,15 @@ def test_a_seed_gives_the_same_episodes_and_another_seed_others(process: Decisio
     assert envs[0].np_random_seed == 1
 
 
-def test_an_episode_has_its_length_and_is_truncated_not_terminated(process: DecisionProcess) -> None:
-    steps = play(PortfolioEnv(process, range(0, 120), episode_length=20), random_actions(20), seed=1)
-    assert [step[2] for step in steps[1:]] == [False] * 20
-    assert [step[3] for step in steps[1:]] == [False] * 19 + [True]
-
-
 def test_the_whole_window_is_played_where_no_length_is_given(process: DecisionProcess) -> None:
     env = PortfolioEnv(process, range(50, 90))
     steps = play(env, random_actions(39))
     assert steps[0][0]["market"][0] == 49  # lag 1 before the first decision, at bar 50
-    assert [step[3] for step in steps[1:]] == [False] * 38 + [True]
+    assert [step[2:4] for step in steps[1:]] == [(False, False)] * 38 + [(False, True)]
     assert steps[-1][0]["market"][0] == 88
 
 
-def test_ruin_terminates_and_does_not_truncate(prices: Prices, process_of: MakeProcess) -> None:
+def test_ruin_terminates_and_does_not_truncate() -> None:
     close = prices(bars=120)
     close[40:, 0] *= 1e-7  # whoever holds A alone keeps a ten-millionth
     env = PortfolioEnv(process_of(close), range(0, 120), episode_length=20)
@@ -127,7 +114,7 @@ def test_ruin_terminates_and_does_not_truncate(prices: Prices, process_of: MakeP
 
 
 @pytest.mark.parametrize(("left", "ruined"), [(0.999e-6, True), (1.001e-6, False)])
-def test_a_loss_of_99_9999_percent_is_ruin(prices: Prices, process_of: MakeProcess, left: float, ruined: bool) -> None:
+def test_a_loss_of_99_9999_percent_is_ruin(left: float, ruined: bool) -> None:
     """Of what there was in the beginning, in one day; a little more is left, and the episode goes on."""
     close = np.full((120, 4), 50.0)
     close[40:] *= left
@@ -144,7 +131,7 @@ def test_a_loss_of_99_9999_percent_is_ruin(prices: Prices, process_of: MakeProce
 
 
 @pytest.mark.parametrize("lag", [1, 2])
-def test_orders_at_the_open_are_filled_and_valued_at_opens(prices: Prices, process_of: MakeProcess, lag: int) -> None:
+def test_orders_at_the_open_are_filled_and_valued_at_opens(lag: int) -> None:
     """Bought for all the money at one open, worth its price at each of the next."""
     opens = prices(bars=120, seed=9)
     process = process_of(prices(bars=120), fields={"open": opens}, fill="open", execution_lag=lag)
@@ -156,16 +143,6 @@ def test_orders_at_the_open_are_filled_and_valued_at_opens(prices: Prices, proce
     for bar in range(50, 60):
         observation, *_, info = env.step(action)
         assert info["wealth"] == pytest.approx(shares * opens[bar + 1, 1], rel=1e-12)
-
-
-def test_ruin_on_the_last_step_is_ruin(prices: Prices, process_of: MakeProcess) -> None:
-    close = prices(bars=120)
-    close[40:, 0] *= 1e-7
-    env = PortfolioEnv(process_of(close), range(0, 120), episode_length=2)
-    env.reset(options={"bar": 38})
-    for _ in range(2):
-        _, _, terminated, truncated, _ = env.step(np.array([1.0, 0.0, 0.0, 0.0, 0.0]))
-    assert (terminated, truncated) == (True, False)
 
 
 def test_components_sum_to_the_reward_and_info_is_of_the_step(process: DecisionProcess) -> None:
@@ -209,13 +186,6 @@ def test_a_start_may_be_chosen(process: DecisionProcess) -> None:
     observation, _ = env.reset(options={"bar": 70, "weights": held})
     np.testing.assert_array_equal(observation["portfolio"][:5], held)
     assert observation["market"][0] == 69
-
-
-def test_a_start_late_in_the_window_is_truncated_at_its_end(process: DecisionProcess) -> None:
-    """The window ends before bar 100: the last decision fills at 98 and is held until 99."""
-    env = PortfolioEnv(process, range(0, 100), episode_length=20)
-    env.reset(options={"bar": 97})
-    assert [env.step(np.full(5, 0.2))[3] for _ in range(2)] == [False, True]
 
 
 @pytest.mark.parametrize("bar", [0, 99, 119, -5])

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_checker import check_env
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.sb3 import SB3VecEnv
 from finflow.env.vector_env import PortfolioVectorEnv
+from tests.env.conftest import build_featured_process as featured_process_of
+from tests.env.conftest import build_process as process_of
+from tests.env.conftest import random_prices as prices
 
 FloatArray = NDArray[np.float64]
-MakeProcess = Callable[..., DecisionProcess]
-Prices = Callable[..., FloatArray]
 
 BARS, LENGTH, K = 420, 20, 4
 WINNER, DAILY = 1, 0.01
@@ -43,7 +43,7 @@ def vector(process: DecisionProcess, size: int) -> PortfolioVectorEnv:
 
 
 @pytest.fixture(scope="module")
-def process(featured_process_of: MakeProcess) -> DecisionProcess:
+def process() -> DecisionProcess:
     """Asset B rises by 1 % a day and the others fall by half as much, nearly always; costs as by default."""
     rng = np.random.default_rng(0)
     drift = np.full(K - 1, -DAILY / 2.0)
@@ -63,9 +63,6 @@ def assert_same(left: Any, right: Any) -> None:
 
 def actions(count: int, size: int) -> list[FloatArray]:
     return list(np.random.default_rng(3).uniform(size=(count, size, K)).astype(np.float32))
-
-
-# The interface --------------------------------------------------------------------------------------------------------
 
 
 def test_sb3s_own_checker_finds_nothing(process: DecisionProcess) -> None:
@@ -121,13 +118,7 @@ def test_the_adapter_is_sb3s_own_vector_of_single_environments(process: Decision
     assert left[2].all()
 
 
-def test_closing_the_adapter_closes_the_vector(process: DecisionProcess) -> None:
-    portfolios = vector(process, 2)
-    SB3VecEnv(portfolios).close()
-    assert portfolios.closed
-
-
-def test_ruin_is_not_a_mere_end_of_time(prices: Prices, process_of: MakeProcess) -> None:
+def test_ruin_is_not_a_mere_end_of_time() -> None:
     """An account that is ruined has no value left to bootstrap from; its neighbour's episode ended by the clock."""
     close = prices(bars=60, assets=K - 1)
     close[40:, 0] *= 1e-7
@@ -168,6 +159,8 @@ def test_what_portfolios_share_cannot_be_taken_apart(process: DecisionProcess) -
     with pytest.raises(AttributeError, match="of its own"):
         env.env_method("reset")
     assert not env.has_attr("no_such_thing")
+    env.close()
+    assert env.portfolios.closed
 
 
 def test_sb3s_wrappers_go_around_the_adapter(process: DecisionProcess) -> None:
@@ -196,8 +189,6 @@ def test_only_the_adapter_needs_sb3() -> None:
     assert done.stdout.strip() == "finflow.env.sb3 needs the package stable-baselines3: pip install stable-baselines3"
 
 
-# Learning -------------------------------------------------------------------------------------------------------------
-
 SHARED = {"policy": "MultiInputPolicy", "seed": 0, "device": "cpu", "learning_rate": 3e-3, "gamma": 0.9}
 ON_POLICY = {**SHARED, "policy_kwargs": {"net_arch": [16], "log_std_init": -1.0}}
 OFF_POLICY = {
@@ -210,11 +201,6 @@ OFF_POLICY = {
 }
 
 
-def ppo(process: DecisionProcess) -> BaseAlgorithm:
-    model = PPO(env=window_env(process), n_steps=128, batch_size=64, n_epochs=5, **ON_POLICY)
-    return model.learn(4096)
-
-
 def ppo_on_a_vector(process: DecisionProcess) -> BaseAlgorithm:
     env = SB3VecEnv(vector(process, 64))
     return PPO(env=env, n_steps=8, batch_size=128, n_epochs=4, **ON_POLICY).learn(12_288)
@@ -224,12 +210,7 @@ def sac(process: DecisionProcess) -> BaseAlgorithm:
     return SAC(env=window_env(process), **OFF_POLICY).learn(700)
 
 
-def sac_on_a_vector(process: DecisionProcess) -> BaseAlgorithm:
-    env = SB3VecEnv(vector(process, 16))
-    return SAC(env=env, gradient_steps=1, **OFF_POLICY).learn(9_600)
-
-
-@pytest.mark.parametrize("train", [ppo, ppo_on_a_vector, sac, sac_on_a_vector])
+@pytest.mark.parametrize("train", [ppo_on_a_vector, sac])
 def test_a_market_where_one_asset_always_wins_is_solved(
     process: DecisionProcess, train: Callable[[DecisionProcess], BaseAlgorithm]
 ) -> None:
@@ -255,15 +236,3 @@ def played(model: BaseAlgorithm | None, process: DecisionProcess) -> tuple[float
         weights.append(observation["portfolio"][WINNER])
         returns.append(info["reward_log_return"])
     return float(np.mean(weights)), float(np.mean(returns))
-
-
-def test_sb3_judges_a_policy_on_the_adapter_as_on_the_environment(process: DecisionProcess) -> None:
-    """Its own evaluation, of the episode that a seed begins with; a policy need not be trained to be judged."""
-    model = PPO(env=window_env(process), **ON_POLICY)
-    totals = []
-    for env in (DummyVecEnv([lambda: window_env(process)]), SB3VecEnv(vector(process, 1))):
-        env.seed(11)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Evaluation environment is not wrapped")
-            totals.append(evaluate_policy(model, env, n_eval_episodes=1, return_episode_rewards=True))
-    assert totals[0] == totals[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ from numpy.typing import NDArray
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
+from tests.env.conftest import build_process as process_of
+from tests.env.conftest import random_prices as prices
 
 FloatArray = NDArray[np.float64]
-Prices = Callable[..., FloatArray]
-MakeProcess = Callable[..., DecisionProcess]
 
 BARS, ASSETS, BATCH, WINDOW = 40, 5, 6, 5
 K, CRASH = ASSETS + 1, 25
@@ -34,7 +33,7 @@ PENALTIES = {"lambda_dd": 2.0, "lambda_cvar": 5.0, "lambda_turn": 1.0}
 LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 
 
-def made(prices: Prices, process_of: MakeProcess, seed: int, ragged: bool = False, **env: Any) -> DecisionProcess:
+def made(seed: int, ragged: bool = False, **env: Any) -> DecisionProcess:
     """A market with volume and a crash; where it is ragged one asset lists at bar 14 and one ends at bar 18."""
     close = prices(bars=BARS, assets=ASSETS, seed=seed, deviation=0.05)
     close[CRASH:] *= 0.85
@@ -63,17 +62,10 @@ def assert_equal(theirs: Any, ours: Any) -> None:
 @settings(max_examples=4)
 @given(seed=st.integers(0, 2**32 - 1), ragged=st.booleans(), capital=st.sampled_from([20.0, 1e6]))
 def test_torch_sees_and_does_what_numpy_does(
-    prices: Prices,
-    process_of: MakeProcess,
-    lag: int,
-    costs: CostsConfig,
-    limits: dict[str, float],
-    seed: int,
-    ragged: bool,
-    capital: float,
+    lag: int, costs: CostsConfig, limits: dict[str, float], seed: int, ragged: bool, capital: float
 ) -> None:
     """Batched, over random decisions on the simplex and off it; with a capital of 20 some orders cannot be paid for."""
-    process = made(prices, process_of, seed, ragged, execution_lag=lag, costs=costs, initial_capital=capital, **limits)
+    process = made(seed, ragged, execution_lag=lag, costs=costs, initial_capital=capital, **limits)
     rng = np.random.default_rng(seed)
     state = process.start(rng.integers(8, 20, size=BATCH), rng.dirichlet(np.full(K, 0.5), size=BATCH))
     tensors = in_torch(state)
@@ -98,14 +90,12 @@ def test_torch_sees_and_does_what_numpy_does(
 @LAGS
 @pytest.mark.parametrize("costs", [CostsConfig(), EVERYTHING], ids=["proportional", "every cost"])
 @pytest.mark.parametrize("limits", [{}, {"max_weight": 0.4}, {"max_turnover": 0.2}], ids=["free", "weight", "turnover"])
-def test_a_reward_has_its_true_gradient(
-    prices: Prices, process_of: MakeProcess, lag: int, costs: CostsConfig, limits: dict[str, float]
-) -> None:
+def test_a_reward_has_its_true_gradient(lag: int, costs: CostsConfig, limits: dict[str, float]) -> None:
     """By the decision, the weights held, the wealth and the state of the reward; away from kinks, with every component.
 
     All are below their highest; the third one's next day is the crash, which costs more than the target of the CVaR.
     """
-    process = made(prices, process_of, 4, execution_lag=lag, costs=costs, **limits)
+    process = made(4, execution_lag=lag, costs=costs, **limits)
     rng = np.random.default_rng(1)
     state = process.start(np.array([12, 17, CRASH - 1]), rng.dirichlet(np.ones(K), size=3))
     below = np.array([-0.2, -0.3, -0.1])
@@ -129,9 +119,9 @@ def test_a_reward_has_its_true_gradient(
     assert (of_wealth is not None) == (costs is EVERYTHING)  # of the account's size only where costs are
 
 
-def test_a_chain_of_decisions_is_differentiated_through_the_account(prices: Prices, process_of: MakeProcess) -> None:
+def test_a_chain_of_decisions_is_differentiated_through_the_account() -> None:
     """What the first of three decisions changes in the wealth after all of them: costs, drift and all."""
-    process = made(prices, process_of, 4)
+    process = made(4)
     rng = np.random.default_rng(2)
     start = in_torch(process.start(np.array([12, 15]), rng.dirichlet(np.ones(K), size=2)))
     targets = tuple(torch.from_numpy(rng.dirichlet(np.ones(K), size=2)).requires_grad_() for _ in range(3))

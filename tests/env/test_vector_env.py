@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -16,11 +15,11 @@ from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv, checked_actions
-from finflow.errors import ConfigError, FinflowError, MarketError
+from finflow.errors import ConfigError
+from tests.env.conftest import build_process as process_of
+from tests.env.conftest import random_prices as prices
 
 FloatArray = NDArray[np.float64]
-Prices = Callable[..., FloatArray]
-MakeProcess = Callable[..., DecisionProcess]
 
 N, LENGTH, K = 5, 12, 5
 
@@ -35,7 +34,7 @@ DEAR = EVERYTHING.model_copy(update={"minimum": 3e5})  # an account of a million
 
 
 @pytest.fixture
-def process(prices: Prices, process_of: MakeProcess) -> DecisionProcess:
+def process() -> DecisionProcess:
     return process_of(prices(bars=120), cash_rate=1e-4)
 
 
@@ -66,9 +65,7 @@ def test_spaces_and_batches_are_gymnasiums(process: DecisionProcess) -> None:
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
 @pytest.mark.parametrize("costs", [CostsConfig(), EVERYTHING, DEAR], ids=["proportional", "every cost", "too dear"])
-def test_n_portfolios_together_are_n_alone(
-    prices: Prices, process_of: MakeProcess, lag: int, costs: CostsConfig
-) -> None:
+def test_n_portfolios_together_are_n_alone(lag: int, costs: CostsConfig) -> None:
     fields = {"volume": np.random.default_rng(2).lognormal(12.0, 1.0, size=(120, K - 1))}
     process = process_of(prices(bars=120), 0.0, {"lambda_dd": 1.0}, fields, execution_lag=lag, costs=costs)
     together = make(process)
@@ -144,28 +141,6 @@ def test_gymnasiums_wrapper_records_every_episode(process: DecisionProcess) -> N
     assert info["episode"]["l"].tolist() == [LENGTH] * N
 
 
-def test_ruin_ends_one_portfolio(prices: Prices, process_of: MakeProcess) -> None:
-    close = prices(bars=120)
-    close[40:, 0] *= 1e-7
-    env = make(process_of(close), num_envs=2)
-    env.reset(seed=0, options={"bars": np.array([39, 39]), "weights": np.full((2, K), 0.2)})
-    _, _, terminated, truncated, _ = env.step(np.array([[1.0, 0, 0, 0, 0], [0, 0, 0, 0, 1.0]]))
-    assert terminated.tolist() == [True, False]
-    assert truncated.tolist() == [False, False]
-    assert env.age.tolist() == [0, 1]
-
-
-def test_a_seed_gives_the_same_run_and_another_seed_another(process: DecisionProcess) -> None:
-    runs = []
-    for seed in (1, 1, 2):
-        env = make(process)
-        env.reset(seed=seed)
-        runs.append([env.step(action)[1] for action in random_actions(3 * LENGTH)])
-        assert env.np_random_seed == seed
-    np.testing.assert_array_equal(runs[0], runs[1])
-    assert not np.array_equal(runs[0], runs[2])
-
-
 def test_episodes_start_all_over_the_window_and_end_inside_it(process: DecisionProcess) -> None:
     env = PortfolioVectorEnv(process, range(10, 60), num_envs=400, episode_length=20)
     env.reset(seed=0)
@@ -196,13 +171,6 @@ def test_a_run_goes_on_bit_for_bit_from_its_state(process: DecisionProcess) -> N
         np.testing.assert_array_equal(arrays[name], kept[name])
 
 
-@pytest.mark.parametrize("name", ["bar", "weights", "wealth", "objective", "objective_before", "age", "running_sharpe"])
-def test_all_that_the_next_step_depends_on_is_in_the_state(process: DecisionProcess, name: str) -> None:
-    env = make(process)
-    env.reset(seed=1)
-    assert name in env.get_state()[0]
-
-
 def test_actions_of_another_shape_or_not_finite_are_refused(process: DecisionProcess) -> None:
     env = make(process)
     env.reset(seed=0)
@@ -215,29 +183,16 @@ def test_actions_of_another_shape_or_not_finite_are_refused(process: DecisionPro
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_a_step_leaves_the_state_it_was_given_as_it_was(process: DecisionProcess) -> None:
-    state = process.start(np.array([15, 16]), np.full((2, K), 1.0 / K))
-    before = {name: value.copy() for name, value in vars(state).items()}
-    process.step(state, np.eye(K)[:2])
-    assert all(np.array_equal(value, before[name]) for name, value in vars(state).items())
-
-
-def test_starts_for_other_than_all_portfolios_are_refused(process: DecisionProcess) -> None:
+def test_what_does_not_fit_the_portfolios_is_refused(process: DecisionProcess) -> None:
+    with pytest.raises(ConfigError, match="num_envs = 0"):
+        PortfolioVectorEnv(process, range(0, 100), 0, episode_length=20)
     env = PortfolioVectorEnv(process, range(0, 100), 3, episode_length=20)
+    with pytest.raises(ConfigError, match="one seed"):
+        env.reset(seed=[1, 2, 3])
     with pytest.raises(ValueError, match=r"bars have the shape \(1,\), not \(3,\)"):
         env.reset(options={"bars": [50]})
     with pytest.raises(ValueError, match="no option 'bar'"):
         env.reset(options={"bar": 50})
-
-
-def test_no_portfolio_at_all_is_refused(process: DecisionProcess) -> None:
-    with pytest.raises(ConfigError, match="num_envs = 0"):
-        PortfolioVectorEnv(process, range(0, 100), 0, episode_length=20)
-
-
-def test_a_window_shorter_than_an_episode_names_the_key(process: DecisionProcess) -> None:
-    with pytest.raises(MarketError, match=r"env\.episode_length"):
-        PortfolioVectorEnv(process, range(10, 20), num_envs=2, episode_length=10)
 
 
 def test_a_window_of_one_decision_has_episodes_of_one(process: DecisionProcess) -> None:
@@ -247,20 +202,9 @@ def test_a_window_of_one_decision_has_episodes_of_one(process: DecisionProcess) 
     assert env.step(random_actions(1, 2)[0])[3].all()
 
 
-def test_before_the_first_reset_all_wait_at_the_first_decision(process: DecisionProcess) -> None:
-    env = make(process)
-    assert env.state.bar.tolist() == [env.bars[0]] * N == [process.decision_bars(range(0, 120)).start] * N
-
-
 def test_numbers_whose_sum_is_not_finite_are_finite() -> None:
     with np.errstate(over="ignore"):
         assert np.isfinite(checked_actions(np.full((2, 3), 1e308), 2, 3)).all()
-
-
-def test_a_list_of_seeds_is_refused(process: DecisionProcess) -> None:
-    with pytest.raises(ConfigError, match="one seed"):
-        make(process).reset(seed=[1, 2, 3, 4, 5])
-    assert issubclass(ConfigError, FinflowError)
 
 
 def test_an_episode_stays_within_one_of_several_windows(process: DecisionProcess) -> None:

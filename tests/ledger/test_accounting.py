@@ -35,13 +35,6 @@ def portfolios(rng: np.random.Generator, batch: int, assets: int) -> FloatArray:
     return weights
 
 
-def growths(rng: np.random.Generator, batch: int, assets: int) -> FloatArray:
-    """Quiet days, and days of -99 % and +900 %."""
-    quiet = np.exp(0.02 * rng.standard_normal((batch, assets + 1)))
-    wild = rng.choice([0.01, 10.0], size=(batch, assets + 1))
-    return np.where(rng.random((batch, assets + 1)) < 0.2, wild, quiet)
-
-
 def one(values: list[float]) -> FloatArray:
     return np.array([values])
 
@@ -103,23 +96,6 @@ def test_the_dearest_costs_that_the_configuration_allows_are_solved_too(rate: fl
     """1000 bp of commission and 1000 bp of slippage: a change from A to B costs 0.2 (1 + mu)."""
     done = settle(one([1.0, 0.0, 0.0]), one([0.0, 1.0, 0.0]), Proportional(rate), np.ones(1))
     assert done.wealth_factor[0] == pytest.approx((1.0 - rate) / (1.0 + rate), abs=1e-15)
-
-
-@given(seed=seeds, assets=sizes)
-def test_days_of_any_violence_leave_a_portfolio(seed: int, assets: int) -> None:
-    """-99 %, +900 %, one asset, 500 assets, all cash."""
-    rng = np.random.default_rng(seed)
-    held = portfolios(rng, 6, assets)
-    for _ in range(5):
-        held = drift(held, growths(rng, 6, assets))
-        held = settle(held, portfolios(rng, 6, assets), COSTS, np.ones(6)).weights
-        assert np.isfinite(held).all()
-        assert (held >= 0.0).all()
-        np.testing.assert_allclose(held.sum(axis=1), 1.0, rtol=0, atol=1e-12)
-
-
-def test_cash_that_earns_nothing_stays_cash() -> None:
-    np.testing.assert_array_equal(drift(one([0.0, 0.0, 1.0]), one([0.01, 10.0, 1.0])), one([0.0, 0.0, 1.0]))
 
 
 def test_a_position_that_ended_is_paid_out_in_full_and_for_nothing() -> None:

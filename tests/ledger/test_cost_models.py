@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 
 from finflow.config import CostsConfig, EnvConfig
 from finflow.errors import ConfigError
-from finflow.ledger.accounting import Settlement, drift, settle
+from finflow.ledger.accounting import Settlement, settle
 from finflow.ledger.costs import (
     CostModel,
     FixedMinimum,
@@ -126,41 +126,6 @@ def test_golden_sales(model: CostModel, money: float) -> None:
     np.testing.assert_array_equal(done.weights, [[0.0, 0.0, 1.0]])
 
 
-@pytest.mark.parametrize(
-    ("model", "selling"),
-    [
-        # 990 000 of A are bought, a quarter of the day's volume of 3 960 000, whose root is a half; it moves 2 % a day
-        (Proportional(1 / 99), 20_000.0),  # 990 000 / 99; twice of it for twice the money
-        (FixedMinimum(0.001, 10_000.0), 10_000.0),  # 10 bp are 990, and of 1 980 000 they are 1 980: ever the minimum
-        (LinearSlippage(4 / 99), 20_000.0),  # 990 000 * 4 / 99 * 1 / 4
-        (SquareRootSlippage(2 / 99), 20_000.0),  # 990 000 * 2 / 99 * 1 / 2
-        (SquareRootImpact(100 / 99), 20_000.0),  # 990 000 * 100 / 99 * 0.02 * 1 / 2
-        (SumOfCosts([Proportional(0.5 / 99), LinearSlippage(2 / 99)]), 20_000.0),  # 5 000 of each
-    ],
-)
-def test_golden_ledger_buy_double_sell(model: CostModel, selling: float) -> None:
-    """1 000 000 in cash, all into A: 990 000 are bought and 10 000 paid, under each model by its own sum.
-
-    A doubles to 1 980 000, and so does its volume in money, 7 920 000: all of it sold is a quarter of a day again, and
-    the cost is of the money that changes hands, 20 000. So 1 960 000 are left in cash (1 970 000 where a fixed minimum
-    was paid twice).
-    """
-    wealth = MILLION.copy()
-    cash, invested = np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]])
-    bought = settle(cash, invested, model, wealth, market_of([3_960_000.0], [0.02]))
-    assert wealth[0] * bought.cost[0] == pytest.approx(10_000.0, abs=1e-5)
-    wealth = wealth * bought.wealth_factor
-    assert wealth[0] == pytest.approx(990_000.0, abs=1e-5)
-
-    wealth = 2.0 * wealth  # A is all there is
-    held = drift(bought.weights, np.array([[2.0, 1.0]]))
-    np.testing.assert_array_equal(held, invested)
-    sold = settle(held, cash, model, wealth, market_of([7_920_000.0], [0.02]))
-    assert wealth[0] * sold.cost[0] == pytest.approx(selling, abs=1e-5)
-    assert wealth[0] * sold.wealth_factor[0] == pytest.approx(1_980_000.0 - selling, abs=1e-5)
-    np.testing.assert_array_equal(sold.weights, cash)
-
-
 def test_golden_impact_of_a_purchase() -> None:
     """From cash into A whole, 1 000 000 of a volume of 4 000 000, 2 % a day, coefficient one.
 
@@ -250,24 +215,6 @@ def test_numpy_and_torch_agree(model: CostModel, seed: int, assets: int) -> None
     for left, right in zip(ours[:3], theirs[:3], strict=True):
         np.testing.assert_allclose(right.numpy(), left, rtol=0, atol=1e-10)
     np.testing.assert_array_equal(where(theirs), where(ours))
-
-
-@pytest.mark.parametrize("name", GROWING)
-@settings(max_examples=15)
-@given(seed=seeds, assets=sizes)
-def test_larger_trades_and_thinner_markets_cost_more_than_in_proportion(name: str, seed: int, assets: int) -> None:
-    before, target, wealth, market = drawn(seed, assets)
-    wealth = 0.01 * wealth  # no more than a few days of volume
-    model, trades = MODELS[name], 0.1 * (target - before)[:, :-1]
-    if name == "all":
-        model = SumOfCosts([each for key, each in MODELS.items() if key not in ("minimum", "all")])
-    once = model.share(trades, wealth, market)
-    some = np.abs(trades).max(axis=1) > 1e-6
-    assert (model.share(2.0 * trades, wealth, market)[some] > 2.0 * once[some] * (1.0 + 1e-9)).all()
-    thinner = MarketState(0.5 * market.volume, market.volatility)
-    richer = model.share(trades, 2.0 * wealth, market)
-    np.testing.assert_allclose(model.share(trades, wealth, thinner), richer, rtol=1e-12)  # participation is all
-    assert (richer[some] > once[some]).all()
 
 
 def left_in_money(

@@ -38,7 +38,6 @@ class Turnover:
     differentiable = True
 
     def __call__(self, context: RewardContext) -> Any:
-        """Reward of each decision, (batch,), 0 at most."""
         return -context.turnover
 
 
@@ -49,7 +48,6 @@ class Variance:
     differentiable = True
 
     def __call__(self, context: RewardContext) -> Any:
-        """Reward of each decision, (batch,), 0 at most."""
         return -(context.log_return**2)
 
 
@@ -58,18 +56,9 @@ OF_THE_STEP: Mapping[str, Callable[[], Reward]] = {"turnover": Turnover, "varian
 
 @dataclass(frozen=True, eq=False)
 class RewardTerm:
-    """One reward of a sum.
+    """One reward of a sum; None is the built-in one.
 
-    Attributes
-    ----------
-    name : str
-        As in the configuration.
-    reward : Reward or None
-        None for the built-in one.
-    unit : float
-        What the reward is divided by.
-    table : array or None, (bars, ...)
-        Of ``reward.table``, for all bars of the process.
+    It is divided by ``unit``; ``table`` (bars, ...) has the rows of ``reward.table`` for all bars of the process.
     """
 
     name: str
@@ -80,7 +69,6 @@ class RewardTerm:
 
     @property
     def horizon(self) -> int:
-        """Bars after the fill that it needs."""
         return 1 if self.reward is None else self.reward.horizon
 
     @property
@@ -90,7 +78,6 @@ class RewardTerm:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of its components."""
         return COMPONENTS if self.reward is None else (self.name.rpartition(":")[2],)
 
     @property
@@ -120,15 +107,7 @@ class RewardTerm:
 
 
 class RewardSum:
-    """Weighted sum of rewards.
-
-    Attributes
-    ----------
-    horizon : int
-        The longest of the terms'.
-    names : tuple of str
-        Of all components.
-    """
+    """Weighted sum of rewards, with the longest of their horizons and the names of all components."""
 
     def __init__(self, terms: Sequence[RewardTerm]) -> None:
         self.terms = tuple(terms)
@@ -170,17 +149,8 @@ def with_reward(process: DecisionProcess, reward: ChosenReward) -> DecisionProce
 def named_rewards(objectives: ObjectivesConfig, n_assets: int, made: Made | None = None) -> RewardSum | None:
     """Rewards of a configuration, without units and tables; None for the built-in one alone.
 
-    Parameters
-    ----------
-    n_assets : int
-        Of the market.
-    made : mapping, optional
-        Name -> maker of a reward from a higher room.
-
-    Raises
-    ------
-    ConfigError
-        If a user's reward cannot be imported or declares no horizon, or K is over the number of assets.
+    ``made`` makes rewards of a higher room by their names. `ConfigError` if a user's reward cannot be imported or
+    declares no horizon, or K is over the number of assets.
     """
     chosen = objectives.terms
     if [term.name for term in chosen] == [BUILTIN] and chosen[0].weight > 0.0:
@@ -193,10 +163,7 @@ def named_rewards(objectives: ObjectivesConfig, n_assets: int, made: Made | None
 def user_reward(path: str) -> Reward:
     """Import a reward of a user, ``package.module:Name``, and make one.
 
-    Raises
-    ------
-    ConfigError
-        If it cannot be imported or made, cannot be called, or declares no horizon.
+    `ConfigError` if it cannot be imported or made, cannot be called, or declares no horizon.
     """
     try:
         found = import_path(path)
@@ -214,13 +181,7 @@ def user_reward(path: str) -> Reward:
 
 
 def computed(name: str, reward: Reward, context: RewardContext) -> Any:
-    """Call a reward.
-
-    Raises
-    ------
-    TrainingError
-        If it raises; the line names it and the place.
-    """
+    """Call a reward; `TrainingError` names it and the place if it raises."""
     try:
         return reward(context)
     except (FinflowError, MemoryError):

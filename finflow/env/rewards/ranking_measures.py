@@ -24,20 +24,11 @@ BoolArray = NDArray[np.bool_]
 
 
 class TiedRanks(NamedTuple):
-    """Places of candidates by score, ties included.
+    """Places of candidates by score, ties included."""
 
-    Attributes
-    ----------
-    above : int array, (batch, n)
-        Candidates with a higher score.
-    tied : int array, (batch, n)
-        Candidates with the same score, itself included; 1 where it is no candidate.
-    candidates : bool array, (batch, n)
-    """
-
-    above: NDArray[np.int64]
-    tied: NDArray[np.int64]
-    candidates: BoolArray
+    above: NDArray[np.int64]  # (batch, n): candidates with a higher score
+    tied: NDArray[np.int64]  # (batch, n): candidates with the same score, itself included; 1 where it is no candidate
+    candidates: BoolArray  # (batch, n)
 
     @classmethod
     def of(cls, scores: FloatArray, candidates: BoolArray) -> TiedRanks:
@@ -55,7 +46,6 @@ class TiedRanks(NamedTuple):
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Candidates of each row, (batch,)."""
         counts: NDArray[np.int64] = self.candidates.sum(axis=-1)
         return counts
 
@@ -68,16 +58,10 @@ class Measure(NamedTuple):
 
 
 def graded_gains(returns: FloatArray, candidates: BoolArray, grades: int) -> FloatArray:
-    """Gains ``2^g - 1`` of quantile grades g of returns among the candidates, (batch, n); 0 for others.
+    """Gains ``2^g - 1`` of quantile grades g of realised returns among the candidates, (batch, n); 0 for others.
 
     The grade is ``floor(grades * (r - 1) / n)`` of the mean rank r among n candidates, so that equal returns have
     equal grades: 0 for the worst quantile, ``grades - 1`` for the best.
-
-    Parameters
-    ----------
-    returns : array, (batch, n)
-        Realised; only those of candidates are read.
-    candidates : bool array, (batch, n)
     """
     ranks = scipy.stats.rankdata(np.where(candidates, returns, np.inf), axis=-1)
     counts = np.maximum(candidates.sum(axis=-1, keepdims=True), 1)

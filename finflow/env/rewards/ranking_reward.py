@@ -28,15 +28,9 @@ FloatArray = NDArray[np.float64]
 class RankingReward:
     """NDCG@K, Hit@K, MRR@K, or a weighted mix, of the weights as a ranking of the assets.
 
-    Where the weights are tensors with gradients, the value stays exact and its gradient is that of the measure of
-    smooth places, whose temperature is ``temperature`` over the number of assets.
-
-    Attributes
-    ----------
-    horizon : int
-        Bars over which returns are realised.
-    differentiable : bool
-        True.
+    Returns are realised over ``horizon`` bars. Where the weights are tensors with gradients, the value stays exact and
+    its gradient is that of the measure of smooth places, whose temperature is ``temperature`` over the number of
+    assets.
     """
 
     differentiable = True
@@ -57,24 +51,10 @@ class RankingReward:
         return self.score(context.action[..., :-1], context.horizon_growth[..., :-1] - 1.0, context.followed)
 
     def score(self, scores: Any, returns: Any, candidates: Any | None = None) -> Any:
-        """Measure scores as a ranking by returns.
+        """Measure scores (batch, assets) as a ranking by realised returns (batch, assets), (batch,).
 
-        Parameters
-        ----------
-        scores : array or Tensor, (batch, assets)
-        returns : array or Tensor, (batch, assets)
-            Realised; not finite where an asset cannot be followed, which is then no candidate.
-        candidates : bool array or Tensor, (batch, assets), optional
-            All assets when left out.
-
-        Returns
-        -------
-        array or Tensor, (batch,)
-
-        Raises
-        ------
-        ValueError
-            If the shapes differ.
+        Returns are not finite where an asset cannot be followed, which is then no candidate; all others are when
+        ``candidates`` are left out.
         """
         ranked, realised = _as_array(scores), _as_array(returns)
         if ranked.ndim != 2 or ranked.shape != realised.shape:
@@ -132,11 +112,9 @@ class RankingReward:
         return total
 
     def _relevance(self, returns: FloatArray, candidates: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
-        """Gains and shares of the best candidates, (batch, assets) each."""
         return graded_gains(returns, candidates, self.config.grades), best_candidates(returns, candidates)
 
     def _parts(self) -> tuple[tuple[float, str], ...]:
-        """Weights and names of the measures."""
         if self.config.type == "mixed":
             return ((self.config.ndcg_weight, "ndcg"), (self.config.hit_weight, "hit"))
         return ((1.0, self.config.type),)
@@ -196,7 +174,6 @@ def create_reward_function(
 
 
 def _as_array(values: Any) -> NDArray[Any]:
-    """Values as a NumPy array, without gradients."""
     if isinstance(values, np.ndarray):
         return values
     found: NDArray[Any] = values.detach().cpu().numpy()

@@ -13,85 +13,39 @@ from numpy.typing import NDArray
 from finflow.env.portfolio_state import PortfolioState
 
 
-class Observer(Protocol):
-    """Observes portfolios: a decision process."""
-
-    def observe(self, state: PortfolioState) -> dict[str, Any]:
-        """Observation at the next decision."""
-        ...
-
-
 class LazyObservation(NamedTuple):
-    """The observation of a decision, made when it is called.
+    """The observation of a decision from the state before it, made when it is called.
 
-    Attributes
-    ----------
-    process : Observer or None
-        None while it is sent to another operating-system process, which has its own.
-    state : PortfolioState
-        Before the decision.
+    The process is None while this is sent to another operating-system process, which has its own.
     """
 
-    process: Observer | None
+    process: Any
     state: PortfolioState
 
     def __call__(self) -> dict[str, Any]:
-        """The observation."""
-        if self.process is None:
-            raise ValueError("there is no market to observe")
-        return self.process.observe(self.state)
+        observation: dict[str, Any] = self.process.observe(self.state)
+        return observation
 
 
 @dataclass(frozen=True, eq=False)
 class RewardContext:
-    """One decision of each of a batch of portfolios; arrays of NumPy, or tensors of torch with their gradients.
+    """One decision of each of a batch of portfolios; arrays of NumPy, or tensors of torch with their gradients."""
 
-    Attributes
-    ----------
-    bar : int array, (batch,)
-        Bar at which the decision filled, always NumPy.
-    weights : array, (batch, K)
-        Held before the trade, cash last.
-    action : array, (batch, K)
-        The target.
-    filled : array, (batch, K)
-        Weights right after the fill.
-    turnover, cost : array, (batch,)
-        Half-sum of absolute trades, and their cost as a share of wealth.
-    simple_return, log_return : array, (batch,)
-        Of the bar after the fill, net of costs.
-    cash_return : array, (batch,)
-        Log return of cash over that bar.
-    wealth : array, (batch,)
-        In money, before the trade.
-    builtin : array, (batch, 5)
-        Components of the built-in reward, in the order of ``objective.COMPONENTS``.
-    growth : array, (batch, horizon, K)
-        Gross growth of each asset, and of cash, over each of the ``horizon`` bars after the fill; as many as the
-        reward declares.
-    listed : bool array, (batch, horizon + 1, assets)
-        Assets that could be held at the fill and at the end of each of those bars.
-    table : array or None, (batch, ...)
-        The row of the reward's own ``table(panel)`` at ``bar``, where it has one.
-    observe : LazyObservation
-        Returns ``observation``.
-    """
-
-    bar: NDArray[np.int64]
-    weights: Any
-    action: Any
-    filled: Any
-    turnover: Any
-    cost: Any
-    simple_return: Any
-    log_return: Any
-    cash_return: Any
-    wealth: Any
-    builtin: Any
-    growth: Any
-    listed: Any
-    observe: LazyObservation
-    table: Any = None
+    bar: NDArray[np.int64]  # (batch,), at which the decision filled, always NumPy
+    weights: Any  # (batch, K), held before the trade, cash last
+    action: Any  # (batch, K), the target
+    filled: Any  # (batch, K), right after the fill
+    turnover: Any  # (batch,), half-sum of absolute trades
+    cost: Any  # (batch,), a share of wealth
+    simple_return: Any  # (batch,), of the bar after the fill, net of costs
+    log_return: Any  # (batch,), likewise
+    cash_return: Any  # (batch,), log return of cash over that bar
+    wealth: Any  # (batch,), in money, before the trade
+    builtin: Any  # (batch, 5), components of the built-in reward, by ``objective.COMPONENTS``
+    growth: Any  # (batch, horizon, K), gross, of assets and cash, over each bar after the fill that the reward declares
+    listed: Any  # (batch, horizon + 1, assets), could be held at the fill and at the end of each of those bars
+    observe: LazyObservation  # returns ``observation``
+    table: Any = None  # (batch, ...), the row of the reward's own ``table(panel)`` at ``bar``, where it has one
 
     @property
     def xp(self) -> Any:
@@ -115,22 +69,15 @@ class RewardContext:
 
 
 class Reward(Protocol):
-    """A reward of one decision; a user's class needs no base class.
+    """A reward of one decision, of ``horizon`` bars after the fill, 1 or more; a user's class needs no base class.
 
     It may also have ``differentiable = True``, where it can be computed on tensors with their gradients (NumPy and
     torch alike, through ``context.xp``), and a method ``table(panel) -> (bars, ...)``, called once for each panel,
     whose row at the fill's bar is then ``context.table``. Row t of a table may use bars up to ``t + horizon``.
-
-    Attributes
-    ----------
-    horizon : int
-        Bars after the fill that it needs, 1 or more.
     """
 
     @property
-    def horizon(self) -> int:
-        """Bars after the fill that it needs, 1 or more."""
-        ...
+    def horizon(self) -> int: ...
 
     def __call__(self, context: RewardContext) -> Any:
         """Reward of each decision, (batch,), finite; more is better."""
@@ -141,14 +88,10 @@ class ChosenReward(Protocol):
     """A reward as a decision process uses it."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of its components."""
-        ...
+    def names(self) -> tuple[str, ...]: ...
 
     @property
-    def horizon(self) -> int:
-        """Bars after the fill that it needs."""
-        ...
+    def horizon(self) -> int: ...
 
     @property
     def log_return_weight(self) -> float:

@@ -26,14 +26,9 @@ KEY = "objectives.workers"
 
 
 class WorkersMarket(NamedTuple):
-    """Market and rewards of every worker.
+    """Market of every worker, with the built-in reward, and name and reward of each term.
 
-    Attributes
-    ----------
-    process : DecisionProcess
-        With the built-in reward; makes observations.
-    rewards : tuple
-        Name and reward of each term; None in place of a user's, which each worker imports by its name.
+    None is in place of a user's reward, which each worker imports by its name.
     """
 
     process: DecisionProcess
@@ -48,14 +43,9 @@ class _Waiting(NamedTuple):
 
 
 class RewardQueue:
-    """A sum of rewards, some of which workers compute, in place of a decision process's reward.
+    """A sum of rewards, some of which the workers of a pool compute, in place of a decision process's reward.
 
     Components of a step are not a number until `collect` brings them.
-
-    Parameters
-    ----------
-    pool : OrderedPool
-        Of `compute`.
     """
 
     def __init__(self, rewards: RewardSum, pool: OrderedPool[Any]) -> None:
@@ -80,10 +70,7 @@ class RewardQueue:
     def collect(self) -> list[Any]:
         """Wait for the rewards of all steps since the last time, (batch,) each, in their order.
 
-        Raises
-        ------
-        TrainingError
-            If a reward raised, or returned what cannot be used, or workers are lost again and again.
+        `TrainingError` if a reward raised, or returned what cannot be used, or workers are lost again and again.
         """
         values = iter(self._pool.results())
         steps, self._steps = self._steps, []
@@ -105,14 +92,9 @@ class RewardQueue:
 def queued_rewards(
     process: DecisionProcess, workers: int, threads: int = 1
 ) -> Iterator[tuple[DecisionProcess, RewardQueue | None]]:
-    """The same market with rewards that workers compute, and their queue.
+    """The same market with rewards that workers compute, with threads each, and their queue.
 
-    Parameters
-    ----------
-    workers : int
-        With 0, or without a reward that they would compute, there is no queue and the process is as it was.
-    threads : int
-        Of each worker.
+    Without workers, or a reward that they would compute, there is no queue and the process is as it was.
     """
     rewards = process.reward
     if workers == 0 or not isinstance(rewards, RewardSum) or not any(term.slow for term in rewards.terms):
@@ -132,13 +114,7 @@ def with_builtin_reward(process: DecisionProcess) -> DecisionProcess:
 
 
 def compute(market: WorkersMarket, place: int, context: RewardContext) -> Any:
-    """Compute a reward in a worker, (batch,).
-
-    Raises
-    ------
-    TrainingError
-        If the reward raises, or returns what cannot be used.
-    """
+    """Compute a reward in a worker, (batch,)."""
     name, given = market.rewards[place]
     reward = _imported(name) if given is None else given
     context = replace(context, observe=LazyObservation(market.process, context.observe.state))

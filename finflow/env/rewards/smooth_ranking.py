@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 def smooth_places(scores: Tensor, candidates: Tensor, temperature: float) -> Tensor:
     """Smooth places of scores (batch, n) among the candidates, (batch, n), the best near 1.
 
-    Parameters
-    ----------
-    scores : Tensor, (batch, n)
-    candidates : bool Tensor, (batch, n)
-    temperature : float
-        T, in units of the scores.
+    The temperature T is in units of the scores.
     """
     import torch
 

@@ -136,15 +136,6 @@ def test_the_gradient_climbs_toward_the_best_ranking(measure: str) -> None:
     assert bool((after.sum() > begun.sum()).all())
 
 
-def test_the_gradient_of_a_row_does_not_depend_on_the_others() -> None:
-    rng = np.random.default_rng(4)
-    scores, returns = torch.tensor(rng.dirichlet(np.ones(6), 3), requires_grad=True), rng.normal(size=(3, 6))
-    reward = create_reward_function("ndcg", k=3, temperature=0.5)
-    (together,) = torch.autograd.grad(reward.score(scores, torch.from_numpy(returns)).sum(), scores)
-    (alone,) = torch.autograd.grad(reward.score(scores[:1], torch.from_numpy(returns[:1])).sum(), scores)
-    torch.testing.assert_close(alone[0], together[0], rtol=1e-12, atol=0.0)
-
-
 def test_smooth_places_of_equals_are_the_middle_of_theirs() -> None:
     scores = torch.tensor([[0.5, 0.5, 0.1]], dtype=torch.float64)
     places = smooth_places(scores, torch.ones(1, 3, dtype=torch.bool), 1e-3)

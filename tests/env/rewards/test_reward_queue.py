@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,14 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import named_rewards, with_reward
 from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.errors import TrainingError
+from tests.env.conftest import build_process as process_of
+from tests.env.conftest import random_prices as prices
 
 OWN = "tests.env.rewards.own_rewards"
-MakeProcess = Callable[..., DecisionProcess]
 
 
 @pytest.fixture
-def process(prices: Callable[..., Any], process_of: MakeProcess) -> DecisionProcess:
+def process() -> DecisionProcess:
     return process_of(prices(), cash_rate=1e-4)
 
 
