@@ -114,11 +114,17 @@ def smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(crisis, "_ROUNDS", 10)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _quick_ends_of_phases() -> Iterator[None]:
+@pytest.fixture(scope="session")
+def _predictions() -> dict[object, Any]:
+    """Predicted returns by the tables and bars that they are made from."""
+    return {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_ends_of_phases(_predictions: dict[object, Any]) -> Iterator[None]:
     """Of what would be most of a tiny training: critics are judged in few states, over few decisions, and returns of
     the same bars are predicted once."""
-    predict, known = mirrored_growth.predicted_returns, dict[object, Any]()
+    predict, known = mirrored_growth.predicted_returns, _predictions
 
     def predicted(process: DecisionProcess, segments: Sequence[range], regimes: bool = True) -> Any:
         tables = [getattr(process, name) for name in ("growth", "asset_features", "listed")]

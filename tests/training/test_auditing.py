@@ -225,16 +225,15 @@ def test_features_and_strategies_of_ones_own_are_audited_and_clean_where_they_ar
 
 
 @pytest.mark.usefixtures("own")
-def test_whatever_of_ones_own_looks_ahead_is_named(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On every day, on few days, before large moves alone, and in the frames of whoever asks."""
+def test_features_of_ones_own_that_look_ahead_are_named(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every day, on few days, and before large moves alone."""
     monkeypatch.setattr(auditing, "single_bars", lambda *given: BARS_OF(*given)[2:3])  # a month of the test window
     features = ["mine:label", "mine:mid_month", "mine:wild"]
-    found = audit_configuration(tiny(features__extra=features), ["mine:Frames", "mine:Trend"])
+    found = audit_configuration(tiny(features__extra=features))
     assert str(found.complaint).startswith("feature mine:label looks ahead")
     named = set(bad(found))
-    assert {*(f"feature {name}" for name in features), "strategy mine:Frames"} <= named
+    assert {f"feature {name}" for name in features} <= named
     assert {"features", "evaluation", "environment, lag 1"} <= named  # a feature is in all that rests on it
-    assert named.isdisjoint({"strategy mine:Trend", "backtest"})
     wild = [one.probe for one in found.findings if one.component == "feature mine:wild" and one.verdict != "clean"]
     assert "replaced" in wild  # there is no large move to come in the market itself
 
@@ -250,6 +249,12 @@ def test_a_feature_that_remembers_the_first_market_it_saw_is_caught(
     monkeypatch.setattr(auditing, "first_probes", lambda split, lag: (split.train_end - 1,))
     found = audit_configuration(config)
     assert str(found.complaint).startswith("feature mine:remembered looks ahead: with the future unprimed")
+
+
+@pytest.mark.usefixtures("own")
+def test_a_strategy_that_looks_into_the_frames_is_named(tiny: Make) -> None:
+    found = audit_configuration(tiny(), ["mine:Frames", "mine:Trend"])
+    assert bad(found) == ["strategy mine:Frames"]
 
 
 @pytest.mark.usefixtures("own")

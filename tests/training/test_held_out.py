@@ -28,7 +28,7 @@ from tests.training.whole_trainings import Make
 SYNTHETIC = {
     "market.source": "synthetic",
     "market.synthetic.kind": "mean-reverting",
-    "market.synthetic.bars": 4_000,
+    "market.synthetic.bars": 6_000,
     "market.train_end": "2015-12-31",
     "market.validation_end": "2016-12-31",
     "market.test_end": "2018-12-31",

@@ -9,7 +9,7 @@ import pytest
 from finflow.training.off_policy.learners import Learners
 from finflow.training.out_of_fold.evidence import OutOfFold
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import WITH_BLOCKS, Make, tiny_in, train_through
+from tests.training.whole_trainings import WITH_BLOCKS, Make, train_through
 
 
 class Trained(NamedTuple):
@@ -31,7 +31,6 @@ class Trained(NamedTuple):
         return found
 
 
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    make = tiny_in(tmp_path_factory.mktemp("out_of_fold"))
-    return Trained(train_through(make(**WITH_BLOCKS)), make)
+@pytest.fixture(scope="module")
+def trained(shared: Make) -> Trained:
+    return Trained(train_through(shared(**WITH_BLOCKS)), shared)
