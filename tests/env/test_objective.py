@@ -153,3 +153,22 @@ def test_at_the_default_weights_no_penalty_outweighs_the_return_of_equal_weight(
     assert mean["drawdown"] < 0.0
     penalties = sum(mean[name] for name in ("turnover", "cvar"))
     assert mean["log_return"] + penalties > 0.0
+
+
+def test_moody_and_saffells_formula_worked_by_hand() -> None:
+    """A = 0.001, B = 0.0001, r = 0.02: dA = 0.019, dB = 0.0003, variance 0.000099.
+
+    D = (0.0001 * 0.019 - 0.5 * 0.001 * 0.0003) / 0.000099^1.5 = 0.00000175 / 9.85038e-7 = 1.77658
+    """
+    found = one_step(objective(sharpe_eta=0.01), [0.001, 0.0001, 0.0], 0.02)["sharpe"]
+    assert found == pytest.approx(0.01 * 1.77658, rel=1e-5)
+
+
+def test_the_excess_bounds_cvar_from_above() -> None:
+    """Rockafellar and Uryasev: zeta + E[max(0, loss - zeta)] / alpha is at least CVaR, for any zeta."""
+    losses = -np.random.default_rng(0).standard_t(4, size=4000) * 0.01
+    goal = objective(lambda_cvar=1.0 / 0.005, cvar_alpha=0.05, cvar_target=-0.02)
+    components, _ = goal.step(np.tile([[5e-4, 1.5e-4, 0.0]], (4000, 1)), -losses, np.zeros(4000))
+    bound = 0.02 - components[:, COMPONENTS.index("cvar")].mean()
+    cvar = np.sort(losses)[-200:].mean()
+    assert cvar <= bound <= cvar + 0.01

@@ -229,3 +229,14 @@ def test_an_episode_that_begins_too_late_ends_with_its_window(process: DecisionP
     assert ends == [False, False, True]
     with pytest.raises(ValueError, match="not at"):
         env.reset(options={"bars": np.array([50])})
+
+
+def test_a_seed_gives_the_same_run_and_another_seed_another(process: DecisionProcess) -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        env = make(process)
+        env.reset(seed=seed)
+        runs.append([env.step(action)[1] for action in random_actions(3 * LENGTH)])
+        assert env.np_random_seed == seed
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])

@@ -288,3 +288,11 @@ def test_a_single_kind_of_strategy_needs_no_second_process(monkeypatch: pytest.M
     monkeypatch.setattr(cores, "_fork", refuse)
     chosen: list[Strategy] = [EqualWeight(), SixtyForty()]
     assert [one.name for one in run_shared_backtests(made_process(), WINDOW, chosen)] == [one.name for one in chosen]
+
+
+def test_prices_after_the_window_decide_nothing() -> None:
+    process = made_process(bars=100)
+    other = made_process(bars=100)
+    other.growth[90:, :-1] *= 1.5
+    left, right = (run_backtests(world, WINDOW, [EqualWeight()])[0] for world in (process, other))
+    np.testing.assert_array_equal(left.returns, right.returns)

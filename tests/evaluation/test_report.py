@@ -355,3 +355,23 @@ def test_strategies_over_other_days_are_refused(
         report_data(strategies=(backtest("x"), backtest("x")))
     with pytest.raises(ValueError, match="no returns"):
         report_data(agent=backtest("x", steps=0), strategies=())
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rgb or #rrggbb, as the WCAG define it."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[place : place + 2], 16) / 255.0 for place in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_text_stands_out_from_every_ground_it_is_on() -> None:
+    """A contrast of 4.5 or more (WCAG 2, level AA) in light, dark and print."""
+    looks = re.findall(r":root\{([^}]*)\}", (Path(page.__file__).parent / "templates" / "style.css").read_text("utf-8"))
+    assert len(looks) == 3
+    for look in looks:
+        colours = dict(re.findall(r"--(\w+):(#[0-9a-f]+)", look))
+        for ink in ("ink", "soft", "accent"):
+            for ground in ("paper", "card", "mark"):
+                light, dark = sorted((luminance(colours[ink]), luminance(colours[ground])), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{ink} on {ground}: {look}"

@@ -137,3 +137,13 @@ def test_the_root_is_the_accounts_own() -> None:
     found = settle(*tensors, costs, torch.from_numpy(wealth))
     np.testing.assert_allclose(found.wealth_factor.detach().numpy(), exact.wealth_factor, rtol=1e-15)
     np.testing.assert_allclose(found.weights.detach().numpy(), exact.weights, atol=1e-15)
+
+
+def test_the_gradient_of_a_cost_is_that_of_its_closed_form() -> None:
+    """From cash, mu = 1 / (1 + c s) for a purchase of s, so d mu / d s = - c mu^2."""
+    bought = torch.tensor([[0.5]], dtype=torch.float64, requires_grad=True)
+    target = torch.cat([bought, 1.0 - bought], dim=-1)
+    cash = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    done = settle(cash, target, COSTS, torch.ones(1, dtype=torch.float64))
+    (slope,) = torch.autograd.grad(done.wealth_factor.sum(), bought)
+    assert slope.item() == pytest.approx(-RATE / (1.0 + RATE * 0.5) ** 2, abs=1e-15)

@@ -195,3 +195,12 @@ def test_torch_actions_keep_their_precision(dtype: torch.dtype) -> None:
     for result in (as_portfolio(action), as_portfolio(3.0 * action)):
         assert result.dtype == dtype
         torch.testing.assert_close(result.sum(-1), torch.ones(4, dtype=dtype))
+
+
+@given(seed=seeds, size=sizes)
+def test_the_projection_is_the_closest_portfolio(seed: int, size: int) -> None:
+    """A point of a convex set is the closest one if no corner lies on the far side: (v - p) . (e_k - p) <= 0."""
+    value = np.random.default_rng(seed).standard_normal(size)
+    closest = project_to_simplex(value)
+    toward = (value - closest)[:, None] * (np.eye(size) - closest).T
+    assert (toward.sum(axis=0) <= 1e-12).all()

@@ -142,3 +142,10 @@ def test_known_crises_of_the_embedded_market_score_high() -> None:
     mean = {year: float(np.nanmean(score[years == year])) for year in range(1991, 2023)}
     assert {2008, 2002, 2009} == set(sorted(mean, key=lambda year: mean[year])[-3:])
     assert mean[2020] > 4.0 * max(mean[2013], mean[2014], mean[2017], mean[2021])
+
+
+def test_the_bad_state_is_the_wilder_one_whatever_its_mean() -> None:
+    returns, states = switching(4)
+    fitted = fit_states(-returns)
+    assert fitted.variances[1] > fitted.variances[0]
+    assert area(filtered(-returns, fitted), states == 1) > 0.9

@@ -235,3 +235,19 @@ def test_the_fit_of_one_market_makes_the_features_of_another(ragged: bool) -> No
     own = compute_features(market(seed=1), FIT)
     assert not np.array_equal(elsewhere.assets, own.assets)
     assert elsewhere.fitted is whole.fitted
+
+
+def test_turbulence_rises_when_correlations_break() -> None:
+    close = np.array(market(assets=4).close)
+    returns = np.diff(np.log(close), axis=0)
+    returns[600:] = np.abs(returns[600:]) * np.array([1, -1, 1, -1]) * 3
+    broken = rebuilt(np.exp(np.vstack([np.zeros(4), np.cumsum(returns, axis=0)])))
+    view = PanelView(broken)
+    index = turbulence(view, fit_turbulence(view, FIT))
+    assert index[620:].min() > np.nanmax(index[:600])
+
+
+def test_features_cannot_be_changed() -> None:
+    features = compute_features(market(), FIT)
+    with pytest.raises(ValueError, match="read-only"):
+        features.assets[0] = 1.0

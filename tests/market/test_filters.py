@@ -92,3 +92,12 @@ def test_the_bank_follows_the_others_and_is_read_by_whom_the_key_says(filters: s
 def test_a_wrong_value_is_one_line_that_names_the_choices() -> None:
     with pytest.raises(ConfigError, match="one of none, momentum, all"):
         load_config(None, {"features.filters": "some"}, {})
+
+
+@HALF_LIFE
+def test_a_filter_has_the_deviation_of_white_noise_whatever_the_volatility(half_life: float) -> None:
+    noise = np.random.default_rng(1).standard_normal((6000, 8))
+    for scale in (1e-3, 0.05):
+        panel = rebuilt(np.exp(scale * np.cumsum(noise, axis=0)))
+        found = relative_average(PanelView(panel), half_life)[100:]
+        assert found.std() == pytest.approx(1.0, abs=0.06)

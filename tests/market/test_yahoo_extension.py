@@ -227,3 +227,14 @@ def test_todays_prices_of_a_run_are_the_extended_ones(server: Server, load: Load
     server.asked.clear()
     assert load_prices(config, fresh=True).n_bars == 65
     assert {first for _, first in server.asked} == {str(DAYS[60 - OVERLAP].date())}
+
+
+def test_a_dividend_between_two_evenings_leaves_no_jump(server: Server, load: Load) -> None:
+    """Appended to the prices of before, bars after a restatement would show a return that nobody earned."""
+    load()
+    server.today = DAYS[65]
+    server.charts["CCC"].loc[: DAYS[58], "adjusted"] *= 0.9
+    panel = load()
+    moves = np.diff(np.log(panel.close[:, 2]))
+    assert np.argmax(np.abs(moves)) == 58  # on the day itself, where Yahoo has it
+    assert panel.sha256 == whole(server, load).sha256
