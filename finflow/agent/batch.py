@@ -53,7 +53,6 @@ class States(NamedTuple):
         return len(self.portfolio) // len(self.market)
 
     def groups(self, start: int, stop: int) -> States:
-        """Some of the groups, as views."""
         size = self.group_size
         portfolio = self.portfolio[start * size : stop * size]
         return States(self.assets[start:stop], self.market[start:stop], portfolio, self.complete)
@@ -130,12 +129,10 @@ class Batch(NamedTuple):
 
     @property
     def states(self) -> States:
-        """The states, (batch, ...)."""
         return self.both.groups(0, len(self.both.market) // 2)
 
     @property
     def next_states(self) -> States:
-        """The next states, (batch, ...)."""
         groups = len(self.both.market)
         return self.both.groups(groups // 2, groups)
 

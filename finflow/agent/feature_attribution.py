@@ -57,13 +57,11 @@ def in_double(policy: ExpertPolicy) -> ExpertPolicy:
 
 
 def states_in_double(states: States) -> States:
-    """The same states on the CPU in double precision."""
     assets, market, portfolio = (tensor.cpu().double() for tensor in states[:3])
     return States(assets, market, portfolio, states.complete)
 
 
 def decide(policy: ExpertPolicy, states: States) -> Decision:
-    """Decide without gradients."""
     with torch.no_grad():
         decision: Decision = policy(states)
     return decision

@@ -54,7 +54,6 @@ class CheckpointFolder:
         return sorted(self.folder.glob(f"checkpoint_[0-9]*{SUFFIX}"), reverse=True)
 
     def path(self, name: str) -> Path:
-        """Path of a checkpoint by its name."""
         return self.folder / f"{name}{SUFFIX}"
 
     def _write(self, names: list[str], tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

@@ -103,12 +103,10 @@ class RewardHackingMonitor:
         ]
 
     def state(self) -> dict[str, Any]:
-        """As JSON."""
         reference = None if self.reference is None else _row(self.reference)
         return {"looks": [_row(one) for one in self.validations], "reference": reference, "hits": self.hits}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """From JSON."""
         self.validations = [_from_row(one) for one in state["looks"]]
         self.reference = None if state["reference"] is None else _from_row(state["reference"])
         self.hits = state["hits"]

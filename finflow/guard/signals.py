@@ -85,12 +85,10 @@ class RobustWindow:
         return (value - self.centre) / self.deviation if self.ready else 0.0
 
     def clear(self) -> None:
-        """Forget everything."""
         self.values.clear()
         self.count, self.centre, self.spread, self.ready = 0, 0.0, 0.0, False
 
     def state(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "values": list(self.values),
             "count": self.count,
@@ -100,7 +98,6 @@ class RobustWindow:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """From JSON."""
         self.values.clear()
         self.values.extend(state["values"])
         self.count, self.ready = int(state["count"]), bool(state["ready"])

@@ -123,8 +123,6 @@ def _cash(given: StatedAccount, otherwise: float) -> float:
 
 
 class _Path:
-    """An account from the decision before to the newest bar."""
-
     def __init__(self, process: DecisionProcess, before: Mapping[str, Any], fills: Sequence[Fill] | None) -> None:
         panel = process.panel
         self.panel, self.before = panel, before
@@ -168,7 +166,6 @@ class _Path:
         return shares, float((shares / self.factor * prices).sum()) + cost
 
     def _entered(self, fills: Sequence[Fill]) -> tuple[FloatArray, float]:
-        """Shares traded, and the money that they took."""
         traded, values = dict.fromkeys(self.panel.assets, 0.0), dict.fromkeys(self.panel.assets, 0.0)
         for fill in fills:
             traded[fill.ticker] += fill.shares
@@ -203,7 +200,6 @@ class _Path:
         return np.asarray(state, dtype=np.float64)
 
     def follow_up(self, shares: FloatArray, cash: float, source: Source) -> FollowUp:
-        """Differences from the plan."""
         changed = (shares - self.start) * self.factor
         differences = {}
         for asset, planned, done in zip(self.panel.assets, self.planned.tolist(), changed.tolist(), strict=True):

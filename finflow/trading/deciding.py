@@ -157,7 +157,6 @@ def open_routing(agents: Agents, live: bool) -> OrderRouting:
 
 
 def _open_broker(request: Request, folder: Path, market: LiveMarket, capital: float) -> PaperBroker:
-    """The paper broker, with all orders filled whose bar has come."""
     broker = PaperBroker(folder / BROKER_LOG, keep=not request.dry_run)
     if not broker.is_open:
         broker.open(capital if request.cash is None else request.cash)
@@ -248,7 +247,6 @@ def _write(
 def _entry(
     made: Decision, account: AccountState, market: LiveMarket, digest: str, broker: str | None
 ) -> dict[str, Any]:
-    """Line of the log."""
     state, panel = account.reward_state, market.panel
     if state is None:
         state = market.process.objective.initial(np.zeros((1, market.process.n_weights)))

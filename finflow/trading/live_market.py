@@ -181,7 +181,6 @@ def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
 
 
 def _read_part(path: Path, key: str) -> dict[str, Any]:
-    """Object under a key of a JSON file; empty where there is none."""
     try:
         part = parse_json(path.read_text("utf-8"))[key]
     except (OSError, ValueError, LookupError, TypeError):

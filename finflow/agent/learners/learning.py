@@ -158,7 +158,6 @@ class LearningAgent(ActingAgent):
             critic.level.add_(rate * error.nan_to_num(0.0, 0.0, 0.0))
 
     def logged(self, coefficients: Coefficients) -> Metrics:
-        """Coefficients for the log."""
         scale = coefficients.alpha.new_tensor(self.advantage_scale)
         effective = coefficients.effective_alpha
         return {"alpha": coefficients.alpha, "advantage_scale": scale, "effective_alpha": effective}

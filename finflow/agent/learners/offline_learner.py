@@ -96,7 +96,6 @@ class OfflineLearner:
         return False
 
     def dropout_noise(self, noise: Generator) -> Generator | None:
-        """The generator where dropout is on, and none where it is off."""
         return noise if self.config.dropout > 0.0 else None
 
     def target_values(self, batch: Batch) -> TargetValues:

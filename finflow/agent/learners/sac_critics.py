@@ -60,7 +60,6 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, agent: SacNetworks, batch: Batch, noise: Generator, conservative: bool) -> Draws:
-        """Draw what an update of a batch needs."""
         count = agent.config.cql_samples * int(conservative)
         own = (len(batch.actions), count, agent.policy.coordinate_count(batch.actions))
         ahead = count * int(batch.choices is None)

@@ -63,7 +63,6 @@ class UpdatePoint(NamedTuple):
 
     @property
     def progress(self) -> float:
-        """Share of the updates done, at most 1."""
         return min(self.update / self.total, 1.0)
 
 

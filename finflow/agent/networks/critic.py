@@ -41,7 +41,6 @@ class NetworkShape(NamedTuple):
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> NetworkShape:
-        """Sizes in a file."""
         lenses = tuple(tuple(int(column) for column in lens) for lens in facts["lenses"])
         return cls(facts["n_asset_features"], facts["n_market_features"], facts["hidden"], lenses)
 
@@ -61,7 +60,6 @@ class Valuation(NamedTuple):
 
     @property
     def spread(self) -> Tensor:
-        """Centred quantiles, ``q - mean q``."""
         return self.quantiles - self.quantiles.mean(dim=-1, keepdim=True)
 
 
@@ -160,8 +158,6 @@ class ValueNetwork(nn.Module):
 
 
 class _StateHead(nn.Module):
-    """Value of the current portfolio in an encoded market."""
-
     def __init__(self, hidden: int, generator: Generator) -> None:
         super().__init__()
         self.head = PortfolioHead(1, hidden, generator)

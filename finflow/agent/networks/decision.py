@@ -45,7 +45,6 @@ class Decision(NamedTuple):
 
     @property
     def distribution(self) -> LogisticNormal:
-        """The distribution of the action."""
         location = log_ratios(self.centre, self.listed)
         return LogisticNormal(location, self.log_scale.expand_as(location), self.listed)
 
@@ -85,7 +84,6 @@ class MarketReading(NamedTuple):
     listed: Tensor | None = None
 
     def each(self, change: Callable[[Tensor], Tensor]) -> MarketReading:
-        """The reading with every part changed by a function."""
         experts, gate, aim, hidden, listed = self
         known = None if listed is None else change(listed)
         return MarketReading(change(experts), change(gate), change(aim), change(hidden), known)
@@ -103,7 +101,6 @@ class MarketReading(NamedTuple):
         )
 
     def rows(self, start: int, stop: int) -> MarketReading:
-        """Reading of some of the groups."""
         return self.each(lambda part: part[start:stop])
 
     def with_reference(self, portfolio: Tensor, confidence: float | Tensor) -> MarketReading:
@@ -172,7 +169,6 @@ class Blend(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The reference in words."""
         return self.reference.replace("-", " ")
 
     def trade_rate(self, trade_rate: Tensor) -> Tensor:
@@ -181,7 +177,6 @@ class Blend(NamedTuple):
 
 
 def describe_holding(blend: Blend | None) -> str:
-    """Holding of an agent in words."""
     if blend is None:
         return "holds what its own policy decides"
     confidence = float(blend.confidence)

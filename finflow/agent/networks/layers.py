@@ -132,11 +132,9 @@ class Encoding(NamedTuple):
     state: Tensor
 
     def groups(self, start: int, stop: int) -> Encoding:
-        """The encoding of some of the groups."""
         return Encoding(self.assets[:, start:stop], self.state[:, start:stop])
 
     def detach(self) -> Encoding:
-        """The same numbers without gradients."""
         return Encoding(self.assets.detach(), self.state.detach())
 
 
@@ -159,7 +157,6 @@ class MarketEncoder(nn.Module):
         self.state = EnsembleLinear(ensemble, width + n_market_features, hidden, generator)
 
     def forward(self, states: States) -> Encoding:
-        """Encode the markets of a batch of states."""
         first = first_layer(self.from_asset.weight, self.from_market, states)
         mean = pooled(first, states)
         second = self.second(first.flatten(1, 2)).view_as(first)
@@ -175,12 +172,10 @@ def normalised(hidden: Tensor) -> Tensor:
 
 
 def asset_width(hidden: int) -> int:
-    """Width of an asset's embedding."""
     return max(hidden // 8, 8)
 
 
 def portfolio_width(hidden: int) -> int:
-    """Width of what is computed for every portfolio."""
     return max(hidden // 4, 8)
 
 
@@ -236,7 +231,6 @@ class HeadInputs(NamedTuple):
         return cls(torch.cat([exposures, facts], dim=-1), torch.cat([current.squeeze(2), of_state], dim=-1))
 
     def detach(self) -> HeadInputs:
-        """The same numbers without gradients."""
         return HeadInputs(self.portfolios.detach(), self.held.detach())
 
 

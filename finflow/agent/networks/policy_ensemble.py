@@ -92,7 +92,6 @@ class PolicyEnsemble(ExpertPolicy):
         self.expert_cloning, self.dropout_rate = first.expert_cloning, first.dropout_rate
 
     def policies(self) -> list[ExpertPolicy]:
-        """The members."""
         return [one for one in self.members if isinstance(one, ExpertPolicy)]
 
     def read_market(self, states: States, noise: Generator | None = None, gate_only: bool = False) -> MarketReading:
@@ -101,7 +100,6 @@ class PolicyEnsemble(ExpertPolicy):
         return MarketReading.join(readings, lambda parts: torch.stack(parts, dim=1))
 
     def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
-        """Mean of the members' decisions."""
         count, batch = len(self.members), len(states.portfolio)
         first = self.policies()[0]
         of_members = reading.each(lambda part: part.transpose(0, 1).flatten(0, 1))

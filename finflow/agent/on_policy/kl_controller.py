@@ -30,11 +30,9 @@ class _Beta:
         self.beta = beta
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture the coefficient."""
         return {}, {"beta": self.beta}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore the coefficient."""
         beta = state["beta"]
         if not isinstance(beta, int | float) or not 0.0 <= beta < math.inf:
             raise ValueError("the coefficient of the KL penalty is not a number of at least 0")

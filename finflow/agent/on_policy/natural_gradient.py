@@ -127,7 +127,6 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, step
 
 @torch.no_grad()
 def _set(parameters: Sequence[nn.Parameter], vector: Tensor) -> None:
-    """Write a vector into parameters, where they are."""
     sizes = [parameter.numel() for parameter in parameters]
     for parameter, part in zip(parameters, torch.split(vector, sizes), strict=True):
         parameter.copy_(part.view_as(parameter))

@@ -86,11 +86,9 @@ class Rollout(NamedTuple):
     returns: Tensor
 
     def rows(self, index: Tensor) -> Rollout:
-        """Some of the decisions, by their numbers (m,)."""
         observations, *rest = self
         return Rollout(tuple(part[index] for part in observations), *(part[index] for part in rest))
 
     def between(self, start: int, stop: int) -> Rollout:
-        """Neighbouring decisions, as views."""
         observations, *rest = self
         return Rollout(tuple(part[start:stop] for part in observations), *(part[start:stop] for part in rest))

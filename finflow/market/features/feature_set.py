@@ -256,7 +256,6 @@ def _fill(raw: FloatArray, defined: NDArray[np.bool_], fits: FloatArray, result:
 
 
 def _fit(sample: FloatArray) -> tuple[float, float]:
-    """Mean and deviation of a feature in training."""
     center, spread = float(sample.mean()), float(sample.std())
     # A feature that is constant in training (up to rounding) keeps its scale.
     return center, spread if spread >= 1e-8 * (1.0 + abs(center)) else 1.0

@@ -41,7 +41,6 @@ class _Wanted:
         return self.assets is None or name in self.assets
 
     def fields(self, found: Iterable[str]) -> list[str]:
-        """Those of the fields found that are read."""
         return [field for field in found if self.dividends or field != DIVIDENDS]
 
 

@@ -134,11 +134,9 @@ class AlpacaBroker:
         return hashlib.sha256(str(account.id).encode()).hexdigest()[:12]
 
     def positions(self) -> dict[str, float]:
-        """Shares held, by ticker; negative where sold short."""
         return {str(one.symbol): float(one.qty) for one in self._ask(self._client.get_all_positions)}
 
     def cash(self) -> float:
-        """Cash at hand, in money."""
         return float(self._ask(self._client.get_account).cash)
 
     def clock(self) -> MarketClock:
@@ -147,7 +145,6 @@ class AlpacaBroker:
         return MarketClock(clock.timestamp.astimezone(EXCHANGE).date(), bool(clock.is_open))
 
     def status(self, client_id: str) -> OrderStatus | None:
-        """Status of an order; None where no order has this id."""
         order = self._ask(partial(self._client.get_order_by_client_id, client_id), missing_ok=True)
         return None if order is None else self._read(order)
 
@@ -189,7 +186,6 @@ class AlpacaBroker:
         )
 
     def _agreed(self, known: OrderStatus, order: MarketOrder) -> OrderStatus:
-        """The status of an order, if it is the one that was meant."""
         if (known.order.ticker, known.order.shares) != (symbol_of(order.ticker), order.shares):
             raise BrokerError(
                 f"{self.name} has {known.order.shares:+,g} {known.order.ticker} under the id {order.client_id}, and "
@@ -263,7 +259,6 @@ class AlpacaBroker:
         )
 
     def _redacted(self, text: str) -> str:
-        """The first words of a message, without the keys."""
         for secret in self._secrets:
             text = text.replace(secret, "[key]")
         return " ".join(text.split())[:200]

@@ -98,8 +98,6 @@ def _check_options(request: Request, routing: OrderRouting | None) -> None:
 
 
 class _Trading:
-    """One paper account, its log and its files."""
-
     def __init__(self, agents: Agents, folder: Path, request: Request, routing: OrderRouting | None) -> None:
         self.agents, self.folder, self.request, self.routing = agents, folder, request, routing
         self.log = DecisionLog.read(folder / STATE)
@@ -113,7 +111,6 @@ class _Trading:
 
     @property
     def newest(self) -> str:
-        """Date of the last evening."""
         return str(self.lines[-1]["date"])
 
     def _first(self) -> dt.date:
@@ -144,7 +141,6 @@ class _Trading:
             clock.wait(self.agents.config.trading.poll * (1.0 if due else IDLE))
 
     def catch_up_patiently(self, panel: MarketPanel, clock: Clock, say: Callable[[str], None]) -> PaperOutcome:
-        """Catch up, and try again as long as the broker asks for patience."""
         while True:
             try:
                 return self.catch_up(panel)

@@ -58,7 +58,6 @@ class AuditedForeknowledge:
         yield self._judged("features", views, bars)
 
     def of_strategies(self, makers: Mapping[str, Callable[[], Strategy]]) -> Iterator[Finding]:
-        """Yield a finding for each strategy or agent."""
         lag, panel, split = self.market.config.env.execution_lag, self.market.panel, self.market.split
         process = self.market.process(panel, split.train_end, lag)
         window = range(max(split.train_end, process.first_bar), panel.n_bars)
@@ -121,7 +120,6 @@ class DecisionViews(NamedTuple):
 def decided_views(
     process: DecisionProcess, window: range, strategy: Strategy, watched: Watched | None = None
 ) -> DecisionViews:
-    """Backtest a strategy, and make views of what it decides."""
     recorder = AnswerRecorder(strategy, watched=watched)
     run_backtests(process, window, [recorder])
     held = np.stack(recorder.accounts)[:, : process.n_weights]

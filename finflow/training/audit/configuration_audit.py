@@ -38,8 +38,6 @@ _FEWEST_ROWS = 63
 
 
 class Audit(NamedTuple):
-    """Result of an audit."""
-
     findings: tuple[Finding, ...]
     complaint: str | None
 
@@ -151,8 +149,6 @@ _LEVEL = 7
 
 
 class MarketPiece(NamedTuple):
-    """A piece of the market, its parts, and the probes to put them to."""
-
     panel: MarketPanel
     subjects: AuditSubjects
     probes: tuple[Probe, ...]

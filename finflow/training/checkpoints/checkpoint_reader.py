@@ -52,7 +52,6 @@ class Checkpoint(NamedTuple):
 
     @property
     def run_folder(self) -> Path:
-        """The run that the file lies in."""
         return run_folder_of(self.path)
 
     @property
@@ -209,7 +208,6 @@ def _tensors_of(checkpoint: Checkpoint, owner: str, part: str) -> dict[str, Tens
 
 
 def _load(network: Module, tensors: dict[str, Tensor]) -> str | None:
-    """Put tensors into a network; the reason, where they do not fit."""
     try:
         network.load_state_dict(tensors)
     except (RuntimeError, ValueError, TypeError) as error:
@@ -269,7 +267,6 @@ def check_free(overrides: Mapping[str, object]) -> None:
 
 
 def feature_names(features: Features) -> dict[str, list[str]]:
-    """Names of the features, as a checkpoint keeps them."""
     return {"assets": list(features.asset_names), "market": list(features.market_names)}
 
 

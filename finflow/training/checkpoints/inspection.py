@@ -27,7 +27,6 @@ class Inspection(NamedTuple):
     parts: dict[str, int]
 
     def lines(self) -> list[str]:
-        """Contents of the file in words."""
         if self.complaint is not None:
             return [f"{self.path.name}: {self.complaint}"]
         counters, runtime = self.facts["training"]["counters"], self.facts["runtime"]

@@ -31,8 +31,6 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class SavedRun:
-    """Saved results that a path names."""
-
     path: Path
     kind: Kind
     folder: Path

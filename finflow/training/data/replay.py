@@ -56,7 +56,6 @@ class MarketTensors(NamedTuple):
 
     @property
     def n_weights(self) -> int:
-        """Weights of a state: assets and cash."""
         return 1 + self.assets.shape[1]
 
     def states(self, bars: Tensor, portfolio: Tensor, noise: Generator | None = None, scale: float = 0.0) -> States:
@@ -133,7 +132,6 @@ class Transitions:
 
     @property
     def device(self) -> torch.device:
-        """Device of the columns."""
         return self.columns["bar"].device
 
     @classmethod
@@ -193,7 +191,6 @@ class Transitions:
         return self.rows(places[torch.randint(len(places), (count,), generator=generator, device=device)])
 
     def rows(self, places: Tensor) -> dict[str, Tensor]:
-        """Rows at given places."""
         return {name: column[places] for name, column in self.columns.items()}
 
 
@@ -226,5 +223,4 @@ def make_batch(
 
 
 def join_rows(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Rows of several stores, one after the other."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -55,8 +55,6 @@ class PathwiseRollout(NamedTuple):
 
 
 class RolloutMarket(NamedTuple):
-    """Market that policies are rolled out in."""
-
     process: DecisionProcess
     tensors: MarketTensors
     units: RewardUnits
@@ -79,7 +77,6 @@ class RolloutMarket(NamedTuple):
         return policy.read_market(self.tensors.states(bars, blank, noise, observation_noise), noise)
 
     def states(self, state: PortfolioState) -> States:
-        """Observations of portfolios, as networks read them."""
         bars = torch.as_tensor(state.bar, device=self.tensors.market.device)
         return self.tensors.states(bars, self.process.observed_portfolio(state).float())
 
@@ -172,7 +169,6 @@ def joined_states(states: Sequence[PortfolioState]) -> PortfolioState:
 
 
 def repeated(state: PortfolioState, count: int) -> PortfolioState:
-    """Every portfolio ``count`` times in a row."""
     return PortfolioState(
         **{
             name: value.repeat_interleave(count, dim=0)

@@ -57,7 +57,6 @@ class TrainingData:
 
     @property
     def train_segments(self) -> tuple[range, ...]:
-        """Segments of the training window: `segments`, or the whole window."""
         return self.segments or (self.split.train,)
 
     @cached_property
@@ -67,7 +66,6 @@ class TrainingData:
 
     @property
     def shape(self) -> NetworkShape:
-        """Sizes of the networks."""
         return NetworkShape(
             n_asset_features=self.process.asset_features.shape[2],
             n_market_features=self.process.market_features.shape[1],
@@ -187,7 +185,6 @@ def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
 
 
 def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
-    """Split prices that were loaded, and compute features."""
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)
     seen = visible(panel, split)

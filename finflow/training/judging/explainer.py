@@ -41,8 +41,6 @@ TRADES = 3  # whose targets are divided among the features, each
 
 
 class Explainer:
-    """Explains the decisions of one backtest."""
-
     def __init__(
         self, policy: ExpertPolicy, process: DecisionProcess, features: Features, window: range, run: Backtest
     ) -> None:
@@ -58,11 +56,9 @@ class Explainer:
 
     @property
     def dates(self) -> NDArray[np.datetime64]:
-        """Bars at which the decisions filled."""
         return self.process.panel.dates[self.bars.start : self.bars.stop]
 
     def explain(self, step: int) -> Dated:
-        """Explain the decision of a step of the backtest."""
         bar, run, names = self.bars[step], self.run, self.run.assets
         states = self._states(step)
         decision = decide(self.policy, states)
@@ -112,7 +108,6 @@ class Explainer:
         )
 
     def largest(self, count: int) -> list[Dated]:
-        """Explanations of the largest trades."""
         return [self.explain(step) for step in largest_trades(self.run, count)]
 
     def _states(self, step: int) -> States:

@@ -117,7 +117,6 @@ class RunLog:
             tracker.add_result(max(self._step, 0), known, finite)
 
     def console(self, text: str) -> None:
-        """Add one line to console.log, with the time of day."""
         with suppress(OSError):
             self._console.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {' '.join(text.split())}\n")
             self._console.flush()

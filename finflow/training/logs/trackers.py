@@ -90,7 +90,6 @@ class EventFiles:
                 writer.close()
 
     def _write(self, add: Callable[[SummaryWriter], object]) -> None:
-        """Add points and flush them; a failure closes the file."""
         try:
             if self._writer is None:
                 self._writer = SummaryWriter(str(self._folder))
@@ -181,7 +180,6 @@ class WandbRun:
         self._run = None
 
     def _do(self, call: Callable[[Any], object]) -> None:
-        """Call the service; the first failure is reported and ends the tracking."""
         if self._run is None:
             return
         try:

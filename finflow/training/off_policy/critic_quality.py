@@ -69,7 +69,6 @@ class ExactReturns(NamedTuple):
     returns: Tensor
 
     def states(self, market: RolloutMarket, rows: NDArray[np.int64] | slice) -> States:
-        """Some of the states, as networks read them."""
         bars = torch.as_tensor(self.bars[rows], device=self.portfolios.device)
         return market.tensors.states(bars, self.portfolios[rows])
 

@@ -56,7 +56,6 @@ class Start(NamedTuple):
 
     @classmethod
     def of(cls, market: RolloutMarket, learner: Learner, state: PortfolioState, config: Config) -> Start:
-        """Draw the numbers."""
         like = market.tensors.market
         size = (config.bcell.expansion + 1, len(state.bar), market.tensors.n_weights - 1)
         noise = standard_normal(size, learner.noise, like)

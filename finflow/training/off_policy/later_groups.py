@@ -64,7 +64,6 @@ class LaterGroups:
         self._since: list[Work] = []
 
     def begin(self, work: Work) -> None:
-        """Begin with a piece of work, in the other process."""
         if self._calls is None and self._may_leave:
             self._calls = ForkedCalls.start(self._answer)
         if self._calls is not None:

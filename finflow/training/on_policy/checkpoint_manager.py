@@ -58,7 +58,6 @@ class _Scheduler:
         return {}, {name: value for name, value in state.items() if _is_plain(value)}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Any) -> None:
-        """Restore it."""
         self.scheduler.load_state_dict({**self.scheduler.state_dict(), **state})
 
 
@@ -70,7 +69,6 @@ class _Modules:
 
     @classmethod
     def of(cls, network: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: Any) -> _Modules:
-        """With a scheduler that can be captured."""
         if scheduler is not None and not hasattr(scheduler, "capture"):
             scheduler = _Scheduler(scheduler)
         return cls(network, optimizer, scheduler)

@@ -56,7 +56,6 @@ class PortfolioDistribution:
         return torch.addcmul(self.location, noise, self.log_scale.exp())
 
     def mode(self) -> Tensor:
-        """The locations, (batch, K - 1)."""
         return self.location
 
     def log_prob(self, actions: Tensor) -> Tensor:
@@ -79,7 +78,6 @@ class PortfolioDistribution:
         return sum_listed(0.5 * ((2.0 * change).exp() + shift.square() - 1.0) - change, self.listed)
 
     def rows(self, index: Tensor) -> PortfolioDistribution:
-        """The distributions of some observations."""
         listed = None if self.listed is None else self.listed[index]
         return PortfolioDistribution(self.location[index], self.log_scale[index], listed)
 
@@ -98,7 +96,6 @@ class MarketActorCritic:
         return self.market.states(bars, portfolio)
 
     def distribution(self, observations: Observations) -> PortfolioDistribution:
-        """Distributions over portfolios."""
         return distribution_of(self.policy, self.states(observations))
 
     def value(self, observations: Observations) -> Tensor:
@@ -107,7 +104,6 @@ class MarketActorCritic:
         return value
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the policy."""
         return self.policy.parameters()
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
@@ -117,6 +113,5 @@ class MarketActorCritic:
 
 
 def distribution_of(policy: ExpertPolicy, states: States) -> PortfolioDistribution:
-    """Distributions of a policy over portfolios."""
     normal = policy(states).distribution
     return PortfolioDistribution(normal.location, normal.log_scale, normal.listed)

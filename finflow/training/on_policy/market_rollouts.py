@@ -142,7 +142,6 @@ def _step(
 def observed(
     process: DecisionProcess, market: MarketTensors, state: PortfolioState, bars: NDArray[np.int64]
 ) -> Observations:
-    """Observations of portfolios at bars."""
     device = market.assets.device
     portfolio = torch.as_tensor(process.observed_portfolio(state), dtype=torch.float32, device=device)
     return torch.as_tensor(bars, device=device), portfolio

@@ -49,7 +49,6 @@ class Trajectories(NamedTuple):
 
     @property
     def mean_reward(self) -> float:
-        """Mean reward of a decision."""
         return float(self.rewards[self.counted].mean())
 
     @property

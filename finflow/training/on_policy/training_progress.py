@@ -38,20 +38,16 @@ class Learning:
 
     @property
     def agent(self) -> TaskActorCritic:
-        """Policy and value function."""
         return cast(TaskActorCritic, self.learner.agent)
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture all fields."""
         return capture(self)
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore all fields."""
         restore(self, tensors, state)
 
     @property
     def entropy_coefficient(self) -> float:
-        """Coefficient of the next update."""
         return self.entropy.value if self.constant_entropy is None else self.constant_entropy
 
     @property

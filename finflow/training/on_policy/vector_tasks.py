@@ -63,7 +63,6 @@ class TaskSpaces:
         raise ConfigError(f"the action space is {actions}, and has to be Discrete or a Box of one dimension")
 
     def check(self, observations: int, actions: int) -> None:
-        """Check the sizes; raises ConfigError if they are others."""
         for name, given, size in (
             ("state_dim", observations, self.observations),
             ("action_dim", actions, self.actions),
@@ -101,8 +100,6 @@ class TaskStep(NamedTuple):
 
 
 class VectorTask:
-    """N environments of a task, stepped together."""
-
     def __init__(self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
         if isinstance(env, gym.Env):
             self.env: VectorEnv[Any, Any, Any] = SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP)
@@ -120,7 +117,6 @@ class VectorTask:
         self._all = np.ones(self.size, np.bool_)
 
     def reset(self, seed: int) -> None:
-        """Begin all episodes, seeded."""
         observation, _ = self.env.reset(seed=seed)
         self.observations = self._flat(observation)
         self._beginning = np.zeros(self.size, np.bool_)

@@ -87,7 +87,6 @@ class Evidence(NamedTuple):
     forgone: float
 
     def facts(self) -> dict[str, float]:
-        """Figures for the log and the report."""
         return {
             "confidence": float(self.blend.confidence),
             "confidence_unshrunk": self.unshrunk,
@@ -168,7 +167,6 @@ class _Accounts(NamedTuple):
 
     @classmethod
     def of(cls, block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
-        """Read the block with the policy and the references."""
         device, of_each = tensors.market.device, len(CONFIDENCES)
         reading = _read(block.policy, block.bars, tensors)
         references = []
@@ -272,7 +270,6 @@ class OutOfFold:
         return [BlockPolicy(load_like(like, own), block.held_out) for block, own in pairs]
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All of it."""
         tensors: dict[str, Tensor] = {}
         for number, look in enumerate(self.looks):
             for member, policy in enumerate(look):
@@ -280,7 +277,6 @@ class OutOfFold:
         return tensors, {"looks": len(self.looks), "judged": self.judged, "evidence": self.evidence}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore all of it."""
         if type(state["looks"]) is not int or type(state["judged"]) is not bool:
             raise ValueError("its evidence is invalid")
         self.judged, self.evidence = state["judged"], state["evidence"]

@@ -49,11 +49,9 @@ class Counters:
     best_update: int | None = None
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """As JSON."""
         return {}, asdict(self)
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
-        """From JSON."""
         if set(state) != set(asdict(self)):
             raise ValueError("they are other counters")
         for name, value in state.items():
