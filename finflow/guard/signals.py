@@ -89,13 +89,8 @@ class RobustWindow:
         self.count, self.centre, self.spread, self.ready = 0, 0.0, 0.0, False
 
     def state(self) -> dict[str, Any]:
-        return {
-            "values": list(self.values),
-            "count": self.count,
-            "centre": self.centre,
-            "spread": self.spread,
-            "ready": self.ready,
-        }
+        numbers = {name: getattr(self, name) for name in ("count", "centre", "spread", "ready")}
+        return {"values": list(self.values), **numbers}
 
     def load(self, state: dict[str, Any]) -> None:
         self.values.clear()

@@ -258,7 +258,10 @@ class StabilityMonitor:
         """Escalate a signal beyond its limit; returns an event where its level rose."""
         needed = self.config.hits if hits is None else hits
         level = self.history.escalate(name, beyond, unusual and not self.quiet, needed)
-        return [] if level is None else [self._event(level, name, _sentence(name, value, limit), value, limit)]
+        if level is None:
+            return []
+        sentence = f"{name.replace('_', ' ')} is {value:.4g}" + ("" if limit is None else f", the limit is {limit:.4g}")
+        return [self._event(level, name, sentence, value, limit)]
 
     def _event(
         self, level: str, signal: str, message: str, value: float | None = None, limit: float | None = None
@@ -274,10 +277,6 @@ class StabilityMonitor:
         self.quiet_until, self.skipped = int(state["quiet_until"]), int(state["skipped"])
         self.sharpes = list(state["sharpes"])
         self.history.load(state)
-
-
-def _sentence(name: str, value: float, limit: float | None) -> str:
-    return f"{name.replace('_', ' ')} is {value:.4g}" + ("" if limit is None else f", the limit is {limit:.4g}")
 
 
 def _array(values: Tensor | ArrayLike) -> NDArray[np.float64]:

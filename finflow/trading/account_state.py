@@ -49,10 +49,7 @@ class StatedAccount:
 def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[str, Any] | None:
     """The decision on file that one of a date goes on from; None where there is none.
 
-    Raises
-    ------
-    FinflowError
-        If the log goes on beyond the date.
+    Raises FinflowError if the log goes on beyond the date.
     """
     decisions = [entry for entry in entries if entry["kind"] == DECISION]
     later = [entry["date"] for entry in decisions if entry["date"] > date]
@@ -76,10 +73,7 @@ def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | No
 def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: StatedAccount) -> AccountState:
     """The account at the newest bar of a market, from what the log says up to this decision.
 
-    Raises
-    ------
-    FinflowError
-        If the command contradicts itself or the log.
+    Raises FinflowError if the command contradicts itself or the log.
     """
     panel = market.panel
     before = last_decision(entries, str(panel.dates[-1]))

@@ -77,10 +77,7 @@ class DecisionOutcome(NamedTuple):
 def decide(request: Request) -> DecisionOutcome:
     """Decide, and write `decision.json`, `orders.csv`, `decision.html` and a line of `state.jsonl`.
 
-    Raises
-    ------
-    FinflowError
-        One line that says what to do, where the prices, the account or the verdict forbid a decision.
+    Raises FinflowError: One line that says what to do, where the prices, the account or the verdict forbid a decision.
     """
     agents = load_agents(request.runs, request.overrides)
     routing = open_routing(agents, request.live) if request.broker == ALPACA else None
@@ -143,10 +140,8 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
 def open_routing(agents: Agents, live: bool) -> OrderRouting:
     """Open the account at Alpaca that the configuration of some agents names.
 
-    Raises
-    ------
-    ConfigError, BrokerError
-        If it cannot be opened, or the agents decide on prices that they would have to trade at themselves.
+    Raises ConfigError or BrokerError if it cannot be opened, or the agents decide on prices that they would have to
+    trade at themselves.
     """
     if agents.config.env.execution_lag == 0:
         raise ConfigError(

@@ -95,10 +95,7 @@ def round_orders(
     reserve : float
         Money that stays in cash.
 
-    Raises
-    ------
-    FinflowError
-        If the solver gives up.
+    Raises FinflowError if the solver gives up.
     """
     tradable = np.isfinite(account.prices)
     if lot == 0.0:

@@ -49,10 +49,7 @@ class WeekdayCalendar:
 class ExchangeCalendar:
     """Sessions of an exchange by exchange_calendars: from a day on, if it is as old, to a year from today.
 
-    Raises
-    ------
-    ConfigError
-        If the package does not know the exchange.
+    Raises ConfigError if the package does not know the exchange.
     """
 
     def __init__(self, name: str, first: dt.date) -> None:

@@ -24,10 +24,12 @@ LARGEST_ERROR = 0.2  # of the proportional controller
 class _Beta:
     """A beta that is saved and resumed; the rest of a controller is configuration."""
 
-    def __init__(self, beta: float) -> None:
+    def __init__(self, beta: float, target: float) -> None:
         if not 0.0 <= beta < math.inf:
             raise ConfigError(f"the coefficient of a KL penalty is a number of at least 0, not {beta}")
-        self.beta = beta
+        if not 0.0 < target < math.inf:
+            raise ConfigError(f"the target of a KL controller is a number above 0, not {target}")
+        self.beta, self.target = beta, target
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {}, {"beta": self.beta}
@@ -57,9 +59,7 @@ class DoublingKL(_Beta):
     """
 
     def __init__(self, beta: float = 0.01, target: float = 0.01) -> None:
-        super().__init__(beta)
-        _check_target(target)
-        self.target = target
+        super().__init__(beta, target)
 
     def update(self, divergence: float, decisions: int) -> float:
         """Take the KL of one update of the policy; returns the new beta."""
@@ -84,11 +84,9 @@ class ProportionalKL(_Beta):
     """
 
     def __init__(self, beta: float = 0.2, target: float = 6.0, horizon: int = 10_000) -> None:
-        super().__init__(beta)
-        _check_target(target)
+        super().__init__(beta, target)
         if horizon < 1:
             raise ConfigError(f"the horizon of a KL controller is at least 1 decision, not {horizon}")
-        self.target = target
         self.horizon = horizon
 
     def update(self, divergence: float, decisions: int) -> float:
@@ -98,8 +96,3 @@ class ProportionalKL(_Beta):
         error = min(max(divergence / self.target - 1.0, -LARGEST_ERROR), LARGEST_ERROR)
         self.beta *= max(1.0 + error * decisions / self.horizon, 0.0)
         return self.beta
-
-
-def _check_target(target: float) -> None:
-    if not 0.0 < target < math.inf:
-        raise ConfigError(f"the target of a KL controller is a number above 0, not {target}")

@@ -92,10 +92,8 @@ class OnPolicySettings:
         >>> OnPolicySettings.of("a2c", gamma=0.9).epochs
         1
         """
-        if algorithm not in _USUAL:
-            raise ConfigError(f"the algorithm is one of {', '.join(_USUAL)}, not {algorithm!r}")
         try:
-            return replace(cls(), **({"algorithm": algorithm} | _USUAL[algorithm] | changes))
+            return replace(cls(), **({"algorithm": algorithm} | _USUAL.get(algorithm, {}) | changes))
         except TypeError:
             unknown = sorted(set(changes) - set(cls.__dataclass_fields__))
             raise ConfigError(f"there is no setting {', '.join(unknown)} of {algorithm}") from None

@@ -83,11 +83,8 @@ def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig 
     chosen : FeaturesConfig
         The bank of filters, then the features of a user, after those of every market.
 
-    Raises
-    ------
-    MarketError
-        If a feature of a user cannot be computed, the panel is shorter than the longest feature, or the training
-        window holds too little beyond it.
+    Raises MarketError if a feature of a user cannot be computed, the panel is shorter than the longest feature, or the
+    training window holds too little beyond it.
     """
     raw, fitted = fit_features(panel, fit_until, chosen)
     return scale_features(raw, fitted)

@@ -54,10 +54,8 @@ def open_alpaca(
 ) -> AlpacaBroker:
     """Open an account at Alpaca with the keys of the environment; a live one is confirmed, or asks at the terminal.
 
-    Raises
-    ------
-    ConfigError
-        One line, where the package or a key is missing, the address is not one for keys, or nobody has confirmed.
+    Raises ConfigError: One line, where the package or a key is missing, the address is not one for keys, or nobody has
+    confirmed.
     """
     address = _address(settings)
     variables = os.environ if environ is None else environ
@@ -123,10 +121,7 @@ class AlpacaBroker:
     def account(self) -> str:
         """Mark of the account: the first digits of a hash of its id.
 
-        Raises
-        ------
-        BrokerError
-            If it may not trade.
+        Raises BrokerError if it may not trade.
         """
         account = self._ask(self._client.get_account)
         if account.trading_blocked or account.account_blocked or account.status.value != "ACTIVE":
@@ -151,12 +146,8 @@ class AlpacaBroker:
     def submit(self, order: MarketOrder) -> OrderStatus:
         """Place an order, once; see `Broker`.
 
-        Raises
-        ------
-        OrderRefused
-            If Alpaca refuses it.
-        BrokerNotReady
-            If no answer comes; the order may be placed, and the same call finds out.
+        Raises OrderRefused if Alpaca refuses it; BrokerNotReady if no answer comes; the order may be placed, and the
+        same call finds out.
         """
         request = self._request(order)
         for _ in self._attempts():

@@ -77,10 +77,7 @@ class Broker(Protocol):
     def submit(self, order: MarketOrder) -> OrderStatus:
         """Place an order, unless one of its id is known, whose status is then the answer.
 
-        Raises
-        ------
-        BrokerError
-            If an order of its id says something else.
+        Raises BrokerError if an order of its id says something else.
         """
         ...
 

@@ -76,10 +76,7 @@ class PaperBroker:
         Orders of the newest bar wait for the next one, at an execution lag of 0 as well: the decision that named them
         may be made again until then.
 
-        Raises
-        ------
-        BrokerError
-            If an order's day or ticker is not in the prices any more.
+        Raises BrokerError if an order's day or ticker is not in the prices any more.
         """
         panel = process.panel
         ends = self._ends()

@@ -92,10 +92,8 @@ def broker_evening(entries: Sequence[Mapping[str, Any]], last: DailyAccount | No
 class PaperAccount:
     """Evenings of an account that fills first at the bar ``first``, or that goes on from the evening ``last``.
 
-    Raises
-    ------
-    FinflowError
-        If the bars do not have the evening to go on from, or there is nothing to decide from before the first fill.
+    Raises FinflowError if the bars do not have the evening to go on from, or there is nothing to decide from before the
+    first fill.
     """
 
     def __init__(

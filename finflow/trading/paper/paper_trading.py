@@ -60,10 +60,7 @@ def trade_on_paper(request: Request, clock: Clock | None = None, say: Callable[[
     Every evening is one line of `state.jsonl`, flushed to the disk before the next one begins: a stop at any moment
     loses no line and repeats none. ``say`` prints what happens while it follows the market.
 
-    Raises
-    ------
-    FinflowError
-        One line, where the account cannot begin or go on.
+    Raises FinflowError: One line, where the account cannot begin or go on.
     """
     agents, clock = load_agents(request.runs, request.overrides), clock or Clock()
     folder = agents.folder / TRADING

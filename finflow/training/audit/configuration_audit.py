@@ -57,7 +57,9 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     torch.set_num_threads(config.train.threads)
     panel = load_panel(config.market)
     split_panel(panel, config.market)  # refuses windows that are empty
-    split = _by_date(panel, config)
+    # The windows as the configured dates have them, whatever the splits make of them.
+    dates = (config.market.train_end, config.market.validation_end, config.market.test_end)
+    split = Split(*(panel.n_bars if day is None else int((panel.dates <= np.datetime64(day)).sum()) for day in dates))
     panel = panel.until(split.test_end)
     # A probe may cut the panel before the date that the test window ends on.
     market = config.market.model_copy(update={"test_end": None})
@@ -91,12 +93,6 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
         passes.append(audit(near.panel, [*near.subjects.of_near(own)], near.probes, seed))
     findings = joined([*passes, foretold, tuple(foreknowledge.of_opened())])
     return Audit(findings, verdict_of(findings))
-
-
-def _by_date(panel: MarketPanel, config: Config) -> Split:
-    """The windows as the configured dates have them, whatever the splits make of them."""
-    dates = (config.market.train_end, config.market.validation_end, config.market.test_end)
-    return Split(*(panel.n_bars if day is None else int((panel.dates <= np.datetime64(day)).sum()) for day in dates))
 
 
 def first_probes(split: Split, lag: int) -> tuple[int, ...]:
@@ -160,10 +156,9 @@ def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> I
     for lasts in single_bars(panel, split, first, lag, config.train.seed):
         for history in (*_HISTORIES, panel.n_bars):
             start = max(lasts.start - history, 0)
-            rows = slice(start, min(lasts.stop + _AFTER, panel.n_bars))
             fit = lasts.start - start
             try:
-                piece = panel.between(rows.start, rows.stop)
+                piece = panel.between(start, min(lasts.stop + _AFTER, panel.n_bars))
                 compute_features(piece, fit, config.features)
             except MarketError:
                 if start == 0:

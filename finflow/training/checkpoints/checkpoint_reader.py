@@ -160,10 +160,7 @@ def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
 
 
 def check_same_features(checkpoint: Checkpoint, features: Features) -> None:
-    """An agent reads the features that it was trained on, by name and in their order; not all markets give the same.
-
-    Raises CheckpointError if a market's features are others than the checkpoint's, or it does not say which it reads.
-    """
+    """As `check_feature_names`, of a checkpoint."""
     check_feature_names(checkpoint.path, checkpoint.facts.get("features"), features)
 
 

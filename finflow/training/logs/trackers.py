@@ -146,7 +146,10 @@ class WandbRun:
                 name=folder.name,
                 group=folder.parent.name or None,
                 dir=str(folder),
-                config={key: _plain(value) for key, value in leaves(config).items()},
+                config={
+                    key: value if isinstance(value, bool | float | int | str | None) else str(value)
+                    for key, value in leaves(config).items()
+                },
                 resume="allow",
             )
         except Exception as error:
@@ -200,10 +203,6 @@ def _wandb() -> Any:
         raise ConfigError(
             "output.log_with = wandb needs the package wandb, which is not installed: pip install 'finflow[wandb]'"
         ) from None
-
-
-def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, bool | float | int | str) else str(value)
 
 
 def _first_line(error: Exception) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError
 from finflow.guard.checkpoint_folder import BEST, CheckpointFolder
-from finflow.guard.rollback import STOP, RollbackManager
+from finflow.guard.rollback import RollbackManager
 from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors
 
@@ -198,11 +198,6 @@ class CheckpointManager:
             raise CheckpointError("there is no checkpoint to go back to: save one before the loop begins") from None
         self.last_saved = snapshot.update
         return snapshot.update, snapshot.tensors, snapshot.state
-
-    @property
-    def exhausted(self) -> bool:
-        """True where rolling back has not helped: too often in a row, or in all."""
-        return self.manager.respond(gently=False) == STOP
 
     def load_best_checkpoint(
         self, network: nn.Module, optimizer: torch.optim.Optimizer | None = None, scheduler: Any = None

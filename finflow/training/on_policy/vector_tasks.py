@@ -133,7 +133,9 @@ class VectorTask:
         elif ended.any():
             if self.mode == AutoresetMode.SAME_STEP:
                 following = observations.copy()
-                following[ended] = self._last(info["final_obs"], ended)
+                space = self.env.single_observation_space
+                last = [gym.spaces.flatten(space, one) for one in info["final_obs"][ended]]
+                following[ended] = np.stack([np.asarray(one, np.float32) for one in last])
             else:
                 observation, _ = self.env.reset(options={"reset_mask": ended})
                 observations = self._flat(observation)
@@ -144,10 +146,6 @@ class VectorTask:
         if self._plain:
             return np.asarray(observation, np.float32).reshape(self.size, -1)
         return flat_observations(self.env.single_observation_space, observation, self.size)
-
-    def _last(self, final: NDArray[np.object_], ended: Flags) -> Floats:
-        space = self.env.single_observation_space
-        return np.stack([np.asarray(gym.spaces.flatten(space, one), np.float32) for one in final[ended]])
 
 
 def flat_observations(space: gym.Space[Any], observation: Any, size: int) -> Floats:

@@ -168,7 +168,7 @@ class _Accounts(NamedTuple):
     @classmethod
     def of(cls, block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
         device, of_each = tensors.market.device, len(CONFIDENCES)
-        reading = _read(block.policy, block.bars, tensors)
+        reading = _joined([block.policy.read_market(states) for states in _states(block.bars, tensors)])
         references = []
         for states in _states(block.bars, tensors):
             portfolios = [Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES]
@@ -197,10 +197,6 @@ def _states(bars: range, tensors: MarketTensors) -> Iterator[States]:
     for start in range(bars.start, bars.stop, ROWS):
         rows = torch.arange(start, min(start + ROWS, bars.stop), device=tensors.market.device)
         yield tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=rows.device))
-
-
-def _read(policy: ExpertPolicy, bars: range, tensors: MarketTensors) -> MarketReading:
-    return _joined([policy.read_market(states) for states in _states(bars, tensors)])
 
 
 def _joined(readings: Sequence[MarketReading]) -> MarketReading:
