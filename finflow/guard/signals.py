@@ -101,22 +101,13 @@ class RobustWindow:
 
 @dataclass(frozen=True)
 class PolicyProbe:
-    """A policy on fixed states.
+    """A policy on fixed states."""
 
-    Attributes
-    ----------
-    location, log_scale : Tensor, (states, K - 1)
-        Of the normal distributions in log-ratio coordinates.
-    centre, held : Tensor, (states, K)
-        The deterministic portfolios, and those before the decision.
-    gate : Tensor, (states, experts)
-    """
-
-    location: Tensor
-    log_scale: Tensor
-    centre: Tensor
-    held: Tensor
-    gate: Tensor
+    location: Tensor  # (states, K - 1): mean in log-ratio coordinates
+    log_scale: Tensor  # (states, K - 1): log of the deviation there
+    centre: Tensor  # (states, K): the deterministic portfolios
+    held: Tensor  # (states, K): those before the decision
+    gate: Tensor  # (states, experts)
 
 
 def _entropies(probe: PolicyProbe) -> tuple[Tensor, Tensor]:

@@ -131,7 +131,9 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
         return DecisionOutcome(made, None, tuple(remarks))
     _write(folder, made, account, given, market, None if routing is None else routing.mark)
     if broker is not None:
-        remarks.append(_submit(broker, made))
+        for ticker, shares in made.trades.items():  # each under an id of its own, so that none is placed twice
+            broker.submit(MarketOrder(client_id(made.agent_sha256, made.date, ticker), made.date, ticker, shares))
+        remarks.append(f"{len(made.orders)} orders are with the paper broker")
     if routing is not None:
         remarks.append(routing.place(made.date))
     return DecisionOutcome(made, folder / date, tuple(remarks))
@@ -159,13 +161,6 @@ def _open_broker(request: Request, folder: Path, market: LiveMarket, capital: fl
         raise ConfigError("--cash opens the paper broker's account, which has begun: leave it out")
     broker.fill_due(market.process)
     return broker
-
-
-def _submit(broker: PaperBroker, made: Decision) -> str:
-    """Place the orders of a decision, each under an id of its own, so that none is placed twice."""
-    for ticker, shares in made.trades.items():
-        broker.submit(MarketOrder(client_id(made.agent_sha256, made.date, ticker), made.date, ticker, shares))
-    return f"{len(made.orders)} orders are with the paper broker"
 
 
 def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[LiveMarket, list[Check], DecisionLog]:

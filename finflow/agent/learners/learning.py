@@ -111,10 +111,9 @@ class LearningAgent(ActingAgent):
                 partial(compute_gradients, critics.loss, self.critic_optimiser),
                 self.device,
             )
+            self.update_average(point.progress)
         else:
             compute_gradients(critics.loss, self.critic_optimiser)
-        if actor:
-            self.update_average(point.progress)
         return critics.metrics | self.step_critics(critics.cql_weight) | metrics | self.logged(coefficients)
 
     def _update_policy(

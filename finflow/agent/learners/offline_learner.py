@@ -31,21 +31,11 @@ class Networks(NamedTuple):
 
 
 class TargetValues(NamedTuple):
-    """Values of a batch by the target critics, without gradients.
+    """Values of a batch by the target critics, without gradients."""
 
-    Attributes
-    ----------
-    encoding : Encoding
-        Of the states.
-    actions : Tensor, (B, P)
-        Least value of each state's actions, the data's first.
-    ahead : Valuation
-        Of the behaviour's next decisions.
-    """
-
-    encoding: Encoding
-    actions: Tensor
-    ahead: Valuation
+    encoding: Encoding  # of the states
+    actions: Tensor  # (B, P): least value of each state's actions, the data's first
+    ahead: Valuation  # of the behaviour's next decisions
 
 
 def make_policy(shape: NetworkShape, config: BCellConfig, generator: Generator) -> ExpertPolicy:

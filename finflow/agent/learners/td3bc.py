@@ -16,7 +16,7 @@ import copy
 import torch
 from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch, States
+from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import (
     cosine,
     freeze,
@@ -60,7 +60,11 @@ class TD3BC(OfflineLearner):
         metrics |= self.update_behaviour_value(behaviour, batch)
         with torch.no_grad():
             states = batch.outcomes.next_states
-            following = self._smoothed(self.target_policy.deterministic(states), states, noise)
+            action = self.target_policy.deterministic(states)
+            coordinates = self.target_policy.coordinates(action, states)
+            change = SMOOTHING * standard_normal(tuple(coordinates.shape), noise, coordinates)
+            # clipped noise: similar actions have similar values
+            following = self.target_policy.perturbed(action, change.clamp(-SMOOTHING_LIMIT, SMOOTHING_LIMIT), states)
             ahead = self.target_critic.value(self.target_critic.encode(states), states, following.unsqueeze(1))
             next_value = ahead.mean[..., 0].min(dim=0).values.view_as(values.actions)
             spread = ahead.spread[:, :: values.actions.shape[1], 0]
@@ -71,12 +75,6 @@ class TD3BC(OfflineLearner):
             polyak_update(self.target_critic, self.critic, config.tau)
             polyak_update(self.target_policy, self.policy, config.tau)
         return metrics
-
-    def _smoothed(self, action: Tensor, states: States, noise: Generator) -> Tensor:
-        """Add clipped noise to an action, so that similar actions have similar values."""
-        coordinates = self.target_policy.coordinates(action, states)
-        change = SMOOTHING * standard_normal(tuple(coordinates.shape), noise, coordinates)
-        return self.target_policy.perturbed(action, change.clamp(-SMOOTHING_LIMIT, SMOOTHING_LIMIT), states)
 
     def _update_policy(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step up the first critic, as published, with a penalty on the distance from the data's action."""

@@ -46,17 +46,10 @@ class NetworkShape(NamedTuple):
 
 
 class Valuation(NamedTuple):
-    """Values of P portfolios in each state by E critics.
+    """Values of P portfolios in each state by E critics."""
 
-    Attributes
-    ----------
-    mean : Tensor, (E, batch, P)
-    quantiles : Tensor, (E, batch, P' <= P, n_quantiles)
-        Not centred: only their spread enters the distribution.
-    """
-
-    mean: Tensor
-    quantiles: Tensor
+    mean: Tensor  # (E, batch, P)
+    quantiles: Tensor  # (E, batch, P' <= P, n_quantiles): not centred: only their spread enters the distribution
 
     @property
     def spread(self) -> Tensor:

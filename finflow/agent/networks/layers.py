@@ -119,17 +119,10 @@ class _RowsTimesVector(torch.autograd.Function):
 
 
 class Encoding(NamedTuple):
-    """Embeddings by E encoders of the markets of a batch of states.
+    """Embeddings by E encoders of the markets of a batch of states."""
 
-    Attributes
-    ----------
-    assets : Tensor, (E, groups, assets, d)
-    state : Tensor, (E, groups, H)
-        Of the market as a whole.
-    """
-
-    assets: Tensor
-    state: Tensor
+    assets: Tensor  # (E, groups, assets, d)
+    state: Tensor  # (E, groups, H): of the market as a whole
 
     def groups(self, start: int, stop: int) -> Encoding:
         return Encoding(self.assets[:, start:stop], self.state[:, start:stop])
@@ -205,17 +198,10 @@ class HeadInputs(NamedTuple):
 
     A portfolio is represented by its exposures, sums over assets of weight times embedding, and five facts: cash,
     turnover from the current weights, concentration, and the squares of turnover and cash.
-
-    Attributes
-    ----------
-    portfolios : Tensor, (E, batch, P, exposures + 5)
-    held : Tensor, (E, batch, exposures + 5)
-        Of the current portfolio, with cash, concentration and the state of the reward: common to all P portfolios of a
-        state.
     """
 
-    portfolios: Tensor
-    held: Tensor
+    portfolios: Tensor  # (E, batch, P, exposures + 5)
+    held: Tensor  # (E, batch, exposures + 5): of the current portfolio, with cash, concentration and the reward's state
 
     @classmethod
     def of(cls, encoding: Encoding, states: States, portfolios: Tensor) -> HeadInputs:

@@ -23,18 +23,12 @@ LEAST_SHARE = 1e-12
 
 
 class TradeHeads(NamedTuple):
-    """Networks of several policies that read a portfolio in a market, with the members in front.
+    """Networks of several policies that read a portfolio in a market, with the members in front."""
 
-    Attributes
-    ----------
-    hidden_weight, hidden_bias : Tensor, (members, inputs, width) and (members, 1, width)
-    weight, bias : Tensor, (members, width, 2) and (members, 1, 2)
-    """
-
-    hidden_weight: Tensor
-    hidden_bias: Tensor
-    weight: Tensor
-    bias: Tensor
+    hidden_weight: Tensor  # (members, inputs, width)
+    hidden_bias: Tensor  # (members, 1, width)
+    weight: Tensor  # (members, width, 2)
+    bias: Tensor  # (members, 1, 2)
 
     @classmethod
     def of(cls, members: Sequence[ExpertPolicy]) -> TradeHeads:

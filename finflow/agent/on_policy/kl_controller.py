@@ -44,12 +44,7 @@ class _Beta:
 class DoublingKL(_Beta):
     """Twice the beta above 1.5 times the target, half of it below the target over 1.5.
 
-    Parameters
-    ----------
-    beta : float
-        At the beginning.
-    target : float
-        KL in the unit that `update` is given.
+    ``beta``: at the beginning. ``target``: KL in the unit that `update` is given.
 
     Examples
     --------

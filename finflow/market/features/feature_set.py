@@ -76,12 +76,8 @@ def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig 
     turbulence's covariance, the two states of the crisis probability, the regimes) is fitted on the rows before
     `fit_until`: the training window.
 
-    Parameters
-    ----------
-    fit_until : int
-        Number of bars in the training window.
-    chosen : FeaturesConfig
-        The bank of filters, then the features of a user, after those of every market.
+    ``fit_until``: number of bars in the training window. ``chosen``: the bank of filters, then the features of a user,
+    after those of every market.
 
     Raises MarketError if a feature of a user cannot be computed, the panel is shorter than the longest feature, or the
     training window holds too little beyond it.

@@ -45,12 +45,7 @@ class Audit(NamedTuple):
 def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: Path | None = None) -> Audit:
     """Audit the configured data, features, environment, strategies and behaviour data, and an agent if given.
 
-    Parameters
-    ----------
-    strategies : sequence of str
-        Of a user's own, by import path, beside every named one.
-    agent : Path, optional
-        A checkpoint file or run folder.
+    ``strategies``: of a user's own, by import path, beside every named one. ``agent``: a checkpoint file or run folder.
 
     Raises FinflowError if the configuration cannot be used at all.
     """

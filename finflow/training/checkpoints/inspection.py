@@ -51,10 +51,7 @@ class Inspection(NamedTuple):
 def inspect_checkpoints(path: Path) -> list[Inspection]:
     """Read and verify every checkpoint of a run folder, or one file.
 
-    Parameters
-    ----------
-    path : Path
-        A run folder, its ``models`` folder, or a checkpoint.
+    ``path``: a run folder, its ``models`` folder, or a checkpoint.
 
     Raises CheckpointError if there is none.
     """

@@ -26,21 +26,13 @@ ONLINE = len(SOURCES)  # the family of the agent's own transitions
 
 
 class MarketTensors(NamedTuple):
-    """Features of the market on the learner's device.
+    """Features of the market on the learner's device."""
 
-    Attributes
-    ----------
-    assets : Tensor, (bars, assets, F + 1)
-    market : Tensor, (bars, M)
-    named : Tensor, (bars, 5, K), optional
-        Portfolios of the rules of the five families at every bar, on average over each family's variants.
-    """
-
-    assets: Tensor
-    market: Tensor
+    assets: Tensor  # (bars, assets, F + 1)
+    market: Tensor  # (bars, M)
     lag: int
     complete: bool
-    named: Tensor | None = None
+    named: Tensor | None = None  # (bars, 5, K): portfolios of the families' rules, means over each one's variants
 
     @classmethod
     def of(cls, process: DecisionProcess, device: torch.device, with_families: bool = False) -> MarketTensors:

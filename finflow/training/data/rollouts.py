@@ -34,24 +34,12 @@ from finflow.training.data.rewards import RewardUnits
 
 
 class PathwiseRollout(NamedTuple):
-    """Outcome of some decisions in a row.
+    """Outcome of some decisions in a row."""
 
-    Attributes
-    ----------
-    rewards : Tensor, (horizon, batch)
-        Scaled, as learners see them.
-    turnover : Tensor, (batch,)
-        Mean of a decision.
-    log_density : Tensor or None, (horizon, batch)
-        Of drawn decisions per free dimension; None where the centre was followed.
-    state : PortfolioState
-        After the last decision, in tensors.
-    """
-
-    rewards: Tensor
-    turnover: Tensor
-    log_density: Tensor | None
-    state: PortfolioState
+    rewards: Tensor  # (horizon, batch): scaled, as learners see them
+    turnover: Tensor  # (batch,): mean of a decision
+    log_density: Tensor | None  # (horizon, batch): of drawn decisions per free dimension; None for the centre
+    state: PortfolioState  # after the last decision, in tensors
 
 
 class RolloutMarket(NamedTuple):

@@ -31,18 +31,11 @@ from finflow.training.data.replay import MarketTensors
 
 @dataclass(frozen=True)
 class PortfolioDistribution:
-    """A batch of logistic-normal distributions, with actions in additive log ratios.
+    """A batch of logistic-normal distributions, with actions in additive log ratios."""
 
-    Attributes
-    ----------
-    location, log_scale : Tensor, (batch, K - 1)
-    listed : bool Tensor, (batch, K - 1), optional
-        Assets that the distribution is about; all of them when left out. The ratios of the others have no density.
-    """
-
-    location: Tensor
-    log_scale: Tensor
-    listed: Tensor | None = None
+    location: Tensor  # (batch, K - 1)
+    log_scale: Tensor  # (batch, K - 1)
+    listed: Tensor | None = None  # (batch, K - 1): assets whose ratios have a density; all of them when left out
 
     @property
     def dimensions(self) -> int | Tensor:

@@ -23,26 +23,14 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TaskSpaces:
-    """Sizes of a task.
+    """Sizes of a task."""
 
-    Attributes
-    ----------
-    observations : int
-        Numbers in one observation, all parts of it one after the other.
-    actions : int
-        Actions of a Discrete space, or dimensions of a Box.
-    kind : str
-        ``discrete`` or ``box``.
-    first : int
-        The first action of a Discrete space.
-    """
-
-    observations: int
-    actions: int
+    observations: int  # numbers in one observation, all parts of it one after the other
+    actions: int  # actions of a Discrete space, or dimensions of a Box
     kind: Literal["discrete", "box"]
     low: NDArray[Any] | None = None
     high: NDArray[Any] | None = None
-    first: int = 0
+    first: int = 0  # the first action of a Discrete space
 
     @classmethod
     def of(cls, env: VectorEnv[Any, Any, Any]) -> TaskSpaces:
@@ -79,24 +67,13 @@ class TaskSpaces:
 
 
 class TaskStep(NamedTuple):
-    """One step of all environments.
+    """One step of all environments."""
 
-    Attributes
-    ----------
-    rewards : array, (n,)
-    following : array, (n, observations)
-        What followed the actions; where an episode ended, its last observation.
-    terminated, ended : array of bool, (n,)
-        Ended for good; ended at all.
-    counted : array of bool, (n,)
-        False where the environment only began an episode, and took no action.
-    """
-
-    rewards: NDArray[np.float64]
-    following: Floats
-    terminated: Flags
-    ended: Flags
-    counted: Flags
+    rewards: NDArray[np.float64]  # (n,)
+    following: Floats  # (n, observations): what followed the actions; where an episode ended, its last observation
+    terminated: Flags  # (n,): ended for good
+    ended: Flags  # (n,): ended at all
+    counted: Flags  # (n,): false where the environment only began an episode, and took no action
 
 
 class VectorTask:

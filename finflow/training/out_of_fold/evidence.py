@@ -149,21 +149,11 @@ def backtest_blends(
 
 
 class _Accounts(NamedTuple):
-    """Reading of a block by the accounts of one policy's blends: a row for each reference and confidence.
+    """Reading of a block by the accounts of one policy's blends: a row for each reference and confidence."""
 
-    Attributes
-    ----------
-    reading : MarketReading, (decisions, ...)
-        Of the policy.
-    aims : Tensor, (decisions, rows, K)
-        Between each reference and the policy's aim.
-    beginning : Tensor, (rows, K)
-        The references' portfolios at the first decision.
-    """
-
-    reading: MarketReading
-    aims: Tensor
-    beginning: Tensor
+    reading: MarketReading  # (decisions, ...): of the policy
+    aims: Tensor  # (decisions, rows, K): between each reference and the policy's aim
+    beginning: Tensor  # (rows, K): the references' portfolios at the first decision
 
     @classmethod
     def of(cls, block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
@@ -244,7 +234,8 @@ class OutOfFold:
         """Backtest the blocks' policies in their blocks; give the agent the stage and blend that this justifies."""
         policy = bcell.policy if bcell.average is None else bcell.average.policy
         volatility, count = training_data.log_volatility, len(self.blocks)
-        policies = [one for look in self.looks for one in self._policies(policy, look)]
+        pairs = [pair for look in self.looks for pair in zip(self.blocks, look[1:], strict=True)]
+        policies = [BlockPolicy(load_like(policy, own), block.held_out) for block, own in pairs]
         facts = (market.process, market.tensors, volatility)
         half = len(self.looks) // 2 * count  # two parts on one core, too
         with forked(partial(backtest_blends, policies[half:], *facts)) as later:
@@ -260,10 +251,6 @@ class OutOfFold:
             bcell.blend.copy_(evidence.blend.to_tensor(bcell.device))
         self.evidence, self.looks = evidence.facts(), []
         return evidence
-
-    def _policies(self, like: ExpertPolicy, look: Sequence[Weights]) -> list[BlockPolicy]:
-        pairs = zip(self.blocks, look[1:], strict=True)
-        return [BlockPolicy(load_like(like, own), block.held_out) for block, own in pairs]
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors: dict[str, Tensor] = {}

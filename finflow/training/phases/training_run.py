@@ -46,23 +46,13 @@ LOG_EVERY = 50  # updates between two rows of metrics
 
 @dataclass(frozen=True)
 class Validation:
-    """Result of a training so far on its validation window.
-
-    Attributes
-    ----------
-    update, phase_update : int
-        Updates so far, over both phases and in this one.
-    score : float
-        Figure of ``train.best_by``, which the best checkpoint has most of.
-    best : bool
-        Whether it is the best so far.
-    """
+    """Result of a training so far on its validation window."""
 
     phase: str
-    update: int
-    phase_update: int
-    score: float
-    best: bool
+    update: int  # updates so far, over both phases
+    phase_update: int  # in this one
+    score: float  # figure of ``train.best_by``, which the best checkpoint has most of
+    best: bool  # true for the best so far
     backtest: Backtest
 
 

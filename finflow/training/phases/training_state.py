@@ -84,10 +84,7 @@ class TrainingState:
 
 def seeded(seed: int, purpose: int, device: torch.device | str = "cpu") -> Generator:
     """A generator of its own for each purpose of a seed."""
-    generator = torch.Generator(device=device)
-    words = torch.tensor([seed, purpose], dtype=torch.int64)
-    generator.manual_seed(int(words[0]) * 1_000_003 + int(words[1]))
-    return generator
+    return torch.Generator(device=device).manual_seed(seed * 1_000_003 + purpose)
 
 
 def start_offline(config: Config, training_data: TrainingData, device: torch.device, transitions: int) -> TrainingState:
@@ -95,9 +92,7 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
     seed = config.train.seed
     networks = portfolio_networks(training_data.shape, config.bcell, seeded(seed, 1))
     learner = METHODS[config.offline.method](networks, config.bcell, device)
-    returns = torch.zeros(transitions, device=device)
-    train = config.train
-    on_policy = config.online.on_policy
+    train, on_policy = config.train, config.online.on_policy
     total = rollouts_of(config) * steps_per_rollout(config) if on_policy else online_updates(config)
     return TrainingState(
         Counters(),
@@ -108,7 +103,7 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
         GuardState(config),
         RewardNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
         learner,
-        returns,
+        torch.zeros(transitions, device=device),
     )
 
 
