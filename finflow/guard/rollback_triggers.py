@@ -47,6 +47,7 @@ class RollbackTriggers:
     def __init__(self, config: RollbackConfig) -> None:
         self.config = config
         self.strict = config.mode == STRICT
+        self._needed = 1 if self.strict else CHECKS_IN_A_ROW
         size = config.metric_window_size
         least = min(LEAST_CHECKS, size)
         if self.strict:
@@ -91,10 +92,6 @@ class RollbackTriggers:
         self.hits = dict(state["suspects"])
         for name, window in self.windows.items():
             window.load(state["windows"][name])
-
-    @property
-    def _needed(self) -> int:
-        return 1 if self.strict else CHECKS_IN_A_ROW
 
     def _confirm(self, name: str, reason: str | None) -> str:
         """Return the reason once it held at enough checks in a row; None is no check, empty is no reason."""

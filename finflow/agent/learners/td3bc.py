@@ -16,7 +16,7 @@ import copy
 import torch
 from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch
+from finflow.agent.batch import Batch, States
 from finflow.agent.gradient_steps import (
     cosine,
     freeze,
@@ -26,14 +26,13 @@ from finflow.agent.gradient_steps import (
     set_learning_rate,
 )
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner
-from finflow.agent.losses.losses import expectile_loss, td3bc_loss
+from finflow.agent.losses.losses import td3bc_loss
 from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.precision import autocast_update
 from finflow.config import BCellConfig
 
 POLICY_DELAY = 2  # critic updates for one of the policy, as published
 SMOOTHING, SMOOTHING_LIMIT = 0.2, 0.5  # deviation and bound of the noise on the target policy's action
-MEAN = 0.5  # the expectile that is the mean
 
 
 class TD3BC(OfflineLearner):
@@ -53,18 +52,10 @@ class TD3BC(OfflineLearner):
         """Take one step of V, the critics and, every second time, the policy and the targets."""
         config = self.config
         values = self.target_values(batch)
-        value, behaviour = self.value.both(batch.states)
-        v_loss = expectile_loss(values.actions, value.unsqueeze(1), MEAN)
-        gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
-        metrics = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
-        metrics |= self.update_behaviour_value(behaviour, batch)
+        metrics = self.update_mean_value(batch, values.actions)
         with torch.no_grad():
             states = batch.outcomes.next_states
-            action = self.target_policy.deterministic(states)
-            coordinates = self.target_policy.coordinates(action, states)
-            change = SMOOTHING * standard_normal(tuple(coordinates.shape), noise, coordinates)
-            # clipped noise: similar actions have similar values
-            following = self.target_policy.perturbed(action, change.clamp(-SMOOTHING_LIMIT, SMOOTHING_LIMIT), states)
+            following = self._smoothed(self.target_policy.deterministic(states), states, noise)
             ahead = self.target_critic.value(self.target_critic.encode(states), states, following.unsqueeze(1))
             next_value = ahead.mean[..., 0].min(dim=0).values.view_as(values.actions)
             spread = ahead.spread[:, :: values.actions.shape[1], 0]
@@ -75,6 +66,12 @@ class TD3BC(OfflineLearner):
             polyak_update(self.target_critic, self.critic, config.tau)
             polyak_update(self.target_policy, self.policy, config.tau)
         return metrics
+
+    def _smoothed(self, action: Tensor, states: States, noise: Generator) -> Tensor:
+        """Add clipped noise to an action, so that similar actions have similar values."""
+        coordinates = self.target_policy.coordinates(action, states)
+        change = SMOOTHING * standard_normal(tuple(coordinates.shape), noise, coordinates)
+        return self.target_policy.perturbed(action, change.clamp(-SMOOTHING_LIMIT, SMOOTHING_LIMIT), states)
 
     def _update_policy(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step up the first critic, as published, with a penalty on the distance from the data's action."""

@@ -84,8 +84,8 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     first_bar = compute_features(panel, split.train_end).first_bar
     probes = probes_of(split, first_bar, lag, seed)
     passes = [audit(panel, components, probes, seed, first)]
-    for near in pieces_of(panel, config, split, first_bar + _FEWEST_ROWS):
-        passes.append(audit(near.panel, [*near.subjects.of_near(own)], near.probes, seed))
+    for piece, around, close in pieces_of(panel, config, split, first_bar + _FEWEST_ROWS):
+        passes.append(audit(piece, [*around.of_near(own)], close, seed))
     findings = joined([*passes, foretold, tuple(foreknowledge.of_opened())])
     return Audit(findings, verdict_of(findings))
 
@@ -139,13 +139,11 @@ _LEVEL = 7
 """Every so many bars the level of all prices jumps, for the fills."""
 
 
-class MarketPiece(NamedTuple):
-    panel: MarketPanel
-    subjects: AuditSubjects
-    probes: tuple[Probe, ...]
+Piece = tuple[MarketPanel, AuditSubjects, tuple[Probe, ...]]
+"""A piece of the market, its parts, and the probes to put them to."""
 
 
-def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> Iterator[MarketPiece]:
+def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> Iterator[Piece]:
     """Pieces around the bars of `single_bars`; those for which no piece has history enough are left out."""
     lag = config.env.execution_lag
     for lasts in single_bars(panel, split, first, lag, config.train.seed):
@@ -160,7 +158,7 @@ def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> I
                     break
                 continue
             subjects = AuditSubjects(piece, config, Split(fit, fit + 1, piece.n_bars), near=True)
-            yield MarketPiece(piece, subjects, tuple(_bar_probes(range(fit, fit + len(lasts)))))
+            yield piece, subjects, tuple(_bar_probes(range(fit, fit + len(lasts))))
             break
 
 

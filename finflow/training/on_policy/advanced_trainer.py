@@ -20,6 +20,7 @@ from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNorm
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager
 from finflow.training.on_policy.task_rollouts import Environment, TaskCollector, most_probable, rollout_of
 from finflow.training.on_policy.training_progress import Learning, TrainingProgress, guarded_update
+from finflow.training.on_policy.vector_tasks import TaskSpaces
 from finflow.training.phases.schedules import EntropyScheduleConfig, EntropyScheduler
 
 
@@ -117,11 +118,7 @@ class AdvancedPPOTrainer:
         spaces = collector.task.spaces
         spaces.check(self.state_dim, self.action_dim)
         if self._progress is None:
-            generator = torch.Generator().manual_seed(self.seed)
-            agent = TaskActorCritic(spaces.observations, spaces.actions, spaces.kind, generator)
-            learner = OnPolicyLearner(agent, self.settings, generator, flat=True)
-            learning = Learning(learner, self.entropy, self.rewards, constant_entropy=self._constant)
-            self._progress = TrainingProgress(learning, self.checkpoints)
+            self._progress = TrainingProgress(_new_learning(self, spaces, self._constant), self.checkpoints)
         elif self.agent.kind != spaces.kind:
             raise ConfigError(f"the policy's actions are {self.agent.kind}, the environment's are {spaces.kind}")
         self._collector = collector
@@ -226,6 +223,13 @@ class AdvancedPPOTrainer:
         self.progress.load(Path(path), _facts(self))
         self._collected, self._rollout = False, None
         self.begin_episodes()
+
+
+def _new_learning(trainer: AdvancedPPOTrainer, spaces: TaskSpaces, constant_entropy: float | None) -> Learning:
+    generator = torch.Generator().manual_seed(trainer.seed)
+    agent = TaskActorCritic(spaces.observations, spaces.actions, spaces.kind, generator)
+    learner = OnPolicyLearner(agent, trainer.settings, generator, flat=True)
+    return Learning(learner, trainer.entropy, trainer.rewards, constant_entropy=constant_entropy)
 
 
 def _size(name: str, size: int) -> int:

@@ -158,7 +158,8 @@ class _Accounts(NamedTuple):
     @classmethod
     def of(cls, block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
         device, of_each = tensors.market.device, len(CONFIDENCES)
-        reading = _joined([block.policy.read_market(states) for states in _states(block.bars, tensors)])
+        readings = [block.policy.read_market(states) for states in _states(block.bars, tensors)]
+        reading = MarketReading.join(readings, torch.cat)
         references = []
         for states in _states(block.bars, tensors):
             portfolios = [Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES]
@@ -180,17 +181,13 @@ class _BatchedBlends:
         rows = len(accounts[0].aims[place])
         now = [one.reading.each(lambda part: part[place].expand(rows, *part.shape[1:])) for one in accounts]
         read = [reading._replace(aim=one.aims[place]) for reading, one in zip(now, accounts, strict=True)]
-        return self.policies.trade_toward(states, _joined(read)).distribution.centre()
+        return self.policies.trade_toward(states, MarketReading.join(read, torch.cat)).distribution.centre()
 
 
 def _states(bars: range, tensors: MarketTensors) -> Iterator[States]:
     for start in range(bars.start, bars.stop, ROWS):
         rows = torch.arange(start, min(start + ROWS, bars.stop), device=tensors.market.device)
         yield tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=rows.device))
-
-
-def _joined(readings: Sequence[MarketReading]) -> MarketReading:
-    return MarketReading.join(readings, torch.cat)
 
 
 def weigh_evidence(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -72,14 +72,14 @@ class TrainingState:
     entropy_schedule: EntropyScheduler
     target_entropy_schedule: EntropyScheduler
     watch: GuardState
-    reward_normalizer: RewardNormalizer | None = field(default=None)
-    learner: OfflineLearner | None = field(default=None)
-    behaviour_returns: Tensor | None = field(default=None)
-    bcell: BCell | None = field(default=None)
-    learners: Learners | None = field(default=None)
-    out_of_fold: OutOfFold | None = field(default=None)
-    on_policy: OnPolicyState | None = field(default=None)
-    reference: ReferenceControl | None = field(default=None)
+    reward_normalizer: RewardNormalizer | None = None
+    learner: OfflineLearner | None = None
+    behaviour_returns: Tensor | None = None
+    bcell: BCell | None = None
+    learners: Learners | None = None
+    out_of_fold: OutOfFold | None = None
+    on_policy: OnPolicyState | None = None
+    reference: ReferenceControl | None = None
 
 
 def seeded(seed: int, purpose: int, device: torch.device | str = "cpu") -> Generator:
