@@ -15,22 +15,12 @@ class States(NamedTuple):
 
     Portfolios of one bar may share a row of the market, which is then encoded once: rows come in groups of equal size,
     row b of the portfolios in group b // (batch / groups).
-
-    Attributes
-    ----------
-    assets : Tensor, (groups, assets, F + 1)
-        Features of each asset; the last is 1 where the asset is listed.
-    market : Tensor, (groups, M)
-    portfolio : Tensor, (batch, K + 3)
-        Weights, cash last, then the state of the reward.
-    complete : bool
-        True where every asset is known to be listed, so that a mean over assets needs no mask.
     """
 
-    assets: Tensor
-    market: Tensor
-    portfolio: Tensor
-    complete: bool = False
+    assets: Tensor  # (groups, assets, F + 1): features of each asset; the last is 1 where the asset is listed
+    market: Tensor  # (groups, M)
+    portfolio: Tensor  # (batch, K + 3): weights, cash last, then the state of the reward
+    complete: bool = False  # true where every asset is known to be listed, so that a mean over assets needs no mask
 
     @property
     def weights(self) -> Tensor:
@@ -53,67 +43,34 @@ class States(NamedTuple):
         return len(self.portfolio) // len(self.market)
 
     def groups(self, start: int, stop: int) -> States:
-        """Some of the groups, as views."""
         size = self.group_size
         portfolio = self.portfolio[start * size : stop * size]
         return States(self.assets[start:stop], self.market[start:stop], portfolio, self.complete)
 
 
 class Choices(NamedTuple):
-    """Actions of each state whose outcomes on the same prices are known: prices do not react to trades.
+    """Actions of each state whose outcomes on the same prices are known: prices do not react to trades."""
 
-    Attributes
-    ----------
-    actions : Tensor, (batch, P, K)
-        The action of the transition first.
-    rewards : Tensor, (batch, P)
-    terminated : Tensor, (batch, P)
-    next_states : States
-        Of all actions, (batch * P, ...): the P of a state share a row of the market.
-    """
-
-    actions: Tensor
-    rewards: Tensor
-    terminated: Tensor
-    next_states: States
+    actions: Tensor  # (batch, P, K): the action of the transition first
+    rewards: Tensor  # (batch, P)
+    terminated: Tensor  # (batch, P)
+    next_states: States  # of all actions, (batch * P, ...): the P of a state share a row of the market
 
 
 class Batch(NamedTuple):
-    """Transitions. Rewards are in units of the fixed scale stored with the dataset.
+    """Transitions. Rewards are in units of the fixed scale stored with the dataset."""
 
-    Attributes
-    ----------
-    both : States
-        The states, then the next states: (2 * batch, ...), in groups of one size, encoded in one call.
-    actions, next_actions : Tensor, (batch, K)
-        The next one is the behaviour's own (offline data only).
-    rewards, terminated : Tensor, (batch,)
-        1 at ruin; truncation is not termination and leaves no mark here.
-    families : Tensor, (batch,)
-        Index of the behaviour's family; 5 and over belong to none of the experts.
-    calibrations : Tensor, (batch,)
-        Fitted value of the behaviour at the state (online only).
-    behaviour_returns : Tensor, (batch,)
-        The behaviour's lambda-return from the state (offline data only).
-    references : Tensor, (batch,), optional
-        Reference that the rewards are in excess of, where the critics' quantiles are of the whole return.
-    named : Tensor, (groups, 5, K), optional
-        Portfolios that the families' rules name in the states, on average over each family's variants.
-    choices : Choices, optional
-        Further actions of each state (``bcell.counterfactual``); the transitions alone when left out.
-    """
-
-    both: States
-    actions: Tensor
-    rewards: Tensor
-    terminated: Tensor
-    next_actions: Tensor
-    families: Tensor
-    calibrations: Tensor
-    behaviour_returns: Tensor
-    references: Tensor | None = None
-    named: Tensor | None = None
-    choices: Choices | None = None
+    both: States  # the states, then the next states: (2 * batch, ...), in groups of one size, encoded in one call
+    actions: Tensor  # (batch, K): of the transition
+    rewards: Tensor  # (batch,): scaled
+    terminated: Tensor  # (batch,): 1 at ruin, while truncation leaves no mark
+    next_actions: Tensor  # (batch, K): the behaviour's own (offline data only)
+    families: Tensor  # (batch,): index of the behaviour's family; 5 and over belong to none of the experts
+    calibrations: Tensor  # (batch,): fitted value of the behaviour at the state (online only)
+    behaviour_returns: Tensor  # (batch,): the behaviour's lambda-return from the state (offline data only)
+    references: Tensor | None = None  # (batch,): what rewards are in excess of, where quantiles are of the whole return
+    named: Tensor | None = None  # (groups, 5, K): portfolios of the families' rules, means over each one's variants
+    choices: Choices | None = None  # further actions of each state (``bcell.counterfactual``), if any
 
     def with_reference(self, targets: Tensor) -> Tensor:
         """Add to targets (batch,) the reference that the rewards are in excess of, where there is one."""
@@ -130,12 +87,10 @@ class Batch(NamedTuple):
 
     @property
     def states(self) -> States:
-        """The states, (batch, ...)."""
         return self.both.groups(0, len(self.both.market) // 2)
 
     @property
     def next_states(self) -> States:
-        """The next states, (batch, ...)."""
         groups = len(self.both.market)
         return self.both.groups(groups // 2, groups)
 

@@ -25,26 +25,15 @@ ROWS_AT_ONCE = 512
 
 
 class Shares(NamedTuple):
-    """Parts that features have in some scalars of a decision.
+    """Parts that features have in some scalars of a decision."""
 
-    Attributes
-    ----------
-    assets, market, reward_state : Tensor, (targets, assets, F), (targets, M), (targets, 3)
-    value, baseline : Tensor, (targets,)
-        The scalars at the state and at the baseline.
-    error : Tensor, (targets,)
-        Sum of the parts less (value - baseline).
-    steps : int
-        Of the quadrature.
-    """
-
-    assets: Tensor
-    market: Tensor
-    reward_state: Tensor
-    value: Tensor
-    baseline: Tensor
-    error: Tensor
-    steps: int
+    assets: Tensor  # (targets, assets, F)
+    market: Tensor  # (targets, M)
+    reward_state: Tensor  # (targets, 3)
+    value: Tensor  # (targets,): the scalars at the state
+    baseline: Tensor  # (targets,): at the baseline
+    error: Tensor  # (targets,): sum of the parts less (value - baseline)
+    steps: int  # of the quadrature
 
 
 def in_double(policy: ExpertPolicy) -> ExpertPolicy:
@@ -57,13 +46,11 @@ def in_double(policy: ExpertPolicy) -> ExpertPolicy:
 
 
 def states_in_double(states: States) -> States:
-    """The same states on the CPU in double precision."""
     assets, market, portfolio = (tensor.cpu().double() for tensor in states[:3])
     return States(assets, market, portfolio, states.complete)
 
 
 def decide(policy: ExpertPolicy, states: States) -> Decision:
-    """Decide without gradients."""
     with torch.no_grad():
         decision: Decision = policy(states)
     return decision

@@ -41,7 +41,6 @@ def make_optimiser(modules: nn.Module | Iterable[nn.Module], learning_rate: floa
 
 
 def parameters_of(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """All parameters of an optimiser."""
     return [parameter for group in optimiser.param_groups for parameter in group["params"]]
 
 
@@ -89,7 +88,6 @@ def polyak_update(target: nn.Module, source: nn.Module, tau: float) -> None:
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Set the learning rate of every parameter."""
     for group in optimiser.param_groups:
         group["lr"] = learning_rate
 

@@ -54,7 +54,6 @@ class CheckpointFolder:
         return sorted(self.folder.glob(f"checkpoint_[0-9]*{SUFFIX}"), reverse=True)
 
     def path(self, name: str) -> Path:
-        """Path of a checkpoint by its name."""
         return self.folder / f"{name}{SUFFIX}"
 
     def _write(self, names: list[str], tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -84,12 +83,8 @@ class CheckpointWriter:
     A failure is announced, and what was to be written under a name of its own is kept for the next attempt. The latest
     is not written before that: so it never speaks of a best checkpoint that is not on the disk.
 
-    Parameters
-    ----------
-    say : callable
-        Takes each announcement, one line.
-    make_durable : callable
-        Has on the disk what checkpoints refer to; called before each of them is written.
+    ``say``: takes each announcement, one line. ``make_durable``: has on the disk what checkpoints refer to; called
+    before each of them is written.
 
     Attributes
     ----------

@@ -71,24 +71,24 @@ class RewardHackingMonitor:
             self.reference = validation
         before = self.validations[-1] if self.validations else None
         self.validations.append(validation)
-        self.hits = self.hits + 1 if before is not None and _diverged(before, validation) else 0
-        divergence = self._divergence()
-        reasons = [] if divergence is None else [divergence]
-        self.reasons = [*reasons, *self._excess(validation, self.reference)]
+        rose = before is not None and validation.score > before.score  # false where one is not a number
+        fell = before is not None and validation.sharpe < before.sharpe and validation.utility < before.utility
+        self.hits = self.hits + 1 if rose and fell else 0
+        self.reasons = [*self._divergence(), *self._excess(validation, self.reference)]
         return self.reasons
 
-    def _divergence(self) -> str | None:
+    def _divergence(self) -> list[str]:
         """Reason where the score rose while the net results fell, at enough validations in a row and by enough."""
         if self.hits < LOOKS:
-            return None
+            return []
         first, last = self.validations[-1 - self.hits], self.validations[-1]
         if not first.sharpe - last.sharpe >= self.config.fall:
-            return None
-        return (
+            return []
+        return [
             f"the reward model's score rose from {first.score:.4g} to {last.score:.4g} while the Sharpe ratio fell "
             f"from {first.sharpe:.2f} to {last.sharpe:.2f} and the built-in reward with it, at {self.hits} "
             "validations in a row"
-        )
+        ]
 
     def _excess(self, validation: ScoredValidation, reference: ScoredValidation) -> list[str]:
         allowed = {
@@ -103,20 +103,13 @@ class RewardHackingMonitor:
         ]
 
     def state(self) -> dict[str, Any]:
-        """As JSON."""
         reference = None if self.reference is None else _row(self.reference)
         return {"looks": [_row(one) for one in self.validations], "reference": reference, "hits": self.hits}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """From JSON."""
         self.validations = [_from_row(one) for one in state["looks"]]
         self.reference = None if state["reference"] is None else _from_row(state["reference"])
         self.hits = state["hits"]
-
-
-def _diverged(before: ScoredValidation, after: ScoredValidation) -> bool:
-    """True where the score rose and both net measures fell; false where one of them is not a number."""
-    return after.score > before.score and after.sharpe < before.sharpe and after.utility < before.utility
 
 
 def _row(validation: ScoredValidation) -> dict[str, float | None]:

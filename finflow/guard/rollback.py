@@ -206,7 +206,6 @@ class RollbackManager:
         }
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore what ``capture`` returned."""
         kept = [
             Snapshot(one["update"], without_prefix(tensors, f"{number}/"), one["state"], one["score"], one["healthy"])
             for number, one in enumerate(state["snapshots"])
@@ -256,7 +255,6 @@ class GuardState:
         self.pending: list[dict[str, Any]] = []
 
     def note(self, name: str, value: float) -> None:
-        """Add a figure for the next check."""
         self.block.setdefault(name, []).append(value)
 
     def check_update(self, update: int, figures: Mapping[str, float]) -> list[Event]:
@@ -278,7 +276,6 @@ class GuardState:
         return {name: fmean(kept) if name == "reward" else median(kept) for name, kept in block.items() if kept}
 
     def capture(self) -> tuple[dict[str, Tensor], Any]:
-        """Capture the state; none where the guard is off."""
         if not self.enabled:
             return {}, None
         tensors, manager = self.manager.capture()

@@ -27,10 +27,7 @@ DEFAULT_KL, DEFAULT_DROP = 0.1, 0.5  # thresholds at which the robust limits are
 
 
 class MeanWindow(RobustWindow):
-    """Mean of the last values, as they are."""
-
     def add(self, value: float) -> None:
-        """Add a value; one that is not finite is ignored."""
         if math.isfinite(value):
             self.values.append(value)
             self.count += 1
@@ -50,6 +47,7 @@ class RollbackTriggers:
     def __init__(self, config: RollbackConfig) -> None:
         self.config = config
         self.strict = config.mode == STRICT
+        self._needed = 1 if self.strict else CHECKS_IN_A_ROW
         size = config.metric_window_size
         least = min(LEAST_CHECKS, size)
         if self.strict:
@@ -82,26 +80,18 @@ class RollbackTriggers:
         return [name for name, count in self.hits.items() if count >= self._needed]
 
     def clear(self) -> None:
-        """Forget everything."""
         self.hits = {}
         for window in self.windows.values():
             window.clear()
 
     def state(self) -> dict[str, Any]:
-        """As JSON."""
         windows = {name: window.state() for name, window in self.windows.items()}
         return {"windows": windows, "suspects": dict(self.hits)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """From JSON."""
         self.hits = dict(state["suspects"])
         for name, window in self.windows.items():
             window.load(state["windows"][name])
-
-    @property
-    def _needed(self) -> int:
-        """Checks in a row that make a reason."""
-        return 1 if self.strict else CHECKS_IN_A_ROW
 
     def _confirm(self, name: str, reason: str | None) -> str:
         """Return the reason once it held at enough checks in a row; None is no check, empty is no reason."""

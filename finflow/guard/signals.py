@@ -85,22 +85,14 @@ class RobustWindow:
         return (value - self.centre) / self.deviation if self.ready else 0.0
 
     def clear(self) -> None:
-        """Forget everything."""
         self.values.clear()
         self.count, self.centre, self.spread, self.ready = 0, 0.0, 0.0, False
 
     def state(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "values": list(self.values),
-            "count": self.count,
-            "centre": self.centre,
-            "spread": self.spread,
-            "ready": self.ready,
-        }
+        numbers = {name: getattr(self, name) for name in ("count", "centre", "spread", "ready")}
+        return {"values": list(self.values), **numbers}
 
     def load(self, state: dict[str, Any]) -> None:
-        """From JSON."""
         self.values.clear()
         self.values.extend(state["values"])
         self.count, self.ready = int(state["count"]), bool(state["ready"])
@@ -109,22 +101,13 @@ class RobustWindow:
 
 @dataclass(frozen=True)
 class PolicyProbe:
-    """A policy on fixed states.
+    """A policy on fixed states."""
 
-    Attributes
-    ----------
-    location, log_scale : Tensor, (states, K - 1)
-        Of the normal distributions in log-ratio coordinates.
-    centre, held : Tensor, (states, K)
-        The deterministic portfolios, and those before the decision.
-    gate : Tensor, (states, experts)
-    """
-
-    location: Tensor
-    log_scale: Tensor
-    centre: Tensor
-    held: Tensor
-    gate: Tensor
+    location: Tensor  # (states, K - 1): mean in log-ratio coordinates
+    log_scale: Tensor  # (states, K - 1): log of the deviation there
+    centre: Tensor  # (states, K): the deterministic portfolios
+    held: Tensor  # (states, K): those before the decision
+    gate: Tensor  # (states, experts)
 
 
 def _entropies(probe: PolicyProbe) -> tuple[Tensor, Tensor]:

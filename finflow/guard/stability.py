@@ -87,7 +87,6 @@ class SignalHistory:
         return level
 
     def clear(self) -> None:
-        """Forget everything."""
         self.hits, self.levels = {}, {}
         for window in self.windows.values():
             window.clear()
@@ -97,12 +96,10 @@ class SignalHistory:
         self.hits, self.levels = {}, dict.fromkeys(self.levels, WARNING)
 
     def state(self) -> dict[str, Any]:
-        """As JSON."""
         windows = {name: window.state() for name, window in self.windows.items()}
         return {"windows": windows, "hits": dict(self.hits), "levels": dict(self.levels)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """From JSON."""
         self.hits, self.levels = dict(state["hits"]), dict(state["levels"])
         for name, window in self.windows.items():
             window.load(state["windows"][name])
@@ -148,7 +145,6 @@ class StabilityMonitor:
 
     @property
     def quiet(self) -> bool:
-        """True while alarms are held back."""
         return self.update < self.quiet_until
 
     def observe(self, update: int, metrics: Mapping[str, float]) -> list[Event]:
@@ -254,7 +250,6 @@ class StabilityMonitor:
         return self._judge("sharpe", low, fallen, sharpe, SHARPE_LIMIT, hits=2)
 
     def _compare(self, name: str, value: float, limit: float) -> list[Event]:
-        """Compare a value with its limit and with its own past."""
         return self._judge(name, value > limit, self.history.add(name, value), value, limit)
 
     def _judge(
@@ -263,7 +258,10 @@ class StabilityMonitor:
         """Escalate a signal beyond its limit; returns an event where its level rose."""
         needed = self.config.hits if hits is None else hits
         level = self.history.escalate(name, beyond, unusual and not self.quiet, needed)
-        return [] if level is None else [self._event(level, name, _sentence(name, value, limit), value, limit)]
+        if level is None:
+            return []
+        sentence = f"{name.replace('_', ' ')} is {value:.4g}" + ("" if limit is None else f", the limit is {limit:.4g}")
+        return [self._event(level, name, sentence, value, limit)]
 
     def _event(
         self, level: str, signal: str, message: str, value: float | None = None, limit: float | None = None
@@ -271,20 +269,14 @@ class StabilityMonitor:
         return Event(self.update, self.phase, level, signal, message, value, limit)
 
     def state(self) -> dict[str, Any]:
-        """As JSON."""
         counters = {name: getattr(self, name) for name in ("phase", "update", "quiet_until", "skipped")}
         return counters | self.history.state() | {"sharpes": list(self.sharpes)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """From JSON."""
         self.phase, self.update = str(state["phase"]), int(state["update"])
         self.quiet_until, self.skipped = int(state["quiet_until"]), int(state["skipped"])
         self.sharpes = list(state["sharpes"])
         self.history.load(state)
-
-
-def _sentence(name: str, value: float, limit: float | None) -> str:
-    return f"{name.replace('_', ' ')} is {value:.4g}" + ("" if limit is None else f", the limit is {limit:.4g}")
 
 
 def _array(values: Tensor | ArrayLike) -> NDArray[np.float64]:

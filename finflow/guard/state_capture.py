@@ -39,13 +39,7 @@ def capture(owner: Any) -> tuple[dict[str, Tensor], dict[str, Json]]:
     Fields are None, JSON values, tensors, generators, networks, optimisers, ``Stateful`` objects, or plain objects
     whose attributes are such; a TypeError for others.
     """
-    tensors: dict[str, Tensor] = {}
-    state: dict[str, Json] = {}
-    for field in fields(owner):
-        own, rest = _capture_value(getattr(owner, field.name), field.name)
-        tensors.update({f"{field.name}{SEPARATOR}{name}" if name else field.name: t for name, t in own.items()})
-        state[field.name] = rest
-    return tensors, state
+    return _capture_parts({field.name: getattr(owner, field.name) for field in fields(owner)})
 
 
 def restore(
@@ -73,6 +67,16 @@ def restore(
         setattr(owner, field.name, value)
 
 
+def _capture_parts(parts: Mapping[str, Any], owner: str = "") -> tuple[dict[str, Tensor], dict[str, Json]]:
+    tensors: dict[str, Tensor] = {}
+    state: dict[str, Json] = {}
+    for key, part in parts.items():
+        own, rest = _capture_value(part, owner + key)
+        tensors.update({f"{key}{SEPARATOR}{inner}" if inner else key: t for inner, t in own.items()})
+        state[key] = rest
+    return tensors, state
+
+
 def _capture_value(value: Any, name: str) -> tuple[dict[str, Tensor], Json]:
     if isinstance(value, Tensor):
         return {"": value.detach().clone()}, None
@@ -89,13 +93,7 @@ def _capture_value(value: Any, name: str) -> tuple[dict[str, Tensor], Json]:
     parts = dict(_learned_parts(value)) if hasattr(value, "__dict__") else {}
     if not parts:
         raise TypeError(f"{name} is of the type {type(value).__name__}, which cannot be saved")
-    tensors: dict[str, Tensor] = {}
-    state: dict[str, Json] = {}
-    for key, part in parts.items():
-        own, rest = _capture_value(part, f"{name}.{key}")
-        tensors.update({f"{key}{SEPARATOR}{inner}" if inner else key: t for inner, t in own.items()})
-        state[key] = rest
-    return tensors, state
+    return _capture_parts(parts, f"{name}.")
 
 
 def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> Any:

@@ -33,7 +33,6 @@ class CashRates:
     until: np.datetime64 | None = None  # last day that Treasury bills cover; None for a file
 
     def facts(self) -> dict[str, Any]:
-        """Facts for the provenance of a panel."""
         name = self.name or self.path.name
         return {
             "cash_rate": f"series of {name}, in force from each date on, the last one {self.dates[-1]}",

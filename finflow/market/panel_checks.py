@@ -99,7 +99,6 @@ class PriceTable(NamedTuple):
             )
 
     def check_range(self, high: FloatArray, low: FloatArray) -> None:
-        """Refuse a high under its low."""
         wrong = high < low
         if wrong.any():
             row, column = _first(wrong)

@@ -103,5 +103,4 @@ def describe_suspects(suspects: Sequence[SplitSuspect]) -> str:
 
 
 def _median(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Median of the known values of each row; NaN where there are none."""
     return np.array([np.median(known) if (known := row[np.isfinite(row)]).size else np.nan for row in rows])

@@ -61,19 +61,17 @@ def split_panel(panel: MarketPanel, config: MarketConfig) -> Split:
         ("validation_end", config.validation_end),
         ("test_end", config.test_end),
     ]
-    counts: list[int] = []
-    before = 0
+    counts = [0]
     for key, date in ends:
         count = panel.n_bars if date is None else panel.bars_until(date)
-        if count <= before:
+        if count <= counts[-1]:
             window = key.removesuffix("_end")
             shown = "the last bar" if date is None else date
             raise MarketError(f"the {window} window is empty: market.{key} is {shown} and {span}; move the dates")
         counts.append(count)
-        before = count
     if config.test_end is not None and config.test_end > last.astype(dt.date) + _SLACK:
         raise MarketError(f"the test window leaves the data: market.test_end is {config.test_end} and {span}; {_TO}")
-    return Split(*counts)
+    return Split(*counts[1:])
 
 
 def visible(panel: MarketPanel, split: Split) -> MarketPanel:

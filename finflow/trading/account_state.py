@@ -49,10 +49,7 @@ class StatedAccount:
 def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[str, Any] | None:
     """The decision on file that one of a date goes on from; None where there is none.
 
-    Raises
-    ------
-    FinflowError
-        If the log goes on beyond the date.
+    Raises FinflowError if the log goes on beyond the date.
     """
     decisions = [entry for entry in entries if entry["kind"] == DECISION]
     later = [entry["date"] for entry in decisions if entry["date"] > date]
@@ -76,10 +73,7 @@ def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | No
 def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: StatedAccount) -> AccountState:
     """The account at the newest bar of a market, from what the log says up to this decision.
 
-    Raises
-    ------
-    FinflowError
-        If the command contradicts itself or the log.
+    Raises FinflowError if the command contradicts itself or the log.
     """
     panel = market.panel
     before = last_decision(entries, str(panel.dates[-1]))
@@ -123,8 +117,6 @@ def _cash(given: StatedAccount, otherwise: float) -> float:
 
 
 class _Path:
-    """An account from the decision before to the newest bar."""
-
     def __init__(self, process: DecisionProcess, before: Mapping[str, Any], fills: Sequence[Fill] | None) -> None:
         panel = process.panel
         self.panel, self.before = panel, before
@@ -168,7 +160,6 @@ class _Path:
         return shares, float((shares / self.factor * prices).sum()) + cost
 
     def _entered(self, fills: Sequence[Fill]) -> tuple[FloatArray, float]:
-        """Shares traded, and the money that they took."""
         traded, values = dict.fromkeys(self.panel.assets, 0.0), dict.fromkeys(self.panel.assets, 0.0)
         for fill in fills:
             traded[fill.ticker] += fill.shares
@@ -203,7 +194,6 @@ class _Path:
         return np.asarray(state, dtype=np.float64)
 
     def follow_up(self, shares: FloatArray, cash: float, source: Source) -> FollowUp:
-        """Differences from the plan."""
         changed = (shares - self.start) * self.factor
         differences = {}
         for asset, planned, done in zip(self.panel.assets, self.planned.tolist(), changed.tolist(), strict=True):

@@ -77,10 +77,7 @@ class DecisionOutcome(NamedTuple):
 def decide(request: Request) -> DecisionOutcome:
     """Decide, and write `decision.json`, `orders.csv`, `decision.html` and a line of `state.jsonl`.
 
-    Raises
-    ------
-    FinflowError
-        One line that says what to do, where the prices, the account or the verdict forbid a decision.
+    Raises FinflowError: One line that says what to do, where the prices, the account or the verdict forbid a decision.
     """
     agents = load_agents(request.runs, request.overrides)
     routing = open_routing(agents, request.live) if request.broker == ALPACA else None
@@ -134,7 +131,9 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
         return DecisionOutcome(made, None, tuple(remarks))
     _write(folder, made, account, given, market, None if routing is None else routing.mark)
     if broker is not None:
-        remarks.append(_submit(broker, made))
+        for ticker, shares in made.trades.items():  # each under an id of its own, so that none is placed twice
+            broker.submit(MarketOrder(client_id(made.agent_sha256, made.date, ticker), made.date, ticker, shares))
+        remarks.append(f"{len(made.orders)} orders are with the paper broker")
     if routing is not None:
         remarks.append(routing.place(made.date))
     return DecisionOutcome(made, folder / date, tuple(remarks))
@@ -143,10 +142,8 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
 def open_routing(agents: Agents, live: bool) -> OrderRouting:
     """Open the account at Alpaca that the configuration of some agents names.
 
-    Raises
-    ------
-    ConfigError, BrokerError
-        If it cannot be opened, or the agents decide on prices that they would have to trade at themselves.
+    Raises ConfigError or BrokerError if it cannot be opened, or the agents decide on prices that they would have to
+    trade at themselves.
     """
     if agents.config.env.execution_lag == 0:
         raise ConfigError(
@@ -157,7 +154,6 @@ def open_routing(agents: Agents, live: bool) -> OrderRouting:
 
 
 def _open_broker(request: Request, folder: Path, market: LiveMarket, capital: float) -> PaperBroker:
-    """The paper broker, with all orders filled whose bar has come."""
     broker = PaperBroker(folder / BROKER_LOG, keep=not request.dry_run)
     if not broker.is_open:
         broker.open(capital if request.cash is None else request.cash)
@@ -165,13 +161,6 @@ def _open_broker(request: Request, folder: Path, market: LiveMarket, capital: fl
         raise ConfigError("--cash opens the paper broker's account, which has begun: leave it out")
     broker.fill_due(market.process)
     return broker
-
-
-def _submit(broker: PaperBroker, made: Decision) -> str:
-    """Place the orders of a decision, each under an id of its own, so that none is placed twice."""
-    for ticker, shares in made.trades.items():
-        broker.submit(MarketOrder(client_id(made.agent_sha256, made.date, ticker), made.date, ticker, shares))
-    return f"{len(made.orders)} orders are with the paper broker"
 
 
 def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[LiveMarket, list[Check], DecisionLog]:
@@ -248,7 +237,6 @@ def _write(
 def _entry(
     made: Decision, account: AccountState, market: LiveMarket, digest: str, broker: str | None
 ) -> dict[str, Any]:
-    """Line of the log."""
     state, panel = account.reward_state, market.panel
     if state is None:
         state = market.process.objective.initial(np.zeros((1, market.process.n_weights)))

@@ -39,10 +39,7 @@ class DecisionLog:
     def read(cls, path: Path) -> DecisionLog:
         """Read a log and check it line by line; an empty one where there is no file.
 
-        Raises
-        ------
-        FinflowError
-            One line that names the first line that is not what was written.
+        Raises FinflowError: One line that names the first line that is not what was written.
         """
         log = cls(path)
         try:
@@ -64,10 +61,7 @@ class DecisionLog:
     def append(self, entry: Mapping[str, Any]) -> None:
         """Write one more line, flushed to the disk.
 
-        Raises
-        ------
-        OutputError
-            If it cannot be written; the log is then as it was.
+        Raises OutputError if it cannot be written; the log is then as it was.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with exclusively(self.path.with_name(LOCK)):

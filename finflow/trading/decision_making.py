@@ -76,7 +76,6 @@ class DecisionMaking:
         return PortfolioState(np.array([bar]), weights, np.array([self.value]), state, state)
 
     def decision(self, checks: list[Check]) -> Decision:
-        """The decision with its orders, its reasons and the checks of the prices."""
         panel, limits, aim = self.market.panel, self.process.limits, self.reasoning.aim.numpy()
         listed = np.isfinite(self.prices)[None]
         before, allowed = orders(self.observed[None], self.target[None], self.moved[None], listed, limits, lag=1)
@@ -158,5 +157,4 @@ class DecisionMaking:
 
 
 def _half_sum(first: FloatArray, second: FloatArray) -> float:
-    """Half-sum of the absolute changes of weight."""
     return 0.5 * float(np.abs(first - second).sum())

@@ -26,7 +26,6 @@ _SOURCES = {
 
 
 def decision_page(made: Decision) -> str:
-    """The page as HTML: orders, weights, what was held back, reasons, checks."""
     numbers = plain(made)
     sections = [part(made, numbers) for part in (_orders, _weights, _held_back, _features, _alternatives)]
     if made.follow_up is not None:

@@ -55,7 +55,6 @@ class Reasoning:
         return states_in_double(states_of(observation, torch.device("cpu")))
 
     def reasons(self) -> Reasons:
-        """Gate, experts, features and alternatives."""
         names = max((policy.sources for policy in self.policies), key=len)
         gates = [decision.gate[0] for decision in self.decisions]  # an agent without a reference has a share of 0 in it
         gate = _mean(torch.cat([one, one.new_zeros(len(names) - len(one))]) for one in gates)
@@ -79,7 +78,6 @@ class Reasoning:
         )
 
     def _moves(self) -> tuple[float, dict[str, FeatureMove]]:
-        """Change of the aim since the bar before, divided among the features."""
         market, known = self.market, self.market.known
         if known - 1 < market.features.first_bar:
             return float("nan"), {}
@@ -112,7 +110,6 @@ class Reasoning:
         return 0.5 * float(moved.abs().sum()), dict(sorted(moves.items(), key=lambda one: -abs(one[1].part)))
 
     def _alternatives(self) -> tuple[str, list[Alternative]]:
-        """Smallest changes of single features that change the decision."""
         move = self.target - self.held
         asset = int(move[:-1].abs().argmax())
         name, size = self.assets[asset], float(move[asset])
@@ -168,7 +165,6 @@ class Reasoning:
         return self._codes(_mean(self._acted(decide(policy, states)) for policy in self.policies), traded)
 
     def _acted(self, decision: Decision) -> Tensor:
-        """Portfolios that are decided on, (batch, K)."""
         return acted_portfolio(decision.distribution, self.acting, self.market.panel.dates[self.market.known])
 
     def _codes(self, targets: Tensor, asset: int) -> NDArray[np.int64]:

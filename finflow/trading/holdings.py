@@ -103,7 +103,6 @@ def _mapping(text: str, suffix: str, where: str) -> Mapping[Any, Any]:
 
 
 def _rows(text: str, where: str, *more: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of a CSV with their line numbers; empty ones are left out."""
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     needed = ("ticker", "shares", *more)
     try:

@@ -82,10 +82,7 @@ def load_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agent
 
     Overrides are on top of the first agent's configuration; those of training may not differ.
 
-    Raises
-    ------
-    ConfigError, CheckpointError
-        If an agent cannot be used, or does not see what the others see.
+    Raises ConfigError or CheckpointError if an agent cannot be used, or does not see what the others see.
     """
     check_free(overrides)
     checkpoints = [read_best(agent) for path in paths for agent in resolve_run(path).find_agents()]
@@ -140,10 +137,7 @@ def load_prices(config: Config, until: dt.date | None = None, fresh: bool = Fals
 
     With ``fresh`` it is asked for what is newer than the stored prices, where they are downloaded.
 
-    Raises
-    ------
-    ConfigError
-        If the date lies before all prices.
+    Raises ConfigError if the date lies before all prices.
     """
     changes = {"test_end": None, "extend_cache": fresh or config.market.extend_cache}
     panel = load_panel(config.market.model_copy(update=changes))
@@ -158,10 +152,7 @@ def load_prices(config: Config, until: dt.date | None = None, fresh: bool = Fals
 def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
     """Features and decision process up to the last bar of a panel, fitted on the training window of the agents.
 
-    Raises
-    ------
-    MarketError
-        If the last bar lies in the years that the agents learned from, or the windows do not fit.
+    Raises MarketError if the last bar lies in the years that the agents learned from, or the windows do not fit.
     """
     config = agents.config
     last = panel.dates[-1].astype(dt.date)
@@ -181,7 +172,6 @@ def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
 
 
 def _read_part(path: Path, key: str) -> dict[str, Any]:
-    """Object under a key of a JSON file; empty where there is none."""
     try:
         part = parse_json(path.read_text("utf-8"))[key]
     except (OSError, ValueError, LookupError, TypeError):

@@ -95,10 +95,7 @@ def round_orders(
     reserve : float
         Money that stays in cash.
 
-    Raises
-    ------
-    FinflowError
-        If the solver gives up.
+    Raises FinflowError if the solver gives up.
     """
     tradable = np.isfinite(account.prices)
     if lot == 0.0:
@@ -213,7 +210,6 @@ class _Program:
         return price_plan(self.account, lots * self.lot, self.wanted, self.costs, self.market)
 
     def _cost(self, asset: int, size: float) -> float:
-        """Cost of a trade in one asset, as a share of wealth."""
         trades = np.zeros((1, self.n))
         trades[0, asset] = size
         return float(self.costs.by_asset(trades, np.array([self.wealth]), self.market)[0, asset])

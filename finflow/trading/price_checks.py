@@ -26,10 +26,7 @@ _SHOWN = 5
 def check_age(panel: MarketPanel, today: dt.date, calendar: TradingCalendar, config: Config) -> Check:
     """Hold the newest bar to the calendar.
 
-    Raises
-    ------
-    MarketError
-        If more sessions than `trading.max_age` have passed since.
+    Raises MarketError if more sessions than `trading.max_age` have passed since.
     """
     newest = panel.dates[-1].astype(dt.date)
     missed = calendar.sessions(newest, today)
@@ -54,10 +51,7 @@ def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named
 
     A ticker that ended before the bar ``since`` was part of the run's history.
 
-    Raises
-    ------
-    MarketError
-        For the first ticker that has no price any more.
+    Raises MarketError: For the first ticker that has no price any more.
     """
     gone = {name: "is not in the data any more" for name in expected if name not in panel.assets and not named}
     lasts = panel.n_bars - 1 - np.argmax(panel.listed[::-1], axis=0)
@@ -80,10 +74,7 @@ def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named
 def check_drift(market: LiveMarket, config: Config, accepted: bool) -> Check:
     """Hold the features that the decision reads to their range in training.
 
-    Raises
-    ------
-    MarketError
-        If one lies further outside than `trading.drift_limit`, unless that is accepted.
+    Raises MarketError if one lies further outside than `trading.drift_limit`, unless that is accepted.
     """
     features, ranges, limit = market.features, market.ranges, config.trading.drift_limit
     values = [

@@ -32,7 +32,6 @@ class WeekdayCalendar:
         self.name = "every day" if len(self._weekdays) == 7 else "the weekdays of the prices, less their holidays"
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
-        """Sessions after one day, up to and including another."""
         days = (after + number * _DAY for number in range(1, (until - after).days + 1))
         return [day for day in days if day.weekday() in self._weekdays and not self._is_holiday(day)]
 
@@ -50,10 +49,7 @@ class WeekdayCalendar:
 class ExchangeCalendar:
     """Sessions of an exchange by exchange_calendars: from a day on, if it is as old, to a year from today.
 
-    Raises
-    ------
-    ConfigError
-        If the package does not know the exchange.
+    Raises ConfigError if the package does not know the exchange.
     """
 
     def __init__(self, name: str, first: dt.date) -> None:
@@ -71,7 +67,6 @@ class ExchangeCalendar:
             raise ConfigError(f"trading.calendar {name!r} is not an exchange that exchange_calendars knows") from error
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
-        """Sessions after one day, up to and including another."""
         known = self._calendar.sessions
         return [session.date() for session in known[(known > pd.Timestamp(after)) & (known <= pd.Timestamp(until))]]
 
@@ -97,7 +92,6 @@ class PeriodCalendar:
         return [end for end in ends if end is not None and end <= until]
 
     def period(self, day: dt.date) -> pd.Period:
-        """The week or month of a day."""
         return pd.Period(day, freq=self._frequency)
 
     def _end(self, period: pd.Period) -> dt.date | None:

@@ -118,7 +118,6 @@ class RunFolder:
         return bool(self._made) and not any((self.path / MODELS).glob("checkpoint_*"))
 
     def discard_if_unused(self) -> None:
-        """Remove it, and the folders made for it, if it is unused."""
         if self.is_unused:
             shutil.rmtree(self.path, ignore_errors=True)
             remove_empty(self._made)

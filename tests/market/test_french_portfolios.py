@@ -37,7 +37,7 @@ def table(months: int = 819) -> pd.DataFrame:
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stand in for the package's file; the caller writes it."""
     path = tmp_path / "french.csv.bz2"
-    monkeypatch.setattr(french, "_file", lambda: path)
+    monkeypatch.setattr(french, "package_file", lambda *_: path)
     french.french_portfolios.cache_clear()
     return path
 

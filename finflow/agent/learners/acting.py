@@ -40,7 +40,6 @@ class PolicyAverage:
 
     @classmethod
     def of(cls, config: AveragingConfig, policy: ExpertPolicy) -> PolicyAverage | None:
-        """Make the configured average; None where nothing is averaged."""
         return None if config.kind == "none" else cls(config, policy)
 
     @torch.no_grad()
@@ -57,12 +56,10 @@ class PolicyAverage:
         torch._foreach_lerp_(own, others, share)
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the average and its count."""
         tensors = {name: tensor.detach().clone() for name, tensor in self.policy.state_dict().items()}
         return tensors, {"count": self.count}
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
-        """Restore both."""
         self.policy.load_state_dict(dict(tensors))
         self.count = int(state["count"])
 

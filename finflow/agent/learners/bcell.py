@@ -159,7 +159,6 @@ class BCell(LearningAgent):
         return agent
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Learned tensors, by the names of training checkpoints."""
         parts = ["policy", "critic", "target_critic", "behaviour_value"]
         if self.members is not None:
             parts += ["members", "prior"]

@@ -16,17 +16,13 @@ from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import (
     compute_gradients,
     cosine,
-    gradient_step,
     polyak_update,
     set_learning_rate,
     step,
 )
 from finflow.agent.learners.offline_learner import OfflineLearner
-from finflow.agent.losses.losses import expectile_loss
 from finflow.agent.precision import autocast_update
 from finflow.cores import run_both
-
-MEAN = 0.5  # the expectile that is the mean
 
 
 class BehaviourCloning(OfflineLearner):
@@ -40,11 +36,7 @@ class BehaviourCloning(OfflineLearner):
         """Take one step of V, the policy, the critics and their targets."""
         config = self.config
         _, data_value, ahead = self.target_values(batch)
-        value, behaviour = self.value.both(batch.states)
-        v_loss = expectile_loss(data_value, value.unsqueeze(1), MEAN)
-        gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
-        metrics = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
-        metrics |= self.update_behaviour_value(behaviour, batch)
+        metrics = self.update_mean_value(batch, data_value)
         next_value = ahead.mean.min(dim=0).values
         critics = partial(self.update_critic, batch, next_value, ahead.spread[:, :, 0], self.dropout_noise(noise))
         if self.clones:

@@ -65,7 +65,6 @@ class IQL(OfflineLearner):
 
     @property
     def moves_far(self) -> bool:
-        """True where the policy follows the critics' gradient."""
         return self.config.iql_extraction == "gradient"
 
     @torch.no_grad()

@@ -111,10 +111,9 @@ class LearningAgent(ActingAgent):
                 partial(compute_gradients, critics.loss, self.critic_optimiser),
                 self.device,
             )
+            self.update_average(point.progress)
         else:
             compute_gradients(critics.loss, self.critic_optimiser)
-        if actor:
-            self.update_average(point.progress)
         return critics.metrics | self.step_critics(critics.cql_weight) | metrics | self.logged(coefficients)
 
     def _update_policy(
@@ -158,7 +157,6 @@ class LearningAgent(ActingAgent):
             critic.level.add_(rate * error.nan_to_num(0.0, 0.0, 0.0))
 
     def logged(self, coefficients: Coefficients) -> Metrics:
-        """Coefficients for the log."""
         scale = coefficients.alpha.new_tensor(self.advantage_scale)
         effective = coefficients.effective_alpha
         return {"alpha": coefficients.alpha, "advantage_scale": scale, "effective_alpha": effective}

@@ -15,11 +15,13 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import freeze, gradient_step, make_optimiser
 from finflow.agent.losses.counterfactual import choice_loss
-from finflow.agent.losses.losses import critic_target
+from finflow.agent.losses.losses import critic_target, expectile_loss
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
 from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import BCellConfig
+
+MEAN = 0.5  # the expectile that is the mean
 
 
 class Networks(NamedTuple):
@@ -31,21 +33,11 @@ class Networks(NamedTuple):
 
 
 class TargetValues(NamedTuple):
-    """Values of a batch by the target critics, without gradients.
+    """Values of a batch by the target critics, without gradients."""
 
-    Attributes
-    ----------
-    encoding : Encoding
-        Of the states.
-    actions : Tensor, (B, P)
-        Least value of each state's actions, the data's first.
-    ahead : Valuation
-        Of the behaviour's next decisions.
-    """
-
-    encoding: Encoding
-    actions: Tensor
-    ahead: Valuation
+    encoding: Encoding  # of the states
+    actions: Tensor  # (B, P): least value of each state's actions, the data's first
+    ahead: Valuation  # of the behaviour's next decisions
 
 
 def make_policy(shape: NetworkShape, config: BCellConfig, generator: Generator) -> ExpertPolicy:
@@ -96,7 +88,6 @@ class OfflineLearner:
         return False
 
     def dropout_noise(self, noise: Generator) -> Generator | None:
-        """The generator where dropout is on, and none where it is off."""
         return noise if self.config.dropout > 0.0 else None
 
     def target_values(self, batch: Batch) -> TargetValues:
@@ -114,6 +105,14 @@ class OfflineLearner:
         """Least value over critics of actions (B, P, K) by the target critics, (B, P)."""
         valuation = self.target_critic.value(encoding, batch.states, actions, with_quantiles=0)
         return valuation.mean.min(dim=0).values
+
+    def update_mean_value(self, batch: Batch, actions: Tensor) -> dict[str, Tensor]:
+        """Take one step of V toward the mean over the values of each state's actions, (B, P), and one of V_mu."""
+        value, behaviour = self.value.both(batch.states)
+        v_loss = expectile_loss(actions, value.unsqueeze(1), MEAN)
+        gradient_step(v_loss, self.value_optimiser, self.config.gradient_norm)
+        metrics = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
+        return metrics | self.update_behaviour_value(behaviour, batch)
 
     def update_behaviour_value(self, behaviour: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Take one step of V_mu toward the behaviour's lambda-returns; its encoding gets no gradient."""

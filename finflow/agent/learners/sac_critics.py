@@ -44,23 +44,14 @@ CQL_UNIT = 0.01  # of the penalty's weight, where both errors and values are in 
 
 
 class Draws(NamedTuple):
-    """Random numbers of the critics' part of an update.
+    """Random numbers of the critics' part of an update."""
 
-    Attributes
-    ----------
-    own : Tensor, (batch, n, D)
-        Standard normal, of the policy's proposals in the states.
-    following : Tensor, (batch * P, 1 + n, D)
-        Of its decisions after the actions; then, where transitions alone are learned from, of proposals there.
-    """
-
-    own: Tensor
-    following: Tensor
+    own: Tensor  # (batch, n, D): standard normal, of the policy's proposals in the states
+    following: Tensor  # (batch * P, 1 + n, D): of its decisions after the actions, then of proposals there, if any
     dropout: Generator | None = None
 
     @classmethod
     def of(cls, agent: SacNetworks, batch: Batch, noise: Generator, conservative: bool) -> Draws:
-        """Draw what an update of a batch needs."""
         count = agent.config.cql_samples * int(conservative)
         own = (len(batch.actions), count, agent.policy.coordinate_count(batch.actions))
         ahead = count * int(batch.choices is None)
@@ -73,24 +64,12 @@ class Draws(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """Values of the first states of a batch by the actor's exact decisions.
+    """Values of the first states of a batch by the actor's exact decisions."""
 
-    Attributes
-    ----------
-    value : Tensor, (n,)
-        Discounted rewards of the policy's decisions, and the target critics' value of where they end.
-    spread : Tensor, (E, n, n_quantiles)
-        Of the value at the end, discounted.
-    references : Tensor, (n,), or None
-        Discounted sum of the references of the rewards, where the spread is of the whole.
-    weight : float
-        Of the squared errors that the actions of a state share: errors count per decision.
-    """
-
-    value: Tensor
-    spread: Tensor
-    references: Tensor | None
-    weight: float
+    value: Tensor  # (n,): discounted rewards of the policy's decisions, and the target critics' value of where they end
+    spread: Tensor  # (E, n, n_quantiles): of the value at the end, discounted
+    references: Tensor | None  # (n,): discounted sum of the references of the rewards, where the spread is of the whole
+    weight: float  # of the squared errors that the actions of a state share: errors count per decision
 
 
 class CriticLosses(NamedTuple):

@@ -63,30 +63,17 @@ class UpdatePoint(NamedTuple):
 
     @property
     def progress(self) -> float:
-        """Share of the updates done, at most 1."""
         return min(self.update / self.total, 1.0)
 
 
 class Coefficients(NamedTuple):
-    """Weights of an update.
+    """Weights of an update."""
 
-    Attributes
-    ----------
-    alpha : Tensor, ()
-        Entropy coefficient, as configured.
-    effective_alpha : Tensor, ()
-        The same in scaled rewards per nat of a free dimension.
-    target_share : float
-        Target entropy as configured or scheduled.
-    dimensions : int or Tensor, (batch,)
-        Free dimensions of an action.
-    """
-
-    alpha: Tensor
-    effective_alpha: Tensor
-    target_share: float
+    alpha: Tensor  # (): entropy coefficient, as configured
+    effective_alpha: Tensor  # (): the same in scaled rewards per nat of a free dimension
+    target_share: float  # target entropy as configured or scheduled
     target_entropy: float | Tensor
-    dimensions: int | Tensor
+    dimensions: int | Tensor  # (batch,): free dimensions of an action
 
     @classmethod
     def of(cls, agent: SacNetworks, actions: Tensor, states: States, point: UpdatePoint) -> Coefficients:

@@ -26,14 +26,13 @@ from finflow.agent.gradient_steps import (
     set_learning_rate,
 )
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner
-from finflow.agent.losses.losses import expectile_loss, td3bc_loss
+from finflow.agent.losses.losses import td3bc_loss
 from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.precision import autocast_update
 from finflow.config import BCellConfig
 
 POLICY_DELAY = 2  # critic updates for one of the policy, as published
 SMOOTHING, SMOOTHING_LIMIT = 0.2, 0.5  # deviation and bound of the noise on the target policy's action
-MEAN = 0.5  # the expectile that is the mean
 
 
 class TD3BC(OfflineLearner):
@@ -53,11 +52,7 @@ class TD3BC(OfflineLearner):
         """Take one step of V, the critics and, every second time, the policy and the targets."""
         config = self.config
         values = self.target_values(batch)
-        value, behaviour = self.value.both(batch.states)
-        v_loss = expectile_loss(values.actions, value.unsqueeze(1), MEAN)
-        gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
-        metrics = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
-        metrics |= self.update_behaviour_value(behaviour, batch)
+        metrics = self.update_mean_value(batch, values.actions)
         with torch.no_grad():
             states = batch.outcomes.next_states
             following = self._smoothed(self.target_policy.deterministic(states), states, noise)

@@ -74,19 +74,11 @@ def td3bc_loss(value: Tensor, distance: Tensor) -> Tensor:
 
 
 class PathwiseGradient(NamedTuple):
-    """Deterministic actions of a policy for a batch, with the losses that hold the policy to the data.
+    """Deterministic actions of a policy for a batch, with the losses that hold the policy to the data."""
 
-    Attributes
-    ----------
-    action : Tensor, (batch, K)
-        With gradients for the policy.
-    cloning, others : Tensor, ()
-        Likelihood loss of the data's actions, all weighted alike; the policy's other losses.
-    """
-
-    action: Tensor
-    cloning: Tensor
-    others: Tensor
+    action: Tensor  # (batch, K): with gradients for the policy
+    cloning: Tensor  # (): likelihood loss of the data's actions, all weighted alike
+    others: Tensor  # (): the policy's other losses
     metrics: dict[str, Tensor]
 
 
@@ -108,21 +100,11 @@ def bellman_target(rewards: Tensor, terminated: Tensor, next_value: Tensor, gamm
 
 
 class CriticTarget(NamedTuple):
-    """Regression target of distributional critics.
+    """Regression target of distributional critics."""
 
-    Attributes
-    ----------
-    mean : Tensor, (B, P)
-        Of every m.
-    samples : Tensor, (E, B, P' <= P, n)
-        Of the distribution that each q learns, of the first actions.
-    weights : Tensor, (B,), or None
-        Of the squared error that the actions of a state share; 1 where left out.
-    """
-
-    mean: Tensor
-    samples: Tensor
-    weights: Tensor | None = None
+    mean: Tensor  # (B, P): of every m
+    samples: Tensor  # (E, B, P' <= P, n): of the distribution that each q learns, of the first actions
+    weights: Tensor | None = None  # (B,): of the squared error that the actions of a state share; 1 where left out
 
 
 def critic_target(batch: Batch, next_value: Tensor, next_spread: Tensor, gamma: float) -> CriticTarget:

@@ -42,8 +42,6 @@ def pinball_loss(quantiles: Tensor, samples: Tensor, width: float = PINBALL_WIDT
 
 
 class _Pinball(torch.autograd.Function):
-    """The loss, and its gradient for the quantiles."""
-
     @staticmethod
     def forward(context: Any, quantiles: Tensor, samples: Tensor, width: float) -> Tensor:
         _, batch, count = quantiles.shape

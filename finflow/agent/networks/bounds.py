@@ -51,8 +51,6 @@ def inward_clamp(values: Tensor, low: float, high: float) -> Tensor:
 
 
 class InwardClamp(torch.autograd.Function):
-    """See `inward_clamp`."""
-
     @staticmethod
     def forward(context: Any, values: Tensor, low: float, high: float) -> Tensor:
         context.save_for_backward(values)

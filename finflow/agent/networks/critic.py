@@ -41,27 +41,18 @@ class NetworkShape(NamedTuple):
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> NetworkShape:
-        """Sizes in a file."""
         lenses = tuple(tuple(int(column) for column in lens) for lens in facts["lenses"])
         return cls(facts["n_asset_features"], facts["n_market_features"], facts["hidden"], lenses)
 
 
 class Valuation(NamedTuple):
-    """Values of P portfolios in each state by E critics.
+    """Values of P portfolios in each state by E critics."""
 
-    Attributes
-    ----------
-    mean : Tensor, (E, batch, P)
-    quantiles : Tensor, (E, batch, P' <= P, n_quantiles)
-        Not centred: only their spread enters the distribution.
-    """
-
-    mean: Tensor
-    quantiles: Tensor
+    mean: Tensor  # (E, batch, P)
+    quantiles: Tensor  # (E, batch, P' <= P, n_quantiles): not centred: only their spread enters the distribution
 
     @property
     def spread(self) -> Tensor:
-        """Centred quantiles, ``q - mean q``."""
         return self.quantiles - self.quantiles.mean(dim=-1, keepdim=True)
 
 
@@ -160,8 +151,6 @@ class ValueNetwork(nn.Module):
 
 
 class _StateHead(nn.Module):
-    """Value of the current portfolio in an encoded market."""
-
     def __init__(self, hidden: int, generator: Generator) -> None:
         super().__init__()
         self.head = PortfolioHead(1, hidden, generator)

@@ -17,35 +17,18 @@ FAMILY_RATE = 0.11
 
 
 class Decision(NamedTuple):
-    """A batch of decisions and the parts they are made from.
+    """A batch of decisions and the parts they are made from."""
 
-    Attributes
-    ----------
-    experts : Tensor, (batch, 5, K)
-        The portfolio each expert names; in a blend, the reference's after them.
-    gate : Tensor, (batch, 5)
-        Their shares in the aim.
-    aim : Tensor, (batch, K)
-        The portfolios, mixed by the gate.
-    trade_rate : Tensor, (batch, 1)
-        Share of the way from the current weights to the aim.
-    centre : Tensor, (batch, K)
-    log_scale : Tensor, (batch, 1)
-    listed : bool Tensor, (batch, K - 1), optional
-        Assets that the action is about; all of them when left out.
-    """
-
-    experts: Tensor
-    gate: Tensor
-    aim: Tensor
-    trade_rate: Tensor
-    centre: Tensor
-    log_scale: Tensor
-    listed: Tensor | None = None
+    experts: Tensor  # (batch, 5, K): the portfolio each expert names; in a blend, the reference's after them
+    gate: Tensor  # (batch, 5): their shares in the aim
+    aim: Tensor  # (batch, K): the portfolios, mixed by the gate
+    trade_rate: Tensor  # (batch, 1): share of the way from the current weights to the aim
+    centre: Tensor  # (batch, K)
+    log_scale: Tensor  # (batch, 1)
+    listed: Tensor | None = None  # (batch, K - 1): assets that the action is about; all of them when left out
 
     @property
     def distribution(self) -> LogisticNormal:
-        """The distribution of the action."""
         location = log_ratios(self.centre, self.listed)
         return LogisticNormal(location, self.log_scale.expand_as(location), self.listed)
 
@@ -65,27 +48,15 @@ class Decision(NamedTuple):
 
 
 class MarketReading(NamedTuple):
-    """Part of a decision that depends on the market alone; actions move no price, so it is computed once per bar.
+    """Part of a decision that depends on the market alone; actions move no price, so it is computed once per bar."""
 
-    Attributes
-    ----------
-    experts : Tensor, (groups, 5, K)
-    gate : Tensor, (groups, 5)
-    aim : Tensor, (groups, K)
-    hidden : Tensor, (groups, gate width)
-        What the trade rate reads of the market.
-    listed : bool Tensor, (groups, K - 1), optional
-        Assets that are listed; all of them when left out.
-    """
-
-    experts: Tensor
-    gate: Tensor
-    aim: Tensor
-    hidden: Tensor
-    listed: Tensor | None = None
+    experts: Tensor  # (groups, 5, K)
+    gate: Tensor  # (groups, 5)
+    aim: Tensor  # (groups, K)
+    hidden: Tensor  # (groups, gate width): what the trade rate reads of the market
+    listed: Tensor | None = None  # (groups, K - 1): assets that are listed; all of them when left out
 
     def each(self, change: Callable[[Tensor], Tensor]) -> MarketReading:
-        """The reading with every part changed by a function."""
         experts, gate, aim, hidden, listed = self
         known = None if listed is None else change(listed)
         return MarketReading(change(experts), change(gate), change(aim), change(hidden), known)
@@ -103,7 +74,6 @@ class MarketReading(NamedTuple):
         )
 
     def rows(self, start: int, stop: int) -> MarketReading:
-        """Reading of some of the groups."""
         return self.each(lambda part: part[start:stop])
 
     def with_reference(self, portfolio: Tensor, confidence: float | Tensor) -> MarketReading:
@@ -172,7 +142,6 @@ class Blend(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The reference in words."""
         return self.reference.replace("-", " ")
 
     def trade_rate(self, trade_rate: Tensor) -> Tensor:
@@ -181,7 +150,6 @@ class Blend(NamedTuple):
 
 
 def describe_holding(blend: Blend | None) -> str:
-    """Holding of an agent in words."""
     if blend is None:
         return "holds what its own policy decides"
     confidence = float(blend.confidence)

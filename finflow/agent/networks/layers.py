@@ -119,24 +119,15 @@ class _RowsTimesVector(torch.autograd.Function):
 
 
 class Encoding(NamedTuple):
-    """Embeddings by E encoders of the markets of a batch of states.
+    """Embeddings by E encoders of the markets of a batch of states."""
 
-    Attributes
-    ----------
-    assets : Tensor, (E, groups, assets, d)
-    state : Tensor, (E, groups, H)
-        Of the market as a whole.
-    """
-
-    assets: Tensor
-    state: Tensor
+    assets: Tensor  # (E, groups, assets, d)
+    state: Tensor  # (E, groups, H): of the market as a whole
 
     def groups(self, start: int, stop: int) -> Encoding:
-        """The encoding of some of the groups."""
         return Encoding(self.assets[:, start:stop], self.state[:, start:stop])
 
     def detach(self) -> Encoding:
-        """The same numbers without gradients."""
         return Encoding(self.assets.detach(), self.state.detach())
 
 
@@ -159,7 +150,6 @@ class MarketEncoder(nn.Module):
         self.state = EnsembleLinear(ensemble, width + n_market_features, hidden, generator)
 
     def forward(self, states: States) -> Encoding:
-        """Encode the markets of a batch of states."""
         first = first_layer(self.from_asset.weight, self.from_market, states)
         mean = pooled(first, states)
         second = self.second(first.flatten(1, 2)).view_as(first)
@@ -175,12 +165,10 @@ def normalised(hidden: Tensor) -> Tensor:
 
 
 def asset_width(hidden: int) -> int:
-    """Width of an asset's embedding."""
     return max(hidden // 8, 8)
 
 
 def portfolio_width(hidden: int) -> int:
-    """Width of what is computed for every portfolio."""
     return max(hidden // 4, 8)
 
 
@@ -210,17 +198,10 @@ class HeadInputs(NamedTuple):
 
     A portfolio is represented by its exposures, sums over assets of weight times embedding, and five facts: cash,
     turnover from the current weights, concentration, and the squares of turnover and cash.
-
-    Attributes
-    ----------
-    portfolios : Tensor, (E, batch, P, exposures + 5)
-    held : Tensor, (E, batch, exposures + 5)
-        Of the current portfolio, with cash, concentration and the state of the reward: common to all P portfolios of a
-        state.
     """
 
-    portfolios: Tensor
-    held: Tensor
+    portfolios: Tensor  # (E, batch, P, exposures + 5)
+    held: Tensor  # (E, batch, exposures + 5): of the current portfolio, with cash, concentration and the reward's state
 
     @classmethod
     def of(cls, encoding: Encoding, states: States, portfolios: Tensor) -> HeadInputs:
@@ -236,7 +217,6 @@ class HeadInputs(NamedTuple):
         return cls(torch.cat([exposures, facts], dim=-1), torch.cat([current.squeeze(2), of_state], dim=-1))
 
     def detach(self) -> HeadInputs:
-        """The same numbers without gradients."""
         return HeadInputs(self.portfolios.detach(), self.held.detach())
 
 

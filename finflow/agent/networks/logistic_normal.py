@@ -28,21 +28,11 @@ LOG_DENSITY_AT_CENTRE = -0.5 * math.log(2.0 * math.pi)  # of the standard normal
 
 @dataclass(frozen=True)
 class LogisticNormal:
-    """A batch of logistic-normal distributions.
+    """A batch of logistic-normal distributions."""
 
-    Attributes
-    ----------
-    location : Tensor, (batch, K - 1)
-        Mean of z; the centre of the distribution is its softmax.
-    log_scale : Tensor, (batch, K - 1)
-        Log of the standard deviation of z.
-    listed : bool Tensor, (batch, K - 1), optional
-        Assets that the distribution is about; all of them when left out. The location of the others is `UNLISTED`.
-    """
-
-    location: Tensor
-    log_scale: Tensor
-    listed: Tensor | None = None
+    location: Tensor  # (batch, K - 1): mean of z; the centre of the distribution is its softmax
+    log_scale: Tensor  # (batch, K - 1): log of the standard deviation of z
+    listed: Tensor | None = None  # (batch, K - 1): assets that it is about, or all; the others' location is `UNLISTED`
 
     @property
     def dimensions(self) -> int | Tensor:

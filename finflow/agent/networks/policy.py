@@ -265,7 +265,6 @@ def _expert_portfolios(policy: ExpertPolicy, states: States) -> tuple[Tensor, Te
 
 
 def _linear(inputs: int, outputs: int, generator: Generator, scale: float = 1.0) -> nn.Linear:
-    """A linear layer whose initial weights come from ``generator``."""
     layer, bound = empty_linear(inputs, outputs), scale / inputs**0.5
     with torch.no_grad():
         layer.weight.copy_((torch.rand(layer.weight.shape, generator=generator) * 2.0 - 1.0) * bound)

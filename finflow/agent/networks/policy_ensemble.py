@@ -23,18 +23,12 @@ LEAST_SHARE = 1e-12
 
 
 class TradeHeads(NamedTuple):
-    """Networks of several policies that read a portfolio in a market, with the members in front.
+    """Networks of several policies that read a portfolio in a market, with the members in front."""
 
-    Attributes
-    ----------
-    hidden_weight, hidden_bias : Tensor, (members, inputs, width) and (members, 1, width)
-    weight, bias : Tensor, (members, width, 2) and (members, 1, 2)
-    """
-
-    hidden_weight: Tensor
-    hidden_bias: Tensor
-    weight: Tensor
-    bias: Tensor
+    hidden_weight: Tensor  # (members, inputs, width)
+    hidden_bias: Tensor  # (members, 1, width)
+    weight: Tensor  # (members, width, 2)
+    bias: Tensor  # (members, 1, 2)
 
     @classmethod
     def of(cls, members: Sequence[ExpertPolicy]) -> TradeHeads:
@@ -92,7 +86,6 @@ class PolicyEnsemble(ExpertPolicy):
         self.expert_cloning, self.dropout_rate = first.expert_cloning, first.dropout_rate
 
     def policies(self) -> list[ExpertPolicy]:
-        """The members."""
         return [one for one in self.members if isinstance(one, ExpertPolicy)]
 
     def read_market(self, states: States, noise: Generator | None = None, gate_only: bool = False) -> MarketReading:
@@ -101,7 +94,6 @@ class PolicyEnsemble(ExpertPolicy):
         return MarketReading.join(readings, lambda parts: torch.stack(parts, dim=1))
 
     def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
-        """Mean of the members' decisions."""
         count, batch = len(self.members), len(states.portfolio)
         first = self.policies()[0]
         of_members = reading.each(lambda part: part.transpose(0, 1).flatten(0, 1))

@@ -24,17 +24,17 @@ LARGEST_ERROR = 0.2  # of the proportional controller
 class _Beta:
     """A beta that is saved and resumed; the rest of a controller is configuration."""
 
-    def __init__(self, beta: float) -> None:
+    def __init__(self, beta: float, target: float) -> None:
         if not 0.0 <= beta < math.inf:
             raise ConfigError(f"the coefficient of a KL penalty is a number of at least 0, not {beta}")
-        self.beta = beta
+        if not 0.0 < target < math.inf:
+            raise ConfigError(f"the target of a KL controller is a number above 0, not {target}")
+        self.beta, self.target = beta, target
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture the coefficient."""
         return {}, {"beta": self.beta}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore the coefficient."""
         beta = state["beta"]
         if not isinstance(beta, int | float) or not 0.0 <= beta < math.inf:
             raise ValueError("the coefficient of the KL penalty is not a number of at least 0")
@@ -44,12 +44,7 @@ class _Beta:
 class DoublingKL(_Beta):
     """Twice the beta above 1.5 times the target, half of it below the target over 1.5.
 
-    Parameters
-    ----------
-    beta : float
-        At the beginning.
-    target : float
-        KL in the unit that `update` is given.
+    ``beta``: at the beginning. ``target``: KL in the unit that `update` is given.
 
     Examples
     --------
@@ -59,9 +54,7 @@ class DoublingKL(_Beta):
     """
 
     def __init__(self, beta: float = 0.01, target: float = 0.01) -> None:
-        super().__init__(beta)
-        _check_target(target)
-        self.target = target
+        super().__init__(beta, target)
 
     def update(self, divergence: float, decisions: int) -> float:
         """Take the KL of one update of the policy; returns the new beta."""
@@ -86,11 +79,9 @@ class ProportionalKL(_Beta):
     """
 
     def __init__(self, beta: float = 0.2, target: float = 6.0, horizon: int = 10_000) -> None:
-        super().__init__(beta)
-        _check_target(target)
+        super().__init__(beta, target)
         if horizon < 1:
             raise ConfigError(f"the horizon of a KL controller is at least 1 decision, not {horizon}")
-        self.target = target
         self.horizon = horizon
 
     def update(self, divergence: float, decisions: int) -> float:
@@ -100,8 +91,3 @@ class ProportionalKL(_Beta):
         error = min(max(divergence / self.target - 1.0, -LARGEST_ERROR), LARGEST_ERROR)
         self.beta *= max(1.0 + error * decisions / self.horizon, 0.0)
         return self.beta
-
-
-def _check_target(target: float) -> None:
-    if not 0.0 < target < math.inf:
-        raise ConfigError(f"the target of a KL controller is a number above 0, not {target}")

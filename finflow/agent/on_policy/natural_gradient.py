@@ -23,22 +23,12 @@ RESIDUAL = 1e-10  # of the conjugate gradient: its squared length at which the s
 
 
 class TrustRegionStep(NamedTuple):
-    """Outcome of a step.
+    """Outcome of a step."""
 
-    Attributes
-    ----------
-    accepted : bool
-        False where no step length improved the objective within the limit; the parameters are then what they were.
-    divergence, improvement : float
-        Exact mean KL(old || new) after it, in nats, and improvement of the objective.
-    length : float
-        Share of the longest step that was taken.
-    """
-
-    accepted: bool
-    divergence: float
-    improvement: float
-    length: float
+    accepted: bool  # false where no step length improved the objective; the parameters stay as they were
+    divergence: float  # exact mean KL(old || new) after it, in nats
+    improvement: float  # of the objective
+    length: float  # share of the longest step that was taken
 
 
 def trust_region_step(
@@ -127,7 +117,6 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, step
 
 @torch.no_grad()
 def _set(parameters: Sequence[nn.Parameter], vector: Tensor) -> None:
-    """Write a vector into parameters, where they are."""
     sizes = [parameter.numel() for parameter in parameters]
     for parameter, part in zip(parameters, torch.split(vector, sizes), strict=True):
         parameter.copy_(part.view_as(parameter))

@@ -59,7 +59,6 @@ class OnPolicySettings:
     trust_region: float = 0.01
 
     def __post_init__(self) -> None:
-        """Check the values."""
         if self.algorithm not in get_args(Algorithm):
             raise ConfigError(f"the algorithm is one of {', '.join(get_args(Algorithm))}, not {self.algorithm!r}")
         for name in ("clip", "learning_rate", "critic_rate_multiple", "adam_epsilon", "kl_target"):
@@ -77,7 +76,6 @@ class OnPolicySettings:
 
     @property
     def penalised(self) -> bool:
-        """True where the policy's loss has a KL penalty."""
         return self.algorithm == "ppo-kl"
 
     @classmethod
@@ -94,10 +92,8 @@ class OnPolicySettings:
         >>> OnPolicySettings.of("a2c", gamma=0.9).epochs
         1
         """
-        if algorithm not in _USUAL:
-            raise ConfigError(f"the algorithm is one of {', '.join(_USUAL)}, not {algorithm!r}")
         try:
-            return replace(cls(), **({"algorithm": algorithm} | _USUAL[algorithm] | changes))
+            return replace(cls(), **({"algorithm": algorithm} | _USUAL.get(algorithm, {}) | changes))
         except TypeError:
             unknown = sorted(set(changes) - set(cls.__dataclass_fields__))
             raise ConfigError(f"there is no setting {', '.join(unknown)} of {algorithm}") from None

@@ -99,10 +99,7 @@ class OnPolicyLearner:
             after the update ``kl`` (exact KL(old || new)), ``approximate_kl``, ``clip_fraction`` and ``entropy``;
             ``explained_variance`` of the values before it, ``beta``, ``policy_steps``, and with ``trpo`` ``accepted``.
 
-        Raises
-        ------
-        ConfigError
-            If the rollout is shorter than a minibatch.
+        Raises ConfigError if the rollout is shorter than a minibatch.
         """
         settings = self.settings
         check_minibatch(settings, len(rollout.log_prob))

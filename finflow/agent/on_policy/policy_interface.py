@@ -67,30 +67,19 @@ class ActorCritic(Protocol):
 
 
 class Rollout(NamedTuple):
-    """Decisions of one policy, of all environments and steps one below the other, ready to learn from.
+    """Decisions of one policy, of all environments and steps one below the other, ready to learn from."""
 
-    Attributes
-    ----------
-    observations, actions : tuple of Tensor, and Tensor, each (n, ...)
-    log_prob, values : Tensor, (n,)
-        Of the actions under the policy that took them; of the value function at that time.
-    advantages, returns : Tensor, (n,)
-        As estimated, not normalised; targets of the value function.
-    """
-
-    observations: Observations
-    actions: Tensor
-    log_prob: Tensor
-    values: Tensor
-    advantages: Tensor
-    returns: Tensor
+    observations: Observations  # (n, ...)
+    actions: Tensor  # (n, ...)
+    log_prob: Tensor  # (n,): of the actions under the policy that took them
+    values: Tensor  # (n,): of the value function at that time
+    advantages: Tensor  # (n,): as estimated, not normalised
+    returns: Tensor  # (n,): targets of the value function
 
     def rows(self, index: Tensor) -> Rollout:
-        """Some of the decisions, by their numbers (m,)."""
         observations, *rest = self
         return Rollout(tuple(part[index] for part in observations), *(part[index] for part in rest))
 
     def between(self, start: int, stop: int) -> Rollout:
-        """Neighbouring decisions, as views."""
         observations, *rest = self
         return Rollout(tuple(part[start:stop] for part in observations), *(part[start:stop] for part in rest))

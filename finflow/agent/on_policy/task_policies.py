@@ -47,7 +47,6 @@ class Categorical:
         return self.log_probabilities.gather(1, actions.unsqueeze(1)).squeeze(1)
 
     def entropy(self) -> Tensor:
-        """Entropy, (batch,)."""
         return -(self.log_probabilities.exp() * self.log_probabilities).sum(dim=-1)
 
     def kl(self, other: Categorical) -> Tensor:
@@ -55,7 +54,6 @@ class Categorical:
         return (self.log_probabilities.exp() * (self.log_probabilities - other.log_probabilities)).sum(dim=-1)
 
     def rows(self, index: Tensor) -> Categorical:
-        """The distributions of some observations."""
         return Categorical(self.log_probabilities[index])
 
 
@@ -76,7 +74,6 @@ class DiagonalNormal:
             return torch.addcmul(self.location, noise, self.log_scale.exp())
 
     def mode(self) -> Tensor:
-        """The locations, (batch, d)."""
         return self.location
 
     def log_prob(self, actions: Tensor) -> Tensor:
@@ -86,7 +83,6 @@ class DiagonalNormal:
         return -0.5 * standard.square().sum(dim=-1) - constant
 
     def entropy(self) -> Tensor:
-        """Entropy, (batch,)."""
         entropy = self.log_scale.sum() + ENTROPY_OF_NORMAL * self.location.shape[-1]
         return entropy.expand(len(self.location))
 
@@ -97,7 +93,6 @@ class DiagonalNormal:
         return 0.5 * shift.square().sum(dim=-1) + (0.5 * ((2.0 * change).exp() - 1.0) - change).sum()
 
     def rows(self, index: Tensor) -> DiagonalNormal:
-        """The distributions of some observations."""
         return DiagonalNormal(self.location[index], self.log_scale)
 
 
@@ -133,23 +128,19 @@ class TaskActorCritic(nn.Module):
         return DiagonalNormal(output, self.log_scale.clone())  # a distribution does not change as the policy learns
 
     def value(self, observations: Observations) -> Tensor:
-        """Estimated discounted returns, (batch,)."""
         values: Tensor = self.critic(observations[0])
         return values.squeeze(-1)
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the policy."""
         yield from self.actor.parameters()
         if self.log_scale is not None:
             yield self.log_scale
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the value function."""
         yield from self.critic.parameters()
 
 
 def _network(inputs: int, hidden: int, outputs: int, scale: float, generator: Generator) -> nn.Sequential:
-    """Two hidden layers with tanh, and a linear output whose weights have the given scale."""
     return nn.Sequential(
         _layer(inputs, hidden, math.sqrt(2.0), generator),
         nn.Tanh(),
@@ -160,7 +151,6 @@ def _network(inputs: int, hidden: int, outputs: int, scale: float, generator: Ge
 
 
 def _layer(inputs: int, outputs: int, scale: float, generator: Generator) -> nn.Linear:
-    """A linear layer with orthogonal weights from ``generator`` and no bias at first."""
     layer = empty_linear(inputs, outputs)
     with torch.no_grad():
         nn.init.orthogonal_(layer.weight, scale, generator=generator)

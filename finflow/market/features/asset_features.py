@@ -28,8 +28,6 @@ Compute = Callable[[PanelView], FloatArray]
 
 @dataclass(frozen=True)
 class AssetFeature:
-    """A feature of an asset with its name and lenses."""
-
     name: str
     lenses: tuple[str, ...]
     raw: Compute  # returns (bars, assets), each column from its own asset and the market alone

@@ -76,18 +76,11 @@ def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig 
     turbulence's covariance, the two states of the crisis probability, the regimes) is fitted on the rows before
     `fit_until`: the training window.
 
-    Parameters
-    ----------
-    fit_until : int
-        Number of bars in the training window.
-    chosen : FeaturesConfig
-        The bank of filters, then the features of a user, after those of every market.
+    ``fit_until``: number of bars in the training window. ``chosen``: the bank of filters, then the features of a user,
+    after those of every market.
 
-    Raises
-    ------
-    MarketError
-        If a feature of a user cannot be computed, the panel is shorter than the longest feature, or the training
-        window holds too little beyond it.
+    Raises MarketError if a feature of a user cannot be computed, the panel is shorter than the longest feature, or the
+    training window holds too little beyond it.
     """
     raw, fitted = fit_features(panel, fit_until, chosen)
     return scale_features(raw, fitted)
@@ -256,7 +249,6 @@ def _fill(raw: FloatArray, defined: NDArray[np.bool_], fits: FloatArray, result:
 
 
 def _fit(sample: FloatArray) -> tuple[float, float]:
-    """Mean and deviation of a feature in training."""
     center, spread = float(sample.mean()), float(sample.std())
     # A feature that is constant in training (up to rounding) keeps its scale.
     return center, spread if spread >= 1e-8 * (1.0 + abs(center)) else 1.0

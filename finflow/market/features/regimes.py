@@ -170,7 +170,6 @@ def smooth(densities: FloatArray, transitions: FloatArray, first: FloatArray) ->
 
 @compiled_function()
 def _largest(values: FloatArray) -> float:
-    """Largest of one row: compiled much faster than the method of an array."""
     largest: float = values[0]
     for i in range(1, len(values)):
         largest = max(largest, values[i])
@@ -178,8 +177,6 @@ def _largest(values: FloatArray) -> float:
 
 
 class RegimeFit(NamedTuple):
-    """Parameters of the feature, from the training window."""
-
     components: FloatArray  # (assets, n): leading directions of the returns over their mean
     scale: FloatArray  # (1 + n,): deviations of mean and components
     model: SwitchingModel

@@ -64,7 +64,6 @@ class Series:
         return self._over(self._running, window)
 
     def mean(self, window: int) -> FloatArray:
-        """Mean of the last `window` rows."""
         return self.total(window) / window
 
     def std(self, window: int) -> FloatArray:
@@ -93,28 +92,23 @@ class SeriesPair:
 
 
 def _running_sum(values: FloatArray) -> FloatArray:
-    """Sum from the first row on, with NaN as 0."""
     known = np.where(np.isnan(values), 0.0, values)
     return np.cumsum(known, axis=0, out=known)
 
 
 def total(values: FloatArray, window: int) -> FloatArray:
-    """As `Series.total`."""
     return Series(values).total(window)
 
 
 def mean(values: FloatArray, window: int) -> FloatArray:
-    """As `Series.mean`."""
     return Series(values).mean(window)
 
 
 def maximum(values: FloatArray, window: int) -> FloatArray:
-    """Largest of the last `window` rows."""
     return np.asarray(pd.DataFrame(values).rolling(window).max(), dtype=np.float64)
 
 
 def minimum(values: FloatArray, window: int) -> FloatArray:
-    """Smallest of the last `window` rows."""
     return np.asarray(pd.DataFrame(values).rolling(window).min(), dtype=np.float64)
 
 
@@ -134,7 +128,6 @@ def percentile_rank(values: FloatArray) -> FloatArray:
 
 @compiled_function(error_model="numpy")
 def _rank(values: FloatArray, order: NDArray[np.int64], result: FloatArray) -> None:
-    """Ranks of rows whose order is known; NaN comes last in it."""
     for row in range(len(values)):
         count = 0
         while count < values.shape[1] and not np.isnan(values[row, order[row, count]]):

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +48,11 @@ class FrenchPortfolios(NamedTuple):
 @lru_cache(maxsize=1)
 def french_portfolios() -> FrenchPortfolios:
     """Read the portfolios, once in a process; `MarketError` if the file is not there, or is another."""
-    path = _file()
+    path = package_file("linearmodels", "datasets", "french", "french.csv.bz2")
+    if path is None:
+        raise MarketError(
+            "market.source = french needs the package linearmodels, which has the data: pip install 'finflow[markets]'"
+        )
     try:
         content = path.read_bytes()
         table = pd.read_csv(path, compression="bz2")
@@ -68,15 +71,6 @@ def french_portfolios() -> FrenchPortfolios:
     cash = np.concatenate([[0.0], table["RF"].to_numpy(dtype=np.float64)])
     facts = _facts(hashlib.sha256(content).hexdigest())
     return FrenchPortfolios(pd.DataFrame(growth, index=days, columns=list(returns.columns)), cash, facts)
-
-
-def _file() -> Path:
-    path = package_file("linearmodels", "datasets", "french", "french.csv.bz2")
-    if path is None:
-        raise MarketError(
-            "market.source = french needs the package linearmodels, which has the data: pip install 'finflow[markets]'"
-        )
-    return path
 
 
 def _facts(digest: str) -> dict[str, Any]:

@@ -98,7 +98,6 @@ def read_tickers(path: Path) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _embedded() -> PriceTables:
-    """Read the 20 stocks and the index that skfolio ships, once in a process."""
     close, index = shipped_table("sp500_dataset"), shipped_table("sp500_index")
     return {"close": close.join(index[[_INDEX]])}
 
@@ -119,7 +118,6 @@ def _embedded_facts() -> dict[str, Any]:
 
 
 def _asset_names(config: MarketConfig) -> tuple[str, ...] | None:
-    """Return the configured names, as the source writes them; None where none are configured."""
     names = named_assets(config)
     return names if names is None or config.source != "yfinance" else tuple(name.strip().upper() for name in names)
 

@@ -41,7 +41,6 @@ class _Wanted:
         return self.assets is None or name in self.assets
 
     def fields(self, found: Iterable[str]) -> list[str]:
-        """Those of the fields found that are read."""
         return [field for field in found if self.dividends or field != DIVIDENDS]
 
 
@@ -78,10 +77,7 @@ def read_prices(
         A frame a field of those assets that are wanted and there; where they come from, how they are adjusted, and
         under "names" every asset there is.
 
-    Raises
-    ------
-    MarketError
-        With one line that names the file, and line and column where there is one.
+    Raises MarketError: With one line that names the file, and line and column where there is one.
     """
     chosen = _Wanted(wanted, dividends)
     if path.is_dir():

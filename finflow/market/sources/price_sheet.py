@@ -28,8 +28,6 @@ _MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null"
 
 @dataclass(frozen=True)
 class PriceSheet:
-    """Columns of a file, numbers not yet parsed."""
-
     path: Path
     sha256: str  # of the file's bytes
     days: pd.DatetimeIndex  # one a row, without a time zone: the wall-clock day where the file has times
@@ -162,7 +160,6 @@ def _two_lines(first: list[str], more: list[list[str]]) -> tuple[list[tuple[str,
 
 
 def _labelled(path: Path, columns: pd.MultiIndex) -> list[tuple[str, str]]:
-    """(field, asset) of two-level columns, whichever level comes first."""
     if columns.nlevels == 2:
         levels = [[str(value) for value in columns.get_level_values(level)] for level in (0, 1)]
         for fields, assets in (levels, levels[::-1]):

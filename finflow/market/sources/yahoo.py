@@ -111,7 +111,6 @@ def _now() -> dt.datetime:
 def fetch_prices(
     config: MarketConfig, tickers: list[str], assets: Sequence[str], download: Download
 ) -> tuple[PriceTables, dict[str, Any]]:
-    """Download prices, and check and align them."""
     found = request_prices(config, tickers, download)
     fields = [field for field in _FIELDS.values() if all(field in found[name] for name in tickers)]
     tables = {field: pd.concat([found[name][field] for name in tickers], axis=1).sort_index() for field in fields}

@@ -91,7 +91,6 @@ class PriceStore:
             return None
 
     def put(self, request: Mapping[str, Any], frame: pd.DataFrame, facts: Mapping[str, Any]) -> StoredPrices:
-        """Store a frame for a request, in place of an earlier one."""
         buffer = io.BytesIO()
         frame.to_parquet(buffer)
         content = buffer.getvalue()
@@ -110,7 +109,6 @@ class PriceStore:
 
 
 def _hash(content: Mapping[str, Any]) -> str:
-    """SHA-256 of canonical JSON."""
     canonical = json.dumps(dict(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -210,7 +208,6 @@ def _column(
 
 
 def _add(facts: dict[str, Any], key: str, words: str | None, after: str = "") -> None:
-    """Add words to a fact, after those that it has."""
     if words:
         facts[key] = "; ".join(dict.fromkeys([*([facts[key]] if facts.get(key) else []), words + after]))
 

@@ -123,7 +123,6 @@ class MeanReversion:
 
     @property
     def deviation(self) -> float:
-        """Stationary standard deviation of the spread."""
         return self.innovation / math.sqrt(1.0 - self.persistence**2)
 
     @property

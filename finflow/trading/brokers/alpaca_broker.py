@@ -54,10 +54,8 @@ def open_alpaca(
 ) -> AlpacaBroker:
     """Open an account at Alpaca with the keys of the environment; a live one is confirmed, or asks at the terminal.
 
-    Raises
-    ------
-    ConfigError
-        One line, where the package or a key is missing, the address is not one for keys, or nobody has confirmed.
+    Raises ConfigError: One line, where the package or a key is missing, the address is not one for keys, or nobody has
+    confirmed.
     """
     address = _address(settings)
     variables = os.environ if environ is None else environ
@@ -123,10 +121,7 @@ class AlpacaBroker:
     def account(self) -> str:
         """Mark of the account: the first digits of a hash of its id.
 
-        Raises
-        ------
-        BrokerError
-            If it may not trade.
+        Raises BrokerError if it may not trade.
         """
         account = self._ask(self._client.get_account)
         if account.trading_blocked or account.account_blocked or account.status.value != "ACTIVE":
@@ -134,11 +129,9 @@ class AlpacaBroker:
         return hashlib.sha256(str(account.id).encode()).hexdigest()[:12]
 
     def positions(self) -> dict[str, float]:
-        """Shares held, by ticker; negative where sold short."""
         return {str(one.symbol): float(one.qty) for one in self._ask(self._client.get_all_positions)}
 
     def cash(self) -> float:
-        """Cash at hand, in money."""
         return float(self._ask(self._client.get_account).cash)
 
     def clock(self) -> MarketClock:
@@ -147,19 +140,14 @@ class AlpacaBroker:
         return MarketClock(clock.timestamp.astimezone(EXCHANGE).date(), bool(clock.is_open))
 
     def status(self, client_id: str) -> OrderStatus | None:
-        """Status of an order; None where no order has this id."""
         order = self._ask(partial(self._client.get_order_by_client_id, client_id), missing_ok=True)
         return None if order is None else self._read(order)
 
     def submit(self, order: MarketOrder) -> OrderStatus:
         """Place an order, once; see `Broker`.
 
-        Raises
-        ------
-        OrderRefused
-            If Alpaca refuses it.
-        BrokerNotReady
-            If no answer comes; the order may be placed, and the same call finds out.
+        Raises OrderRefused if Alpaca refuses it; BrokerNotReady if no answer comes; the order may be placed, and the
+        same call finds out.
         """
         request = self._request(order)
         for _ in self._attempts():
@@ -189,7 +177,6 @@ class AlpacaBroker:
         )
 
     def _agreed(self, known: OrderStatus, order: MarketOrder) -> OrderStatus:
-        """The status of an order, if it is the one that was meant."""
         if (known.order.ticker, known.order.shares) != (symbol_of(order.ticker), order.shares):
             raise BrokerError(
                 f"{self.name} has {known.order.shares:+,g} {known.order.ticker} under the id {order.client_id}, and "
@@ -263,7 +250,6 @@ class AlpacaBroker:
         )
 
     def _redacted(self, text: str) -> str:
-        """The first words of a message, without the keys."""
         for secret in self._secrets:
             text = text.replace(secret, "[key]")
         return " ".join(text.split())[:200]

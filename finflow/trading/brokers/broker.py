@@ -37,23 +37,13 @@ class MarketOrder:
 
 @dataclass(frozen=True)
 class OrderStatus:
-    """Status of an order at a broker.
-
-    Attributes
-    ----------
-    state : str
-        ``accepted`` until it has filled; ``ended`` where it was canceled, rejected or expired before all of it filled.
-    price, cost : float or None
-        Of the fill, in money; the cost is that of the whole order.
-    filled : float
-        Shares that changed hands so far, negative where sold.
-    """
+    """Status of an order at a broker."""
 
     order: MarketOrder
-    state: Literal["accepted", "filled", "ended"]
-    price: float | None = None
-    cost: float | None = None
-    filled: float = 0.0
+    state: Literal["accepted", "filled", "ended"]  # ``ended``: canceled, rejected or expired before all of it filled
+    price: float | None = None  # of the fill, in money
+    cost: float | None = None  # of the whole order
+    filled: float = 0.0  # shares that changed hands so far, negative where sold
 
 
 class MarketClock(NamedTuple):
@@ -77,10 +67,7 @@ class Broker(Protocol):
     def submit(self, order: MarketOrder) -> OrderStatus:
         """Place an order, unless one of its id is known, whose status is then the answer.
 
-        Raises
-        ------
-        BrokerError
-            If an order of its id says something else.
+        Raises BrokerError if an order of its id says something else.
         """
         ...
 

@@ -25,10 +25,7 @@ PLACED = "placed"
 class OrderRouting:
     """Decisions of the log in a folder, carried out at a broker; ``mark`` is the account's in the lines of the log.
 
-    Raises
-    ------
-    BrokerError
-        If the account may not trade.
+    Raises BrokerError if the account may not trade.
     """
 
     def __init__(self, broker: AlpacaBroker, folder: Path) -> None:
@@ -42,10 +39,7 @@ class OrderRouting:
     def place(self, date: str) -> str:
         """Place the orders of the newest decision of a date, sales first, once in all; the outcome in a sentence.
 
-        Raises
-        ------
-        BrokerNotReady, BrokerError
-            If the broker gives no answer, or has another order under an id.
+        Raises BrokerNotReady or BrokerError if the broker gives no answer, or has another order under an id.
         """
         log, entry = DecisionLog.read(self._path), self.decided(date)[-1]
         refused: dict[str, str] = {}
@@ -63,12 +57,7 @@ class OrderRouting:
     def given(self, panel: MarketPanel, capital: float) -> StatedAccount:
         """The account, and the fills of the orders before.
 
-        Raises
-        ------
-        BrokerNotReady
-            If one of them is open.
-        BrokerError
-            If the account holds what the agent does not trade.
+        Raises BrokerNotReady if one of them is open; BrokerError if the account holds what the agent does not trade.
         """
         fills = self._fills(str(panel.dates[-1]))
         names = {**{name.replace("-", "."): name for name in panel.assets}, **{name: name for name in panel.assets}}

@@ -34,15 +34,12 @@ class PaperBroker:
 
     @property
     def is_open(self) -> bool:
-        """True once it has been given money."""
         return bool(self._entries)
 
     def open(self, cash: float) -> None:
-        """Begin an account with money."""
         self._append({"kind": OPENED, "cash": cash})
 
     def positions(self) -> dict[str, float]:
-        """Shares held, by ticker; of filled orders alone."""
         return self._held(_LATER)
 
     def cash(self) -> float:
@@ -50,7 +47,6 @@ class PaperBroker:
         return self._money(_LATER)
 
     def submit(self, order: MarketOrder) -> OrderStatus:
-        """Accept an order, once; see `Broker`."""
         known = self.status(order.client_id)
         if known is None:
             self._append({"kind": ORDER, **asdict(order)})
@@ -63,7 +59,6 @@ class PaperBroker:
         return known
 
     def status(self, client_id: str) -> OrderStatus | None:
-        """Status of an order; None where no order has this id."""
         placed = next((one for one in self._orders() if one["client_id"] == client_id), None)
         if placed is None:
             return None
@@ -81,10 +76,7 @@ class PaperBroker:
         Orders of the newest bar wait for the next one, at an execution lag of 0 as well: the decision that named them
         may be made again until then.
 
-        Raises
-        ------
-        BrokerError
-            If an order's day or ticker is not in the prices any more.
+        Raises BrokerError if an order's day or ticker is not in the prices any more.
         """
         panel = process.panel
         ends = self._ends()
@@ -146,11 +138,9 @@ class PaperBroker:
         return [entry for entry in self._entries if entry["kind"] == ORDER]
 
     def _ends(self) -> dict[str, dict[str, Any]]:
-        """Lines that end an order, by its id: its fill, or that it lapsed."""
         return {entry["client_id"]: entry for entry in self._entries if entry["kind"] in (FILL, LAPSED)}
 
     def _held(self, until: str) -> dict[str, float]:
-        """Shares by ticker, of the orders of the days before one."""
         held: dict[str, float] = {}
         for order, _ in self._filled():
             if order["date"] < until:
@@ -158,7 +148,6 @@ class PaperBroker:
         return {ticker: shares for ticker, shares in held.items() if abs(shares) > 1e-9}
 
     def _money(self, until: str) -> float:
-        """Cash after the orders of the days before one."""
         begun = sum(entry["cash"] for entry in self._entries if entry["kind"] == OPENED)
         done = [(order, fill) for order, fill in self._filled() if order["date"] < until]
         paid = sum(order["shares"] * fill["price"] + fill["cost"] for order, fill in done)

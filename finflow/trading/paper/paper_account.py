@@ -25,34 +25,16 @@ _STATE = ("weights", "wealth", "objective", "objective_before")
 
 @dataclass(frozen=True)
 class DailyAccount:
-    """Account on the evening of a bar.
-
-    Attributes
-    ----------
-    step : int
-        Decisions made before, this evening's left out.
-    state : dict
-        Of the portfolio before the fill at the bar, as `PortfolioState` has it; None before the first fill.
-    target : list of float or None
-        What filled at the bar; None before the first fill.
-    next_target : list of float or None
-        What was decided this evening for the next bar; None at an execution lag of 0, where it has filled already.
-    filled : list of float or None
-        Weights right after the fill.
-    wealth : float
-        Before the fill, in money.
-    simple_return : float or None
-        Net return of the holding period that ended at the bar; None at the first.
-    """
+    """Account on the evening of a bar."""
 
     date: str
-    step: int
-    state: dict[str, Any] | None
-    target: list[float] | None
-    next_target: list[float] | None
-    filled: list[float] | None
-    wealth: float
-    simple_return: float | None
+    step: int  # decisions made before, this evening's left out
+    state: dict[str, Any] | None  # of the portfolio before the fill, as `PortfolioState` has it; None before the first
+    target: list[float] | None  # filled at the bar; None before the first fill
+    next_target: list[float] | None  # decided this evening; None at an execution lag of 0, where it has filled
+    filled: list[float] | None  # weights right after the fill
+    wealth: float  # before the fill, in money
+    simple_return: float | None  # net return of the holding period that ended at the bar; None at the first
     cost: float
     turnover: float
 
@@ -92,10 +74,8 @@ def broker_evening(entries: Sequence[Mapping[str, Any]], last: DailyAccount | No
 class PaperAccount:
     """Evenings of an account that fills first at the bar ``first``, or that goes on from the evening ``last``.
 
-    Raises
-    ------
-    FinflowError
-        If the bars do not have the evening to go on from, or there is nothing to decide from before the first fill.
+    Raises FinflowError if the bars do not have the evening to go on from, or there is nothing to decide from before the
+    first fill.
     """
 
     def __init__(

@@ -100,7 +100,6 @@ def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None,
 
 
 def paper_page(numbers: PaperNumbers) -> str:
-    """The page as HTML."""
     content = plain(asdict(numbers))
     if not numbers.expected_from:
         kind, heading = "not-compared", "Paper account"

@@ -60,10 +60,7 @@ def trade_on_paper(request: Request, clock: Clock | None = None, say: Callable[[
     Every evening is one line of `state.jsonl`, flushed to the disk before the next one begins: a stop at any moment
     loses no line and repeats none. ``say`` prints what happens while it follows the market.
 
-    Raises
-    ------
-    FinflowError
-        One line, where the account cannot begin or go on.
+    Raises FinflowError: One line, where the account cannot begin or go on.
     """
     agents, clock = load_agents(request.runs, request.overrides), clock or Clock()
     folder = agents.folder / TRADING
@@ -98,8 +95,6 @@ def _check_options(request: Request, routing: OrderRouting | None) -> None:
 
 
 class _Trading:
-    """One paper account, its log and its files."""
-
     def __init__(self, agents: Agents, folder: Path, request: Request, routing: OrderRouting | None) -> None:
         self.agents, self.folder, self.request, self.routing = agents, folder, request, routing
         self.log = DecisionLog.read(folder / STATE)
@@ -113,7 +108,6 @@ class _Trading:
 
     @property
     def newest(self) -> str:
-        """Date of the last evening."""
         return str(self.lines[-1]["date"])
 
     def _first(self) -> dt.date:
@@ -144,7 +138,6 @@ class _Trading:
             clock.wait(self.agents.config.trading.poll * (1.0 if due else IDLE))
 
     def catch_up_patiently(self, panel: MarketPanel, clock: Clock, say: Callable[[str], None]) -> PaperOutcome:
-        """Catch up, and try again as long as the broker asks for patience."""
         while True:
             try:
                 return self.catch_up(panel)

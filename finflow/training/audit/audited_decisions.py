@@ -89,8 +89,6 @@ class RecordedStrategies:
         self.together = lru_cache(maxsize=2)(self._together)
 
     def of(self, name: str) -> Callable[[MarketPanel, int], Answer]:
-        """The answers of one of them."""
-
         def answer(panel: MarketPanel, last: int) -> Answer:
             answers = self.together(panel, last)
             return self._play(panel, last, [name])[name] if answers is None else answers[name]
@@ -146,7 +144,6 @@ class AnswerRecorder:
         self.answers: dict[str, list[NDArray[Any]]] = {"weights": []}
 
     def decide(self, information: Information) -> FloatArray:
-        """Decide as the other does."""
         observation = dict(information.observation or {})
         if self.account is not None:
             observation["portfolio"] = self.account[information.step]

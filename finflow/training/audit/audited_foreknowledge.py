@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.audit.findings import BEYOND_LIMIT, CLEAN, FAILED, FOREKNOWLEDGE, NOTED, OPENED, Finding, raised
 from finflow.evaluation.audit.foreknowledge import FEWEST, View, market_return, ranks_of
-from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge, ScoredOutcome, views_of_portfolios
+from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge, views_of_portfolios
 from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.features.user_features import user_feature
@@ -58,7 +57,6 @@ class AuditedForeknowledge:
         yield self._judged("features", views, bars)
 
     def of_strategies(self, makers: Mapping[str, Callable[[], Strategy]]) -> Iterator[Finding]:
-        """Yield a finding for each strategy or agent."""
         lag, panel, split = self.market.config.env.execution_lag, self.market.panel, self.market.split
         process = self.market.process(panel, split.train_end, lag)
         window = range(max(split.train_end, process.first_bar), panel.n_bars)
@@ -87,15 +85,13 @@ class AuditedForeknowledge:
         worst = max(self.test.scores(views, known, paid), key=lambda one: one.share, default=None)
         if worst is None:
             return self._finding(name, known, CLEAN)
-        return self._finding(name, known, BEYOND_LIMIT, self._words(worst))
-
-    def _words(self, found: ScoredOutcome) -> str:
-        score, dates = found.score, self.market.panel.dates
-        return (
+        score, dates = worst.score, self.market.panel.dates
+        words = (
             f"the rank correlation of its {score.view} with {score.outcome} is {score.value:+.2f} beyond that of other "
-            f"dates, from {dates[found.known[0]]} to {dates[found.known[1]]}; no honest rule is known to reach "
-            f"{found.limit:.2f} of this market, and chance has a deviation of {score.spread:.2f}"
+            f"dates, from {dates[worst.known[0]]} to {dates[worst.known[1]]}; no honest rule is known to reach "
+            f"{worst.limit:.2f} of this market, and chance has a deviation of {score.spread:.2f}"
         )
+        return self._finding(name, known, BEYOND_LIMIT, words)
 
     def _finding(
         self,
@@ -110,25 +106,17 @@ class AuditedForeknowledge:
         return Finding(name, probe, tuple(ends), len(bars) if rows is None else rows, verdict, where=where)
 
 
-class DecisionViews(NamedTuple):
-    """Views of a strategy's decisions, the newest bar that each may know, and the bars from there to the fill."""
-
-    views: list[View]
-    known: NDArray[np.int64]
-    paid: int
-
-
 def decided_views(
     process: DecisionProcess, window: range, strategy: Strategy, watched: Watched | None = None
-) -> DecisionViews:
-    """Backtest a strategy, and make views of what it decides."""
+) -> tuple[list[View], NDArray[np.int64], int]:
+    """Views of a strategy's decisions, the newest bar that each may know, and the bars from there to the fill."""
     recorder = AnswerRecorder(strategy, watched=watched)
     run_backtests(process, window, [recorder])
     held = np.stack(recorder.accounts)[:, : process.n_weights]
     # The account is its owner's and known a bar before the fill, also where prices are older.
     paid = min(process.lag, 1)
     known = np.asarray(process.decision_bars(window), dtype=np.int64) - paid
-    return DecisionViews(views_of_portfolios(np.stack(recorder.answers["weights"]), held), known, paid)
+    return views_of_portfolios(np.stack(recorder.answers["weights"]), held), known, paid
 
 
 def _views_of_feature(name: str, values: FloatArray) -> Iterator[View]:

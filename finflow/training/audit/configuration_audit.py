@@ -38,8 +38,6 @@ _FEWEST_ROWS = 63
 
 
 class Audit(NamedTuple):
-    """Result of an audit."""
-
     findings: tuple[Finding, ...]
     complaint: str | None
 
@@ -47,19 +45,16 @@ class Audit(NamedTuple):
 def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: Path | None = None) -> Audit:
     """Audit the configured data, features, environment, strategies and behaviour data, and an agent if given.
 
-    Parameters
-    ----------
-    strategies : sequence of str
-        Of a user's own, by import path, beside every named one.
-    agent : Path, optional
-        A checkpoint file or run folder.
+    ``strategies``: of a user's own, by import path, beside every named one. ``agent``: a checkpoint file or run folder.
 
     Raises FinflowError if the configuration cannot be used at all.
     """
     torch.set_num_threads(config.train.threads)
     panel = load_panel(config.market)
     split_panel(panel, config.market)  # refuses windows that are empty
-    split = _by_date(panel, config)
+    # The windows as the configured dates have them, whatever the splits make of them.
+    dates = (config.market.train_end, config.market.validation_end, config.market.test_end)
+    split = Split(*(panel.n_bars if day is None else int((panel.dates <= np.datetime64(day)).sum()) for day in dates))
     panel = panel.until(split.test_end)
     # A probe may cut the panel before the date that the test window ends on.
     market = config.market.model_copy(update={"test_end": None})
@@ -89,16 +84,10 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     first_bar = compute_features(panel, split.train_end).first_bar
     probes = probes_of(split, first_bar, lag, seed)
     passes = [audit(panel, components, probes, seed, first)]
-    for near in pieces_of(panel, config, split, first_bar + _FEWEST_ROWS):
-        passes.append(audit(near.panel, [*near.subjects.of_near(own)], near.probes, seed))
+    for piece, around, close in pieces_of(panel, config, split, first_bar + _FEWEST_ROWS):
+        passes.append(audit(piece, [*around.of_near(own)], close, seed))
     findings = joined([*passes, foretold, tuple(foreknowledge.of_opened())])
     return Audit(findings, verdict_of(findings))
-
-
-def _by_date(panel: MarketPanel, config: Config) -> Split:
-    """The windows as the configured dates have them, whatever the splits make of them."""
-    dates = (config.market.train_end, config.market.validation_end, config.market.test_end)
-    return Split(*(panel.n_bars if day is None else int((panel.dates <= np.datetime64(day)).sum()) for day in dates))
 
 
 def first_probes(split: Split, lag: int) -> tuple[int, ...]:
@@ -150,31 +139,26 @@ _LEVEL = 7
 """Every so many bars the level of all prices jumps, for the fills."""
 
 
-class MarketPiece(NamedTuple):
-    """A piece of the market, its parts, and the probes to put them to."""
-
-    panel: MarketPanel
-    subjects: AuditSubjects
-    probes: tuple[Probe, ...]
+Piece = tuple[MarketPanel, AuditSubjects, tuple[Probe, ...]]
+"""A piece of the market, its parts, and the probes to put them to."""
 
 
-def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> Iterator[MarketPiece]:
+def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> Iterator[Piece]:
     """Pieces around the bars of `single_bars`; those for which no piece has history enough are left out."""
     lag = config.env.execution_lag
     for lasts in single_bars(panel, split, first, lag, config.train.seed):
         for history in (*_HISTORIES, panel.n_bars):
             start = max(lasts.start - history, 0)
-            rows = slice(start, min(lasts.stop + _AFTER, panel.n_bars))
             fit = lasts.start - start
             try:
-                piece = panel.between(rows.start, rows.stop)
+                piece = panel.between(start, min(lasts.stop + _AFTER, panel.n_bars))
                 compute_features(piece, fit, config.features)
             except MarketError:
                 if start == 0:
                     break
                 continue
             subjects = AuditSubjects(piece, config, Split(fit, fit + 1, piece.n_bars), near=True)
-            yield MarketPiece(piece, subjects, tuple(_bar_probes(range(fit, fit + len(lasts)))))
+            yield piece, subjects, tuple(_bar_probes(range(fit, fit + len(lasts))))
             break
 
 

@@ -52,7 +52,6 @@ class Checkpoint(NamedTuple):
 
     @property
     def run_folder(self) -> Path:
-        """The run that the file lies in."""
         return run_folder_of(self.path)
 
     @property
@@ -161,10 +160,7 @@ def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
 
 
 def check_same_features(checkpoint: Checkpoint, features: Features) -> None:
-    """An agent reads the features that it was trained on, by name and in their order; not all markets give the same.
-
-    Raises CheckpointError if a market's features are others than the checkpoint's, or it does not say which it reads.
-    """
+    """As `check_feature_names`, of a checkpoint."""
     check_feature_names(checkpoint.path, checkpoint.facts.get("features"), features)
 
 
@@ -209,7 +205,6 @@ def _tensors_of(checkpoint: Checkpoint, owner: str, part: str) -> dict[str, Tens
 
 
 def _load(network: Module, tensors: dict[str, Tensor]) -> str | None:
-    """Put tensors into a network; the reason, where they do not fit."""
     try:
         network.load_state_dict(tensors)
     except (RuntimeError, ValueError, TypeError) as error:
@@ -269,7 +264,6 @@ def check_free(overrides: Mapping[str, object]) -> None:
 
 
 def feature_names(features: Features) -> dict[str, list[str]]:
-    """Names of the features, as a checkpoint keeps them."""
     return {"assets": list(features.asset_names), "market": list(features.market_names)}
 
 

@@ -27,7 +27,6 @@ class Inspection(NamedTuple):
     parts: dict[str, int]
 
     def lines(self) -> list[str]:
-        """Contents of the file in words."""
         if self.complaint is not None:
             return [f"{self.path.name}: {self.complaint}"]
         counters, runtime = self.facts["training"]["counters"], self.facts["runtime"]
@@ -52,10 +51,7 @@ class Inspection(NamedTuple):
 def inspect_checkpoints(path: Path) -> list[Inspection]:
     """Read and verify every checkpoint of a run folder, or one file.
 
-    Parameters
-    ----------
-    path : Path
-        A run folder, its ``models`` folder, or a checkpoint.
+    ``path``: a run folder, its ``models`` folder, or a checkpoint.
 
     Raises CheckpointError if there is none.
     """

@@ -45,7 +45,6 @@ class ReferenceControl:
 
     @property
     def beta(self) -> float:
-        """Coefficient of the penalty."""
         return self.controller.beta
 
     def of_episode(self, divergence: float) -> float:

@@ -31,8 +31,6 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class SavedRun:
-    """Saved results that a path names."""
-
     path: Path
     kind: Kind
     folder: Path
@@ -113,11 +111,8 @@ class SavedRun:
 def resolve_run(path: Path) -> SavedRun:
     """Find out what lies at a path.
 
-    Parameters
-    ----------
-    path : Path
-        A checkpoint file; a run folder, or its ``models`` folder; the folder of a job or of a study. A folder that is
-        none of these is taken for that of a run without checkpoints.
+    ``path``: a checkpoint file; a run folder, or its ``models`` folder; the folder of a job or of a study. A folder
+    that is none of these is taken for that of a run without checkpoints.
 
     Raises CheckpointError if there is nothing.
     """

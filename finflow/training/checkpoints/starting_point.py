@@ -31,8 +31,6 @@ from finflow.training.run_folder import changed, runtime
 
 
 class Start(StrEnum):
-    """Ways to start."""
-
     AFRESH = "afresh"
     RESUME = "resume"  # in the run's folder, exactly where it stopped
     BRANCH = "branch"  # in a new folder, from an earlier checkpoint of a run
@@ -42,8 +40,6 @@ class Start(StrEnum):
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """A way to start, and what it needs."""
-
     start: Start
     checkpoint: Checkpoint | None
     training_data: TrainingData
@@ -56,7 +52,6 @@ class StartingPoint:
 
     @property
     def before_online(self) -> bool:
-        """True where the online phase is still to begin."""
         return (
             self.start is Start.OTHER_MARKET or self.checkpoint is None or self.checkpoint.counters["phase"] == OFFLINE
         )

@@ -87,7 +87,11 @@ def predicted_returns(process: DecisionProcess, segments: Sequence[range], regim
     """
     bars = np.concatenate([np.arange(one.start, one.stop) for one in segments])
     by_regime = regime_returns(process, bars) if regimes else np.zeros(process.listed.shape)
-    functions = _random_functions(process.asset_features.shape[2] - 1)
+    n_features = process.asset_features.shape[2] - 1
+    rng = np.random.default_rng(n_features)
+    weights = rng.standard_normal((n_features, RANDOM_FEATURES))
+    weights = weights * (rng.random(weights.shape) * n_features < READ_FEATURES)
+    functions = weights, rng.standard_normal(RANDOM_FEATURES)
     parts = [_moments(process, functions, part, by_regime) for part in np.array_split(bars, PARTS) if len(part)]
     coefficients, by_others, products = _ridge(parts)
     predicted = np.full(process.listed.shape, np.nan)
@@ -101,13 +105,6 @@ def predicted_returns(process: DecisionProcess, segments: Sequence[range], regim
     explained = squares + by_others
     slope = (squares + products) / explained if explained > 0.0 else 0.0
     return Predictions(predicted + level / max(count, 1), slope)
-
-
-def _random_functions(n_features: int) -> Functions:
-    rng = np.random.default_rng(n_features)
-    weights = rng.standard_normal((n_features, RANDOM_FEATURES))
-    read = rng.random(weights.shape) * n_features < READ_FEATURES
-    return weights * read, rng.standard_normal(RANDOM_FEATURES)
 
 
 def _ridge(parts: Sequence[_Moments]) -> tuple[FloatArray, float, float]:

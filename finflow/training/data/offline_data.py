@@ -43,12 +43,8 @@ def offline_data(
 ) -> OfflineData:
     """Collect the behaviour data, or reuse what was collected by the same code from the same market.
 
-    Parameters
-    ----------
-    path : Path, optional
-        The npz file; one named after what made it, under ``output.offline_dir``, when left out.
-    recollect : bool
-        Collect even where the file is there, and write over it.
+    ``path``: the npz file; one named after what made it, under ``output.offline_dir``, when left out. ``recollect``:
+    collect even where the file is there, and write over it.
 
     Raises FinflowError if the file was made by something else; it is never overwritten then.
     """

@@ -26,21 +26,13 @@ ONLINE = len(SOURCES)  # the family of the agent's own transitions
 
 
 class MarketTensors(NamedTuple):
-    """Features of the market on the learner's device.
+    """Features of the market on the learner's device."""
 
-    Attributes
-    ----------
-    assets : Tensor, (bars, assets, F + 1)
-    market : Tensor, (bars, M)
-    named : Tensor, (bars, 5, K), optional
-        Portfolios of the rules of the five families at every bar, on average over each family's variants.
-    """
-
-    assets: Tensor
-    market: Tensor
+    assets: Tensor  # (bars, assets, F + 1)
+    market: Tensor  # (bars, M)
     lag: int
     complete: bool
-    named: Tensor | None = None
+    named: Tensor | None = None  # (bars, 5, K): portfolios of the families' rules, means over each one's variants
 
     @classmethod
     def of(cls, process: DecisionProcess, device: torch.device, with_families: bool = False) -> MarketTensors:
@@ -56,7 +48,6 @@ class MarketTensors(NamedTuple):
 
     @property
     def n_weights(self) -> int:
-        """Weights of a state: assets and cash."""
         return 1 + self.assets.shape[1]
 
     def states(self, bars: Tensor, portfolio: Tensor, noise: Generator | None = None, scale: float = 0.0) -> States:
@@ -133,7 +124,6 @@ class Transitions:
 
     @property
     def device(self) -> torch.device:
-        """Device of the columns."""
         return self.columns["bar"].device
 
     @classmethod
@@ -193,7 +183,6 @@ class Transitions:
         return self.rows(places[torch.randint(len(places), (count,), generator=generator, device=device)])
 
     def rows(self, places: Tensor) -> dict[str, Tensor]:
-        """Rows at given places."""
         return {name: column[places] for name, column in self.columns.items()}
 
 
@@ -226,5 +215,4 @@ def make_batch(
 
 
 def join_rows(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Rows of several stores, one after the other."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

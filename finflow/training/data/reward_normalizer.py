@@ -54,7 +54,6 @@ class RewardNormalizerConfig:
     warmup: int = 0
 
     def __post_init__(self) -> None:
-        """Check the values."""
         if self.window_size < 2:
             raise ConfigError(f"the window of a reward normaliser holds at least 2 rewards, not {self.window_size}")
         if not 0.0 <= self.epsilon < math.inf:
@@ -147,7 +146,6 @@ class RewardNormalizer:
         return reward * divisor + mean
 
     def _units(self) -> tuple[float, float]:
-        """Numbers that are subtracted from rewards, and that they are divided by."""
         mean, std = self._statistics()
         without_scale = not self.config.scale or (not self.config.shift and std == 0.0)  # equal rewards have none
         return mean if self.config.shift else 0.0, 1.0 if without_scale else std + self.config.epsilon
@@ -192,7 +190,6 @@ class RewardNormalizer:
         return {"mean": mean, "std": std, "count": self._count, "buffer_size": len(self._window)}
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture the window, its moments and the counts."""
         moments = [self._origin, self._mean, self._squares, self._largest]
         tensors = {"window": torch.tensor(list(self._window), dtype=torch.float64)}
         tensors["moments"] = torch.tensor(moments, dtype=torch.float64)

@@ -40,22 +40,12 @@ from finflow.training.data.reward_normalizer import RewardNormalizer
 
 
 class RewardUnits(NamedTuple):
-    """Conversion of raw rewards into those that learners see.
+    """Conversion of raw rewards into those that learners see."""
 
-    Attributes
-    ----------
-    scale : float
-        The deviation of the behaviour's rewards, stored with the dataset.
-    reference : Tensor, (bars,)
-        Subtracted from the reward of a decision at each bar; zeros where there is no reference.
-    whole_spread : bool
-        Whether the spread that critics learn is of the whole reward, reference included, as risk measures need it.
-    """
-
-    scale: float
-    reference: Tensor
+    scale: float  # the deviation of the behaviour's rewards, stored with the dataset
+    reference: Tensor  # (bars,): subtracted from the rewards of decisions at each bar; zeros without a reference
     normalizer: RewardNormalizer | None = None
-    whole_spread: bool = False
+    whole_spread: bool = False  # the spread that critics learn is of the whole reward, as risk measures need it
 
     @classmethod
     def of(cls, process: DecisionProcess, scale: float, reference: str, device: torch.device) -> RewardUnits:
@@ -101,10 +91,7 @@ PURPOSE = 90  # of the generator that draws them
 def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[range]) -> DecisionProcess:
     """The market of a training with its configured reward; the process itself with the built-in one.
 
-    Parameters
-    ----------
-    windows : sequence of range
-        Bars that may be learned from; units are fitted on these alone.
+    ``windows``: bars that may be learned from; units are fitted on these alone.
 
     Raises ConfigError if a reward cannot be used, or the online algorithm cannot follow it.
     """

@@ -34,29 +34,15 @@ from finflow.training.data.rewards import RewardUnits
 
 
 class PathwiseRollout(NamedTuple):
-    """Outcome of some decisions in a row.
+    """Outcome of some decisions in a row."""
 
-    Attributes
-    ----------
-    rewards : Tensor, (horizon, batch)
-        Scaled, as learners see them.
-    turnover : Tensor, (batch,)
-        Mean of a decision.
-    log_density : Tensor or None, (horizon, batch)
-        Of drawn decisions per free dimension; None where the centre was followed.
-    state : PortfolioState
-        After the last decision, in tensors.
-    """
-
-    rewards: Tensor
-    turnover: Tensor
-    log_density: Tensor | None
-    state: PortfolioState
+    rewards: Tensor  # (horizon, batch): scaled, as learners see them
+    turnover: Tensor  # (batch,): mean of a decision
+    log_density: Tensor | None  # (horizon, batch): of drawn decisions per free dimension; None for the centre
+    state: PortfolioState  # after the last decision, in tensors
 
 
 class RolloutMarket(NamedTuple):
-    """Market that policies are rolled out in."""
-
     process: DecisionProcess
     tensors: MarketTensors
     units: RewardUnits
@@ -79,7 +65,6 @@ class RolloutMarket(NamedTuple):
         return policy.read_market(self.tensors.states(bars, blank, noise, observation_noise), noise)
 
     def states(self, state: PortfolioState) -> States:
-        """Observations of portfolios, as networks read them."""
         bars = torch.as_tensor(state.bar, device=self.tensors.market.device)
         return self.tensors.states(bars, self.process.observed_portfolio(state).float())
 
@@ -172,7 +157,6 @@ def joined_states(states: Sequence[PortfolioState]) -> PortfolioState:
 
 
 def repeated(state: PortfolioState, count: int) -> PortfolioState:
-    """Every portfolio ``count`` times in a row."""
     return PortfolioState(
         **{
             name: value.repeat_interleave(count, dim=0)

@@ -29,26 +29,15 @@ VOLATILITIES = ("volatility_252", "volatility_104", "volatility_36")
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The market of one training.
-
-    Attributes
-    ----------
-    panel : MarketPanel
-        All bars up to the end of the test window; only ``held_out_process`` reads those after validation.
-    process : DecisionProcess
-        Ends with validation: training cannot see further.
-    segments : tuple of range
-        Parts of the training window, where held-out bars separate them; each episode stays within one. Empty where the
-        window is whole.
-    """
+    """The market of one training."""
 
     config: Config
-    panel: MarketPanel
+    panel: MarketPanel  # up to the end of the test window; only ``held_out_process`` reads beyond validation
     split: Split
-    process: DecisionProcess
+    process: DecisionProcess  # ends with validation: training cannot see further
     features: Features
     moments: Moments
-    segments: tuple[range, ...] = ()
+    segments: tuple[range, ...] = ()  # parts of the training window that episodes stay within; none where it is whole
 
     @property
     def train(self) -> range | tuple[range, ...]:
@@ -57,7 +46,6 @@ class TrainingData:
 
     @property
     def train_segments(self) -> tuple[range, ...]:
-        """Segments of the training window: `segments`, or the whole window."""
         return self.segments or (self.split.train,)
 
     @cached_property
@@ -67,7 +55,6 @@ class TrainingData:
 
     @property
     def shape(self) -> NetworkShape:
-        """Sizes of the networks."""
         return NetworkShape(
             n_asset_features=self.process.asset_features.shape[2],
             n_market_features=self.process.market_features.shape[1],
@@ -187,7 +174,6 @@ def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
 
 
 def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
-    """Split prices that were loaded, and compute features."""
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)
     seen = visible(panel, split)

@@ -211,7 +211,6 @@ def identities_of(
 
 
 def mark_of(identities: Sequence[str], whole: bool = False) -> str:
-    """A hash of the agents, whatever their order."""
     digest = hashlib.sha256("\n".join(["ensemble", *sorted(identities)]).encode()).hexdigest()
     return digest if whole else digest[:8]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from finflow.agent.batch import States, states_of
 from finflow.agent.feature_attribution import decide, in_double, integrated_gradients, states_in_double
-from finflow.agent.networks.decision import Decision, describe_holding
+from finflow.agent.networks.decision import describe_holding
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
@@ -41,8 +40,6 @@ TRADES = 3  # whose targets are divided among the features, each
 
 
 class Explainer:
-    """Explains the decisions of one backtest."""
-
     def __init__(
         self, policy: ExpertPolicy, process: DecisionProcess, features: Features, window: range, run: Backtest
     ) -> None:
@@ -58,13 +55,17 @@ class Explainer:
 
     @property
     def dates(self) -> NDArray[np.datetime64]:
-        """Bars at which the decisions filled."""
         return self.process.panel.dates[self.bars.start : self.bars.stop]
 
     def explain(self, step: int) -> Dated:
-        """Explain the decision of a step of the backtest."""
         bar, run, names = self.bars[step], self.run, self.run.assets
-        states = self._states(step)
+        known = bar - self.process.lag
+        observation = {
+            "assets": self.process.asset_features[known].copy(),
+            "market": self.process.market_features[known].copy(),
+            "portfolio": np.concatenate([self.reasons["held"][step], self.reasons["reward_state"][step]]),
+        }
+        states = states_in_double(states_of(observation, torch.device("cpu")))
         decision = decide(self.policy, states)
         held, centre = states.weights[0], decision.distribution.centre()[0]
         move = centre - held
@@ -76,8 +77,7 @@ class Explainer:
         def influences(row: int) -> dict[str, Influence]:
             return self._influences(states, gradients.assets[row], gradients.market[row], gradients.reward_state[row])
 
-        dates = self.process.panel.dates
-        day = self.contributions
+        dates, day = self.process.panel.dates, self.contributions
         experts, aim = decision.experts[0].tolist(), decision.aim[0].tolist()
         weights = {
             name: Weights(
@@ -91,9 +91,11 @@ class Explainer:
         }
         earned = dict(zip(names, np.append(day.assets[step], day.cash[step]).tolist(), strict=True))
         return str(dates[bar]), Explanation(
-            **self._move(states, decision),
+            gate=dict(zip(self.policy.sources, decision.gate[0].tolist(), strict=True)),
+            trade_rate=float(decision.trade_rate),
+            traded=0.5 * float(move.abs().sum()),
             holds=describe_holding(self.policy.blend),
-            known=str(dates[bar - self.process.lag]),
+            known=str(dates[known]),
             turnover=float(run.turnover[step]),
             cost=float(run.costs[step]),
             next_return=float(run.returns[step]),
@@ -112,17 +114,7 @@ class Explainer:
         )
 
     def largest(self, count: int) -> list[Dated]:
-        """Explanations of the largest trades."""
         return [self.explain(step) for step in largest_trades(self.run, count)]
-
-    def _states(self, step: int) -> States:
-        known = self.bars[step] - self.process.lag
-        observation = {
-            "assets": self.process.asset_features[known].copy(),
-            "market": self.process.market_features[known].copy(),
-            "portfolio": np.concatenate([self.reasons["held"][step], self.reasons["reward_state"][step]]),
-        }
-        return states_in_double(states_of(observation, torch.device("cpu")))
 
     def _influences(self, states: States, assets: Tensor, market: Tensor, reward_state: Tensor) -> dict[str, Influence]:
         """Parts by feature, by falling size."""
@@ -145,14 +137,6 @@ class Explainer:
                 for name, value, part in zip(labels, values.tolist(), parts.tolist(), strict=True)
             }
         return dict(sorted(found.items(), key=lambda one: -abs(one[1].part)))
-
-    def _move(self, states: States, decision: Decision) -> dict[str, Any]:
-        centre = decision.distribution.centre()[0]
-        return {
-            "gate": dict(zip(self.policy.sources, decision.gate[0].tolist(), strict=True)),
-            "trade_rate": float(decision.trade_rate),
-            "traded": 0.5 * float((centre - states.weights[0]).abs().sum()),
-        }
 
 
 def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[str]) -> list[Dated]:

@@ -126,8 +126,6 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
 
 
 class WindowRuns(NamedTuple):
-    """Backtests over one window."""
-
     runs: tuple[Backtest, ...]
     patient: Backtest
     benchmark: tuple[Backtest, ...]
@@ -141,7 +139,6 @@ def backtest_window(process: DecisionProcess, window: range, strategies: Sequenc
 
 
 def maker_of(name: str, config: Config) -> Make:
-    """A function that makes a named strategy, fresh."""
     if name == OPTIMAL:
         best = optimum_of(config.market, config.env).policy
         return lambda: best

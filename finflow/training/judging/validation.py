@@ -41,7 +41,6 @@ class ValidationBacktest(NamedTuple):
 
 
 def backtest_validation(training_data: TrainingData, policy: ExpertPolicy, device: torch.device) -> ValidationBacktest:
-    """Backtest a policy, acting as configured, on the validation window."""
     config, process, window = training_data.config, training_data.process, training_data.split.validation
 
     def agent() -> AgentStrategy:
@@ -60,7 +59,6 @@ def backtest_validation(training_data: TrainingData, policy: ExpertPolicy, devic
 
 
 def score_of(metrics: Mapping[str, float], config: Config) -> float:
-    """Score of a validation, by ``train.best_by``."""
     by = config.train.best_by
     return metrics["risk_value" if by == "value" and "risk_value" in metrics else by]
 

@@ -46,7 +46,6 @@ class _Phase:
         return (done - before) / (now - then) if now > then and done > before else None
 
     def describe(self) -> str:
-        """Speed, time left and facts."""
         parts = []
         if (rate := self.rate) is not None:
             parts.append(f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.1f} steps/s")
@@ -101,7 +100,6 @@ class ProgressDisplay:
             self._live.stop()
 
     def write_to(self, console_log: Callable[[str], None]) -> None:
-        """From now on, each plain line goes there as well."""
         self._console_log = console_log
 
     def start_phase(self, name: str, total: int, done: int = 0) -> None:
@@ -136,7 +134,6 @@ class ProgressDisplay:
             self._live.update(self._task, completed=phase.done, facts=phase.describe(), refresh=True)
 
     def message(self, text: str) -> None:
-        """Show one line that stays."""
         self._line(text)
 
     def note(self, text: str) -> None:

@@ -37,12 +37,8 @@ class RunLog:
 
     ``branch_from``: another run folder, whose rows up to `resume_at` are copied into this one first.
 
-    Raises
-    ------
-    OutputError
-        A file cannot be written: the folder is read-only, the disk is full, another process is training there.
-    CheckpointError
-        metrics.jsonl is shorter than the checkpoint says, so it is not the one of that run.
+    Raises OutputError: A file cannot be written: the folder is read-only, the disk is full, another process is training
+    there; CheckpointError: metrics.jsonl is shorter than the checkpoint says, so it is not the one of that run.
     """
 
     def __init__(
@@ -117,7 +113,6 @@ class RunLog:
             tracker.add_result(max(self._step, 0), known, finite)
 
     def console(self, text: str) -> None:
-        """Add one line to console.log, with the time of day."""
         with suppress(OSError):
             self._console.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {' '.join(text.split())}\n")
             self._console.flush()

@@ -90,7 +90,6 @@ class EventFiles:
                 writer.close()
 
     def _write(self, add: Callable[[SummaryWriter], object]) -> None:
-        """Add points and flush them; a failure closes the file."""
         try:
             if self._writer is None:
                 self._writer = SummaryWriter(str(self._folder))
@@ -147,7 +146,10 @@ class WandbRun:
                 name=folder.name,
                 group=folder.parent.name or None,
                 dir=str(folder),
-                config={key: _plain(value) for key, value in leaves(config).items()},
+                config={
+                    key: value if isinstance(value, bool | float | int | str | None) else str(value)
+                    for key, value in leaves(config).items()
+                },
                 resume="allow",
             )
         except Exception as error:
@@ -181,7 +183,6 @@ class WandbRun:
         self._run = None
 
     def _do(self, call: Callable[[Any], object]) -> None:
-        """Call the service; the first failure is reported and ends the tracking."""
         if self._run is None:
             return
         try:
@@ -202,10 +203,6 @@ def _wandb() -> Any:
         raise ConfigError(
             "output.log_with = wandb needs the package wandb, which is not installed: pip install 'finflow[wandb]'"
         ) from None
-
-
-def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, bool | float | int | str) else str(value)
 
 
 def _first_line(error: Exception) -> str:

@@ -59,7 +59,6 @@ def compared_actions(
 def logged_batch(
     market: RolloutMarket, rows: Mapping[str, Tensor], noise: Generator, observation_noise: float
 ) -> Batch:
-    """Transitions as they were stored."""
     return make_batch(dict(rows), market.tensors, market.units, noise, observation_noise)
 
 

@@ -51,25 +51,14 @@ def exact_returns(
 
 
 class ExactReturns(NamedTuple):
-    """Exact returns of the same window for many actions in each of many states.
+    """Exact returns of the same window for many actions in each of many states."""
 
-    Attributes
-    ----------
-    bars : int array, (states,)
-    portfolios : Tensor, (states, K + 3)
-        Observed.
-    actions : Tensor, (states, actions, n)
-    returns : Tensor, (states, actions)
-        Scaled and discounted; the agent's policy follows after the action.
-    """
-
-    bars: NDArray[np.int64]
-    portfolios: Tensor
-    actions: Tensor
-    returns: Tensor
+    bars: NDArray[np.int64]  # (states,)
+    portfolios: Tensor  # (states, K + 3): observed
+    actions: Tensor  # (states, actions, n)
+    returns: Tensor  # (states, actions): scaled and discounted; the agent's policy follows after the action
 
     def states(self, market: RolloutMarket, rows: NDArray[np.int64] | slice) -> States:
-        """Some of the states, as networks read them."""
         bars = torch.as_tensor(self.bars[rows], device=self.portfolios.device)
         return market.tensors.states(bars, self.portfolios[rows])
 

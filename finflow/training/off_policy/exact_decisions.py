@@ -25,7 +25,7 @@ from finflow.agent.losses.counterfactual import discounted_return
 from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
-from finflow.config import BCellConfig, Config
+from finflow.config import Config
 from finflow.env.portfolio_state import PortfolioState, rows_of
 from finflow.training.data.rollouts import PathwiseRollout, RolloutMarket, as_tensors, decide, joined_states
 from finflow.training.off_policy.learners import Learner
@@ -56,7 +56,6 @@ class Start(NamedTuple):
 
     @classmethod
     def of(cls, market: RolloutMarket, learner: Learner, state: PortfolioState, config: Config) -> Start:
-        """Draw the numbers."""
         like = market.tensors.market
         size = (config.bcell.expansion + 1, len(state.bar), market.tensors.n_weights - 1)
         noise = standard_normal(size, learner.noise, like)
@@ -166,14 +165,9 @@ def _objective(
         ahead, spread = target_value(agent, states, ended.action[rows].detach().unsqueeze(1), point)
         discount = bcell.gamma**bcell.expansion
         value = discounted_return(rollout.rewards[:, rows].detach(), bcell.gamma) + discount * ahead
-        references = _references(market, bars[:half], bcell)
+        before = torch.arange(bcell.expansion, device=bars.device).unsqueeze(1) + bars[:half] - bcell.expansion
+        known = market.units.references(before.flatten())
+        references = None if known is None else discounted_return(known.view(before.shape), bcell.gamma)
         mixed = shares @ value.view(len(shares), half)
         expansion = Expansion(mixed, discount * spread[:, :half], references, bcell.expansion**-2)
     return Ahead(earned, end, of_temperature, metrics, expansion)
-
-
-def _references(market: RolloutMarket, ends: Tensor, config: BCellConfig) -> Tensor | None:
-    """Discounted references of the decisions that end at bars (n,), (n,); None where spreads are without them."""
-    before = torch.arange(config.expansion, device=ends.device).unsqueeze(1) + ends - config.expansion
-    references = market.units.references(before.flatten())
-    return None if references is None else discounted_return(references.view(before.shape), config.gamma)

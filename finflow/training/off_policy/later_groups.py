@@ -20,21 +20,11 @@ from finflow.guard.state_capture import Json
 
 
 class Work(NamedTuple):
-    """A vector step, or an update, of some learners.
+    """A vector step, or an update, of some learners."""
 
-    Attributes
-    ----------
-    point : UpdatePoint or None
-        Of an update; None for a vector step.
-    ramp : float
-        Share of the policies' learning rates: see `ramp_share`.
-    rates : float
-        Share of all learning rates that the guard leaves.
-    """
-
-    point: UpdatePoint | None = None
-    ramp: float = 1.0
-    rates: float = 1.0
+    point: UpdatePoint | None = None  # of an update; None for a vector step
+    ramp: float = 1.0  # share of the policies' learning rates: see `ramp_share`
+    rates: float = 1.0  # share of all learning rates that the guard leaves
     learns: bool = True
     measured: bool = False
 
@@ -64,7 +54,6 @@ class LaterGroups:
         self._since: list[Work] = []
 
     def begin(self, work: Work) -> None:
-        """Begin with a piece of work, in the other process."""
         if self._calls is None and self._may_leave:
             self._calls = ForkedCalls.start(self._answer)
         if self._calls is not None:

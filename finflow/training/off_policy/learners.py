@@ -76,16 +76,13 @@ class Portfolios:
             self.state = replace_rows(self.state, anew, rows_of(self._draw(count), anew))
 
     def resumed(self, rows: Mapping[str, Tensor]) -> PortfolioState:
-        """Portfolios at stored transitions."""
         return resumed_state(self.process, rows["bar"].cpu().numpy(), rows["portfolio"].double().cpu().numpy())
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Portfolios and generator."""
         tensors = {name: torch.from_numpy(np.array(value)) for name, value in vars(self.state).items()}
         return tensors, {"generator": self.rng.bit_generator.state}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore both."""
         fresh, _ = self.capture()
         for name, tensor in fresh.items():
             check_like(tensors[name], tensor)
@@ -117,7 +114,6 @@ def vector_steps(config: Config, episodes: int) -> int:
 
 
 def online_updates(config: Config) -> int:
-    """Gradient updates of the online phase."""
     return vector_steps(config, config.train.online_episodes) * config.train.updates_per_vector_step
 
 
@@ -132,7 +128,6 @@ class Learner:
 
     @property
     def optimisers(self) -> list[SkippingAdam]:
-        """Optimisers of the agent."""
         return [part for part in vars(self.agent).values() if isinstance(part, SkippingAdam)]
 
     @property
@@ -173,7 +168,6 @@ class Learners:
 
     @property
     def of_blocks(self) -> list[Learner]:
-        """Those of the blocks."""
         return self.everyone[1:]
 
     @property
@@ -183,12 +177,10 @@ class Learners:
 
     @property
     def later(self) -> dict[int, Learner]:
-        """All others."""
         return dict(list(enumerate(self.everyone))[GROUP:])
 
     @property
     def replays(self) -> list[Transitions]:
-        """Their replays."""
         return [one.replay for one in self.everyone]
 
     def forget_after(self, written: Sequence[int]) -> int:
@@ -197,7 +189,6 @@ class Learners:
         return sum(replay.forget_after(count) for replay, count in zip(self.replays, written, strict=True))
 
     def reseed(self, seed: int, purpose: int) -> None:
-        """Other random numbers from here on."""
         self._bring_back()
         for number, one in enumerate(self.everyone):
             words = np.random.SeedSequence([seed, purpose, PURPOSE, number])
@@ -238,7 +229,6 @@ def capture_learners(learners: Mapping[int, Learner], with_replay: bool) -> tupl
 
 
 def restore_learners(learners: Mapping[int, Learner], tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Restore what `capture_learners` returned."""
     for (number, one), facts in zip(learners.items(), state["learners"], strict=True):
         own = without_prefix(tensors, f"{number}/")
         rows = without_prefix(own, "replay/")

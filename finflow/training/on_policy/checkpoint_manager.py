@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError
 from finflow.guard.checkpoint_folder import BEST, CheckpointFolder
-from finflow.guard.rollback import STOP, RollbackManager
+from finflow.guard.rollback import RollbackManager
 from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors
 
@@ -58,7 +58,6 @@ class _Scheduler:
         return {}, {name: value for name, value in state.items() if _is_plain(value)}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Any) -> None:
-        """Restore it."""
         self.scheduler.load_state_dict({**self.scheduler.state_dict(), **state})
 
 
@@ -70,7 +69,6 @@ class _Modules:
 
     @classmethod
     def of(cls, network: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: Any) -> _Modules:
-        """With a scheduler that can be captured."""
         if scheduler is not None and not hasattr(scheduler, "capture"):
             scheduler = _Scheduler(scheduler)
         return cls(network, optimizer, scheduler)
@@ -200,11 +198,6 @@ class CheckpointManager:
             raise CheckpointError("there is no checkpoint to go back to: save one before the loop begins") from None
         self.last_saved = snapshot.update
         return snapshot.update, snapshot.tensors, snapshot.state
-
-    @property
-    def exhausted(self) -> bool:
-        """True where rolling back has not helped: too often in a row, or in all."""
-        return self.manager.respond(gently=False) == STOP
 
     def load_best_checkpoint(
         self, network: nn.Module, optimizer: torch.optim.Optimizer | None = None, scheduler: Any = None

@@ -31,18 +31,11 @@ from finflow.training.data.replay import MarketTensors
 
 @dataclass(frozen=True)
 class PortfolioDistribution:
-    """A batch of logistic-normal distributions, with actions in additive log ratios.
+    """A batch of logistic-normal distributions, with actions in additive log ratios."""
 
-    Attributes
-    ----------
-    location, log_scale : Tensor, (batch, K - 1)
-    listed : bool Tensor, (batch, K - 1), optional
-        Assets that the distribution is about; all of them when left out. The ratios of the others have no density.
-    """
-
-    location: Tensor
-    log_scale: Tensor
-    listed: Tensor | None = None
+    location: Tensor  # (batch, K - 1)
+    log_scale: Tensor  # (batch, K - 1)
+    listed: Tensor | None = None  # (batch, K - 1): assets whose ratios have a density; all of them when left out
 
     @property
     def dimensions(self) -> int | Tensor:
@@ -56,7 +49,6 @@ class PortfolioDistribution:
         return torch.addcmul(self.location, noise, self.log_scale.exp())
 
     def mode(self) -> Tensor:
-        """The locations, (batch, K - 1)."""
         return self.location
 
     def log_prob(self, actions: Tensor) -> Tensor:
@@ -79,7 +71,6 @@ class PortfolioDistribution:
         return sum_listed(0.5 * ((2.0 * change).exp() + shift.square() - 1.0) - change, self.listed)
 
     def rows(self, index: Tensor) -> PortfolioDistribution:
-        """The distributions of some observations."""
         listed = None if self.listed is None else self.listed[index]
         return PortfolioDistribution(self.location[index], self.log_scale[index], listed)
 
@@ -98,7 +89,6 @@ class MarketActorCritic:
         return self.market.states(bars, portfolio)
 
     def distribution(self, observations: Observations) -> PortfolioDistribution:
-        """Distributions over portfolios."""
         return distribution_of(self.policy, self.states(observations))
 
     def value(self, observations: Observations) -> Tensor:
@@ -107,7 +97,6 @@ class MarketActorCritic:
         return value
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the policy."""
         return self.policy.parameters()
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
@@ -117,6 +106,5 @@ class MarketActorCritic:
 
 
 def distribution_of(policy: ExpertPolicy, states: States) -> PortfolioDistribution:
-    """Distributions of a policy over portfolios."""
     normal = policy(states).distribution
     return PortfolioDistribution(normal.location, normal.log_scale, normal.listed)

@@ -44,31 +44,17 @@ class Reference(NamedTuple):
 
 
 class RolloutDecisions(NamedTuple):
-    """Decisions of several portfolios together, each tensor and array (steps, portfolios, ...).
+    """Decisions of several portfolios together, each tensor and array (steps, portfolios, ...)."""
 
-    Attributes
-    ----------
-    observations, next_observations : tuple of Tensor
-        The second before a new episode began.
-    actions : Tensor
-        Log ratios.
-    charge : Tensor or None
-        Scaled reward that the reference takes; None without one.
-    rewards : array
-        Raw.
-    divergence : float
-        Mean KL to the reference in nats per free dimension; 0 without one.
-    """
-
-    observations: Observations
-    next_observations: Observations
-    actions: Tensor
+    observations: Observations  # to decide at
+    next_observations: Observations  # before a new episode began
+    actions: Tensor  # log ratios
     log_prob: Tensor
-    charge: Tensor | None
+    charge: Tensor | None  # scaled reward that the reference takes; None without one
     terminated: Tensor
     ended: Tensor
-    rewards: NDArray[np.float64]
-    divergence: float
+    rewards: NDArray[np.float64]  # raw
+    divergence: float  # mean KL to the reference in nats per free dimension; 0 without one
     episodes: list[EndedEpisode]
     states: list[PortfolioState]
 
@@ -142,7 +128,6 @@ def _step(
 def observed(
     process: DecisionProcess, market: MarketTensors, state: PortfolioState, bars: NDArray[np.int64]
 ) -> Observations:
-    """Observations of portfolios at bars."""
     device = market.assets.device
     portfolio = torch.as_tensor(process.observed_portfolio(state), dtype=torch.float32, device=device)
     return torch.as_tensor(bars, device=device), portfolio

@@ -55,11 +55,9 @@ class SegmentRewards:
         return rewards
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture the segments so far."""
         return {"waiting": self.waiting.clone(), "age": self.age.clone()}, {}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore them."""
         for name, tensor in (("waiting", self.waiting), ("age", self.age)):
             check_like(tensors[name], tensor)
             tensor.copy_(tensors[name])
@@ -77,13 +75,11 @@ class Environments:
         self.env = env
 
     def reseed(self, words: list[int]) -> None:
-        """Other random numbers from here on."""
         arrays, _ = self.env.get_state()
         drawn = np.random.default_rng(np.random.SeedSequence(words))
         self.env.set_state(arrays, dict(drawn.bit_generator.state))
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture the environments and their generator."""
         arrays, generator = self.env.get_state()
         return {name: torch.from_numpy(array) for name, array in arrays.items()}, {"generator": generator}
 
@@ -138,7 +134,6 @@ def on_policy_settings(config: Config) -> OnPolicySettings:
 
 
 def discount_of(config: Config) -> float:
-    """Discount of rollouts."""
     return config.bcell.gamma if config.online.discount is None else config.online.discount
 
 
@@ -154,8 +149,6 @@ def rollouts_of(config: Config) -> int:
 
 
 class OnPolicyState:
-    """Everything that on-policy learning adds to the agent."""
-
     def __init__(self, config: Config, training_data: TrainingData, bcell: BCell, noise: Generator) -> None:
         learning, length = training_data.learning, config.env.episode_length
         env = PortfolioVectorEnv(

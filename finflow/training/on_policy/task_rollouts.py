@@ -25,31 +25,18 @@ RewardUnit = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 class Trajectories(NamedTuple):
-    """Steps of all environments.
+    """Steps of all environments."""
 
-    Attributes
-    ----------
-    observations : Tensor, (steps + 1, n, observations)
-        To decide at; the last ones have no decision yet.
-    actions : Tensor, (steps, n) or (steps, n, d)
-    rewards : array, (steps, n)
-        As the task gave them.
-    terminated, ended, counted : array of bool, (steps, n)
-    last : Tensor, (ends, observations)
-        Last observations of the episodes that ended, in the order of ``ended``'s entries.
-    """
-
-    observations: Tensor
-    actions: Tensor
-    rewards: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    ended: NDArray[np.bool_]
-    counted: NDArray[np.bool_]
-    last: Tensor
+    observations: Tensor  # (steps + 1, n, observations): to decide at; the last ones have no decision yet
+    actions: Tensor  # (steps, n, d): without the d in a Discrete space
+    rewards: NDArray[np.float64]  # (steps, n): as the task gave them
+    terminated: NDArray[np.bool_]  # (steps, n)
+    ended: NDArray[np.bool_]  # (steps, n)
+    counted: NDArray[np.bool_]  # (steps, n)
+    last: Tensor  # (ends, observations): last observations of ended episodes, in the order of ``ended``'s entries
 
     @property
     def mean_reward(self) -> float:
-        """Mean reward of a decision."""
         return float(self.rewards[self.counted].mean())
 
     @property

@@ -144,5 +144,4 @@ class TrainingLog:
 
     @property
     def checkpoint(self) -> Path:
-        """File of the newest checkpoint."""
         return (self.folder or Path()) / f"{LATEST}{SUFFIX}"

@@ -16,6 +16,7 @@ from finflow.agent.on_policy.on_policy_update import Figures, OnPolicyLearner
 from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.errors import CheckpointError, TrainingError
+from finflow.guard.rollback import STOP
 from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.data.reward_normalizer import RewardNormalizer
@@ -38,20 +39,16 @@ class Learning:
 
     @property
     def agent(self) -> TaskActorCritic:
-        """Policy and value function."""
         return cast(TaskActorCritic, self.learner.agent)
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture all fields."""
         return capture(self)
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore all fields."""
         restore(self, tensors, state)
 
     @property
     def entropy_coefficient(self) -> float:
-        """Coefficient of the next update."""
         return self.entropy.value if self.constant_entropy is None else self.constant_entropy
 
     @property
@@ -177,15 +174,13 @@ def metrics_of(figures: Figures, rollout: Rollout, learning: Learning) -> Checkp
 
 def free_dimensions(actions: Tensor, learning: Learning) -> int:
     """Free dimensions of an action: those of a Box, or the number of actions less one."""
-    if actions.ndim > 1:
-        return actions.shape[1]
-    return max(learning.agent.actions - 1, 1)
+    return actions.shape[1] if actions.ndim > 1 else max(learning.agent.actions - 1, 1)
 
 
 def _roll_back(progress: TrainingProgress, settings: OnPolicySettings, reason: str, seed: int) -> None:
     """Restore the last healthy state, with lower learning rates and other random numbers."""
     learning, checkpoints = progress.learning, progress.checkpoints
-    if checkpoints.exhausted:
+    if checkpoints.manager.respond(gently=False) == STOP:
         raise TrainingError(
             f"{reason}, and {checkpoints.manager.phase_rollbacks} rollbacks have not helped; "
             "lower the learning rate, or look for rewards that are not finite in the environment"

@@ -23,26 +23,14 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TaskSpaces:
-    """Sizes of a task.
+    """Sizes of a task."""
 
-    Attributes
-    ----------
-    observations : int
-        Numbers in one observation, all parts of it one after the other.
-    actions : int
-        Actions of a Discrete space, or dimensions of a Box.
-    kind : str
-        ``discrete`` or ``box``.
-    first : int
-        The first action of a Discrete space.
-    """
-
-    observations: int
-    actions: int
+    observations: int  # numbers in one observation, all parts of it one after the other
+    actions: int  # actions of a Discrete space, or dimensions of a Box
     kind: Literal["discrete", "box"]
     low: NDArray[Any] | None = None
     high: NDArray[Any] | None = None
-    first: int = 0
+    first: int = 0  # the first action of a Discrete space
 
     @classmethod
     def of(cls, env: VectorEnv[Any, Any, Any]) -> TaskSpaces:
@@ -63,7 +51,6 @@ class TaskSpaces:
         raise ConfigError(f"the action space is {actions}, and has to be Discrete or a Box of one dimension")
 
     def check(self, observations: int, actions: int) -> None:
-        """Check the sizes; raises ConfigError if they are others."""
         for name, given, size in (
             ("state_dim", observations, self.observations),
             ("action_dim", actions, self.actions),
@@ -80,29 +67,16 @@ class TaskSpaces:
 
 
 class TaskStep(NamedTuple):
-    """One step of all environments.
+    """One step of all environments."""
 
-    Attributes
-    ----------
-    rewards : array, (n,)
-    following : array, (n, observations)
-        What followed the actions; where an episode ended, its last observation.
-    terminated, ended : array of bool, (n,)
-        Ended for good; ended at all.
-    counted : array of bool, (n,)
-        False where the environment only began an episode, and took no action.
-    """
-
-    rewards: NDArray[np.float64]
-    following: Floats
-    terminated: Flags
-    ended: Flags
-    counted: Flags
+    rewards: NDArray[np.float64]  # (n,)
+    following: Floats  # (n, observations): what followed the actions; where an episode ended, its last observation
+    terminated: Flags  # (n,): ended for good
+    ended: Flags  # (n,): ended at all
+    counted: Flags  # (n,): false where the environment only began an episode, and took no action
 
 
 class VectorTask:
-    """N environments of a task, stepped together."""
-
     def __init__(self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
         if isinstance(env, gym.Env):
             self.env: VectorEnv[Any, Any, Any] = SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP)
@@ -120,7 +94,6 @@ class VectorTask:
         self._all = np.ones(self.size, np.bool_)
 
     def reset(self, seed: int) -> None:
-        """Begin all episodes, seeded."""
         observation, _ = self.env.reset(seed=seed)
         self.observations = self._flat(observation)
         self._beginning = np.zeros(self.size, np.bool_)
@@ -137,7 +110,9 @@ class VectorTask:
         elif ended.any():
             if self.mode == AutoresetMode.SAME_STEP:
                 following = observations.copy()
-                following[ended] = self._last(info["final_obs"], ended)
+                space = self.env.single_observation_space
+                last = [gym.spaces.flatten(space, one) for one in info["final_obs"][ended]]
+                following[ended] = np.stack([np.asarray(one, np.float32) for one in last])
             else:
                 observation, _ = self.env.reset(options={"reset_mask": ended})
                 observations = self._flat(observation)
@@ -148,10 +123,6 @@ class VectorTask:
         if self._plain:
             return np.asarray(observation, np.float32).reshape(self.size, -1)
         return flat_observations(self.env.single_observation_space, observation, self.size)
-
-    def _last(self, final: NDArray[np.object_], ended: Flags) -> Floats:
-        space = self.env.single_observation_space
-        return np.stack([np.asarray(gym.spaces.flatten(space, one), np.float32) for one in final[ended]])
 
 
 def flat_observations(space: gym.Space[Any], observation: Any, size: int) -> Floats:

@@ -87,7 +87,6 @@ class Evidence(NamedTuple):
     forgone: float
 
     def facts(self) -> dict[str, float]:
-        """Figures for the log and the report."""
         return {
             "confidence": float(self.blend.confidence),
             "confidence_unshrunk": self.unshrunk,
@@ -150,27 +149,17 @@ def backtest_blends(
 
 
 class _Accounts(NamedTuple):
-    """Reading of a block by the accounts of one policy's blends: a row for each reference and confidence.
+    """Reading of a block by the accounts of one policy's blends: a row for each reference and confidence."""
 
-    Attributes
-    ----------
-    reading : MarketReading, (decisions, ...)
-        Of the policy.
-    aims : Tensor, (decisions, rows, K)
-        Between each reference and the policy's aim.
-    beginning : Tensor, (rows, K)
-        The references' portfolios at the first decision.
-    """
-
-    reading: MarketReading
-    aims: Tensor
-    beginning: Tensor
+    reading: MarketReading  # (decisions, ...): of the policy
+    aims: Tensor  # (decisions, rows, K): between each reference and the policy's aim
+    beginning: Tensor  # (rows, K): the references' portfolios at the first decision
 
     @classmethod
     def of(cls, block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
-        """Read the block with the policy and the references."""
         device, of_each = tensors.market.device, len(CONFIDENCES)
-        reading = _read(block.policy, block.bars, tensors)
+        readings = [block.policy.read_market(states) for states in _states(block.bars, tensors)]
+        reading = MarketReading.join(readings, torch.cat)
         references = []
         for states in _states(block.bars, tensors):
             portfolios = [Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES]
@@ -192,21 +181,13 @@ class _BatchedBlends:
         rows = len(accounts[0].aims[place])
         now = [one.reading.each(lambda part: part[place].expand(rows, *part.shape[1:])) for one in accounts]
         read = [reading._replace(aim=one.aims[place]) for reading, one in zip(now, accounts, strict=True)]
-        return self.policies.trade_toward(states, _joined(read)).distribution.centre()
+        return self.policies.trade_toward(states, MarketReading.join(read, torch.cat)).distribution.centre()
 
 
 def _states(bars: range, tensors: MarketTensors) -> Iterator[States]:
     for start in range(bars.start, bars.stop, ROWS):
         rows = torch.arange(start, min(start + ROWS, bars.stop), device=tensors.market.device)
         yield tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=rows.device))
-
-
-def _read(policy: ExpertPolicy, bars: range, tensors: MarketTensors) -> MarketReading:
-    return _joined([policy.read_market(states) for states in _states(bars, tensors)])
-
-
-def _joined(readings: Sequence[MarketReading]) -> MarketReading:
-    return MarketReading.join(readings, torch.cat)
 
 
 def weigh_evidence(
@@ -250,7 +231,8 @@ class OutOfFold:
         """Backtest the blocks' policies in their blocks; give the agent the stage and blend that this justifies."""
         policy = bcell.policy if bcell.average is None else bcell.average.policy
         volatility, count = training_data.log_volatility, len(self.blocks)
-        policies = [one for look in self.looks for one in self._policies(policy, look)]
+        pairs = [pair for look in self.looks for pair in zip(self.blocks, look[1:], strict=True)]
+        policies = [BlockPolicy(load_like(policy, own), block.held_out) for block, own in pairs]
         facts = (market.process, market.tensors, volatility)
         half = len(self.looks) // 2 * count  # two parts on one core, too
         with forked(partial(backtest_blends, policies[half:], *facts)) as later:
@@ -267,12 +249,7 @@ class OutOfFold:
         self.evidence, self.looks = evidence.facts(), []
         return evidence
 
-    def _policies(self, like: ExpertPolicy, look: Sequence[Weights]) -> list[BlockPolicy]:
-        pairs = zip(self.blocks, look[1:], strict=True)
-        return [BlockPolicy(load_like(like, own), block.held_out) for block, own in pairs]
-
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All of it."""
         tensors: dict[str, Tensor] = {}
         for number, look in enumerate(self.looks):
             for member, policy in enumerate(look):
@@ -280,7 +257,6 @@ class OutOfFold:
         return tensors, {"looks": len(self.looks), "judged": self.judged, "evidence": self.evidence}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore all of it."""
         if type(state["looks"]) is not int or type(state["judged"]) is not bool:
             raise ValueError("its evidence is invalid")
         self.judged, self.evidence = state["judged"], state["evidence"]

@@ -97,7 +97,6 @@ class _OnlinePhase:
         self.looks = stage_updates(self.total, config.out_of_fold.looks) if self.evidence.blocks else []
 
     def run_to_end(self) -> dict[str, float]:
-        """Run the phase from where it stands."""
         run, counters = self.run, self.run.state.counters
         run.progress.start_phase(f"{ONLINE} (B-Cell)", self.total, done=counters.phase_update)
         if counters.vector_step == 0:

@@ -47,7 +47,6 @@ class LearnersAtWork:
         )
 
     def step(self) -> None:
-        """Move all portfolios by a vector step, and store the transitions."""
         restore = rewinder(self.learners.first.values())
 
         def put_back() -> None:
@@ -62,7 +61,6 @@ class LearnersAtWork:
         self.run.state.counters.vector_step += 1
 
     def update(self, work: Work) -> tuple[dict[str, Tensor], Figures]:
-        """Take an update of all learners."""
         self.later.begin(work)
         metrics, *beside = self._learn(self.learners.first, work)
         others = [*_largest(beside), *self.later.result(work)]

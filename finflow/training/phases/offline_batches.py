@@ -34,7 +34,6 @@ def group_size(bars: Tensor, wanted: int, batch_size: int) -> int:
 
 
 def n_groups(bars: Tensor, size: int) -> int:
-    """Full groups of an epoch."""
     return int((torch.bincount(bars) // size).sum())
 
 
@@ -59,8 +58,6 @@ COMPARED_PURPOSE = 1001  # of the generators of actions to compare, one for each
 
 
 class Epochs:
-    """Batches of the offline phase: epochs over the data in random order."""
-
     def __init__(self, config: Config, dataset: OfflineDataset) -> None:
         self.seed = config.train.seed
         self.bars = torch.from_numpy(dataset.bar.astype(np.int64))

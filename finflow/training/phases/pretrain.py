@@ -121,7 +121,6 @@ def offline_market(run: TrainingRun) -> MarketTensors:
 
 
 def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
-    """The units of a run, in both phases."""
     reference = run.config.train.reward_reference
     units = RewardUnits.of(run.training_data.learning, dataset.reward_scale, reference, run.device)
     return units._replace(

@@ -41,7 +41,6 @@ class LearnerProbe:
 
     @torch.no_grad()
     def decide(self) -> PolicyProbe:
-        """The policy as it is, on the fixed states."""
         decision = self.policy(self.states)
         distribution = decision.distribution
         return PolicyProbe(
@@ -97,7 +96,6 @@ class LearningRateScale:
         self._rates: list[float] = []
 
     def lower(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        """Lower the rates before a step."""
         share = self.share()
         if share < 1.0:
             self._rates = [group["lr"] for group in optimiser.param_groups]
@@ -105,7 +103,6 @@ class LearningRateScale:
                 group["lr"] *= share
 
     def restore(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        """Put them back after it."""
         for group, rate in zip(optimiser.param_groups, self._rates, strict=False):
             group["lr"] = rate
         self._rates = []
@@ -166,7 +163,6 @@ class RunGuard:
         self._reward_scale, self._policy_moves_far = 1.0, False
 
     def begin(self, probe: LearnerProbe, reward_scale: float) -> None:
-        """Guard a phase from its beginning, or from where it goes on."""
         self.probe, self._reward_scale, self._policy_moves_far = probe, reward_scale, False
         self.guard_also(part for part in vars(probe.learner).values() if isinstance(part, torch.optim.Optimizer))
         counters, memory = self.state.counters, self.memory

@@ -46,23 +46,13 @@ LOG_EVERY = 50  # updates between two rows of metrics
 
 @dataclass(frozen=True)
 class Validation:
-    """Result of a training so far on its validation window.
-
-    Attributes
-    ----------
-    update, phase_update : int
-        Updates so far, over both phases and in this one.
-    score : float
-        Figure of ``train.best_by``, which the best checkpoint has most of.
-    best : bool
-        Whether it is the best so far.
-    """
+    """Result of a training so far on its validation window."""
 
     phase: str
-    update: int
-    phase_update: int
-    score: float
-    best: bool
+    update: int  # updates so far, over both phases
+    phase_update: int  # in this one
+    score: float  # figure of ``train.best_by``, which the best checkpoint has most of
+    best: bool  # true for the best so far
     backtest: Backtest
 
 
@@ -72,8 +62,6 @@ OnValidation = Callable[[Validation], None]
 
 @dataclass
 class TrainingRun:
-    """A training with its collaborators."""
-
     config: Config
     training_data: TrainingData
     device: torch.device
@@ -87,28 +75,23 @@ class TrainingRun:
 
     @cached_property
     def profiler(self) -> UpdateProfiler:
-        """Writes traces into the run folder."""
         return UpdateProfiler(self.folder)
 
     @cached_property
     def guard(self) -> RunGuard:
-        """Checks every update, and rolls the state back after alarms."""
         return RunGuard(self.config, self.state, self._announce, self._abort)
 
     @cached_property
     def checkpoints(self) -> CheckpointFolder:
-        """The run's checkpoints."""
         train = self.config.train
         return CheckpointFolder(self.folder / MODELS, train.max_checkpoints, train.save_best, train.save_latest)
 
     @cached_property
     def writer(self) -> CheckpointWriter:
-        """Writes checkpoints; learning goes on where that fails."""
         return CheckpointWriter(self.checkpoints, self.progress.message, self.log.make_durable)
 
     @cached_property
     def _unchanging(self) -> dict[str, object]:
-        """The part of every checkpoint that is the same throughout the run: what is needed to use or resume it."""
         return {
             "config": dump_run(self.config.model_copy(update={"output": OutputConfig()})),
             "config_hash": config_hash(self.config),
@@ -125,7 +108,6 @@ class TrainingRun:
         return tensors, {"training": state, "log": self.log.position(), **self._unchanging}
 
     def checkpoint(self) -> None:
-        """Write the latest and a numbered checkpoint."""
         self.writer.save(self.state.counters.update, self.snapshot)
 
     def count_update(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -49,11 +49,9 @@ class Counters:
     best_update: int | None = None
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """As JSON."""
         return {}, asdict(self)
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
-        """From JSON."""
         if set(state) != set(asdict(self)):
             raise ValueError("they are other counters")
         for name, value in state.items():
@@ -74,22 +72,19 @@ class TrainingState:
     entropy_schedule: EntropyScheduler
     target_entropy_schedule: EntropyScheduler
     watch: GuardState
-    reward_normalizer: RewardNormalizer | None = field(default=None)
-    learner: OfflineLearner | None = field(default=None)
-    behaviour_returns: Tensor | None = field(default=None)
-    bcell: BCell | None = field(default=None)
-    learners: Learners | None = field(default=None)
-    out_of_fold: OutOfFold | None = field(default=None)
-    on_policy: OnPolicyState | None = field(default=None)
-    reference: ReferenceControl | None = field(default=None)
+    reward_normalizer: RewardNormalizer | None = None
+    learner: OfflineLearner | None = None
+    behaviour_returns: Tensor | None = None
+    bcell: BCell | None = None
+    learners: Learners | None = None
+    out_of_fold: OutOfFold | None = None
+    on_policy: OnPolicyState | None = None
+    reference: ReferenceControl | None = None
 
 
 def seeded(seed: int, purpose: int, device: torch.device | str = "cpu") -> Generator:
     """A generator of its own for each purpose of a seed."""
-    generator = torch.Generator(device=device)
-    words = torch.tensor([seed, purpose], dtype=torch.int64)
-    generator.manual_seed(int(words[0]) * 1_000_003 + int(words[1]))
-    return generator
+    return torch.Generator(device=device).manual_seed(seed * 1_000_003 + purpose)
 
 
 def start_offline(config: Config, training_data: TrainingData, device: torch.device, transitions: int) -> TrainingState:
@@ -97,9 +92,7 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
     seed = config.train.seed
     networks = portfolio_networks(training_data.shape, config.bcell, seeded(seed, 1))
     learner = METHODS[config.offline.method](networks, config.bcell, device)
-    returns = torch.zeros(transitions, device=device)
-    train = config.train
-    on_policy = config.online.on_policy
+    train, on_policy = config.train, config.online.on_policy
     total = rollouts_of(config) * steps_per_rollout(config) if on_policy else online_updates(config)
     return TrainingState(
         Counters(),
@@ -110,7 +103,7 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
         GuardState(config),
         RewardNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
         learner,
-        returns,
+        torch.zeros(transitions, device=device),
     )
 
 
