@@ -203,7 +203,10 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
     if given.run and mode not in ("inspect", "compare"):
         parser.refuse(given.run[0])
     if mode is None:
-        parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}; type {_with_mode(given)}")
+        searches = any(key.startswith("tune.") and key != "tune.seeds" for key in given.overrides)
+        meant = "tune" if searches else next((modes[0] for modes in _own_options(given).values()), "train")
+        command = f"{program()} --mode {meant} {shlex.join(given.typed)}"
+        parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}; type {command}")
     if len(given.agents) > 1 and mode not in ("evaluate", "backtest", "decide", "paper"):
         parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
     for option, modes in _own_options(given).items():
@@ -231,13 +234,6 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("--mode demo has a configuration of its own; for another use --mode train --config FILE")
     elif mode == "backtest" and bool(given.resume) == bool(given.strategy):
         parser.error("--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)")
-
-
-def _with_mode(given: argparse.Namespace) -> str:
-    """The command as it was typed, with the mode that its options belong to; train where they belong to several."""
-    searches = any(key.startswith("tune.") and key != "tune.seeds" for key in given.overrides)
-    mode = "tune" if searches else next((modes[0] for modes in _own_options(given).values()), "train")
-    return f"{program()} --mode {mode} {shlex.join(given.typed)}"
 
 
 def _check_evaluation(given: argparse.Namespace, parser: Parser) -> None:

@@ -69,8 +69,7 @@ def open_page(address: str) -> None:
 def _numbers_of(report: Path) -> dict[str, Any]:
     """Content of the `metrics.json` of a report; empty where there is none."""
     try:
-        content: dict[str, Any] = json.loads(report.with_name("metrics.json").read_text("utf-8"))
-        return content
+        return dict(json.loads(report.with_name("metrics.json").read_text("utf-8")))
     except (OSError, ValueError):
         return {}
 

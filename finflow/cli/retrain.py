@@ -17,15 +17,12 @@ if TYPE_CHECKING:
     from finflow.config import Config
     from finflow.experiments.retraining.retrain_results import RetrainNumbers
 
-_WINDOWS = ("train_end", "validation_end")
-
 
 def run_retraining(given: argparse.Namespace, run: Path) -> None:
     """Retrain the agent of a run, which is left as it is, on the newest prices, and print which of both to keep."""
     config = retraining_configuration(given, run)
     from finflow.experiments.jobs.independent_trainings import describe_trainings
-    from finflow.experiments.retraining.retrain_preparation import FOLDER, prepare_retraining
-    from finflow.experiments.retraining.retraining import compare_and_train
+    from finflow.experiments.retraining.retraining import FOLDER, compare_and_train, prepare_retraining
     from finflow.experiments.tasks.task_runner import ComputeResources, ready
     from finflow.training.checkpoints.run_resolver import resolve_run
     from finflow.training.phases.stopping import request_stop
@@ -41,12 +38,12 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
             return
         with stopping_between_updates(request_stop):
             try:
-                outcome = compare_and_train(retraining, resources)
+                numbers, page, new = compare_and_train(retraining, resources)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("stopped; the same command continues from there") from None
-    print("\n".join(retraining_lines(outcome.numbers)))
-    print(f"continue with: {resume_command('decide', outcome.run or run)}")
-    show_report(outcome.page)
+    print("\n".join(retraining_lines(numbers)))
+    print(f"continue with: {resume_command('decide', new or run)}")
+    show_report(page)
 
 
 def retraining_configuration(given: argparse.Namespace, run: Path) -> Config:
@@ -60,7 +57,7 @@ def retraining_configuration(given: argparse.Namespace, run: Path) -> Config:
     from finflow.config import replace_values
 
     config = resolve(given, replace_values(before, {"market.test_end": None, "market.extend_cache": True}))
-    for name in _WINDOWS:
+    for name in ("train_end", "validation_end"):
         if getattr(config.market, name) != getattr(before.market, name):
             raise ConfigError(
                 f"market.{name} says what the old agent was trained on, {getattr(before.market, name)}, and cannot be "

@@ -23,11 +23,19 @@ _COLOURS = (BLUE, ORANGE, GREY)
 def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> str:
     """The page as HTML."""
     content = plain(asdict(numbers))
+    comparison = "the bound is above the margin" if numbers.answer == REPLACE else "the bound is not above the margin"
+    summary = (
+        "On bars that neither was trained on, the Sharpe ratio of the new agent less that of the old is ",
+        Cell(("lead",), plus=True),
+        " a year, with a lower bound of ",
+        Cell(("bounds", "low"), plus=True),
+        f": {comparison}.",
+    )
     finding = Headline(
         "",
         "Replace the old agent" if numbers.answer == REPLACE else "Keep the old agent",
         content,
-        words=(_summary(numbers),),
+        words=(summary,),
         within=(),
         kind="ahead" if numbers.answer == REPLACE else "not-shown",
         label="Answer",
@@ -46,17 +54,6 @@ def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> str:
     ]
     title = f"Retraining up to {numbers.until}"
     return render_page(title, f"an agent trained up to {numbers.old_until}, and its retraining", finding, sections)
-
-
-def _summary(numbers: RetrainNumbers) -> tuple[str | Cell, ...]:
-    comparison = "the bound is above the margin" if numbers.answer == REPLACE else "the bound is not above the margin"
-    return (
-        "On bars that neither was trained on, the Sharpe ratio of the new agent less that of the old is ",
-        Cell(("lead",), plus=True),
-        " a year, with a lower bound of ",
-        Cell(("bounds", "low"), plus=True),
-        f": {comparison}.",
-    )
 
 
 def _compared(content: Any) -> Section:

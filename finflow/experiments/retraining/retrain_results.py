@@ -20,7 +20,7 @@ from finflow.evaluation.statistics.bootstrap import (
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import Resampling
 
-KEEP, REPLACE = "keep", "replace"
+REPLACE = "replace"
 OLD, NEW = "old agent", "new agent"
 COMPARED = (NEW, OLD, BASELINE)
 """Columns of the comparison: retrained, old, and equal weight."""

@@ -134,8 +134,3 @@ class TaskQueue:
             f"{self.started[number].name}: {why}, and it was tried {self.retries + 1} times; if memory is short, use "
             "fewer workers or smaller batches (--batch-size)"
         )
-
-    @property
-    def in_order(self) -> list[Result]:
-        """All results, in the order of the tasks."""
-        return [self.results[number] for number in range(len(self.started))]

@@ -76,7 +76,7 @@ def run_tasks(
             run_in_processes(queue, resources, shared or {})
         else:
             run_on_ray(queue, resources, shared or {})
-        return queue.in_order
+        return [queue.results[number] for number in range(len(queue.started))]
 
 
 def _run_here(queue: TaskQueue, shared: Mapping[str, Any]) -> None:

@@ -50,7 +50,7 @@ class StudyData:
     trials: tuple[FrozenTrial, ...]
     space: Mapping[str, BaseDistribution]
     tried: int
-    facts: Mapping[str, object]
+    facts: Mapping[str, str]
 
     @cached_property
     def complete(self) -> tuple[FrozenTrial, ...]:
@@ -109,6 +109,7 @@ def study_files(data: StudyData) -> dict[str, bytes | str]:
     shown: list[Rendered] = []
     if overfit is not None:
         shown.append(overfitting_histogram(overfit, len(data.complete), "trials", over="the evaluated windows"))
+    space = {key: describe_values(values) for key, values in data.space.items()}
     parts = [
         _best(data),
         *(
@@ -117,8 +118,13 @@ def study_files(data: StudyData) -> dict[str, bytes | str]:
         ),
         _choice(overfit, without, shown),
         _failed(data),
-        _space(data),
-        _settings(data),
+        Section("space", "Search space", {}, (make_table("Space", "Key", list(space), [("values", space)]),)),
+        Section(
+            "settings",
+            "Data and settings",
+            {},
+            (make_table("Settings", "", list(data.facts), [("", data.facts)]),),
+        ),
     ]
     sections = [part for part in parts if part is not None]
     content: dict[str, object] = {section.key: section.numbers for section in sections if section.numbers}
@@ -249,16 +255,6 @@ def _failed(data: StudyData) -> Section | None:
     return Section("failed", "Trials that failed", {}, (table,))
 
 
-def _space(data: StudyData) -> Section:
-    words = {key: describe_values(values) for key, values in data.space.items()}
-    return Section("space", "Search space", {}, (make_table("Space", "Key", list(words), [("values", words)]),))
-
-
-def _settings(data: StudyData) -> Section:
-    facts = {name: str(value) for name, value in data.facts.items()}
-    return Section("settings", "Data and settings", {}, (make_table("Settings", "", list(facts), [("", facts)]),))
-
-
 def _reason(trial: FrozenTrial) -> str:
     return str(trial.user_attrs.get(ATTRIBUTES.reason, LOST))
 
@@ -284,7 +280,7 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _facts(config: Config, context: TrialContext) -> dict[str, object]:
+def _facts(config: Config, context: TrialContext) -> dict[str, str]:
     """Provenance and settings."""
     tune = config.tune
     windows = [context.panel.dates[[fold.tests[0].start, fold.tests[0].stop - 1]] for fold in context.folds]
