@@ -133,7 +133,11 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
     bars = process.decision_bars(window)
     days = process.panel.dates.astype("datetime64[D]").astype(np.int64)
     years = process.panel.dates.astype("datetime64[Y]").astype(np.int64) + 1970
-    level, dividends = _unit_prices(process, slice(bars.start, bars.stop + 1))
+    rows = slice(bars.start, bars.stop + 1)
+    growth = process.growth[rows, :-1]
+    shares = np.zeros_like(growth) if process.dividends is None else process.dividends[rows]
+    level = np.cumprod(growth * (1.0 - shares), axis=0)  # price of a unit, which never is NaN
+    dividends = level * shares / (1.0 - shares)  # of a unit
     account = _Account(process.n_weights - 1, float(process.env.initial_capital), tax)
     wealth = np.empty(len(bars) + 1)
     for step, bar in enumerate(bars):
@@ -146,14 +150,6 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
     account.pay()
     wealth[-1] = account.value(level[-1])
     return TaxedAccount(wealth, account.paid)
-
-
-def _unit_prices(process: DecisionProcess, rows: slice) -> tuple[FloatArray, FloatArray]:
-    """Price of a unit, which never is NaN, and the dividend that it pays in cash, (bars, assets) each."""
-    growth = process.growth[rows, :-1]
-    shares = np.zeros_like(growth) if process.dividends is None else process.dividends[rows]
-    level = np.asarray(np.cumprod(growth * (1.0 - shares), axis=0), dtype=np.float64)
-    return level, level * shares / (1.0 - shares)
 
 
 class _Account:

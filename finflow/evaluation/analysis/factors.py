@@ -28,18 +28,12 @@ from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bars_per_month
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.shipped_tables import shipped_table
 
 FloatArray = NDArray[np.float64]
 
 FEWEST_DAYS = {BARS_PER_YEAR: 126, WEEKLY: 52, MONTHLY: 36}
 """Returns that a regression needs, by how many make a year."""
 SINGULAR = 1e10  # condition number beyond which factors cannot be distinguished
-
-
-def etf_prices() -> pd.DataFrame:
-    """Prices of the five factor ETFs, daily, 2014 to 2022; from skfolio's own files, without a network."""
-    return shipped_table("factors_dataset")
 
 
 def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:

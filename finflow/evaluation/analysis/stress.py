@@ -113,7 +113,7 @@ def _runs(context: ComparisonContext, period: Period) -> list[Backtest]:
         window = range(max(process.first_bar, period.days.start - 1 - run_in), period.days.stop)
         runs = list(context.backtest(process, window).values())
     index = index_backtest(process, window)
-    if index is not None and index.name not in context.names:
+    if index is not None and index.name not in context.makers:
         runs.append(index)
     first = process.decision_bars(window).start + 1
     rows = slice(period.days.start - first, period.days.stop - first)

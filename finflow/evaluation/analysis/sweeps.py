@@ -111,7 +111,7 @@ def _even(
     context: ComparisonContext, costs: Mapping[str, Mapping[str, Backtest]], score: Callable[[Backtest], float]
 ) -> float | None:
     """The cost at which the judged strategy scores as equal weight does; None where that is undefined."""
-    if BASELINE not in context.names or context.judged == BASELINE:
+    if BASELINE not in context.makers or context.judged == BASELINE:
         return None
     known = {float(bps): score(runs[context.judged]) - score(runs[BASELINE]) for bps, runs in costs.items()}
     if not np.isfinite(list(known.values())).all():
@@ -166,7 +166,7 @@ def _figures(runs: Mapping[str, Backtest]) -> dict[str, object]:
 def _table(context: ComparisonContext, title: str, key: str, columns: list[tuple[str, str]]) -> Table:
     cells = [(heading, Cell((key, place, ROW, "sharpe"))) for place, heading in columns]
     cells.insert(0, ("as configured", Cell(("configured", ROW, "sharpe"))))
-    return make_table(title, "Strategy", context.names, cells, marked=context.judged)
+    return make_table(title, "Strategy", context.makers, cells, marked=context.judged)
 
 
 def _capital_table(context: ComparisonContext) -> Table:
@@ -182,7 +182,7 @@ def _capital_table(context: ComparisonContext) -> Table:
 
 def _pair(context: ComparisonContext) -> list[str]:
     """The judged strategy, and equal weight where it is among the others."""
-    return [name for name in dict.fromkeys((context.judged, BASELINE)) if name in context.names]
+    return [name for name in dict.fromkeys((context.judged, BASELINE)) if name in context.makers]
 
 
 def break_even_bps(

@@ -52,7 +52,11 @@ def generalisation_section(training: pd.DataFrame) -> Section | None:
     scores = pd.to_numeric(rows[BEST], errors="coerce").to_numpy(np.float64) if BEST in rows else np.empty(0)
     if np.isfinite(scores).any():
         points["best"] = rows.iloc[int(np.nanargmax(scores))]
-    numbers: dict[str, object] = {name: _point(row) for name, row in points.items()}
+    keys = (*FIGURES, "gap", "kl")
+    numbers: dict[str, object] = {
+        name: {"update": int(row["update"]), **{key: float(row.get(PREFIX + key, math.nan)) for key in keys}}
+        for name, row in points.items()
+    }
     numbers["points"] = len(rows)
     words = (
         "Value is the mean reward of a decision and Sharpe the ratio a year, both net, of the policy that would be "
@@ -62,11 +66,6 @@ def generalisation_section(training: pd.DataFrame) -> Section | None:
     return Section(
         "generalisation", "Generalisation", numbers, (_points_table(points),), (_points_figure(rows),), words
     )
-
-
-def _point(row: pd.Series) -> dict[str, object]:
-    measured = {key: float(row.get(PREFIX + key, math.nan)) for key in (*FIGURES, "gap", "kl")}
-    return {"update": int(row["update"]), **measured}
 
 
 def _points_table(points: dict[str, pd.Series]) -> Table:

@@ -34,33 +34,15 @@ def shocked(panel: MarketPanel, kind: str, last: int, seed: int) -> MarketPanel:
     """The panel with another future after the bar `last`; kind (a key of `SHOCKS`), bar and seed decide it."""
     rng = np.random.default_rng([seed, last, sorted(SHOCKS).index(kind)])
     other = SHOCKS[kind](panel, last, rng)
-    return other if kind == REPEAT else replace(other, provenance=_said_beforehand(panel.provenance))
-
-
-def _repeat(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
-    """No shock at all: the same again."""
-    return replace(panel)
-
-
-def _cut(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
-    """No future."""
-    return panel.until(last + 1)
+    # words alone: a number may have been made from what came later
+    words = {name: value for name, value in panel.provenance.items() if isinstance(value, str)}
+    return other if kind == REPEAT else replace(other, provenance=words)
 
 
 def _rescaled(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
     """Every later price times a factor of its asset, up or down by half or so; volume and cash likewise."""
     factor = np.exp(0.5 * rng.standard_normal(panel.n_assets))
     return _scaled(panel, last, factor, float(np.exp(0.5 * rng.standard_normal())), float(rng.uniform(2.0, 20.0)))
-
-
-def _crash(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
-    """Half of everything is lost in a bar, in twentyfold volume."""
-    return _scaled(panel, last, np.full(panel.n_assets, 0.5), 0.5, 20.0)
-
-
-def _boom(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
-    """Everything doubles in a bar, and trade dries up."""
-    return _scaled(panel, last, np.full(panel.n_assets, 2.0), 2.0, 0.05)
 
 
 def _nudged(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
@@ -136,22 +118,18 @@ def _relisted(panel: MarketPanel, last: int, rng: np.random.Generator) -> Market
 
 
 SHOCKS: dict[str, Shock] = {
-    REPEAT: _repeat,
-    CUT: _cut,
+    REPEAT: lambda panel, last, rng: replace(panel),
+    CUT: lambda panel, last, rng: panel.until(last + 1),
     "replaced": _replaced,
     "rescaled": _rescaled,
     "relisted": _relisted,
     "shuffled": _shuffled,
-    "crash": _crash,
-    "boom": _boom,
+    # half of everything is lost in a bar, in twentyfold volume; or everything doubles, and trade dries up
+    "crash": lambda panel, last, rng: _scaled(panel, last, np.full(panel.n_assets, 0.5), 0.5, 20.0),
+    "boom": lambda panel, last, rng: _scaled(panel, last, np.full(panel.n_assets, 2.0), 2.0, 0.05),
     "nudged": _nudged,
 }
 """Kind -> what it does to the bars after `last`."""
-
-
-def _said_beforehand(provenance: dict[str, Any]) -> dict[str, Any]:
-    """Words alone: a number may have been made from what came later."""
-    return {name: value for name, value in provenance.items() if isinstance(value, str)}
 
 
 def _other_days(panel: MarketPanel, last: int, rng: np.random.Generator) -> NDArray[np.datetime64]:

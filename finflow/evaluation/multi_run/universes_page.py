@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.multi_run.comparison_page import PageFiles
 from finflow.evaluation.report.page import verdicts_of_several
 from finflow.evaluation.report.report_numbers import json_text
 from finflow.evaluation.report.results import BASELINE
@@ -64,10 +63,10 @@ class Universe:
         return cls(name, numbers, tuple(math.nan if one["sharpe"] is None else one["sharpe"] for one in alone.values()))
 
 
-def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0) -> PageFiles:
-    """Make the report of all universes; confidence and seed of a bootstrap over agents within each."""
+def make(universes: Sequence[Universe]) -> tuple[dict[str, bytes | str], list[str]]:
+    """Files by name of the report of all universes, and lines for a terminal."""
     numbers = {one.name: one.numbers for one in universes}
-    together, words = _together(universes, confidence, seed)
+    together, words = _together(universes)
     sections = (
         Section("together", "All universes together", together, (_summary(),), words=words),
         Section("universes", "Each universe", numbers, (_table(numbers),)),
@@ -82,10 +81,10 @@ def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0)
         sections,
     )
     text = json_text({"universes": numbers, "together": together})
-    return PageFiles({"metrics.json": text, "report.html": page}, _lines(universes, together))
+    return {"metrics.json": text, "report.html": page}, _lines(universes, together)
 
 
-def _together(universes: Sequence[Universe], confidence: float, seed: int) -> tuple[dict[str, object], tuple[str, ...]]:
+def _together(universes: Sequence[Universe]) -> tuple[dict[str, object], tuple[str, ...]]:
     """Numbers over the agents of all universes: lead over equal weight and probability of improvement; and remarks."""
     count = min(len(one.runs) for one in universes)
     equal = np.array([[one.numbers["baseline_sharpe"] for one in universes]] * count, dtype=np.float64)
@@ -96,8 +95,8 @@ def _together(universes: Sequence[Universe], confidence: float, seed: int) -> tu
     )
     lead = improvement = None
     try:
-        lead = interquartile_estimate(agents - equal, seed, confidence, name="the agents")
-        improvement = improvement_estimate(agents, equal, seed, confidence)
+        lead = interquartile_estimate(agents - equal, seed=0, name="the agents")
+        improvement = improvement_estimate(agents, equal, seed=0)
     except EvidenceError as error:
         lead = None
         words = (f"There are no joint figures: {error}.", *words)
@@ -142,8 +141,6 @@ def _summary() -> Table:
 
 
 def _lines(universes: Sequence[Universe], together: Mapping[str, Any]) -> list[str]:
-    """A table for a terminal."""
-
     def shown(value: float | None) -> str:
         return "-" if value is None else f"{value:.2f}"
 

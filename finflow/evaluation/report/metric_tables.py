@@ -34,13 +34,7 @@ def columns(alpha: float) -> tuple[Column, ...]:
     tail = f"{alpha * 100:g}{THIN}%"
     return (
         Column("annual_return", "Return a year", "%", 1, "geometric mean of the net returns of bars, annualised"),
-        Column(
-            "annual_volatility",
-            "Volatility",
-            "%",
-            1,
-            "standard deviation of returns, annualised",
-        ),
+        Column("annual_volatility", "Volatility", "%", 1, "standard deviation of returns, annualised"),
         Column("sharpe", "Sharpe", "", 2, "mean over standard deviation of returns in excess of cash, annualised"),
         Column("sortino", "Sortino", "", 2, "as the Sharpe ratio, but only bars that fell short of cash count as risk"),
         Column("calmar", "Calmar", "", 2, "return a year over the depth of the maximum drawdown"),

@@ -20,6 +20,7 @@ from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.files import write_together
 from finflow.market.bar_frequency import bar_name
+from finflow.market.sources.shipped_tables import shipped_table
 from finflow.market.splits import Split
 from finflow.strategies.classical import ONLINE
 
@@ -102,7 +103,7 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
     """
     process, settings = context.process, config.evaluation
     bars = process.decision_bars(context.window)
-    etfs = None if config.market.source == "synthetic" else factors.etf_prices()
+    etfs = None if config.market.source == "synthetic" else shipped_table("factors_dataset")
     ends = range(bars.start + 1, bars.stop + 1)
     swept, stressed = None, None
     if with_sweeps:

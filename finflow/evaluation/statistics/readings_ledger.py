@@ -115,7 +115,7 @@ def readings_of(path: Path, panel: str) -> tuple[Reading, ...]:
         reading = _parsed(line)
         if reading is not None and reading.panel == panel:
             found.append(reading)
-        elif reading is None and line.strip() and not _cut_short(line):
+        elif reading is None and line.strip() and (not line.startswith("{") or line.endswith("}")):
             raise EvidenceError(
                 f"line {number} of the ledger of test readings {path} is damaged; repair it, or move the file away and "
                 "begin another (the count of earlier readings is lost then)"
@@ -147,8 +147,3 @@ def _parsed(line: str) -> Reading | None:
         return Reading(**content)
     except (ValueError, TypeError, KeyError):
         return None
-
-
-def _cut_short(line: str) -> bool:
-    """True for the beginning of a reading that a crash cut off: a whole one ends with its only brace."""
-    return line.startswith("{") and not line.endswith("}")

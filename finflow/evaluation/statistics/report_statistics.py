@@ -136,14 +136,7 @@ def verdict_with_power(
 ) -> tuple[Verdict, LeastDifference | None]:
     """The verdict, and the least difference that it could have shown; None where that cannot be computed.
 
-    Parameters
-    ----------
-    judged
-        The strategy.
-    rivals, tries, resampling
-        As in `reach_verdict`.
-    draws : int64 (samples, days)
-        Of the rivals' resamples.
+    Parameters as in `reach_verdict`; ``draws``, int64 (samples, days), are those of the rivals' resamples.
     """
     verdict = reach_verdict(judged.returns, rivals, tries, resampling)
     if verdict.superiority is None:

@@ -162,8 +162,13 @@ def _test(
     variance = tries.variance(track.sharpe, track.days)
     benchmark = expected_maximum(tries.total, variance)
     bounds = interval(differences, CONFIDENCE)
+    deflated, counted = track.psr(benchmark), "a single try" if tries.total == 1 else f"{tries.total} tries"
     reasons = (
-        _deflated(track, benchmark, tries),
+        Reason(
+            f"Deflated Sharpe ratio of the return over equal weight, for {counted}: {deflated:.3f}; yes needs "
+            f"{CONFIDENCE:g}.",
+            bool(deflated >= CONFIDENCE),
+        ),
         Reason(
             f"Superior predictive ability (SPA): p = {superiority.p_consistent:.3f}; yes needs less than {SIZE:g}"
             + ("." if named else ", and StepM does not name this one among the superior."),
@@ -178,15 +183,6 @@ def _test(
     elif (bounds.defined and bounds.high < 0.0) or less:
         answer = "no"
     return Verdict(answer, reasons, track, tries, variance, benchmark, superiority, bounds)
-
-
-def _deflated(track: TrackRecord, benchmark: float, tries: Tries) -> Reason:
-    value = track.psr(benchmark)
-    counted = "a single try" if tries.total == 1 else f"{tries.total} tries"
-    return Reason(
-        f"Deflated Sharpe ratio of the return over equal weight, for {counted}: {value:.3f}; yes needs {CONFIDENCE:g}.",
-        bool(value >= CONFIDENCE),
-    )
 
 
 def _paired(bounds: Interval) -> Reason:

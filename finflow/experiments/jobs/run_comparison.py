@@ -104,7 +104,7 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
     folder = output or runs[0].folder.resolve().parent / "comparisons" / mark
     check_writable(folder, "--output", keep=False)
     first = runs[0]
-    page = comparison_page.make(
+    files, lines = comparison_page.make(
         [Compared.of(run.label, run.metrics, run.seed, run.returns, run.baseline) for run in runs],
         _seed_groups(runs),
         _differences(runs),
@@ -113,8 +113,8 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
         first.dates,
         _choice(runs),
     )
-    write_together({folder / name: content for name, content in page.files.items()})
-    return Comparison(folder / "report.html", page.lines)
+    write_together({folder / name: content for name, content in files.items()})
+    return Comparison(folder / "report.html", lines)
 
 
 def _read(folder: Path, label: str) -> _Run:

@@ -130,6 +130,6 @@ def report_universes(
     for name, outcome in zip(names, outcomes, strict=True):
         content = parse_json(outcome.report.with_name("metrics.json").read_text("utf-8"))
         universes.append(Universe.of(name, content))
-    page = universes_page.make(universes)
-    write_together({folder / REPORTS / file: content for file, content in page.files.items()})
-    return list(page.lines), folder / REPORTS / "report.html"
+    files, lines = universes_page.make(universes)
+    write_together({folder / REPORTS / file: content for file, content in files.items()})
+    return lines, folder / REPORTS / "report.html"

@@ -211,7 +211,9 @@ def open_store(
             study = optuna.load_study(study_name=name, storage=storage)
         except KeyError:
             raise ConfigError(f"{shown} has no study {name}: it was moved, or begun in another tune.storage") from None
-        stored = _stored_identity(study)
+        complaint = f"the study {name} was not created completely: use another tune.name"
+        kept = _wait_for(lambda: study.user_attrs.get(_IDENTITY), complaint)  # another process may be writing it
+        stored = {str(what): str(value) for what, value in kept.items()}
         for what, now in identity.items():
             if stored.get(what) != now:
                 difference = _describe_difference(what, stored.get(what), now)
@@ -257,13 +259,6 @@ def _wait_for(read: Callable[[], Any], complaint: str) -> Any:
             raise ConfigError(complaint)
         time.sleep(0.2)
     return value
-
-
-def _stored_identity(study: Study) -> dict[str, str]:
-    """Settings that a study was begun with; another process may be writing them just now."""
-    complaint = f"the study {study.study_name} was not created completely: use another tune.name"
-    stored = _wait_for(lambda: study.user_attrs.get(_IDENTITY), complaint)
-    return {str(name): str(value) for name, value in stored.items()}
 
 
 def _describe_difference(what: str, before: str | None, now: str) -> str:
