@@ -113,9 +113,9 @@ def run_comparison(runs: Sequence[Path], output: Path | None) -> None:
     """Write the page that compares runs, by default in `comparisons/` next to the first, and print where it is."""
     from finflow.experiments.jobs.run_comparison import compare_runs
 
-    outcome = compare_runs(runs, output)
-    print("\n".join(outcome.lines))
-    show_report(outcome.page)
+    page, lines = compare_runs(runs, output)
+    print("\n".join(lines))
+    show_report(page)
 
 
 def _part(overrides: Mapping[str, object]) -> Path | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,13 +46,6 @@ _NOT_COMPARED = (
 )
 
 
-class Comparison(NamedTuple):
-    """Outcome of a comparison: its page, and lines for a terminal."""
-
-    page: Path
-    lines: list[str]
-
-
 @dataclass(frozen=True, eq=False)
 class _Run:
     """A run folder as it was read."""
@@ -70,18 +63,9 @@ class _Run:
         """Of the evaluated strategy, daily, net."""
         return self.column(self.metrics["agent"])
 
-    @property
-    def baseline(self) -> Array | None:
-        """Of equal weight in this run, at its costs."""
-        return self.column(BASELINE) if BASELINE in self.table else None
-
     def column(self, name: str) -> Array:
         """Returns of `returns.csv`, float64 (days,)."""
         return self.table[name].to_numpy(dtype=np.float64)
-
-    @property
-    def seed(self) -> object:
-        return self.config.get(SEED)
 
     def figure(self, metric: str) -> Any:
         """A figure of the evaluated strategy, or its difference from equal weight; None where the run has none."""
@@ -90,8 +74,8 @@ class _Run:
         return self.metrics["strategies"][self.metrics["agent"]].get(metric)
 
 
-def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Comparison:
-    """Compare runs.
+def compare_runs(folders: Sequence[Path], output: Path | None = None) -> tuple[Path, list[str]]:
+    """Compare runs: the page, and lines for a terminal.
 
     Raises
     ------
@@ -105,7 +89,16 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
     check_writable(folder, "--output", keep=False)
     first = runs[0]
     files, lines = comparison_page.make(
-        [Compared.of(run.label, run.metrics, run.seed, run.returns, run.baseline) for run in runs],
+        [
+            Compared.of(
+                run.label,
+                run.metrics,
+                run.config.get(SEED),
+                run.returns,
+                run.column(BASELINE) if BASELINE in run.table else None,
+            )
+            for run in runs
+        ],
         _seed_groups(runs),
         _differences(runs),
         first.metrics["window"],
@@ -114,7 +107,7 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
         _choice(runs),
     )
     write_together({folder / name: content for name, content in files.items()})
-    return Comparison(folder / "report.html", lines)
+    return folder / "report.html", lines
 
 
 def _read(folder: Path, label: str) -> _Run:
@@ -222,7 +215,7 @@ def _seed_groups(runs: Sequence[_Run]) -> list[Seeds]:
     for run in runs:
         kept = {key: value for key, value in run.config.items() if key != SEED}
         setting = json.dumps([run.metrics["agent"], kept], sort_keys=True, default=str)
-        groups.setdefault(setting, {}).setdefault(str(run.seed), run)
+        groups.setdefault(setting, {}).setdefault(str(run.config.get(SEED)), run)
     several = [group for group in groups.values() if len(group) > 1]
     named = {f"group {number}": group for number, group in enumerate(several, start=1)}
     return [_seeds(name, named) for name in named]

@@ -50,10 +50,6 @@ Report = Callable[[int, tuple[float, ...], int], None]
 """Takes a level, from 1, the objectives so far and the updates made; what it raises ends the trial."""
 
 
-class UndefinedObjectiveError(FinflowError):
-    """An objective that is not a number."""
-
-
 @dataclass(frozen=True)
 class TrialContext:
     """Market, folds and seeds that every trial of a study is trained and evaluated on."""
@@ -142,7 +138,7 @@ def run_trial(
 
     Raises
     ------
-    UndefinedObjectiveError
+    FinflowError
         If an objective of a training is not a number.
     """
     trial = TrialRun(context, config, scratch, report)
@@ -188,9 +184,7 @@ class TrialRun:
         values = self._measure(process, window, *backtests)
         for name, value in zip(self.tune.objective, values, strict=True):
             if not np.isfinite(value):
-                raise UndefinedObjectiveError(
-                    f"{name} of fold {fold.number}, seed {seed} is not a number: {_reason(name)}"
-                )
+                raise FinflowError(f"{name} of fold {fold.number}, seed {seed} is not a number: {_reason(name)}")
         self.finished.append(values)
         self.units.append({"fold": fold.number, "seed": seed, "values": list(values)})
         return backtests[0]
