@@ -186,7 +186,6 @@ _MODES_OF: dict[str, tuple[str, ...]] = {
 
 
 def _own_options(given: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """Options that were given and belong to some modes alone."""
     values = vars(given)
     return {
         option: modes
@@ -196,7 +195,6 @@ def _own_options(given: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 
 def _check(given: argparse.Namespace, parser: Parser) -> None:
-    """Refuse options that the mode would not use, and ask for those that it needs."""
     mode = given.mode
     given.agents = given.resume or []
     given.resume = given.agents[0] if given.agents else None

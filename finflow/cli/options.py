@@ -173,7 +173,6 @@ def add_configuration_options(parser: Parser) -> None:
 
 
 def _add_keys(group: argparse._ArgumentGroup, name: str) -> None:
-    """Add the options of a group that stand for configuration keys."""
     for option, value, keys, text in _KEYS[name]:
         takes: dict[str, Any] = {"metavar": value} if value.isupper() else {"nargs": 0, "const": value}
         group.add_argument(option, action=_Override, keys=keys, help=text, **takes)
@@ -305,7 +304,6 @@ def positive_count(word: str) -> int:
 
 
 def _money(word: str) -> float:
-    """A type for argparse: an amount of money, not below zero."""
     try:
         amount = float(word)
     except ValueError:

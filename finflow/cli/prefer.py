@@ -175,7 +175,6 @@ def _learn_policy(given: argparse.Namespace) -> None:
 
 
 def _port(word: str) -> int:
-    """A type for argparse: a port."""
     if not word.isascii() or not word.isdigit() or int(word) > 65535:
         raise argparse.ArgumentTypeError(f"{word!r} must be a port, a number from 0 (a free one) to 65535")
     return int(word)

@@ -232,7 +232,6 @@ def _in_universes(
 
 
 def _resumed(given: argparse.Namespace) -> list[SeedJob]:
-    """The jobs in a folder, with as many agents as they have or more."""
     from finflow.training.checkpoints.run_resolver import resolve_run
 
     if given.universe is not None or given.recollect:
@@ -251,7 +250,6 @@ def _resumed(given: argparse.Namespace) -> list[SeedJob]:
 
 
 def _several(given: argparse.Namespace, make: Callable[[], list[SeedJob]], folder: Path | None = None) -> None:
-    """Prepare jobs, run the trainings that they miss, and show the outcome."""
     if given.recollect:
         raise ConfigError("--recollect belongs to a single training")
     jobs = make()

@@ -144,7 +144,6 @@ def _by_asset(names: Sequence[str], assets: Mapping[str, float]) -> Table:
 
 
 def _by_source(title: str, sources: Sequence[tuple[Path, str]], names: Sequence[str], caption: str = "") -> Table:
-    """A table of what strategies earned from some sources, from cash and in total, and lost to costs."""
     rows: list[str | tuple[Path, str]] = [*sources, "cash", "costs", "total"]
     columns = [(name, Cell((name, ROW), "%", 1, plus=True)) for name in names]
     return make_table(title, "Source", rows, columns, caption, marked="total")

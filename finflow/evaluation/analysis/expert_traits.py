@@ -52,11 +52,9 @@ class ExpertTraits:
 
     Attributes
     ----------
-    sleeve, total : dict of str to mapping
-        By expert, its traits: of the risky sleeve, whose weights sum to one, and with cash.
-    cash : dict of str to float
-        Share of cash.
-    days : int
+    sleeve, total, cash
+        By expert, its traits: of the risky sleeve, whose weights sum to one, and with cash; and its share of cash.
+    days
         Decisions measured.
     """
 

@@ -95,7 +95,6 @@ def section(context: ComparisonContext, split: Split) -> Section | None:
 
 
 def _sample(days: range, split: Split) -> str:
-    """Windows that the days lie in, in words."""
     windows = (("in-sample", split.train), ("validation", split.validation), ("out-of-sample", split.test))
     touched = [word for word, bars in windows if days.start < bars.stop and bars.start < days.stop]
     return " and ".join(touched)

@@ -72,7 +72,6 @@ def _with_capital(process: DecisionProcess, capital: float) -> DecisionProcess:
 
 
 def _over_lags(context: ComparisonContext) -> tuple[dict[str, dict[str, object]], list[str]]:
-    """Figures at each lag, and a sentence where there cannot be any."""
     found: dict[str, dict[str, object]] = {}
     for lag in LAGS:
         if lag == context.process.lag:
@@ -86,7 +85,6 @@ def _over_lags(context: ComparisonContext) -> tuple[dict[str, dict[str, object]]
 def _break_even(
     context: ComparisonContext, costs: Mapping[str, Mapping[str, Backtest]], numbers: dict[str, object]
 ) -> list[Sentence]:
-    """The costs at which the judged strategy's return, and its Sharpe ratio, are those of equal weight."""
     found: dict[str, float | None] = {}
     words: list[Sentence] = []
     with forked(partial(_even, context, costs, mean_return)) as by_return:
@@ -125,7 +123,6 @@ def mean_return(run: Backtest) -> float:
 
 
 def _capital(context: ComparisonContext, numbers: dict[str, object]) -> list[Sentence]:
-    """The judged strategy and equal weight at other capitals, and the judged one's capacity."""
     process = context.process
     grows = process.costs.needs_market
     numbers |= {"capital": {}, "capacity": None}
@@ -181,7 +178,6 @@ def _capital_table(context: ComparisonContext) -> Table:
 
 
 def _pair(context: ComparisonContext) -> list[str]:
-    """The judged strategy, and equal weight where it is among the others."""
     return [name for name in dict.fromkeys((context.judged, BASELINE)) if name in context.makers]
 
 

@@ -213,8 +213,6 @@ def _critics_table(windows: list[str], levels: list[str]) -> Table:
 
 
 def _critics_figure(critics: Mapping[str, Mapping[str, Any]]) -> Rendered:
-    """Exact advantages over those of the critics, in groups, with the line on which both agree."""
-
     def draw(figure: Figure) -> None:
         panels: list[Axes] = list(np.atleast_1d(figure.subplots(1, len(critics), sharex=True, sharey=True)))
         for panel, (window, agreement) in zip(panels, critics.items(), strict=True):

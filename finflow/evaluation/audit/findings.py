@@ -23,8 +23,8 @@ class Finding:
 
     Attributes
     ----------
-    component, probe : str
-        What was audited, and the kind of shock; or "foreknowledge", or "opened".
+    probe : str
+        The kind of shock; or "foreknowledge", or "opened".
     dates : tuple of datetime64[D]
         Last dates before the shocks; the first and the last date otherwise.
     verdict : str

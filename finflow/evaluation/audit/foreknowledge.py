@@ -133,7 +133,6 @@ def _says_something(attainable: FloatArray) -> bool:
 
 
 def _spans(count: int) -> list[slice]:
-    """All decisions, and blocks of them."""
     blocks = min(BLOCKS, count // FEWEST)
     edges = [int(edge) for edge in np.linspace(0, count, blocks + 1)]
     return [slice(0, count), *([slice(a, b) for a, b in pairwise(edges)] if blocks > 1 else [])]

@@ -175,7 +175,6 @@ def audit(
 
 
 def _ask(component: Component, panel: MarketPanel, last: int) -> Answer | str:
-    """Its answer, or what it raised."""
     try:
         return component.answer(panel, last)
     except Exception as error:
@@ -206,7 +205,6 @@ def _judge(before: Answer | str, after: Answer | str, last: int, kind: str) -> t
 
 
 def _compared(name: str, before: Rows, after: Rows, last: int, kind: str) -> tuple[int, Difference | None]:
-    """Compare the rows that could not know of the change."""
     end = last + before.lag
     if kind == REPEAT:
         end = int(max(before.bars.max(initial=-1), after.bars.max(initial=-1)))

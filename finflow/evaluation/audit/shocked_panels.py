@@ -46,7 +46,6 @@ def _rescaled(panel: MarketPanel, last: int, rng: np.random.Generator) -> Market
 
 
 def _nudged(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
-    """Every later figure is off by a thousandth: too little to run into any limit or clip."""
     noise = 1.0 + 1e-3 * rng.standard_normal(panel.close[last + 1 :].shape)
     index = 1.0 + 1e-3 * rng.standard_normal(len(noise))
     return _scaled(panel, last, noise, index, 1.0 + 1e-3 * rng.random(noise.shape))
@@ -166,7 +165,6 @@ def _scaled(
 
 
 def _with_future(panel: MarketPanel, last: int, **fields: FloatArray) -> MarketPanel:
-    """The panel with the rows after `last` replaced in some of its fields, and more dividends in them."""
     if panel.dividends is not None:
         close, paid = fields.get("close", panel.close[last + 1 :]), panel.dividends[last + 1 :]
         fields["dividends"] = np.where(np.isfinite(close), 3.0 * np.nan_to_num(paid) + _DIVIDEND, np.nan)

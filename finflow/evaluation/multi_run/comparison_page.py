@@ -74,12 +74,8 @@ class Compared:
 class Seeds:
     """Runs whose configurations differ by the seed alone.
 
-    Attributes
-    ----------
-    interquartile_mean
-        By metric, over the seeds; those that a run lacks are left out.
-    probability_of_improvement
-        Of the Sharpe ratio of a seed, over equal weight or another group.
+    Interquartile means over the seeds are by metric, those that a run lacks left out; probabilities of improvement, of
+    the Sharpe ratio of a seed, by other group or equal weight.
     """
 
     runs: tuple[str, ...]
@@ -99,18 +95,8 @@ def make(
 ) -> tuple[dict[str, bytes | str], list[str]]:
     """Files by name of a comparison of runs over the same days of the same panel, and lines for a terminal.
 
-    Parameters
-    ----------
-    differences
-        Configuration key -> run -> value as JSON.
-    window
-        As `metrics.json` of the runs has it.
-    panel
-        SHA-256 of the prices.
-    dates
-        Of the returns.
-    choice
-        Section on choosing the best of them: `configuration_choice.choice_section`.
+    ``differences`` are by configuration key and run, as JSON; ``window`` is as `metrics.json` of the runs has it,
+    ``panel`` the SHA-256 of the prices, and ``choice`` of `configuration_choice.choice_section`.
     """
     sections = [_runs(runs, differences), _groups(groups), choice, _differences(runs, differences)]
     figure = _equity(runs, dates)
@@ -227,7 +213,6 @@ def _differences(runs: Sequence[Compared], differences: Mapping[str, Mapping[str
 
 
 def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered:
-    """Wealth of 1 invested in each run, and in equal weight as the first run has it."""
     paths = {run.label: np.cumprod(1.0 + run.returns) for run in runs}
     ends = ", ".join(f"{label} {path[-1]:.2f}" for label, path in paths.items())
     styles = {label: {**line_style(position), "linewidth": 1.6} for position, label in enumerate(paths)}

@@ -209,7 +209,6 @@ def _stack_assets(axes: Axes, dates: Dates, held: Array, assets: Sequence[str], 
 
 
 def _stack(axes: Axes, dates: Dates, layers: Array, labels: Sequence[str], colours: Sequence[str]) -> None:
-    """Stack shares (steps, layers) that sum to one; a single day becomes a bar."""
     if len(dates) == 1:
         bottoms = np.concatenate([[0.0], np.cumsum(layers[0])[:-1]])
         for share, bottom, label, colour in zip(layers[0], bottoms, labels, colours, strict=True):
@@ -242,7 +241,6 @@ def _draw_curve(axes: Axes, positions: Array, values: Array, phases: NDArray[np.
 
 
 def _phases(frame: pd.DataFrame) -> NDArray[np.str_]:
-    """Name of each row's phase, "training" where the record names none."""
     if "phase" not in frame:
         return np.full(len(frame), "training")
     return frame["phase"].fillna("training").astype(str).to_numpy(dtype=np.str_)

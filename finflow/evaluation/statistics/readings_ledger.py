@@ -35,17 +35,11 @@ class Reading:
     panel
         SHA-256 of the panel whose test window was read.
     judged
-        What was judged: the hash of a policy's weights, or of a rule's name and settings.
-    compared
-        Names of the strategies it was compared with.
+        The hash of a policy's weights, or of a rule's name and settings.
     configuration, configurations
         Hash of the configuration, and how many it was chosen among, as it says.
-    window
-        First and last day.
     active_sharpe
         Sharpe ratio of its return over equal weight's, a bar; None where there was none.
-    run
-        Folder of the report.
     date
         In UTC (ISO 8601).
     """
@@ -140,7 +134,6 @@ def record(path: Path, reading: Reading) -> None:
 
 
 def _parsed(line: str) -> Reading | None:
-    """A reading from its line; None where the line is none."""
     try:
         content = parse_json(line)
         content["compared"], content["window"] = tuple(content["compared"]), tuple(content["window"])

@@ -33,20 +33,18 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SignificanceResults:
-    """Results of all tests.
+    """Results of all tests; None for what could not be made.
 
     Attributes
     ----------
-    verdict
-        Of the judged strategy against equal weight; None without that comparison.
     tracks
-        By strategy, its track record in excess of cash; None where it cannot be tested.
+        By strategy, its track record in excess of cash.
     superior
-        Strategies that StepM finds better than equal weight; None where it could not be made.
+        Strategies that StepM finds better than equal weight.
     overfitting, choice
-        CSCV of choosing the best of the strategies by Sharpe ratio (None where it could not be made); their names.
+        CSCV of choosing the best of the strategies by Sharpe ratio; their names.
     least
-        What the verdict could have shown on this window; None where it cannot be computed.
+        What the verdict could have shown on this window.
     """
 
     verdict: Verdict | None

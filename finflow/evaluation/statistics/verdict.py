@@ -70,8 +70,6 @@ class Verdict:
     ----------
     track
         Of the active return; None where there is none to test.
-    tries
-        What the deflated Sharpe ratio counted.
     variance, expected_maximum
         Of the tries' Sharpe ratios, and the best that chance would show among them; a bar.
     superiority
@@ -130,8 +128,6 @@ def reach_verdict(
         Returns of the strategy, net of costs.
     rivals
         Equal weight, and after it patient equal weight where that was backtested: a yes must hold against it as well.
-    tries
-        What was tried on the panel.
     candidates
         Name -> returns of the others that the strategy was chosen among.
     """
@@ -148,7 +144,6 @@ def reach_verdict(
 def _test(
     judged: Array, rival: VerdictReference, tries: Tries, resampling: Resampling, candidates: Mapping[str, Array] | None
 ) -> Verdict:
-    """The three tests against one rival."""
     baseline, differences = rival.returns, rival.differences
     active = judged - baseline
     try:

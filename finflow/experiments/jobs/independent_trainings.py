@@ -39,8 +39,6 @@ class Training:
 
     Attributes
     ----------
-    folder : Path
-        Folder of its run and its note.
     market : str
         Name of its panel among several.
     fold : Fold, optional
@@ -232,7 +230,6 @@ def train_remotely(panels: Mapping[str, MarketPanel], training: Training, files:
 
 
 def _files_to_resume(training: Training, panels: Mapping[str, MarketPanel]) -> dict[str, bytes]:
-    """Files from which a stopped training can resume; none where it cannot."""
     note = training.note(panels[training.market])
     run = training.folder / str(note.get("run", "none"))
     if not CheckpointFolder(run / MODELS).path(LATEST).is_file():

@@ -79,7 +79,6 @@ class ProtocolJob:
 
     @property
     def _of(self) -> str:
-        """Prefix of the names of trainings: the market, among several."""
         return f"{self.market}, " if self.market else ""
 
     @property
@@ -173,7 +172,6 @@ def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = 
 
 
 def _facts(job: ProtocolJob) -> dict[str, Any]:
-    """Provenance for the report."""
     config, panel = job.config, job.panel
     known = provenance(config, panel)
     return {
@@ -194,7 +192,6 @@ def _facts(job: ProtocolJob) -> dict[str, Any]:
 
 
 def _limits(job: ProtocolJob, paths: int) -> tuple[str, ...]:
-    """Limits of the protocol, for the report."""
     survivorship = job.panel.provenance.get("survivorship")
     notes = [str(survivorship)] if survivorship else []
     notes.append(
@@ -212,7 +209,6 @@ def _limits(job: ProtocolJob, paths: int) -> tuple[str, ...]:
 
 
 def _paths_table(paths: ProtocolPaths) -> bytes:
-    """Daily returns of every path, and of what they are compared with."""
     columns = {f"path {number}": run.returns for number, run in enumerate(paths.agents, start=1)}
     columns |= {run.name: run.returns for run in paths.compared}
     table = pd.DataFrame(columns, index=pd.Index(paths.compared[0].dates.astype(str), name="date"))

@@ -150,7 +150,6 @@ def _read(folder: Path, label: str) -> _Run:
 
 
 def _check_comparable(runs: Sequence[_Run]) -> None:
-    """One panel, one window, and every run once."""
     first = runs[0]
     for position, run in enumerate(runs):
         if any(run.folder.resolve() == other.folder.resolve() for other in runs[:position]):
@@ -179,7 +178,6 @@ def _labels(folders: Sequence[Path]) -> list[str]:
 
 
 def _choice(runs: Sequence[_Run]) -> Section:
-    """Section on the choice of the best run by the figures of the reports."""
     days = "the evaluated windows" if any("protocol" in run.metrics for run in runs) else "the test window"
     try:
         excess = np.column_stack([run.returns - run.column(CASH) for run in runs])
@@ -202,7 +200,6 @@ def _choice(runs: Sequence[_Run]) -> Section:
 
 
 def _differences(runs: Sequence[_Run]) -> dict[str, dict[str, str]]:
-    """Configuration keys that are not the same in all runs, and their values."""
     keys = sorted({key for run in runs for key in run.config})
     values_of = {key: [json.dumps(run.config.get(key), default=str) for run in runs] for key in keys}
     labels = [run.label for run in runs]

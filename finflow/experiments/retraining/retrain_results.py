@@ -88,14 +88,8 @@ class ReplacementRule:
 
     The new agent replaces the old one where the lower bound of its lead in the Sharpe ratio exceeds the margin. The
     chance that the bound exceeds it without cause is ``(1 - confidence) / (k (k + 1))`` in the k-th comparison of an
-    agent. These chances sum to ``1 - confidence`` over all comparisons that there can be.
-
-    Attributes
-    ----------
-    confidence : float
-        In (0, 1).
-    margin : float
-        In Sharpe ratio a year.
+    agent. These chances sum to ``1 - confidence`` over all comparisons that there can be. The margin is in Sharpe ratio
+    a year.
     """
 
     confidence: float

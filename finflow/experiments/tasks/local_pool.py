@@ -59,7 +59,6 @@ def run_in_processes(queue: TaskQueue, resources: ComputeResources, shared: Mapp
 
 
 def _submit_waiting(queue: TaskQueue, workers: list[_Worker]) -> bool:
-    """Give a task to each idle worker; true while any task is running."""
     for worker in workers:
         if worker.future is None and (entry := queue.next()) is not None:
             queue.display.begin(entry[1].name)
@@ -183,7 +182,6 @@ _shared: dict[str, Any]
 
 
 def _prepare(connection: Connection, shared: dict[str, Any]) -> None:
-    """Set up a worker's process before its first task."""
     global _send, _shared
     begin_as_worker()
     signal.signal(signal.SIGTERM, lambda number, frame: request_stop())
@@ -198,5 +196,4 @@ def _prepare(connection: Connection, shared: dict[str, Any]) -> None:
 
 
 def _run(function: Callable[..., Result], arguments: dict[str, Any]) -> Result:
-    """Run a task in a worker's process."""
     return run_reporting(function, {**_shared, **arguments}, _send)

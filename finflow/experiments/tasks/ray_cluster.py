@@ -114,7 +114,6 @@ def connected(resources: ComputeResources) -> Iterator[Any]:
 
 
 def _check_reachable(address: str) -> None:
-    """Try an address for a few seconds."""
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -207,7 +206,6 @@ def _on_node(
     names: Sequence[str],
     *shared: Any,
 ) -> Result:
-    """Run a task on a node, with the shared arguments as Ray fetched them."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # Ray was started in the background, which ignores interrupts
         signal.signal(signal.SIGINT, signal.default_int_handler)
     share_cores()

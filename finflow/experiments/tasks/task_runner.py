@@ -80,7 +80,6 @@ def run_tasks(
 
 
 def _run_here(queue: TaskQueue, shared: Mapping[str, Any]) -> None:
-    """Run the tasks one after another in this process; each shows its own progress."""
     while (entry := queue.next()) is not None:
         number, task = entry
         of = "" if queue.display.total is None else f" ({number + 1} of {queue.display.total})"

@@ -169,8 +169,6 @@ def _counts(data: StudyData) -> dict[str, object]:
 
 
 def _finding(data: StudyData, content: Mapping[str, object], overfit: Overfitting | None) -> Headline:
-    """The best trial's values, and the number of trials."""
-
     def count(name: str) -> Cell:
         return Cell(("summary", name), ",", 0)
 
@@ -197,7 +195,6 @@ def _finding(data: StudyData, content: Mapping[str, object], overfit: Overfittin
 
 
 def _best(data: StudyData) -> Section:
-    """The best trials, and the keys of the best."""
     several = len(data.objective) > 1
     shown = front(data.trials) if several else sorted(data.complete, key=lambda trial: trial.values, reverse=True)
     title, best = "On the front" if several else "Best trials", data.best
@@ -216,7 +213,6 @@ def _best(data: StudyData) -> Section:
 
 
 def _choice(overfit: Overfitting | None, without: str, figures: Sequence[Rendered]) -> Section:
-    """PBO of the choice, or why there is none."""
     key, title = "overfitting", "Choosing the best of them"
     if overfit is None:
         return Section(key, title, {}, words=(without,))
@@ -264,7 +260,6 @@ def _values(trial: FrozenTrial, objective: Sequence[str]) -> dict[str, float]:
 
 
 def _trial_numbers(trial: FrozenTrial, objective: Sequence[str]) -> dict[str, object]:
-    """A trial for `study.json`."""
     return {
         "number": trial.number,
         "state": _STATES.get(trial.state, trial.state.name.lower()),
@@ -281,7 +276,6 @@ def _cell(value: object) -> str:
 
 
 def _facts(config: Config, context: TrialContext) -> dict[str, str]:
-    """Provenance and settings."""
     tune = config.tune
     windows = [context.panel.dates[[fold.tests[0].start, fold.tests[0].stop - 1]] for fold in context.folds]
     deviations = f", {tune.deviations:g} deviations off" if tune.aggregate == "cautious" else ""

@@ -262,7 +262,6 @@ def _wait_for(read: Callable[[], Any], complaint: str) -> Any:
 
 
 def _describe_difference(what: str, before: str | None, now: str) -> str:
-    """Describe the difference of two identities in a few words."""
     if what != "space" or before is None:
         return f"another {what} ({before}, now {now})" if len(f"{before}{now}") < 150 else f"another {what}"
     old, new = (dict(json.loads(text)) for text in (before, now))
@@ -283,5 +282,4 @@ def _numbers(trial: FrozenTrial) -> list[int]:
 
 
 def _retried(trials: Sequence[FrozenTrial]) -> set[int]:
-    """Numbers of the trials that others were put into the place of."""
     return {number for trial in trials for number in RetryHeartbeatStaleTrialCallback.retry_history(trial)}

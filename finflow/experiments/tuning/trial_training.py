@@ -111,13 +111,7 @@ def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialC
 
 @dataclass(frozen=True)
 class TrialResult:
-    """Result of a trial.
-
-    Attributes
-    ----------
-    excess : float64 (days,)
-        Daily returns in excess of cash over the evaluated windows, the mean over seeds.
-    """
+    """Result of a trial; ``excess`` (days,) are daily returns less cash over the windows, the mean over seeds."""
 
     values: tuple[float, ...]
     units: list[dict[str, Any]]
@@ -296,7 +290,6 @@ def aggregate_values(values: Sequence[float], how: str, deviations: float) -> fl
 
 
 def _reason(objective: str) -> str:
-    """Cause of an objective that is not a number."""
     if objective == "rank_ic":
         return "its policy held all assets alike, or there are too few of them"
     return "there are too few assets or days to rank" if objective in RANKING_OBJECTIVES else "its policy took no risk"

@@ -85,7 +85,6 @@ def _check_reach(config: Config, resources: ComputeResources) -> None:
 
 
 def _work(tuning: Tuning, resources: ComputeResources, log: Callable[[str], None]) -> None:
-    """Run the trials here, or by workers."""
     context, counts = tuning.context, tuning.counts
     waiting = counts.all - counts.finished
     if resources.in_process:
