@@ -134,8 +134,11 @@ def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.
             market = (
                 panel.benchmark[bars.start : bars.stop] / panel.benchmark[bars.start - 1 : bars.stop - 1] - 1.0 - cash
             )
+        wanted = pd.DatetimeIndex(panel.dates[bars.start - 1 : bars.stop])
+        prices = etfs.reindex(wanted).to_numpy(dtype=np.float64)
+        returns = prices[1:] / prices[:-1] - 1.0  # not a number where either day has no price
         models["etfs"] = {"market": market} | {
-            name: found - cash - market for name, found in _etf_returns(etfs, panel.dates, bars).items()
+            str(name): returns[:, column] - cash - market for column, name in enumerate(etfs.columns)
         }
     numbers: dict[str, object] = {}
     tables = []
@@ -164,14 +167,6 @@ def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.
         ),
     )
     return Section("factors", "Exposure to factors", numbers, tuple(tables), words=words)
-
-
-def _etf_returns(prices: pd.DataFrame, dates: NDArray[np.datetime64], bars: range) -> dict[str, FloatArray]:
-    """Returns over the same days; not a number where either day has no price."""
-    wanted = pd.DatetimeIndex(dates[bars.start - 1 : bars.stop])
-    aligned = prices.reindex(wanted).to_numpy(dtype=np.float64)
-    returns = aligned[1:] / aligned[:-1] - 1.0
-    return {str(name): returns[:, column] for column, name in enumerate(prices.columns)}
 
 
 def _table(title: str, key: str, factors: tuple[str, ...], fitted: Mapping[str, object], judged: str) -> Table:

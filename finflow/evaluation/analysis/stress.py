@@ -116,14 +116,11 @@ def _runs(context: ComparisonContext, period: Period) -> list[Backtest]:
         runs.append(index)
     first = process.decision_bars(window).start + 1
     rows = slice(period.days.start - first, period.days.stop - first)
-    return [_cut(run, rows) for run in runs]
-
-
-def _cut(run: Backtest, rows: slice) -> Backtest:
     names = ("dates", "returns", "cash_returns", "costs", "turnover", "weights")
-    return replace(
-        run, explanation=None, refused=None, rewards=None, **{name: getattr(run, name)[rows] for name in names}
-    )
+    return [
+        replace(run, explanation=None, refused=None, rewards=None, **{name: getattr(run, name)[rows] for name in names})
+        for run in runs
+    ]
 
 
 def _figures(run: Backtest) -> dict[str, float]:

@@ -145,7 +145,17 @@ def out_of_fold_section(training: pd.DataFrame) -> Section | None:
         "forgone": float(row["out_of_fold_forgone"]),
         "critics": critics,
     }
-    tables = [_evidence_table(reference)]
+    columns = (
+        ("t", Cell((ROW, "t_statistic"), decimals=1)),
+        ("allowance", Cell((ROW, "selection"), decimals=1)),
+        ("gain a bar", Cell((ROW, "gain"), "%", 4, plus=True)),
+        ("confidence", Cell((ROW, "confidence"), "%", 0)),
+        ("before shrinkage", Cell((ROW, "confidence_unshrunk"), "%", 0)),
+        ("lost to shrinkage", Cell((ROW, "forgone"), "%", 4)),
+    )
+    caption = "Gain and what is lost to shrinkage in percent of log return a day, the unit of the reward."
+    over = [((), f"over {reference.replace('-', ' ')}")]
+    tables = [make_table("Evidence of the blocks", "gain", over, columns, caption)]
     if critics:
         levels = [level for level in LEVELS if all(level in one["coverage"] for one in critics.values())]
         tables.append(_critics_table(list(critics), levels))
@@ -180,20 +190,6 @@ def _words(row: pd.Series, reference: str) -> tuple[str, ...]:
     if not row["confidence"] > 0.0:
         found = f"Nothing was found that holds out of sample; this agent holds {held}."
     return how, found
-
-
-def _evidence_table(reference: str) -> Table:
-    columns = (
-        ("t", Cell((ROW, "t_statistic"), decimals=1)),
-        ("allowance", Cell((ROW, "selection"), decimals=1)),
-        ("gain a bar", Cell((ROW, "gain"), "%", 4, plus=True)),
-        ("confidence", Cell((ROW, "confidence"), "%", 0)),
-        ("before shrinkage", Cell((ROW, "confidence_unshrunk"), "%", 0)),
-        ("lost to shrinkage", Cell((ROW, "forgone"), "%", 4)),
-    )
-    caption = "Gain and what is lost to shrinkage in percent of log return a day, the unit of the reward."
-    heading = f"over {reference.replace('-', ' ')}"
-    return make_table("Evidence of the blocks", "gain", [((), heading)], columns, caption)
 
 
 def _critics_table(windows: list[str], levels: list[str]) -> Table:

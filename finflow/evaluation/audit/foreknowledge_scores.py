@@ -76,7 +76,7 @@ class Foreknowledge:
             Those within the limit too, which takes longer.
         """
         for view in views:
-            for first, last in self._spans(paid):
+            for first, last in [(0, bars) for bars in HORIZONS] + ([(paid, paid + 1)] if paid else []):
                 whole = view.sizes.shape[1] == 1
                 limit = self.limit(first, last, whole)
                 outcome = self.outcome(known, first, last, whole)
@@ -98,9 +98,6 @@ class Foreknowledge:
         """`FLOOR`, or `FACTOR` times the best honest score with the same outcome over all bars."""
         known = np.arange(len(self.close) - last)
         return max(FLOOR, FACTOR * best_honest(self.close, known, self.outcome(known, first, last, whole)))
-
-    def _spans(self, paid: int) -> list[tuple[int, int]]:
-        return [(0, bars) for bars in HORIZONS] + ([(paid, paid + 1)] if paid else [])
 
 
 def views_of_portfolios(targets: FloatArray, held: FloatArray) -> list[View]:

@@ -113,7 +113,7 @@ def make(
         [sections[0], figure_section(figure), *sections[1:]],
     )
     pictures = {f"{one.name}.png": one.png for one in (figure, *choice.figures)}
-    files = {**pictures, "metrics.json": json_text(content), "report.html": page}
+    files: dict[str, bytes | str] = {**pictures, "metrics.json": json_text(content), "report.html": page}
     return files, _lines(runs, groups, choice)
 
 

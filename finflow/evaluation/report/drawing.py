@@ -11,7 +11,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,10 +83,6 @@ class Rendered:
     caption: str
     alt: str
     png: bytes
-
-    def numbered(self, number: int) -> Rendered:
-        """The same under a name that ends in a number, beside others of its name."""
-        return replace(self, name=f"{self.name}-{number}")
 
     @property
     def base64(self) -> str:

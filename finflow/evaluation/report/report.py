@@ -38,7 +38,10 @@ def write_report(folder: Path, data: ReportData) -> Path:
         If a file cannot be written.
     """
     results = compute_results(data)
-    limits = _limits(data)
+    limits, days, needed = data.notes, len(data.agent.returns), MINIMUM_BLOCKS * data.block_length
+    if days < needed:
+        said = f"intervals need {needed} ({MINIMUM_BLOCKS} blocks of {data.block_length})."
+        limits = (*limits, f"The window has {days} {bar_name(data.agent.bars_per_year)}s; {said}")
     obstacle = tearsheet.tear_sheet_obstacle(data.agent, data.baseline)
     files: dict[str, bytes | str] = {}
     with forked(partial(draw_figures, data, results)) as figures_of_report:
@@ -75,15 +78,6 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         agent_figures.training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]
-
-
-def _limits(data: ReportData) -> tuple[str, ...]:
-    days, needed = len(data.agent.returns), MINIMUM_BLOCKS * data.block_length
-    if days >= needed:
-        return data.notes
-    bar = bar_name(data.agent.bars_per_year)
-    short = f"The window has {days} {bar}s; intervals need {needed} ({MINIMUM_BLOCKS} blocks of {data.block_length})."
-    return (*data.notes, short)
 
 
 def _returns_table(data: ReportData) -> str:

@@ -280,7 +280,7 @@ def _facts(config: Config, context: TrialContext) -> dict[str, str]:
     windows = [context.panel.dates[[fold.tests[0].start, fold.tests[0].stop - 1]] for fold in context.folds]
     deviations = f", {tune.deviations:g} deviations off" if tune.aggregate == "cautious" else ""
     return {
-        "data": context.panel.describe(),
+        "data": str(context.panel.describe()),
         "judged windows": "; ".join(f"{first} to {last}" for first, last in windows),
         "seeds of each fold": ", ".join(map(str, context.seeds)),
         "together": tune.aggregate + deviations,
