@@ -120,7 +120,6 @@ class Parser(argparse.ArgumentParser):
         given.tickers, given.universe = list(UNIVERSES[name]), None
 
     def refuse(self, word: str) -> NoReturn:
-        """Refuse an argument that is no option."""
         self.error(f"unknown argument {word}{self._hint(word)}")
 
     def error(self, message: str) -> NoReturn:
@@ -179,26 +178,22 @@ def _add_keys(group: argparse._ArgumentGroup, name: str) -> None:
 
 
 def add_search(parser: Parser) -> None:
-    """Add the options of a search."""
     group = parser.add_argument_group("search")
     group.add_argument("--trial", type=int, metavar="N", help="tune: repeat trial N of --resume, and compare")
     _add_keys(group, "search")
 
 
 def add_recollect(parser: Parser) -> None:
-    """Add --recollect."""
     parser.add_argument(
         "--recollect", action="store_true", help="collect the behaviour data again, even if a saved file matches"
     )
 
 
 def add_dry_run(parser: Parser, text: str) -> None:
-    """Add --dry-run."""
     parser.add_argument("--dry-run", action="store_true", help=text)
 
 
 def add_protocol(parser: Parser) -> None:
-    """Add --protocol and --dry-run."""
     parser.add_argument(
         "--protocol",
         type=one_of(*PROTOCOLS),
@@ -215,7 +210,6 @@ def add_protocol(parser: Parser) -> None:
 
 
 def add_scale(parser: Parser) -> None:
-    """Add --workers, --cluster and --universe."""
     group = parser.add_argument_group("several trainings (--seeds, --protocol, --universe); docs/guide/scale.md")
     group.add_argument(
         "--workers",
@@ -297,7 +291,6 @@ def check_protocol(parser: Parser, given: argparse.Namespace) -> None:
 
 
 def positive_count(word: str) -> int:
-    """A type for argparse: a number from 1 on."""
     if not word.isascii() or not word.isdigit() or not 0 < int(word) < 10**6:
         raise argparse.ArgumentTypeError(f"{word!r} must be a whole number, 1 or more")
     return int(word)

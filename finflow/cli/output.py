@@ -75,7 +75,6 @@ def _numbers_of(report: Path) -> dict[str, Any]:
 
 
 def resume_command(mode: str, run: Path) -> str:
-    """Command line that resumes a run or a job in a mode."""
     name = program() if program() == "finflow" else "python main.py"
     return f"{name} --mode {mode} --resume {shlex.quote(str(run))}"
 
@@ -150,7 +149,6 @@ def show_audit(findings: Sequence[Finding]) -> None:
 
 
 def audit_lines(findings: Sequence[Finding]) -> list[str]:
-    """The table of an audit as text."""
     table = [("component", "probes", "dates", "first", "last", "rows", "largest difference", "verdict")]
     notes: dict[int, list[str]] = {}
     for name in dict.fromkeys(finding.component for finding in findings):

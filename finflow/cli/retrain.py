@@ -67,7 +67,6 @@ def retraining_configuration(given: argparse.Namespace, run: Path) -> Config:
 
 
 def retraining_lines(numbers: RetrainNumbers) -> list[str]:
-    """Lines that show the answer and its evidence."""
     table = [("compared", "sharpe", "return a year", "drawdown", "turnover a year")]
     for name, one in numbers.figures.items():
         cells = (f"{one.sharpe:.2f}", f"{one.annual_return:+.1%}", f"{one.max_drawdown:.1%}")

@@ -100,7 +100,6 @@ def read_date(text: str, option: str) -> dt.date:
 
 
 def decision_lines(decision: Decision) -> list[str]:
-    """Lines that show a decision."""
     agents = f" by the mean of {len(decision.agents)} agents" if len(decision.agents) > 1 else ""
     text = [
         f"the agent {decision.reasons.holds}",

@@ -31,7 +31,6 @@ class ComparisonContext:
 
     @property
     def judged(self) -> str:
-        """Name of the judged strategy."""
         return next(iter(self.makers))
 
     def backtest(

@@ -176,14 +176,12 @@ class _Account:
         self._received = 0.0
 
     def pay(self) -> None:
-        """Settle the tax of the year."""
         owed, self._carried = tax_of_year(self._gains, self._interest, self._carried, self.tax)
         self.cash -= owed
         self.paid[self._year] = owed
         self._gains, self._interest = Gains(), 0.0
 
     def end(self, ended: NDArray[np.bool_], day: int, level: FloatArray) -> None:
-        """Take the last price of assets that have ended."""
         for asset in np.flatnonzero(ended & (self.units > 0.0)):
             value = float(self.units[asset] * level[asset])
             self._sell(int(asset), day, float(self.units[asset]), value)
@@ -191,7 +189,6 @@ class _Account:
             self.units[asset] = 0.0
 
     def trade(self, weights: FloatArray, process: DecisionProcess, bar: int, day: int, level: FloatArray) -> None:
-        """Trade to the weights, and pay for it."""
         wealth = self.value(level)
         held = self.units * level
         before, market = np.append(held, self.cash) / wealth, process.market_known(range(bar, bar + 1))

@@ -118,7 +118,6 @@ def _even(
 
 
 def mean_return(run: Backtest) -> float:
-    """Mean net return of a bar."""
     return float(run.returns.mean())
 
 
@@ -248,7 +247,6 @@ def capacity(
     free: list[float] = []
 
     def bearable(capital: float) -> bool:
-        """True where less than half is lost at this capital."""
         sized = _with_capital(process, capital)
         env = sized.env
         if not free or env.costs.minimum > 0.0:  # else capital plays no part without the costs that grow with size

@@ -45,7 +45,6 @@ class Rows(NamedTuple):
     tolerance: float = 0.0
 
     def until(self, end: int) -> Rows:
-        """The rows of the bars up to one."""
         kept = self.bars <= end
         return self._replace(values=self.values[kept], bars=self.bars[kept])
 

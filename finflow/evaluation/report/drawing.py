@@ -86,7 +86,6 @@ class Rendered:
 
     @property
     def base64(self) -> str:
-        """The image as text, to be embedded in a page."""
         return base64.b64encode(self.png).decode("ascii")
 
 
@@ -148,7 +147,6 @@ def log_axis(axes: Axes, values: NDArray[np.float64]) -> None:
 
 
 def date_axis(axes: Axes, dates: Dates) -> None:
-    """Label the x axis with dates, from the first to the last."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     locator: Locator = AutoDateLocator(minticks=3, maxticks=9)  # type: ignore[no-untyped-call]

@@ -25,7 +25,6 @@ class Column:
     meaning: str
 
     def cell(self, *place: str, bounds: tuple[str, ...] | None = None) -> Cell:
-        """Its cell for the strategy whose metrics are at a path."""
         return Cell((*place, self.key), self.unit, self.decimals, bounds=bounds)
 
 
@@ -62,7 +61,6 @@ def comparison_section(data: ReportData, content: Mapping[str, object]) -> Secti
 
 
 def experts_section(data: ReportData, content: Mapping[str, object]) -> Section | None:
-    """The agent, and each of its experts deciding alone."""
     if not data.experts:
         return None
     judged = data.agent.name
@@ -74,7 +72,6 @@ def experts_section(data: ReportData, content: Mapping[str, object]) -> Section 
 
 
 def intervals_section(data: ReportData, results: Results, content: Mapping[str, object]) -> Section:
-    """Intervals of all metrics but the Sharpe ratio."""
     judged = data.agent.name
     shown = [
         (column.heading, Cell((), column.unit, column.decimals, bounds=(*_INTERVAL[:-1], column.key)))

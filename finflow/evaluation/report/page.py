@@ -106,7 +106,6 @@ def build_page(
 
 
 def figure_section(figure: Rendered) -> Section:
-    """A section that shows one figure."""
     return Section(figure.name, figure.title, {}, figures=(figure,))
 
 

@@ -88,7 +88,6 @@ class ReportData:
 
     @property
     def compared(self) -> tuple[Backtest, ...]:
-        """The strategies other than the agent itself."""
         return tuple(run for run in self.strategies if run.name != self.agent.name)
 
     @property
@@ -201,5 +200,4 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
 
 
 def as_json(data: ReportData, results: Results) -> str:
-    """Write `contents` as JSON with sorted keys."""
     return json_text(contents(data, results))

@@ -40,7 +40,6 @@ class Interval:
 
     @property
     def defined(self) -> bool:
-        """True where there is an interval."""
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
     @property

@@ -58,7 +58,6 @@ class Reason:
     enough: Annotated[bool, about("Enough for a yes.")]
 
     def __str__(self) -> str:
-        """Line of a page."""
         return f"{'✓' if self.enough else '✗'} {self.said.replace(' -', ' ' + MINUS)}"
 
 
@@ -94,7 +93,6 @@ class Verdict:
 
     @property
     def dsr(self) -> float:
-        """Deflated Sharpe ratio of the active return."""
         return NAN if self.track is None else self.track.psr(self.expected_maximum)
 
     @property

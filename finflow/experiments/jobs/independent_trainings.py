@@ -55,7 +55,6 @@ class Training:
     warm_start: Path | None = None
 
     def training_data(self, panel: MarketPanel) -> TrainingData:
-        """Its market."""
         if self.fold is None:
             return prepare_from(panel, self.config)
         try:

@@ -57,7 +57,6 @@ class ProtocolJob:
 
     @property
     def seeds(self) -> range:
-        """Seeds of the trainings of each fold."""
         first = self.config.train.seed
         return range(first, first + self.config.evaluation.protocol.seeds)
 
@@ -68,7 +67,6 @@ class ProtocolJob:
 
     @property
     def trainings(self) -> list[Training]:
-        """The trainings, in the same order."""
         return [self.training(fold, seed) for fold, seed in self.parts]
 
     def training(self, fold: Fold, seed: int) -> Training:
@@ -141,7 +139,6 @@ class ProtocolJob:
         return paths, [patient[place] for place in places]
 
     def span(self, bars: range) -> str:
-        """A window in dates."""
         return f"{self.panel.dates[bars.start]} to {self.panel.dates[bars.stop - 1]}"
 
 

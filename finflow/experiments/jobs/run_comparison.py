@@ -60,7 +60,6 @@ class _Run:
 
     @property
     def returns(self) -> Array:
-        """Of the evaluated strategy, daily, net."""
         return self.column(self.metrics["agent"])
 
     def column(self, name: str) -> Array:

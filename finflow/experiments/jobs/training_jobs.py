@@ -41,7 +41,6 @@ class SeedJob:
 
     @property
     def trainings(self) -> list[Training]:
-        """One for each seed."""
         first, of = self.config.train.seed, f"{self.market}, " if self.market else ""
         seeds = range(first, first + self.config.train.seeds)
         folders = {seed: self.folder / f"seed-{seed}" for seed in seeds}

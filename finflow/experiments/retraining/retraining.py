@@ -28,7 +28,6 @@ from finflow.evaluation.statistics.metrics import sharpe
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import FEWEST, Fold, history_of, refuse_own_decisions
 from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
-from finflow.experiments.retraining.retrain_page import retrain_page
 from finflow.experiments.retraining.retrain_results import (
     NEW,
     OLD,
@@ -38,6 +37,7 @@ from finflow.experiments.retraining.retrain_results import (
     RetrainNumbers,
     figures_of,
     measure_lead,
+    retrain_page,
 )
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import check_writable, in_use, write_together

@@ -112,7 +112,6 @@ class _Worker:
         self._pool: ProcessPoolExecutor | None = None
 
     def submit(self, number: int, task: Task) -> None:
-        """Start a task."""
         call = partial(_run, task.function, dict(task.arguments))
         self.number = number
         if self._pool is not None:
@@ -138,7 +137,6 @@ class _Worker:
             self._process.terminate()
 
     def shut_down(self) -> None:
-        """Let an idle process exit by itself."""
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._process.join(EXIT_TIMEOUT)
@@ -153,7 +151,6 @@ class _Worker:
         self._pipe.close()
 
     def exit_reason(self) -> str:
-        """Describe how the process ended."""
         status = self._process.exitcode
         if status is None or status >= 0:
             return f"its process ended with status {status}"

@@ -77,7 +77,6 @@ def _total(ray: Any, resource: str) -> int:
 
 
 def machines(ray: Any) -> set[str]:
-    """Names of the machines that belong to the cluster."""
     return {str(node["NodeManagerHostname"]) for node in ray.nodes() if node["Alive"]}
 
 
@@ -180,7 +179,6 @@ class _Progress:
         self._started: set[int] = set()
 
     def show(self) -> None:
-        """Show all reports since the last call."""
         with suppress(self._ray.exceptions.RayError):
             for number, kind, content in self.queue.get_nowait_batch(self.queue.qsize()):
                 self._show(number, kind, content)

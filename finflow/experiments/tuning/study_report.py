@@ -54,7 +54,6 @@ class StudyData:
 
     @cached_property
     def complete(self) -> tuple[FrozenTrial, ...]:
-        """Trials that came to their end."""
         return tuple(trial for trial in self.trials if trial.state == TrialState.COMPLETE)
 
     @cached_property

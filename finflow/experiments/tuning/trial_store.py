@@ -61,7 +61,6 @@ class Counts:
 
     @property
     def finished(self) -> int:
-        """Those that are over, however they ended."""
         return self.complete + self.pruned + self.failed
 
     @property
@@ -89,7 +88,6 @@ class TrialStore:
 
     @property
     def counts(self) -> Counts:
-        """Number of trials in each state."""
         states = [trial.state for trial in self.trials]
         order = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING, TrialState.WAITING)
         return Counts(*(states.count(state) for state in order))
@@ -159,7 +157,6 @@ class TrialStore:
             _retry(self.study, self.storage.get_trial(trial._trial_id), None)
 
     def is_running(self) -> bool:
-        """True while any trial is under way."""
         return bool(self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
 
     def _set_state(self, trial_id: int, state: TrialState) -> bool:

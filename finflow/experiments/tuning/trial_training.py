@@ -69,7 +69,6 @@ class TrialContext:
 
     @property
     def levels(self) -> int:
-        """Levels of a whole trial."""
         return LEVELS * len(self.units)
 
     def training_data(self, fold: Fold, config: Config) -> TrainingData:
@@ -80,7 +79,6 @@ class TrialContext:
         return data
 
     def evaluation_process(self, fold: Fold, training_data: TrainingData) -> DecisionProcess:
-        """Decision process of the window that a fold is evaluated on."""
         known = self._features.get((fold.number, True)) or features_on(training_data, self.panel)
         self._features[fold.number, True] = known
         return process_on(training_data, self.panel, known)
@@ -184,7 +182,6 @@ class TrialRun:
         return backtests[0]
 
     def objectives(self, units: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-        """The objectives over several trainings together."""
         aggregate, deviations = self.tune.aggregate, self.tune.deviations
         return tuple(aggregate_values(values, aggregate, deviations) for values in zip(*units, strict=True))
 
@@ -304,13 +301,11 @@ class StepTimer(ProgressDisplay):
         self._phases = self._total = 0
 
     def start_phase(self, name: str, total: int, done: int = 0) -> None:
-        """Begin a phase."""
         self._phases, self._total = self._phases + 1, total
         if self._shown is not None:
             self._shown.start_phase(name, total, done)
 
     def advance(self, n: int = 1, **facts: Fact) -> None:
-        """Count ``n`` more steps."""
         if self._shown is not None:
             self._shown.advance(n, **facts)
 

@@ -220,7 +220,6 @@ class TrialDisplay(TaskDisplay):
 
     @contextmanager
     def show_trial(self, number: int) -> Iterator[ProgressDisplay]:
-        """Show the progress of a trial."""
         name = f"trial {number}"
         self.begin(name)
         try:

@@ -127,7 +127,6 @@ def conclude(tuning: Tuning) -> StudyOutcome:
 
 
 def describe_plan(config: Config, folder: Path | None = None) -> str:
-    """Describe the number of trainings of a search, for a dry run."""
     space = space_of(config)
     context = trial_context(config, tuple(space), config.tune.n_trials)
     trials, over = config.tune.n_trials, 0
