@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import share_prices
-from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.ledger.accounting import drift_and_pay, pay_out
 from finflow.ledger.costs import NO_TRADE
 from finflow.ledger.halts import settle_around_halts
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
-
-FloatArray = NDArray[np.float64]
 
 
 def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFrame:

@@ -24,15 +24,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.report_numbers import Path
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 
-FloatArray = NDArray[np.float64]
 SHOWN = 15  # assets at either end, where there are many
 
 

@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
-from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.report.report_numbers import Number, about
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from finflow.strategies.optimal.optimal_policy import Optimum, expected_growth
-
-FloatArray = NDArray[np.float64]
 
 _BATCH = 60
 """Bars in a batch of the standard error: longer than signals last."""

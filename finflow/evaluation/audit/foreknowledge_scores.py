@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.evaluation.audit.foreknowledge import (
+    FloatArray,
     RankScore,
     UnknownReturns,
     View,
@@ -23,8 +24,6 @@ from finflow.evaluation.audit.foreknowledge import (
     ranks_of,
     scores_of,
 )
-
-FloatArray = NDArray[np.float64]
 
 FLOOR, FACTOR = 0.15, 1.5
 """The limit: this at least, and so many times the best score of honest signals of the same market."""

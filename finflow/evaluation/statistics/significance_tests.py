@@ -28,16 +28,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
-from finflow.evaluation.statistics.metrics import FLAT
+from finflow.evaluation.statistics.metrics import FLAT, Array
 
 FEWEST = 4  # returns: the fewest that have a kurtosis without bias
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

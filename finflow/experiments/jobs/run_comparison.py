@@ -26,7 +26,7 @@ from finflow.evaluation.statistics.configuration_choice import (
     judge_best,
     judge_choice,
 )
-from finflow.evaluation.statistics.run_statistics import improvement_estimate, interquartile_estimate
+from finflow.evaluation.statistics.run_statistics import DIFFERENCE, improvement_estimate, interquartile_estimate
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.files import check_writable, write_together
 from finflow.json_text import parse_json
@@ -39,7 +39,6 @@ from finflow.training.run_folder import MANIFEST
 Array = NDArray[np.float64]
 
 SEED = "train.seed"
-DIFFERENCE = "sharpe_difference"
 _NOT_COMPARED = (
     *("output.", "tune.", "market.cache_dir", "market.use_cache", "market.extend_cache", "train.device"),
     *("train.threads", "evaluation.sweeps", "evaluation.tax.", "evaluation.top"),

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finflow.config import RANKING_OBJECTIVES, Config, EvaluationConfig, TuneConfig, replace_values
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import EvidenceError, FinflowError
 from finflow.evaluation.analysis.ranking import Ranking, rank_run
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import Backtest, FloatArray, run_backtests
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import track_of
@@ -45,7 +44,6 @@ DATA_KEYS = ("objectives.", "env.", "train.offline_episodes")
 
 NEVER = 10**9
 
-FloatArray = NDArray[np.float64]
 Report = Callable[[int, tuple[float, ...], int], None]
 """Takes a level, from 1, the objectives so far and the updates made; what it raises ends the trial."""
 
