@@ -58,7 +58,14 @@ def section(context: ComparisonContext) -> Section:
         _table(context, "Sharpe ratio by lag", "lags", [(key, f"lag {key}") for key in lags]),
     ]
     if numbers["capital"]:
-        tables.append(_capital_table(context))
+        shown = (("Sharpe", "sharpe", "", 2), ("costs a year", "annual_cost", "%", 2))
+        columns = [
+            (f"{name}: {what}", Cell(("capital", ROW, name, metric), unit, digits))
+            for name in _pair(context)
+            for what, metric, unit, digits in (*shown, ("trades refused", "refused", "", 0))
+        ]
+        rows = [((f"{capital:.0f}",), show(capital, ",", 0)) for capital in CAPITALS]
+        tables.append(make_table("By initial capital", "Capital", rows, columns))
     return Section("sweeps", "Costs, lag and capital", numbers, tuple(tables), words=tuple(words))
 
 
@@ -163,17 +170,6 @@ def _table(context: ComparisonContext, title: str, key: str, columns: list[tuple
     cells = [(heading, Cell((key, place, ROW, "sharpe"))) for place, heading in columns]
     cells.insert(0, ("as configured", Cell(("configured", ROW, "sharpe"))))
     return make_table(title, "Strategy", context.makers, cells, marked=context.judged)
-
-
-def _capital_table(context: ComparisonContext) -> Table:
-    shown = (("Sharpe", "sharpe", "", 2), ("costs a year", "annual_cost", "%", 2), ("trades refused", "refused", "", 0))
-    columns = [
-        (f"{name}: {what}", Cell(("capital", ROW, name, metric), unit, digits))
-        for name in _pair(context)
-        for what, metric, unit, digits in shown
-    ]
-    rows = [((f"{capital:.0f}",), show(capital, ",", 0)) for capital in CAPITALS]
-    return make_table("By initial capital", "Capital", rows, columns)
 
 
 def _pair(context: ComparisonContext) -> list[str]:

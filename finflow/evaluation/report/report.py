@@ -50,7 +50,12 @@ def write_report(folder: Path, data: ReportData) -> Path:
         else:
             limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
     drawn = figures_of_report()
-    files |= {"metrics.json": as_json(data, results), "returns.csv": _returns_table(data)}
+    columns = {run.name: run.returns for run in (data.agent, *data.compared)}
+    if data.patient is not None:  # that the verdict compares with
+        columns[data.patient.name] = data.patient.returns
+    columns.setdefault(CASH, data.agent.cash_returns)
+    table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
+    files |= {"metrics.json": as_json(data, results), "returns.csv": table.to_csv(lineterminator="\n")}
     own = [figure for section in data.sections for figure in section.figures]
     files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)}
     files |= data.files
@@ -78,15 +83,6 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         agent_figures.training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]
-
-
-def _returns_table(data: ReportData) -> str:
-    """Returns of all strategies, of the patient equal weight that the verdict compares with, and of cash."""
-    runs = (data.agent, *data.compared, *([data.patient] if data.patient is not None else []))
-    columns = {run.name: run.returns for run in runs}
-    columns.setdefault(CASH, data.agent.cash_returns)
-    table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
-    return table.to_csv(lineterminator="\n")
 
 
 def sections_of(context: ComparisonContext, split: Split, config: Config, with_sweeps: bool) -> tuple[Section, ...]:

@@ -101,6 +101,9 @@ class ProtocolJob:
             evaluation = config.evaluation
             resampling = Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed)
             sections.insert(0, joined_section(paths, patient, tries, resampling))
+        columns = {f"path {number}": run.returns for number, run in enumerate(paths.agents, start=1)}
+        columns |= {run.name: run.returns for run in paths.compared}
+        table = pd.DataFrame(columns, index=pd.Index(paths.compared[0].dates.astype(str), name="date"))
         return report_on(
             config,
             self.folder,
@@ -110,7 +113,7 @@ class ProtocolJob:
             facts=_facts(self),
             notes=_limits(self, len(paths.agents)),
             sections=tuple(sections),
-            files={PATHS: _paths_table(paths)},
+            files={PATHS: table.to_csv(lineterminator="\n").encode()},
             tries=tries,
             patient=patient,
             unjudged=NO_VERDICT_ON_PATHS if self.protocol == "cpcv" else "",
@@ -203,10 +206,3 @@ def _limits(job: ProtocolJob, paths: int) -> tuple[str, ...]:
     if paths == 1:
         notes.append("There is one path from one seed: the effect of the seed is not known (--seeds N).")
     return tuple(notes)
-
-
-def _paths_table(paths: ProtocolPaths) -> bytes:
-    columns = {f"path {number}": run.returns for number, run in enumerate(paths.agents, start=1)}
-    columns |= {run.name: run.returns for run in paths.compared}
-    table = pd.DataFrame(columns, index=pd.Index(paths.compared[0].dates.astype(str), name="date"))
-    return table.to_csv(lineterminator="\n").encode()
