@@ -134,14 +134,8 @@ def audit(
 ) -> tuple[Finding, ...]:
     """Put every component to every probe that suits it: a finding for each component and kind, in their order.
 
-    Parameters
-    ----------
-    components : sequence of Component
-        In the order in which one rests on another, so that the first that leaks is the likely cause.
-    seed : int
-        Of the synthetic futures.
-    first : mapping, optional
-        From `unprimed`.
+    Components are in the order in which one rests on another, so that the first that leaks is the likely cause;
+    ``seed`` is of the synthetic futures, and ``first`` from `unprimed`.
     """
     found: dict[tuple[int, str], list[tuple[int, int, str, Difference | None]]] = {}
     kinds: dict[int, list[str]] = {}

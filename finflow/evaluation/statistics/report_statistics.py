@@ -35,16 +35,8 @@ Array = NDArray[np.float64]
 class SignificanceResults:
     """Results of all tests; None for what could not be made.
 
-    Attributes
-    ----------
-    tracks
-        By strategy, its track record in excess of cash.
-    superior
-        Strategies that StepM finds better than equal weight.
-    overfitting, choice
-        CSCV of choosing the best of the strategies by Sharpe ratio; their names.
-    least
-        What the verdict could have shown on this window.
+    Track records are in excess of cash, by strategy; ``superior`` are those that StepM finds better than equal weight.
+    CSCV is of choosing the best by Sharpe ratio, ``choice`` has their names, and ``least`` is of this window.
     """
 
     verdict: Verdict | None

@@ -169,10 +169,7 @@ class TrialStore:
 def _retry(study: Study, trial: FrozenTrial, retries: int | None) -> None:
     """Have a trial wait again under another number: with its values, and nothing of its course.
 
-    Parameters
-    ----------
-    retries : int or None
-        Times that it may lose its worker; None for a stop on purpose, which does not count.
+    It may lose its worker ``retries`` times; None for a stop on purpose, which does not count.
     """
     stops = int(trial.user_attrs.get(_STOPS, 0))
     fresh = copy.deepcopy(trial)

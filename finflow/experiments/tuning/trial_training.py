@@ -244,14 +244,8 @@ def measure_objectives(
 ) -> tuple[float, ...]:
     """Objectives of a backtest, in the order of their names; NaN where one is undefined.
 
-    Parameters
-    ----------
-    alpha
-        Share of the tail that ``cvar`` is the mean of.
-    baseline
-        Equal weight over the same days, for ``dsr``: the deflated Sharpe ratio of the return over it.
-    ranking
-        Of the backtest's weights, for ``ndcg``, ``hit``, ``mrr`` and ``rank_ic``; these are undefined without.
+    ``alpha`` is the share of the tail that ``cvar`` is the mean of; ``baseline`` is equal weight over the same days,
+    for ``dsr``, of the return over it; ``ranking`` is of the weights, for ``ndcg``, ``hit``, ``mrr`` and ``rank_ic``.
     """
     known = summarise(backtest, alpha)
     known |= {name: math.nan if ranking is None else float(getattr(ranking, name)) for name in RANKING_OBJECTIVES}
@@ -272,10 +266,7 @@ def _dsr(backtest: Backtest, baseline: Backtest | None, tries: int) -> float:
 def aggregate_values(values: Sequence[float], how: str, deviations: float) -> float:
     """Aggregate of the values of several trainings; NaN where one of them is.
 
-    Parameters
-    ----------
-    how
-        ``median``, ``mean``, or ``cautious``: the mean less ``deviations`` times the standard deviation (n - 1).
+    The ``median``, ``mean``, or ``cautious``: the mean less ``deviations`` times the standard deviation (n - 1).
     """
     array = np.asarray(values, dtype=np.float64)
     if how == "median":
