@@ -32,9 +32,8 @@ from finflow.cli.options import (
 )
 from finflow.cli.output import describe_configuration, open_report
 from finflow.cli.prefer import add_preferences, check_preferences, run_preferences
-from finflow.cli.retrain import run_retraining
 from finflow.cli.runs import run_protocol, run_search, search_configuration, train
-from finflow.cli.trading import run_decision, run_paper
+from finflow.cli.trading import run_decision, run_paper, run_retraining
 
 DESCRIPTION = """\
 finflow trains a portfolio agent on a market and tests whether it beats strong classical
