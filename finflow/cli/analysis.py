@@ -44,7 +44,10 @@ def run_evaluation(
     from finflow.training.judging.evaluations import evaluate_checkpoint, evaluate_ensemble
 
     run = resolve_run(first)
-    folder = _evaluation_folder(run.folder, overrides, elsewhere)
+    part = _part(overrides)
+    folder = None if elsewhere is None else Path(str(elsewhere)) / run.folder.name
+    if part is not None:  # else the run's own folder, whose report no other evaluation may replace
+        folder = (folder or run.folder) / part
     if len(paths) == 1 and run.kind is not Kind.JOB:
         outcome = evaluate_checkpoint(first, overrides, folder, with_backtest)
     else:
@@ -53,9 +56,7 @@ def run_evaluation(
             outcome = evaluate_ensemble(agents, overrides, folder or first, with_backtest=with_backtest)
         else:
             parent = run.folder.parent if elsewhere is None else Path(str(elsewhere))
-            outcome = evaluate_ensemble(
-                agents, overrides, parent / "ensembles", _part(overrides), with_backtest, own_folder=True
-            )
+            outcome = evaluate_ensemble(agents, overrides, parent / "ensembles", part, with_backtest, own_folder=True)
     show_outcome(outcome, only)
 
 
@@ -112,21 +113,12 @@ def run_comparison(runs: Sequence[Path], output: Path | None) -> None:
     """Write the page that compares runs, by default in `comparisons/` next to the first, and print where it is."""
     from finflow.experiments.jobs.run_comparison import compare_runs
 
-    outcome = compare_runs(runs, output)
-    print("\n".join(outcome.lines))
-    show_report(outcome.page)
-
-
-def _evaluation_folder(run: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:
-    """Folder of the report; None for the run's own, whose report no other evaluation may replace."""
-    folder = None if elsewhere is None else Path(str(elsewhere)) / run.name
-    part = _part(overrides)
-    return folder if part is None else (folder or run) / part
+    page, lines = compare_runs(runs, output)
+    print("\n".join(lines))
+    show_report(page)
 
 
 def _part(overrides: Mapping[str, object]) -> Path | None:
     """Subfolder for an evaluation under other conditions; None under the same."""
     deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
-    if not deciding:
-        return None
-    return Path("evaluations") / short_hash(json.dumps(deciding))
+    return Path("evaluations") / short_hash(json.dumps(deciding)) if deciding else None

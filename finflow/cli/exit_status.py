@@ -57,11 +57,12 @@ def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str
         if verbose:
             traceback.print_exception(error)
         missing = _missing_resource(error)
-        return (
-            _print_error(_fault(error, verbose), FAULT)
-            if missing is None
-            else _print_error(f"error: {missing}", MISTAKE)
-        )
+        if missing is not None:
+            return _print_error(f"error: {missing}", MISTAKE)
+        places = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
+        kept = "" if verbose else _keep_traceback(error)
+        return _print_error(f"fault in finflow: {type(error).__name__}: {error}{place}{kept}", FAULT)
     return 0
 
 
@@ -132,12 +133,6 @@ def _missing_resource(error: Exception) -> str | None:
     if isinstance(error, OSError):
         return describe_os_error(error)
     return None
-
-
-def _fault(error: Exception, shown: bool) -> str:
-    places = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
-    return f"fault in finflow: {type(error).__name__}: {error}{place}" + ("" if shown else _keep_traceback(error))
 
 
 def _keep_traceback(error: Exception) -> str:

@@ -32,9 +32,8 @@ from finflow.cli.options import (
 )
 from finflow.cli.output import describe_configuration, open_report
 from finflow.cli.prefer import add_preferences, check_preferences, run_preferences
-from finflow.cli.retrain import run_retraining
 from finflow.cli.runs import run_protocol, run_search, search_configuration, train
-from finflow.cli.trading import run_decision, run_paper
+from finflow.cli.trading import run_decision, run_paper, run_retraining
 
 DESCRIPTION = """\
 finflow trains a portfolio agent on a market and tests whether it beats strong classical
@@ -186,7 +185,6 @@ _MODES_OF: dict[str, tuple[str, ...]] = {
 
 
 def _own_options(given: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """Options that were given and belong to some modes alone."""
     values = vars(given)
     return {
         option: modes
@@ -196,14 +194,16 @@ def _own_options(given: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 
 def _check(given: argparse.Namespace, parser: Parser) -> None:
-    """Refuse options that the mode would not use, and ask for those that it needs."""
     mode = given.mode
     given.agents = given.resume or []
     given.resume = given.agents[0] if given.agents else None
     if given.run and mode not in ("inspect", "compare"):
         parser.refuse(given.run[0])
     if mode is None:
-        parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}; type {_with_mode(given)}")
+        searches = any(key.startswith("tune.") and key != "tune.seeds" for key in given.overrides)
+        meant = "tune" if searches else next((modes[0] for modes in _own_options(given).values()), "train")
+        command = f"{program()} --mode {meant} {shlex.join(given.typed)}"
+        parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}; type {command}")
     if len(given.agents) > 1 and mode not in ("evaluate", "backtest", "decide", "paper"):
         parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
     for option, modes in _own_options(given).items():
@@ -231,13 +231,6 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("--mode demo has a configuration of its own; for another use --mode train --config FILE")
     elif mode == "backtest" and bool(given.resume) == bool(given.strategy):
         parser.error("--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)")
-
-
-def _with_mode(given: argparse.Namespace) -> str:
-    """The command as it was typed, with the mode that its options belong to; train where they belong to several."""
-    searches = any(key.startswith("tune.") and key != "tune.seeds" for key in given.overrides)
-    mode = "tune" if searches else next((modes[0] for modes in _own_options(given).values()), "train")
-    return f"{program()} --mode {mode} {shlex.join(given.typed)}"
 
 
 def _check_evaluation(given: argparse.Namespace, parser: Parser) -> None:

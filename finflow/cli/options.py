@@ -120,7 +120,6 @@ class Parser(argparse.ArgumentParser):
         given.tickers, given.universe = list(UNIVERSES[name]), None
 
     def refuse(self, word: str) -> NoReturn:
-        """Refuse an argument that is no option."""
         self.error(f"unknown argument {word}{self._hint(word)}")
 
     def error(self, message: str) -> NoReturn:
@@ -173,33 +172,28 @@ def add_configuration_options(parser: Parser) -> None:
 
 
 def _add_keys(group: argparse._ArgumentGroup, name: str) -> None:
-    """Add the options of a group that stand for configuration keys."""
     for option, value, keys, text in _KEYS[name]:
         takes: dict[str, Any] = {"metavar": value} if value.isupper() else {"nargs": 0, "const": value}
         group.add_argument(option, action=_Override, keys=keys, help=text, **takes)
 
 
 def add_search(parser: Parser) -> None:
-    """Add the options of a search."""
     group = parser.add_argument_group("search")
     group.add_argument("--trial", type=int, metavar="N", help="tune: repeat trial N of --resume, and compare")
     _add_keys(group, "search")
 
 
 def add_recollect(parser: Parser) -> None:
-    """Add --recollect."""
     parser.add_argument(
         "--recollect", action="store_true", help="collect the behaviour data again, even if a saved file matches"
     )
 
 
 def add_dry_run(parser: Parser, text: str) -> None:
-    """Add --dry-run."""
     parser.add_argument("--dry-run", action="store_true", help=text)
 
 
 def add_protocol(parser: Parser) -> None:
-    """Add --protocol and --dry-run."""
     parser.add_argument(
         "--protocol",
         type=one_of(*PROTOCOLS),
@@ -216,7 +210,6 @@ def add_protocol(parser: Parser) -> None:
 
 
 def add_scale(parser: Parser) -> None:
-    """Add --workers, --cluster and --universe."""
     group = parser.add_argument_group("several trainings (--seeds, --protocol, --universe); docs/guide/scale.md")
     group.add_argument(
         "--workers",
@@ -298,14 +291,12 @@ def check_protocol(parser: Parser, given: argparse.Namespace) -> None:
 
 
 def positive_count(word: str) -> int:
-    """A type for argparse: a number from 1 on."""
     if not word.isascii() or not word.isdigit() or not 0 < int(word) < 10**6:
         raise argparse.ArgumentTypeError(f"{word!r} must be a whole number, 1 or more")
     return int(word)
 
 
 def _money(word: str) -> float:
-    """A type for argparse: an amount of money, not below zero."""
     try:
         amount = float(word)
     except ValueError:

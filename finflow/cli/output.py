@@ -69,14 +69,12 @@ def open_page(address: str) -> None:
 def _numbers_of(report: Path) -> dict[str, Any]:
     """Content of the `metrics.json` of a report; empty where there is none."""
     try:
-        content: dict[str, Any] = json.loads(report.with_name("metrics.json").read_text("utf-8"))
-        return content
+        return dict(json.loads(report.with_name("metrics.json").read_text("utf-8")))
     except (OSError, ValueError):
         return {}
 
 
 def resume_command(mode: str, run: Path) -> str:
-    """Command line that resumes a run or a job in a mode."""
     name = program() if program() == "finflow" else "python main.py"
     return f"{name} --mode {mode} --resume {shlex.quote(str(run))}"
 
@@ -138,20 +136,6 @@ def distance_lines(numbers: Mapping[str, Any]) -> list[str]:
 
 def show_audit(findings: Sequence[Finding]) -> None:
     """Print the findings of an audit: a line for each component, and below it each fault and each note."""
-    print("\n".join(audit_lines(findings)))
-    dates = [date for finding in findings for date in finding.dates]
-    rows = sum(finding.rows for finding in findings)
-    if dates:
-        print(f"\n{rows:,} rows compared bit for bit, with other futures after {len(set(dates))} dates")
-    print("a row may use bars up to its own date, a decision up to the fill less the lag; see docs/reference/audit.md")
-    if any(finding.probe == "opened" for finding in findings):
-        print("opened files and connections are listed and not audited; only outputs are")
-    if not any(finding.bad for finding in findings):
-        print("nothing looks ahead")
-
-
-def audit_lines(findings: Sequence[Finding]) -> list[str]:
-    """The table of an audit as text."""
     table = [("component", "probes", "dates", "first", "last", "rows", "largest difference", "verdict")]
     notes: dict[int, list[str]] = {}
     for name in dict.fromkeys(finding.component for finding in findings):
@@ -162,8 +146,17 @@ def audit_lines(findings: Sequence[Finding]) -> list[str]:
         largest = f"{max(finding.difference for finding in own):.3g}"
         table.append((name, *counted, largest, shown[0].verdict if shown else "clean"))
         notes[len(table) - 1] = [f"    {finding.probe}: {finding.verdict}: {finding.where}" for finding in shown]
-    lines = table_lines(table)
-    return [line for number, text in enumerate(lines) for line in (text, *notes.get(number, []))]
+    for number, text in enumerate(table_lines(table)):
+        print("\n".join([text, *notes.get(number, [])]))
+    dates = [date for finding in findings for date in finding.dates]
+    rows = sum(finding.rows for finding in findings)
+    if dates:
+        print(f"\n{rows:,} rows compared bit for bit, with other futures after {len(set(dates))} dates")
+    print("a row may use bars up to its own date, a decision up to the fill less the lag; see docs/reference/audit.md")
+    if any(finding.probe == "opened" for finding in findings):
+        print("opened files and connections are listed and not audited; only outputs are")
+    if not any(finding.bad for finding in findings):
+        print("nothing looks ahead")
 
 
 def summary_rows(

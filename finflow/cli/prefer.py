@@ -80,8 +80,7 @@ def run_preferences(given: argparse.Namespace) -> None:
 
 def check_preferences(given: argparse.Namespace, parser: Parser) -> None:
     """Refuse options of `--mode prefer` that do not go together, and ask for those that are missing."""
-    makes_file = bool(given.judge or given.learn)
-    asks = not makes_file
+    asks = not (given.judge or given.learn)
     direct = given.method in DIRECT
     if given.method and not given.learn:
         parser.error("--method belongs to --learn")
@@ -91,7 +90,7 @@ def check_preferences(given: argparse.Namespace, parser: Parser) -> None:
         parser.error(f"--mode prefer has an agent (--resume) with --learn and --method {' or '.join(DIRECT)} alone")
     if bool(given.judge) + bool(given.learn) + bool(given.ask) > 1:
         parser.error("--mode prefer does one of --ask, --judge and --learn at a time")
-    if makes_file and not given.output:
+    if not asks and not given.output:
         parser.error(f"--{'judge' if given.judge else 'learn'} needs --output with the file to write")
     if asks and given.output:
         parser.error("--output belongs to --judge and --learn; name the file of your answers after --ask")
@@ -176,7 +175,6 @@ def _learn_policy(given: argparse.Namespace) -> None:
 
 
 def _port(word: str) -> int:
-    """A type for argparse: a port."""
     if not word.isascii() or not word.isdigit() or int(word) > 65535:
         raise argparse.ArgumentTypeError(f"{word!r} must be a port, a number from 0 (a free one) to 65535")
     return int(word)

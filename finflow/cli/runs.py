@@ -232,7 +232,6 @@ def _in_universes(
 
 
 def _resumed(given: argparse.Namespace) -> list[SeedJob]:
-    """The jobs in a folder, with as many agents as they have or more."""
     from finflow.training.checkpoints.run_resolver import resolve_run
 
     if given.universe is not None or given.recollect:
@@ -251,7 +250,6 @@ def _resumed(given: argparse.Namespace) -> list[SeedJob]:
 
 
 def _several(given: argparse.Namespace, make: Callable[[], list[SeedJob]], folder: Path | None = None) -> None:
-    """Prepare jobs, run the trainings that they miss, and show the outcome."""
     if given.recollect:
         raise ConfigError("--recollect belongs to a single training")
     jobs = make()
@@ -264,18 +262,12 @@ def _several(given: argparse.Namespace, make: Callable[[], list[SeedJob]], folde
         if folder is None:
             folder = new_run_folder(jobs[0].config.output.logs_dir)
             jobs = [replace(job, folder=folder / job.market) for job in jobs]
-        with _with_resume_command(folder):
+        try:
             if jobs[0].market:
                 write_universes(folder, [job.market for job in jobs])
             outcomes = run_all(jobs, resources)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"stopped; to continue: {resume_command('train', folder)}") from None
+        except (OutputError, TrainingError) as error:
+            raise type(error)(f"{error}; then continue with: {resume_command('train', folder)}") from error
     _show(jobs, outcomes, folder)
-
-
-@contextmanager
-def _with_resume_command(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"stopped; to continue: {resume_command('train', folder)}") from None
-    except (OutputError, TrainingError) as error:
-        raise type(error)(f"{error}; then continue with: {resume_command('train', folder)}") from error

@@ -171,7 +171,7 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
             dates=process.panel.dates[ends],
             cash_returns=process.growth[ends, -1] - 1.0,
             assets=(*process.panel.assets, "cash"),
-            explanation=_explanation(strategy),
+            explanation=explain() if callable(explain := getattr(strategy, "explanation", None)) else None,
             refused=refused[:, i] if refused[:, i].any() else None,
             **{name: table[i] for name, table in tables.items()},
         )
@@ -272,8 +272,3 @@ def _not_a_portfolio(target: FloatArray, n_weights: int) -> str | None:
     if abs(target.sum() - 1.0) > ROUNDING:
         return f"weights that sum to {target.sum():.6g}"
     return None
-
-
-def _explanation(strategy: Strategy) -> Mapping[str, FloatArray] | None:
-    explain = getattr(strategy, "explanation", None)
-    return explain() if callable(explain) else None

@@ -29,25 +29,15 @@ class ComparisonContext:
     makers: Mapping[str, Make]
     runs: tuple[Backtest, ...]
 
-    def __post_init__(self) -> None:
-        if [run.name for run in self.runs] != list(self.makers):
-            raise ValueError("the backtests of a context are of other strategies than its makers")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The judged strategy first."""
-        return tuple(self.makers)
-
     @property
     def judged(self) -> str:
-        """Name of the judged strategy."""
-        return self.names[0]
+        return next(iter(self.makers))
 
     def backtest(
         self, process: DecisionProcess, window: range | None = None, names: Sequence[str] | None = None
     ) -> dict[str, Backtest]:
         """Run the strategies, all of them or those named, under other conditions or over other bars."""
-        chosen = self.names if names is None else names
+        chosen = list(self.makers if names is None else names)
         window = self.window if window is None else window
         runs = run_backtests(process, window, [self.makers[name]() for name in chosen])
         return dict(zip(chosen, runs, strict=True))

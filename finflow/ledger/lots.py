@@ -78,14 +78,6 @@ class Lots:
             self._queue.clear()
         return gains
 
-    def unrealised(self, day: int, value: float) -> Gains:
-        """Gain that a sale of everything at its ``value`` in money would realise, without selling."""
-        gains = Gains()
-        price = value / self.units if self.units > 0.0 else 0.0
-        for lot in self._queue:
-            gains = gains.plus(self._gain(lot, lot.units, price, day))
-        return gains
-
     def _gain(self, lot: _Lot, units: float, price: float, day: int) -> Gains:
         gain = units * (price - lot.unit_cost)
         return Gains(long=gain) if day - lot.day > self.tax.days else Gains(short=gain)

@@ -140,7 +140,7 @@ def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
     )
     differences = {"train.seed": {run.label: str(run.numbers["seed"]) for run in runs}}
     window = {"start": "2016-01-02", "end": "2016-10-27", "days": days}
-    for name, content in make(runs, [group], differences, window, "a" * 64, dates, choice).files.items():
+    for name, content in make(runs, [group], differences, window, "a" * 64, dates, choice)[0].items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     browser.open((tmp_path / "report.html").as_uri())
     for width, media in ((PHONE, "screen"), (DESK, "screen"), (PAPER, "print")):

@@ -12,10 +12,11 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import factors
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.section import section_html
+from finflow.market.sources.shipped_tables import shipped_table
 
 
 def test_the_etfs_are_there_without_a_network() -> None:
-    prices = factors.etf_prices()
+    prices = shipped_table("factors_dataset")
     assert list(prices.columns) == ["MTUM", "QUAL", "SIZE", "USMV", "VLUE"]
     assert (str(prices.index[0].date()), len(prices)) == ("2014-01-02", 2264)
 
@@ -93,7 +94,7 @@ def test_etfs_count_on_the_days_they_have(
     assert made is not None
     assert made.numbers["etfs"]["equal-weight"]["days"] == 209
     assert list(made.numbers["etfs"]["equal-weight"]["beta"]) == ["market", "X", "Y"]
-    early = factors.section(process.panel, ends, context.runs, factors.etf_prices())
+    early = factors.section(process.panel, ends, context.runs, shipped_table("factors_dataset"))
     assert early is not None
     assert early.numbers["etfs"] == {}
     assert any("no window of this market has enough days" in sentence for sentence in early.words)

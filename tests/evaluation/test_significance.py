@@ -124,10 +124,3 @@ def test_a_strategy_is_not_ahead_of_itself(backtest: Callable[..., Backtest]) ->
 )
 def test_only_an_interval_on_one_side_of_zero_is_a_finding(low: float, high: float, finding: str) -> None:
     assert SharpeDifference(0.15, Interval(low, high), 0.5).finding == finding
-
-
-def test_a_difference_over_other_days_is_refused(backtest: Callable[..., Backtest]) -> None:
-    with pytest.raises(ValueError, match="different days"):
-        significance.sharpe_difference(
-            backtest("first", steps=100), backtest("second", steps=101), np.zeros(1), np.zeros(1), 0.95
-        )

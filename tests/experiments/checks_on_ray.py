@@ -25,7 +25,7 @@ from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.reward_queue import queued_rewards
 from finflow.errors import MarketError, TrainingError
-from finflow.experiments.jobs.independent_trainings import Training, is_finished, train_all
+from finflow.experiments.jobs.independent_trainings import Training, finished_best, train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.experiments.jobs.training_jobs import make_seed_job
 from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
@@ -264,7 +264,7 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
     assert lost.is_set()
     assert "its process or node died; it is on " in capsys.readouterr().out
     assert made(away) == made(here)
-    assert all(is_finished(training, panels[training.market]) for training in away)
+    assert all(finished_best(training, panels[training.market]) for training in away)
     (config,) = away[0].folder.glob("*/config.yaml")
     assert str(away[0].folder) in config.read_text()
 

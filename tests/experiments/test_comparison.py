@@ -76,7 +76,7 @@ def test_runs_stand_side_by_side_with_their_own_numbers(
     numbers_hold: Callable[[Any, Any], int],
 ) -> None:
     runs = [write_run(tmp_path / "<one>"), write_run(tmp_path / "two", sharpe=0.5, config_bcell__gamma=0.9)]
-    page = compare_runs(runs, tmp_path / "out").page
+    page, _ = compare_runs(runs, tmp_path / "out")
     assert {path.name for path in page.parent.iterdir()} == {
         "report.html",
         "metrics.json",
@@ -103,21 +103,21 @@ def test_seeds_of_one_configuration_are_taken_together(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / f"seed{n}", sharpe=value, seed=n) for n, value in enumerate(sharpes)]
     other = write_run(tmp_path / "other", sharpe=9.0, seed=7, config_bcell__gamma=0.5)
     again = write_run(tmp_path / "again", sharpe=50.0, seed=0)
-    outcome = compare_runs([*runs, other, again], tmp_path / "out")
+    _, lines = compare_runs([*runs, other, again], tmp_path / "out")
     (group,) = json.loads((tmp_path / "out" / "metrics.json").read_text())["seeds"].values()
     assert group["runs"] == [run.name for run in runs], "a seed counts once, and another configuration not at all"
     found = group["interquartile_mean"]["sharpe"]
     assert found["value"] == pytest.approx(interquartile_mean(sharpes))
     assert found["interval"]["low"] < found["value"] < found["interval"]["high"]
     assert group["interquartile_mean"]["sharpe_difference"]["value"] == pytest.approx(0.2)
-    assert any("5 seeds: interquartile mean of the Sharpe ratio 1.00" in line for line in outcome.lines)
+    assert any("5 seeds: interquartile mean of the Sharpe ratio 1.00" in line for line in lines)
 
 
 def test_the_best_of_several_is_judged_as_the_best_of_several(tmp_path: Path) -> None:
     """One run with an edge among four without: the choice is sound, and still a yes once all five are counted."""
     runs = [write_run(tmp_path / f"run{n}", seed=n, config_bcell__gamma=0.9 + 0.01 * n) for n in range(4)]
     runs.append(write_run(tmp_path / "good", seed=4, edge=1e-3, config_bcell__gamma=0.8))
-    outcome = compare_runs(runs, tmp_path / "out")
+    page, lines = compare_runs(runs, tmp_path / "out")
     found = json.loads((tmp_path / "out" / "metrics.json").read_text())["choice"]
     columns = [pd.read_csv(run / "reports" / "returns.csv").eval("finflow - cash").to_numpy() for run in runs]
     assert found["overfitting"]["pbo"] == overfitting(np.column_stack(columns)).pbo < 0.2
@@ -125,8 +125,8 @@ def test_the_best_of_several_is_judged_as_the_best_of_several(tmp_path: Path) ->
     assert (found["best"]["name"], found["best"]["beats_equal_weight"]) == ("good", "yes")
     assert found["best"]["tries"] == 5
     assert found["best"]["dsr"] < found["best"]["psr"]
-    assert any("good, as the best of 5, beats equal weight: yes" in line for line in outcome.lines)
-    assert "Choosing the best of them" in outcome.page.read_text("utf-8")
+    assert any("good, as the best of 5, beats equal weight: yes" in line for line in lines)
+    assert "Choosing the best of them" in page.read_text("utf-8")
 
 
 def test_what_each_was_chosen_among_and_readings_on_file_deflate_too(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_seeds_of_two_configurations_are_set_against_each_other(tmp_path: Path) 
 def test_an_undefined_figure_has_no_interquartile_mean_and_other_costs_are_marked(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / "a", sharpe=None), write_run(tmp_path / "b", seed=1)]
     runs.append(write_run(tmp_path / "c", seed=2, config_env__commission_bps=50.0))
-    text = compare_runs(runs, tmp_path / "out").page.read_text("utf-8")
+    text = compare_runs(runs, tmp_path / "out")[0].read_text("utf-8")
     (group,) = json.loads((tmp_path / "out" / "metrics.json").read_text())["seeds"].values()
     assert "sharpe" not in group["interquartile_mean"]
     assert "annual_return" in group["interquartile_mean"]

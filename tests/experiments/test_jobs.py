@@ -26,7 +26,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
-from finflow.experiments.jobs.independent_trainings import Training, describe_trainings, is_finished, train, train_all
+from finflow.experiments.jobs.independent_trainings import Training, describe_trainings, finished_best, train, train_all
 from finflow.experiments.jobs.training_jobs import SeedJob, make_seed_job, run_all
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import in_use
@@ -133,7 +133,7 @@ def test_a_training_that_was_killed_before_its_first_latest_checkpoint_is_made_a
     (training.folder / "20200101_000000" / "models").mkdir(parents=True)  # killed before it was noted
     train(panels, training)
     assert len(runs_of(training)) == 1
-    assert is_finished(training, serial.panel)
+    assert finished_best(training, serial.panel) is not None
 
 
 def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
@@ -153,7 +153,7 @@ def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
     monkeypatch.setattr(FinFlowTrainer, "train_iql", begin_again)
     train(panels, training)
     assert len(runs_of(training)) == 1
-    assert is_finished(training, serial.panel)
+    assert finished_best(training, serial.panel) is not None
     assert not list(training.folder.glob(".*"))
 
 
@@ -188,7 +188,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
     with subprocess.Popen(
         [sys.executable, str(script)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
     ) as other:
-        while not any(is_finished(one, job.panel) for one in job.trainings):
+        while not any(finished_best(one, job.panel) for one in job.trainings):
             assert other.poll() is None
             time.sleep(0.02)
         workers = [int(word) for word in Path(f"/proc/{other.pid}/task/{other.pid}/children").read_text().split()]
@@ -198,7 +198,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
         time.sleep(0.05)
     assert workers
     assert not any(is_alive(worker) for worker in workers)
-    done = [one for one in job.trainings if is_finished(one, job.panel)]
+    done = [one for one in job.trainings if finished_best(one, job.panel)]
     assert 0 < len(done) < SEEDS
     kept = agents(done)
     with pytest.raises(

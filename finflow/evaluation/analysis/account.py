@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import share_prices
-from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.ledger.accounting import drift_and_pay, pay_out
 from finflow.ledger.costs import NO_TRADE
 from finflow.ledger.halts import settle_around_halts
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
-
-FloatArray = NDArray[np.float64]
 
 
 def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFrame:
@@ -133,7 +131,11 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
     bars = process.decision_bars(window)
     days = process.panel.dates.astype("datetime64[D]").astype(np.int64)
     years = process.panel.dates.astype("datetime64[Y]").astype(np.int64) + 1970
-    level, dividends = _unit_prices(process, slice(bars.start, bars.stop + 1))
+    rows = slice(bars.start, bars.stop + 1)
+    growth = process.growth[rows, :-1]
+    shares = np.zeros_like(growth) if process.dividends is None else process.dividends[rows]
+    level = np.cumprod(growth * (1.0 - shares), axis=0)  # price of a unit, which never is NaN
+    dividends = level * shares / (1.0 - shares)  # of a unit
     account = _Account(process.n_weights - 1, float(process.env.initial_capital), tax)
     wealth = np.empty(len(bars) + 1)
     for step, bar in enumerate(bars):
@@ -146,14 +148,6 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
     account.pay()
     wealth[-1] = account.value(level[-1])
     return TaxedAccount(wealth, account.paid)
-
-
-def _unit_prices(process: DecisionProcess, rows: slice) -> tuple[FloatArray, FloatArray]:
-    """Price of a unit, which never is NaN, and the dividend that it pays in cash, (bars, assets) each."""
-    growth = process.growth[rows, :-1]
-    shares = np.zeros_like(growth) if process.dividends is None else process.dividends[rows]
-    level = np.asarray(np.cumprod(growth * (1.0 - shares), axis=0), dtype=np.float64)
-    return level, level * shares / (1.0 - shares)
 
 
 class _Account:
@@ -180,14 +174,12 @@ class _Account:
         self._received = 0.0
 
     def pay(self) -> None:
-        """Settle the tax of the year."""
         owed, self._carried = tax_of_year(self._gains, self._interest, self._carried, self.tax)
         self.cash -= owed
         self.paid[self._year] = owed
         self._gains, self._interest = Gains(), 0.0
 
     def end(self, ended: NDArray[np.bool_], day: int, level: FloatArray) -> None:
-        """Take the last price of assets that have ended."""
         for asset in np.flatnonzero(ended & (self.units > 0.0)):
             value = float(self.units[asset] * level[asset])
             self._sell(int(asset), day, float(self.units[asset]), value)
@@ -195,7 +187,6 @@ class _Account:
             self.units[asset] = 0.0
 
     def trade(self, weights: FloatArray, process: DecisionProcess, bar: int, day: int, level: FloatArray) -> None:
-        """Trade to the weights, and pay for it."""
         wealth = self.value(level)
         held = self.units * level
         before, market = np.append(held, self.cash) / wealth, process.market_known(range(bar, bar + 1))

@@ -24,15 +24,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.report_numbers import Path
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 
-FloatArray = NDArray[np.float64]
 SHOWN = 15  # assets at either end, where there are many
 
 
@@ -144,7 +142,6 @@ def _by_asset(names: Sequence[str], assets: Mapping[str, float]) -> Table:
 
 
 def _by_source(title: str, sources: Sequence[tuple[Path, str]], names: Sequence[str], caption: str = "") -> Table:
-    """A table of what strategies earned from some sources, from cash and in total, and lost to costs."""
     rows: list[str | tuple[Path, str]] = [*sources, "cash", "costs", "total"]
     columns = [(name, Cell((name, ROW), "%", 1, plus=True)) for name in names]
     return make_table(title, "Source", rows, columns, caption, marked="total")

@@ -99,7 +99,6 @@ def largest_trades(run: Backtest, count: int) -> list[int]:
 
 
 def section(dates: Sequence[Dated]) -> Section:
-    """The decisions of a few dates, as the report shows them."""
     experts = list(dates[0][1].gate)
     columns = (
         ("traded", Cell((ROW, "traded"), "%", 1)),

@@ -48,16 +48,9 @@ Traits = Mapping[str, float]
 
 @dataclass(frozen=True)
 class ExpertTraits:
-    """Traits of the experts' portfolios, and of equal weight, by what was known at the time; means over decisions.
+    """Traits of the experts' portfolios, and of equal weight, by what was known at the time; means over ``days``.
 
-    Attributes
-    ----------
-    sleeve, total : dict of str to mapping
-        By expert, its traits: of the risky sleeve, whose weights sum to one, and with cash.
-    cash : dict of str to float
-        Share of cash.
-    days : int
-        Decisions measured.
+    By expert: of the risky sleeve, whose weights sum to one, and in total, with cash; and its share of cash.
     """
 
     sleeve: Mapping[str, Traits]

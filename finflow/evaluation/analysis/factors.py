@@ -22,24 +22,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bars_per_month
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.shipped_tables import shipped_table
-
-FloatArray = NDArray[np.float64]
 
 FEWEST_DAYS = {BARS_PER_YEAR: 126, WEEKLY: 52, MONTHLY: 36}
 """Returns that a regression needs, by how many make a year."""
 SINGULAR = 1e10  # condition number beyond which factors cannot be distinguished
-
-
-def etf_prices() -> pd.DataFrame:
-    """Prices of the five factor ETFs, daily, 2014 to 2022; from skfolio's own files, without a network."""
-    return shipped_table("factors_dataset")
 
 
 def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:
@@ -140,8 +131,11 @@ def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.
             market = (
                 panel.benchmark[bars.start : bars.stop] / panel.benchmark[bars.start - 1 : bars.stop - 1] - 1.0 - cash
             )
+        wanted = pd.DatetimeIndex(panel.dates[bars.start - 1 : bars.stop])
+        prices = etfs.reindex(wanted).to_numpy(dtype=np.float64)
+        returns = prices[1:] / prices[:-1] - 1.0  # not a number where either day has no price
         models["etfs"] = {"market": market} | {
-            name: found - cash - market for name, found in _etf_returns(etfs, panel.dates, bars).items()
+            str(name): returns[:, column] - cash - market for column, name in enumerate(etfs.columns)
         }
     numbers: dict[str, object] = {}
     tables = []
@@ -170,14 +164,6 @@ def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.
         ),
     )
     return Section("factors", "Exposure to factors", numbers, tuple(tables), words=words)
-
-
-def _etf_returns(prices: pd.DataFrame, dates: NDArray[np.datetime64], bars: range) -> dict[str, FloatArray]:
-    """Returns over the same days; not a number where either day has no price."""
-    wanted = pd.DatetimeIndex(dates[bars.start - 1 : bars.stop])
-    aligned = prices.reindex(wanted).to_numpy(dtype=np.float64)
-    returns = aligned[1:] / aligned[:-1] - 1.0
-    return {str(name): returns[:, column] for column, name in enumerate(prices.columns)}
 
 
 def _table(title: str, key: str, factors: tuple[str, ...], fitted: Mapping[str, object], judged: str) -> Table:

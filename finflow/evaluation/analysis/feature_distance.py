@@ -59,7 +59,6 @@ def measure_distance(trained: Values, judged: Values) -> dict[str, Any]:
 
 
 def section(found: Mapping[str, Any]) -> Section:
-    """The section of a report."""
     title = "Distance from the market of training"
     if "features" not in found:
         return Section("feature_distance", title, dict(found), words=(f"{found['unknown']}.",))

@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
-from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.report.report_numbers import Number, about
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from finflow.strategies.optimal.optimal_policy import Optimum, expected_growth
-
-FloatArray = NDArray[np.float64]
 
 _BATCH = 60
 """Bars in a batch of the standard error: longer than signals last."""
@@ -61,11 +58,6 @@ class OptimumWindow:
     baseline_name: Annotated[str, about("Name of that one.")]
 
 
-@dataclass(frozen=True)
-class Optimality(OptimumWindow, OptimalityScore):
-    """The score and its parts, over all samples; the standard error is by the delta method on batches of 60 bars."""
-
-
 @dataclass(frozen=True, eq=False)
 class KnownOptimum:
     """Nearness to the best policy, in a synthetic market."""
@@ -90,19 +82,18 @@ def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest]
     growth = growth_of_runs(process, window, runs, best)
     references = [growth[name] for name in (best.policy.name, EqualWeight.name, BuyAndHold.name)]
     scores = {name: optimality([Growth(own, *references)]) for name, own in growth.items()}
-    one = next(iter(scores.values()))
     return KnownOptimum(
         parameters=process.panel.provenance["parameters"],
         method=best.method,
         utility=best.utility,
         policy=best.examples(process.panel.assets),
-        window=OptimumWindow(one.optimum, one.baseline, one.baseline_name),
-        scores={name: OptimalityScore(each.score, each.standard_error, each.utility) for name, each in scores.items()},
+        window=next(iter(scores.values()))[1],
+        scores={name: score for name, (score, _) in scores.items()},
     )
 
 
-def optimality(samples: Sequence[Growth]) -> Optimality:
-    """The score over one or several samples, pooled."""
+def optimality(samples: Sequence[Growth]) -> tuple[OptimalityScore, OptimumWindow]:
+    """The score over one or several samples, pooled, and its parts; the error by the delta method on batches."""
     strategy, optimal, equal, hold = (
         np.concatenate([getattr(sample, name) for sample in samples])
         for name in ("strategy", "optimal", "equal_weight", "holding")
@@ -114,14 +105,8 @@ def optimality(samples: Sequence[Growth]) -> Optimality:
         base = float(baseline.mean())
         value = (float(strategy.mean()) - base) / (float(optimal.mean()) - base)
         error = _standard_error(strategy - baseline - value * gap) / float(gap.mean())
-    return Optimality(
-        score=value,
-        standard_error=error,
-        utility=float(strategy.mean()),
-        optimum=float(optimal.mean()),
-        baseline=float(baseline.mean()),
-        baseline_name=name,
-    )
+    score = OptimalityScore(value, error, float(strategy.mean()))
+    return score, OptimumWindow(float(optimal.mean()), float(baseline.mean()), name)
 
 
 def growth_of_runs(

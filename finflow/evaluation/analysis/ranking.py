@@ -24,11 +24,9 @@ import scipy
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bar_name
-
-FloatArray = NDArray[np.float64]
 
 HORIZONS = (1, 5, 21, 63)
 FEWEST_FILLS = 20

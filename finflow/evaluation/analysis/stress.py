@@ -95,7 +95,6 @@ def section(context: ComparisonContext, split: Split) -> Section | None:
 
 
 def _sample(days: range, split: Split) -> str:
-    """Windows that the days lie in, in words."""
     windows = (("in-sample", split.train), ("validation", split.validation), ("out-of-sample", split.test))
     touched = [word for word, bars in windows if days.start < bars.stop and bars.start < days.stop]
     return " and ".join(touched)
@@ -113,18 +112,15 @@ def _runs(context: ComparisonContext, period: Period) -> list[Backtest]:
         window = range(max(process.first_bar, period.days.start - 1 - run_in), period.days.stop)
         runs = list(context.backtest(process, window).values())
     index = index_backtest(process, window)
-    if index is not None and index.name not in context.names:
+    if index is not None and index.name not in context.makers:
         runs.append(index)
     first = process.decision_bars(window).start + 1
     rows = slice(period.days.start - first, period.days.stop - first)
-    return [_cut(run, rows) for run in runs]
-
-
-def _cut(run: Backtest, rows: slice) -> Backtest:
     names = ("dates", "returns", "cash_returns", "costs", "turnover", "weights")
-    return replace(
-        run, explanation=None, refused=None, rewards=None, **{name: getattr(run, name)[rows] for name in names}
-    )
+    return [
+        replace(run, explanation=None, refused=None, rewards=None, **{name: getattr(run, name)[rows] for name in names})
+        for run in runs
+    ]
 
 
 def _figures(run: Backtest) -> dict[str, float]:

@@ -58,7 +58,14 @@ def section(context: ComparisonContext) -> Section:
         _table(context, "Sharpe ratio by lag", "lags", [(key, f"lag {key}") for key in lags]),
     ]
     if numbers["capital"]:
-        tables.append(_capital_table(context))
+        shown = (("Sharpe", "sharpe", "", 2), ("costs a year", "annual_cost", "%", 2))
+        columns = [
+            (f"{name}: {what}", Cell(("capital", ROW, name, metric), unit, digits))
+            for name in _pair(context)
+            for what, metric, unit, digits in (*shown, ("trades refused", "refused", "", 0))
+        ]
+        rows = [((f"{capital:.0f}",), show(capital, ",", 0)) for capital in CAPITALS]
+        tables.append(make_table("By initial capital", "Capital", rows, columns))
     return Section("sweeps", "Costs, lag and capital", numbers, tuple(tables), words=tuple(words))
 
 
@@ -72,7 +79,6 @@ def _with_capital(process: DecisionProcess, capital: float) -> DecisionProcess:
 
 
 def _over_lags(context: ComparisonContext) -> tuple[dict[str, dict[str, object]], list[str]]:
-    """Figures at each lag, and a sentence where there cannot be any."""
     found: dict[str, dict[str, object]] = {}
     for lag in LAGS:
         if lag == context.process.lag:
@@ -86,7 +92,6 @@ def _over_lags(context: ComparisonContext) -> tuple[dict[str, dict[str, object]]
 def _break_even(
     context: ComparisonContext, costs: Mapping[str, Mapping[str, Backtest]], numbers: dict[str, object]
 ) -> list[Sentence]:
-    """The costs at which the judged strategy's return, and its Sharpe ratio, are those of equal weight."""
     found: dict[str, float | None] = {}
     words: list[Sentence] = []
     with forked(partial(_even, context, costs, mean_return)) as by_return:
@@ -111,7 +116,7 @@ def _even(
     context: ComparisonContext, costs: Mapping[str, Mapping[str, Backtest]], score: Callable[[Backtest], float]
 ) -> float | None:
     """The cost at which the judged strategy scores as equal weight does; None where that is undefined."""
-    if BASELINE not in context.names or context.judged == BASELINE:
+    if BASELINE not in context.makers or context.judged == BASELINE:
         return None
     known = {float(bps): score(runs[context.judged]) - score(runs[BASELINE]) for bps, runs in costs.items()}
     if not np.isfinite(list(known.values())).all():
@@ -120,12 +125,10 @@ def _even(
 
 
 def mean_return(run: Backtest) -> float:
-    """Mean net return of a bar."""
     return float(run.returns.mean())
 
 
 def _capital(context: ComparisonContext, numbers: dict[str, object]) -> list[Sentence]:
-    """The judged strategy and equal weight at other capitals, and the judged one's capacity."""
     process = context.process
     grows = process.costs.needs_market
     numbers |= {"capital": {}, "capacity": None}
@@ -166,23 +169,11 @@ def _figures(runs: Mapping[str, Backtest]) -> dict[str, object]:
 def _table(context: ComparisonContext, title: str, key: str, columns: list[tuple[str, str]]) -> Table:
     cells = [(heading, Cell((key, place, ROW, "sharpe"))) for place, heading in columns]
     cells.insert(0, ("as configured", Cell(("configured", ROW, "sharpe"))))
-    return make_table(title, "Strategy", context.names, cells, marked=context.judged)
-
-
-def _capital_table(context: ComparisonContext) -> Table:
-    shown = (("Sharpe", "sharpe", "", 2), ("costs a year", "annual_cost", "%", 2), ("trades refused", "refused", "", 0))
-    columns = [
-        (f"{name}: {what}", Cell(("capital", ROW, name, metric), unit, digits))
-        for name in _pair(context)
-        for what, metric, unit, digits in shown
-    ]
-    rows = [((f"{capital:.0f}",), show(capital, ",", 0)) for capital in CAPITALS]
-    return make_table("By initial capital", "Capital", rows, columns)
+    return make_table(title, "Strategy", context.makers, cells, marked=context.judged)
 
 
 def _pair(context: ComparisonContext) -> list[str]:
-    """The judged strategy, and equal weight where it is among the others."""
-    return [name for name in dict.fromkeys((context.judged, BASELINE)) if name in context.names]
+    return [name for name in dict.fromkeys((context.judged, BASELINE)) if name in context.makers]
 
 
 def break_even_bps(
@@ -252,7 +243,6 @@ def capacity(
     free: list[float] = []
 
     def bearable(capital: float) -> bool:
-        """True where less than half is lost at this capital."""
         sized = _with_capital(process, capital)
         env = sized.env
         if not free or env.costs.minimum > 0.0:  # else capital plays no part without the costs that grow with size

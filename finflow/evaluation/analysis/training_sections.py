@@ -52,7 +52,11 @@ def generalisation_section(training: pd.DataFrame) -> Section | None:
     scores = pd.to_numeric(rows[BEST], errors="coerce").to_numpy(np.float64) if BEST in rows else np.empty(0)
     if np.isfinite(scores).any():
         points["best"] = rows.iloc[int(np.nanargmax(scores))]
-    numbers: dict[str, object] = {name: _point(row) for name, row in points.items()}
+    keys = (*FIGURES, "gap", "kl")
+    numbers: dict[str, object] = {
+        name: {"update": int(row["update"]), **{key: float(row.get(PREFIX + key, math.nan)) for key in keys}}
+        for name, row in points.items()
+    }
     numbers["points"] = len(rows)
     words = (
         "Value is the mean reward of a decision and Sharpe the ratio a year, both net, of the policy that would be "
@@ -62,11 +66,6 @@ def generalisation_section(training: pd.DataFrame) -> Section | None:
     return Section(
         "generalisation", "Generalisation", numbers, (_points_table(points),), (_points_figure(rows),), words
     )
-
-
-def _point(row: pd.Series) -> dict[str, object]:
-    measured = {key: float(row.get(PREFIX + key, math.nan)) for key in (*FIGURES, "gap", "kl")}
-    return {"update": int(row["update"]), **measured}
 
 
 def _points_table(points: dict[str, pd.Series]) -> Table:
@@ -146,7 +145,17 @@ def out_of_fold_section(training: pd.DataFrame) -> Section | None:
         "forgone": float(row["out_of_fold_forgone"]),
         "critics": critics,
     }
-    tables = [_evidence_table(reference)]
+    columns = (
+        ("t", Cell((ROW, "t_statistic"), decimals=1)),
+        ("allowance", Cell((ROW, "selection"), decimals=1)),
+        ("gain a bar", Cell((ROW, "gain"), "%", 4, plus=True)),
+        ("confidence", Cell((ROW, "confidence"), "%", 0)),
+        ("before shrinkage", Cell((ROW, "confidence_unshrunk"), "%", 0)),
+        ("lost to shrinkage", Cell((ROW, "forgone"), "%", 4)),
+    )
+    caption = "Gain and what is lost to shrinkage in percent of log return a day, the unit of the reward."
+    over = [((), f"over {reference.replace('-', ' ')}")]
+    tables = [make_table("Evidence of the blocks", "gain", over, columns, caption)]
     if critics:
         levels = [level for level in LEVELS if all(level in one["coverage"] for one in critics.values())]
         tables.append(_critics_table(list(critics), levels))
@@ -183,20 +192,6 @@ def _words(row: pd.Series, reference: str) -> tuple[str, ...]:
     return how, found
 
 
-def _evidence_table(reference: str) -> Table:
-    columns = (
-        ("t", Cell((ROW, "t_statistic"), decimals=1)),
-        ("allowance", Cell((ROW, "selection"), decimals=1)),
-        ("gain a bar", Cell((ROW, "gain"), "%", 4, plus=True)),
-        ("confidence", Cell((ROW, "confidence"), "%", 0)),
-        ("before shrinkage", Cell((ROW, "confidence_unshrunk"), "%", 0)),
-        ("lost to shrinkage", Cell((ROW, "forgone"), "%", 4)),
-    )
-    caption = "Gain and what is lost to shrinkage in percent of log return a day, the unit of the reward."
-    heading = f"over {reference.replace('-', ' ')}"
-    return make_table("Evidence of the blocks", "gain", [((), heading)], columns, caption)
-
-
 def _critics_table(windows: list[str], levels: list[str]) -> Table:
     columns = (
         ("slope", Cell((ROW, "slope"))),
@@ -214,8 +209,6 @@ def _critics_table(windows: list[str], levels: list[str]) -> Table:
 
 
 def _critics_figure(critics: Mapping[str, Mapping[str, Any]]) -> Rendered:
-    """Exact advantages over those of the critics, in groups, with the line on which both agree."""
-
     def draw(figure: Figure) -> None:
         panels: list[Axes] = list(np.atleast_1d(figure.subplots(1, len(critics), sharex=True, sharey=True)))
         for panel, (window, agreement) in zip(panels, critics.items(), strict=True):

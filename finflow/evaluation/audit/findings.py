@@ -23,8 +23,8 @@ class Finding:
 
     Attributes
     ----------
-    component, probe : str
-        What was audited, and the kind of shock; or "foreknowledge", or "opened".
+    probe : str
+        The kind of shock; or "foreknowledge", or "opened".
     dates : tuple of datetime64[D]
         Last dates before the shocks; the first and the last date otherwise.
     verdict : str
@@ -46,7 +46,6 @@ class Finding:
 
     @property
     def bad(self) -> bool:
-        """True for a fault."""
         return self.verdict not in (CLEAN, NOTED)
 
 
@@ -107,8 +106,6 @@ def verdict_of(findings: Sequence[Finding]) -> str | None:
 def summed(
     component: str, kind: str, rows: Sequence[tuple[int, int, str, Difference | None]], panel: MarketPanel
 ) -> Finding:
-    """One finding of the same probe at several dates."""
-
     def date(bar: int) -> np.datetime64:
         day: np.datetime64 = panel.dates[min(max(bar, 0), panel.n_bars - 1)]
         return day

@@ -105,7 +105,8 @@ def scores_of(view: View, outcome: UnknownReturns, seed: int, above: float = 0.0
     if not _says_something(attainable):
         return []
     excess = (sizes * (ranks - ranks.mean(axis=0))).sum(axis=1)
-    spans = [span for span in _spans(len(sizes)) if _effective(attainable[span]) >= EFFECTIVE]
+    weights = ((span, attainable[span]) for span in _spans(len(sizes)))
+    spans = [span for span, one in weights if one.sum() ** 2 / max((one**2).sum(), 1e-300) >= EFFECTIVE]
     values = [(span, float(excess[span].sum() / attainable[span].sum())) for span in spans]
     large = [(span, value) for span, value in values if abs(value) > above]
     if not large:
@@ -131,13 +132,7 @@ def _says_something(attainable: FloatArray) -> bool:
     return len(attainable) >= FEWEST and float(attainable.mean()) > _NO_VIEW
 
 
-def _effective(attainable: FloatArray) -> float:
-    """Number of decisions that weigh: all where they are of one size, one where one outweighs the others."""
-    return float(attainable.sum() ** 2 / max((attainable**2).sum(), 1e-300))
-
-
 def _spans(count: int) -> list[slice]:
-    """All decisions, and blocks of them."""
     blocks = min(BLOCKS, count // FEWEST)
     edges = [int(edge) for edge in np.linspace(0, count, blocks + 1)]
     return [slice(0, count), *([slice(a, b) for a, b in pairwise(edges)] if blocks > 1 else [])]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.evaluation.audit.foreknowledge import (
+    FloatArray,
     RankScore,
     UnknownReturns,
     View,
@@ -23,8 +24,6 @@ from finflow.evaluation.audit.foreknowledge import (
     ranks_of,
     scores_of,
 )
-
-FloatArray = NDArray[np.float64]
 
 FLOOR, FACTOR = 0.15, 1.5
 """The limit: this at least, and so many times the best score of honest signals of the same market."""
@@ -76,7 +75,7 @@ class Foreknowledge:
             Those within the limit too, which takes longer.
         """
         for view in views:
-            for first, last in self._spans(paid):
+            for first, last in [(0, bars) for bars in HORIZONS] + ([(paid, paid + 1)] if paid else []):
                 whole = view.sizes.shape[1] == 1
                 limit = self.limit(first, last, whole)
                 outcome = self.outcome(known, first, last, whole)
@@ -98,9 +97,6 @@ class Foreknowledge:
         """`FLOOR`, or `FACTOR` times the best honest score with the same outcome over all bars."""
         known = np.arange(len(self.close) - last)
         return max(FLOOR, FACTOR * best_honest(self.close, known, self.outcome(known, first, last, whole)))
-
-    def _spans(self, paid: int) -> list[tuple[int, int]]:
-        return [(0, bars) for bars in HORIZONS] + ([(paid, paid + 1)] if paid else [])
 
 
 def views_of_portfolios(targets: FloatArray, held: FloatArray) -> list[View]:

@@ -45,7 +45,6 @@ class Rows(NamedTuple):
     tolerance: float = 0.0
 
     def until(self, end: int) -> Rows:
-        """The rows of the bars up to one."""
         kept = self.bars <= end
         return self._replace(values=self.values[kept], bars=self.bars[kept])
 
@@ -135,14 +134,8 @@ def audit(
 ) -> tuple[Finding, ...]:
     """Put every component to every probe that suits it: a finding for each component and kind, in their order.
 
-    Parameters
-    ----------
-    components : sequence of Component
-        In the order in which one rests on another, so that the first that leaks is the likely cause.
-    seed : int
-        Of the synthetic futures.
-    first : mapping, optional
-        From `unprimed`.
+    Components are in the order in which one rests on another, so that the first that leaks is the likely cause;
+    ``seed`` is of the synthetic futures, and ``first`` from `unprimed`.
     """
     found: dict[tuple[int, str], list[tuple[int, int, str, Difference | None]]] = {}
     kinds: dict[int, list[str]] = {}
@@ -175,7 +168,6 @@ def audit(
 
 
 def _ask(component: Component, panel: MarketPanel, last: int) -> Answer | str:
-    """Its answer, or what it raised."""
     try:
         return component.answer(panel, last)
     except Exception as error:
@@ -206,7 +198,6 @@ def _judge(before: Answer | str, after: Answer | str, last: int, kind: str) -> t
 
 
 def _compared(name: str, before: Rows, after: Rows, last: int, kind: str) -> tuple[int, Difference | None]:
-    """Compare the rows that could not know of the change."""
     end = last + before.lag
     if kind == REPEAT:
         end = int(max(before.bars.max(initial=-1), after.bars.max(initial=-1)))

@@ -34,17 +34,9 @@ def shocked(panel: MarketPanel, kind: str, last: int, seed: int) -> MarketPanel:
     """The panel with another future after the bar `last`; kind (a key of `SHOCKS`), bar and seed decide it."""
     rng = np.random.default_rng([seed, last, sorted(SHOCKS).index(kind)])
     other = SHOCKS[kind](panel, last, rng)
-    return other if kind == REPEAT else replace(other, provenance=_said_beforehand(panel.provenance))
-
-
-def _repeat(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
-    """No shock at all: the same again."""
-    return replace(panel)
-
-
-def _cut(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
-    """No future."""
-    return panel.until(last + 1)
+    # words alone: a number may have been made from what came later
+    words = {name: value for name, value in panel.provenance.items() if isinstance(value, str)}
+    return other if kind == REPEAT else replace(other, provenance=words)
 
 
 def _rescaled(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
@@ -53,18 +45,7 @@ def _rescaled(panel: MarketPanel, last: int, rng: np.random.Generator) -> Market
     return _scaled(panel, last, factor, float(np.exp(0.5 * rng.standard_normal())), float(rng.uniform(2.0, 20.0)))
 
 
-def _crash(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
-    """Half of everything is lost in a bar, in twentyfold volume."""
-    return _scaled(panel, last, np.full(panel.n_assets, 0.5), 0.5, 20.0)
-
-
-def _boom(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
-    """Everything doubles in a bar, and trade dries up."""
-    return _scaled(panel, last, np.full(panel.n_assets, 2.0), 2.0, 0.05)
-
-
 def _nudged(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
-    """Every later figure is off by a thousandth: too little to run into any limit or clip."""
     noise = 1.0 + 1e-3 * rng.standard_normal(panel.close[last + 1 :].shape)
     index = 1.0 + 1e-3 * rng.standard_normal(len(noise))
     return _scaled(panel, last, noise, index, 1.0 + 1e-3 * rng.random(noise.shape))
@@ -136,22 +117,18 @@ def _relisted(panel: MarketPanel, last: int, rng: np.random.Generator) -> Market
 
 
 SHOCKS: dict[str, Shock] = {
-    REPEAT: _repeat,
-    CUT: _cut,
+    REPEAT: lambda panel, last, rng: replace(panel),
+    CUT: lambda panel, last, rng: panel.until(last + 1),
     "replaced": _replaced,
     "rescaled": _rescaled,
     "relisted": _relisted,
     "shuffled": _shuffled,
-    "crash": _crash,
-    "boom": _boom,
+    # half of everything is lost in a bar, in twentyfold volume; or everything doubles, and trade dries up
+    "crash": lambda panel, last, rng: _scaled(panel, last, np.full(panel.n_assets, 0.5), 0.5, 20.0),
+    "boom": lambda panel, last, rng: _scaled(panel, last, np.full(panel.n_assets, 2.0), 2.0, 0.05),
     "nudged": _nudged,
 }
 """Kind -> what it does to the bars after `last`."""
-
-
-def _said_beforehand(provenance: dict[str, Any]) -> dict[str, Any]:
-    """Words alone: a number may have been made from what came later."""
-    return {name: value for name, value in provenance.items() if isinstance(value, str)}
 
 
 def _other_days(panel: MarketPanel, last: int, rng: np.random.Generator) -> NDArray[np.datetime64]:
@@ -188,7 +165,6 @@ def _scaled(
 
 
 def _with_future(panel: MarketPanel, last: int, **fields: FloatArray) -> MarketPanel:
-    """The panel with the rows after `last` replaced in some of its fields, and more dividends in them."""
     if panel.dividends is not None:
         close, paid = fields.get("close", panel.close[last + 1 :]), panel.dividends[last + 1 :]
         fields["dividends"] = np.where(np.isfinite(close), 3.0 * np.nan_to_num(paid) + _DIVIDEND, np.nan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from finflow.evaluation.report.metric_tables import columns
 from finflow.evaluation.report.page import figure_section, verdicts_of_several
 from finflow.evaluation.report.report_numbers import DASH, json_text
 from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.section import ROW, Cell, Headline, Section, make_table, render_page
+from finflow.evaluation.report.section import ROW, Cell, Section, make_table, render_page
 from finflow.evaluation.statistics.run_statistics import Estimate
 from finflow.text_table import table_lines
 
@@ -69,36 +69,19 @@ class Compared:
         }
         return cls(label, numbers, returns, baseline)
 
-    @property
-    def answer(self) -> str | None:
-        """Of its verdict: whether it beats equal weight; None where it was not compared."""
-        answer: str | None = self.numbers["beats_equal_weight"]
-        return answer
-
 
 @dataclass(frozen=True)
 class Seeds:
     """Runs whose configurations differ by the seed alone.
 
-    Attributes
-    ----------
-    interquartile_mean
-        By metric, over the seeds; those that a run lacks are left out.
-    probability_of_improvement
-        Of the Sharpe ratio of a seed, over equal weight or another group.
+    Interquartile means over the seeds are by metric, those that a run lacks left out; probabilities of improvement, of
+    the Sharpe ratio of a seed, by other group or equal weight.
     """
 
     runs: tuple[str, ...]
     seeds: tuple[str, ...]
     interquartile_mean: Mapping[str, Estimate]
     probability_of_improvement: Mapping[str, Estimate]
-
-
-class PageFiles(NamedTuple):
-    """Files by name, and lines for a terminal."""
-
-    files: dict[str, bytes | str]
-    lines: list[str]
 
 
 def make(
@@ -109,21 +92,11 @@ def make(
     panel: str,
     dates: NDArray[np.datetime64],
     choice: Section,
-) -> PageFiles:
-    """Make the report of a comparison of runs over the same days of the same panel.
+) -> tuple[dict[str, bytes | str], list[str]]:
+    """Files by name of a comparison of runs over the same days of the same panel, and lines for a terminal.
 
-    Parameters
-    ----------
-    differences
-        Configuration key -> run -> value as JSON.
-    window
-        As `metrics.json` of the runs has it.
-    panel
-        SHA-256 of the prices.
-    dates
-        Of the returns.
-    choice
-        Section on choosing the best of them: `configuration_choice.choice_section`.
+    ``differences`` are by configuration key and run, as JSON; ``window`` is as `metrics.json` of the runs has it,
+    ``panel`` the SHA-256 of the prices, and ``choice`` of `configuration_choice.choice_section`.
     """
     sections = [_runs(runs, differences), _groups(groups), choice, _differences(runs, differences)]
     figure = _equity(runs, dates)
@@ -132,21 +105,16 @@ def make(
     page = render_page(
         f"{len(runs)} runs side by side",
         f"{window['start']} to {window['end']}, {window['days']:,} trading days, all figures net of costs",
-        _verdicts(runs),
+        verdicts_of_several(
+            {run.label: run.numbers["beats_equal_weight"] for run in runs},
+            "Each is of its run alone, and does not account for a choice among these runs: for the best of them, see "
+            "“Choosing the best of them”.",
+        ),
         [sections[0], figure_section(figure), *sections[1:]],
     )
     pictures = {f"{one.name}.png": one.png for one in (figure, *choice.figures)}
-    return PageFiles(
-        {**pictures, "metrics.json": json_text(content), "report.html": page}, _lines(runs, groups, choice)
-    )
-
-
-def _verdicts(runs: Sequence[Compared]) -> Headline:
-    warning = (
-        "Each is of its run alone, and does not account for a choice among these runs: for the best of them, see "
-        "“Choosing the best of them”."
-    )
-    return verdicts_of_several({run.label: run.answer for run in runs}, warning)
+    files: dict[str, bytes | str] = {**pictures, "metrics.json": json_text(content), "report.html": page}
+    return files, _lines(runs, groups, choice)
 
 
 def _runs(runs: Sequence[Compared], differences: Mapping[str, object]) -> Section:
@@ -171,7 +139,10 @@ def _runs(runs: Sequence[Compared], differences: Mapping[str, object]) -> Sectio
             "Run",
             list(numbers),
             (
-                ("beats equal weight", {run.label: run.answer or "not compared" for run in runs}),
+                (
+                    "beats equal weight",
+                    {run.label: run.numbers["beats_equal_weight"] or "not compared" for run in runs},
+                ),
                 ("Sharpe ratio over it", cell("sharpe_difference", plus=True)),
                 ("DSR", Cell((ROW, "dsr"), decimals=3)),
                 ("SPA, p", Cell((ROW, "spa_p"), decimals=3)),
@@ -242,7 +213,6 @@ def _differences(runs: Sequence[Compared], differences: Mapping[str, Mapping[str
 
 
 def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered:
-    """Wealth of 1 invested in each run, and in equal weight as the first run has it."""
     paths = {run.label: np.cumprod(1.0 + run.returns) for run in runs}
     ends = ", ".join(f"{label} {path[-1]:.2f}" for label, path in paths.items())
     styles = {label: {**line_style(position), "linewidth": 1.6} for position, label in enumerate(paths)}
@@ -266,7 +236,9 @@ def _lines(runs: Sequence[Compared], groups: Sequence[Seeds], choice: Section) -
     rows = [("run", "Sharpe", "beats equal weight")]
     for run in runs:
         sharpe = run.numbers["sharpe"]
-        rows.append((run.label, "-" if sharpe is None else f"{sharpe:.2f}", run.answer or "not compared"))
+        rows.append(
+            (run.label, "-" if sharpe is None else f"{sharpe:.2f}", run.numbers["beats_equal_weight"] or "not compared")
+        )
     lines = table_lines(rows)
     for group in groups:
         found = group.interquartile_mean.get("sharpe")

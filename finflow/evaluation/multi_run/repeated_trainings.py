@@ -73,7 +73,7 @@ class ProtocolPaths:
     others
         Strategies that the agents are compared with, equal weight first: by window, in the same order.
     settings
-        Settings that cut the bars, to be printed: name -> number.
+        Settings that cut the bars, to be printed.
     """
 
     name: str
@@ -141,14 +141,8 @@ def ensemble_section(
 ) -> Section:
     """Each agent alone, their spread, and the ensemble and equal weight beside them.
 
-    Parameters
-    ----------
-    ensemble, agents, baseline : Backtest
-        Over the same days; each agent has a name of its own.
-    confidence, seed
-        Of the bootstrap intervals.
-    scores : mapping, optional
-        In a synthetic market, nearness to the optimum by agent.
+    All over the same days; each agent has a name of its own. ``scores`` are, in a synthetic market, the nearness to the
+    optimum by agent.
     """
     words = [
         f"{len(agents)} agents, equal but for the seed, were each backtested alone over the window; "

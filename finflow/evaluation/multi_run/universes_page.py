@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.multi_run.comparison_page import PageFiles
 from finflow.evaluation.report.page import verdicts_of_several
 from finflow.evaluation.report.report_numbers import json_text
 from finflow.evaluation.report.results import BASELINE
@@ -24,34 +22,15 @@ from finflow.evaluation.statistics.run_statistics import (
 from finflow.text_table import table_lines
 
 
-@dataclass(frozen=True)
-class Universe:
-    """Results in one universe.
-
-    Attributes
-    ----------
-    name
-        Of the universe.
-    numbers : dict
-        ``judged``, what its report judges; ``beats_equal_weight``, the verdict, None where it was not compared;
-        ``sharpe``, ``baseline_sharpe`` and ``sharpe_difference``, of the judged one, of equal weight, and the one less
-        the other, with ``interval``, ``low`` and ``high`` of a bootstrap; number of ``agents``; ``start``, ``end`` and
-        ``days`` of the judged window. None where undefined.
-    runs
-        Sharpe ratio of each agent, or path of a protocol, alone.
-    """
-
-    name: str
-    numbers: Mapping[str, Any]
-    runs: tuple[float, ...]
-
-    @classmethod
-    def of(cls, name: str, content: Mapping[str, Any]) -> Universe:
-        """From the ``metrics.json`` of its report."""
+def make(reports: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, bytes | str], list[str]]:
+    """Files by name of the report of all universes, from the ``metrics.json`` of each, and lines for a terminal."""
+    numbers: dict[str, dict[str, Any]] = {}
+    runs: list[list[float]] = []
+    for universe, content in reports.items():
         strategies, against = content["strategies"], content["against_equal_weight"]
         judged = strategies[content["agent"]]
         alone = content.get("seeds", {}).get("agents") or content.get("protocol", {}).get("paths") or {"": judged}
-        numbers = {
+        numbers[universe] = {
             "judged": content["agent"],
             "beats_equal_weight": (content.get("verdict") or {}).get("beats_equal_weight"),
             "sharpe": judged["sharpe"],
@@ -61,50 +40,50 @@ class Universe:
             "agents": len(alone),
             **content["window"],
         }
-        return cls(name, numbers, tuple(math.nan if one["sharpe"] is None else one["sharpe"] for one in alone.values()))
-
-
-def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0) -> PageFiles:
-    """Make the report of all universes; confidence and seed of a bootstrap over agents within each."""
-    numbers = {one.name: one.numbers for one in universes}
-    together, words = _together(universes, confidence, seed)
+        runs.append([math.nan if one["sharpe"] is None else one["sharpe"] for one in alone.values()])
+    together, words = _together(list(numbers.values()), runs)
     sections = (
         Section("together", "All universes together", together, (_summary(),), words=words),
         Section("universes", "Each universe", numbers, (_table(numbers),)),
     )
     page = render_page(
-        f"{len(universes)} universes",
+        f"{len(numbers)} universes",
         "The same job in each of them, all figures net of costs",
         verdicts_of_several(
-            {one.name: one.numbers["beats_equal_weight"] for one in universes},
+            {name: one["beats_equal_weight"] for name, one in numbers.items()},
             "Each verdict is of its universe alone: among many, some are positive by chance.",
         ),
         sections,
     )
     text = json_text({"universes": numbers, "together": together})
-    return PageFiles({"metrics.json": text, "report.html": page}, _lines(universes, together))
+    return {"metrics.json": text, "report.html": page}, _lines(numbers, together)
 
 
-def _together(universes: Sequence[Universe], confidence: float, seed: int) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Numbers over the agents of all universes: lead over equal weight and probability of improvement; and remarks."""
-    count = min(len(one.runs) for one in universes)
-    equal = np.array([[one.numbers["baseline_sharpe"] for one in universes]] * count, dtype=np.float64)
-    agents = np.array([one.runs[:count] for one in universes]).T
+def _together(
+    universes: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]]
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Numbers over the agents of all universes: lead over equal weight and probability of improvement; and remarks.
+
+    ``runs`` has the Sharpe ratio of each universe's agents, or paths of a protocol, alone.
+    """
+    count = min(map(len, runs))
+    equal = np.array([[one["baseline_sharpe"] for one in universes]] * count, dtype=np.float64)
+    agents = np.array([one[:count] for one in runs]).T
     words: tuple[str, ...] = (
         "Intervals are of a bootstrap over agents within each universe: they cover the variation between seeds, not "
         "that between universes, whose days and often whose stocks are the same.",
     )
     lead = improvement = None
     try:
-        lead = interquartile_estimate(agents - equal, seed, confidence, name="the agents")
-        improvement = improvement_estimate(agents, equal, seed, confidence)
+        lead = interquartile_estimate(agents - equal, seed=0, name="the agents")
+        improvement = improvement_estimate(agents, equal, seed=0)
     except EvidenceError as error:
         lead = None
         words = (f"There are no joint figures: {error}.", *words)
     numbers: dict[str, object] = {
         "universes": len(universes),
         "agents_of_a_universe": count,
-        "answers_yes": sum(one.numbers["beats_equal_weight"] == "yes" for one in universes),
+        "answers_yes": sum(one["beats_equal_weight"] == "yes" for one in universes),
         DIFFERENCE: _estimate_numbers(lead),
         "improvement": _estimate_numbers(improvement),
     }
@@ -141,14 +120,12 @@ def _summary() -> Table:
     return Table("Agents of all universes", ("", "value", "from", "to"), rows)
 
 
-def _lines(universes: Sequence[Universe], together: Mapping[str, Any]) -> list[str]:
-    """A table for a terminal."""
-
+def _lines(numbers: Mapping[str, Mapping[str, Any]], together: Mapping[str, Any]) -> list[str]:
     def shown(value: float | None) -> str:
         return "-" if value is None else f"{value:.2f}"
 
     rows = [("", "Sharpe", "of equal weight", "beats it")]
-    for name, one in ((one.name, one.numbers) for one in universes):
+    for name, one in numbers.items():
         rows.append((name, shown(one["sharpe"]), shown(one["baseline_sharpe"]), one["beats_equal_weight"] or "-"))
     lines = table_lines(rows)
     found = together[DIFFERENCE]

@@ -69,32 +69,30 @@ def gate(agent: Backtest) -> Rendered | None:
     explanation = agent.explanation or {}
     if "gate" not in explanation or explanation["gate"].shape[1] == 1:
         return None
-    shares, rate = explanation["gate"], explanation.get("trade_rate")
+    shares, rate = explanation["gate"], explanation["trade_rate"]
     names = _expert_names(shares.shape[1])
     colours = [EXPERT_COLOURS[number % len(EXPERT_COLOURS)] for number in range(len(names))]
     rows = thinned(len(agent.dates), 900)
 
     def draw(figure: Figure) -> None:
-        ratios = [3] if rate is None else [3, 1]
-        panels = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
+        panels = figure.subplots(2, 1, sharex=True, squeeze=False, height_ratios=[3, 1])[:, 0]
         _stack(panels[0], agent.dates[rows], shares[rows], names, colours)
         panels[0].set_title("Share of each expert in the portfolio aimed at")
-        if rate is not None:
-            panels[1].plot(agent.dates, rate, color="#444444", linewidth=0.9)
-            panels[1].set_ylim(0.0, 1.0)
-            percent_axis(panels[1])
-            panels[1].set_title("Trade rate: how far of the way to the aim each decision moves")
-            date_axis(panels[1], agent.dates)
+        panels[1].plot(agent.dates, rate, color="#444444", linewidth=0.9)
+        panels[1].set_ylim(0.0, 1.0)
+        percent_axis(panels[1])
+        panels[1].set_title("Trade rate: how far of the way to the aim each decision moves")
+        date_axis(panels[1], agent.dates)
         legend_of_figure(figure, panels[0], len(names))
 
     summary = ", ".join(f"{name} {share:.0%}" for name, share in zip(names, shares.mean(axis=0), strict=True))
-    moved = "" if rate is None else f" The trade rate was {float(np.mean(rate)):.0%} on average."
     return Rendered(
         "gate",
         "The gate",
         "The gate reads the market and mixes the portfolios of the experts into the portfolio aimed at.",
-        f"Stacked areas of the gate's shares. On average: {summary}.{moved}",
-        render(draw, 3.6 if rate is None else 4.6),
+        f"Stacked areas of the gate's shares. On average: {summary}. The trade rate was {float(np.mean(rate)):.0%} on "
+        "average.",
+        render(draw, 4.6),
     )
 
 
@@ -209,7 +207,6 @@ def _stack_assets(axes: Axes, dates: Dates, held: Array, assets: Sequence[str], 
 
 
 def _stack(axes: Axes, dates: Dates, layers: Array, labels: Sequence[str], colours: Sequence[str]) -> None:
-    """Stack shares (steps, layers) that sum to one; a single day becomes a bar."""
     if len(dates) == 1:
         bottoms = np.concatenate([[0.0], np.cumsum(layers[0])[:-1]])
         for share, bottom, label, colour in zip(layers[0], bottoms, labels, colours, strict=True):
@@ -242,7 +239,6 @@ def _draw_curve(axes: Axes, positions: Array, values: Array, phases: NDArray[np.
 
 
 def _phases(frame: pd.DataFrame) -> NDArray[np.str_]:
-    """Name of each row's phase, "training" where the record names none."""
     if "phase" not in frame:
         return np.full(len(frame), "training")
     return frame["phase"].fillna("training").astype(str).to_numpy(dtype=np.str_)

@@ -11,7 +11,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,13 +84,8 @@ class Rendered:
     alt: str
     png: bytes
 
-    def numbered(self, number: int) -> Rendered:
-        """The same under a name that ends in a number, beside others of its name."""
-        return replace(self, name=f"{self.name}-{number}")
-
     @property
     def base64(self) -> str:
-        """The image as text, to be embedded in a page."""
         return base64.b64encode(self.png).decode("ascii")
 
 
@@ -152,7 +147,6 @@ def log_axis(axes: Axes, values: NDArray[np.float64]) -> None:
 
 
 def date_axis(axes: Axes, dates: Dates) -> None:
-    """Label the x axis with dates, from the first to the last."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     locator: Locator = AutoDateLocator(minticks=3, maxticks=9)  # type: ignore[no-untyped-call]

@@ -51,7 +51,6 @@ def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
 def sharpe_ratios(
     values: Mapping[str, float], intervals: Mapping[str, Interval], confidence: float, agent: str
 ) -> Rendered:
-    """Sharpe ratio of each strategy with its bootstrap interval."""
     names = sorted(values, key=lambda name: (-np.inf if np.isnan(values[name]) else values[name], name))
 
     def draw(figure: Figure) -> None:
@@ -112,7 +111,6 @@ def drawdown(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
 
 
 def costs_and_turnover(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
-    """Turnover of each month, and costs paid so far."""
     months, first = np.unique(agent.dates.astype("datetime64[M]"), return_index=True)
     base = next((run for run in strategies if run.name == BASELINE), None)
 

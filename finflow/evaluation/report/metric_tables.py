@@ -25,7 +25,6 @@ class Column:
     meaning: str
 
     def cell(self, *place: str, bounds: tuple[str, ...] | None = None) -> Cell:
-        """Its cell for the strategy whose metrics are at a path."""
         return Cell((*place, self.key), self.unit, self.decimals, bounds=bounds)
 
 
@@ -34,13 +33,7 @@ def columns(alpha: float) -> tuple[Column, ...]:
     tail = f"{alpha * 100:g}{THIN}%"
     return (
         Column("annual_return", "Return a year", "%", 1, "geometric mean of the net returns of bars, annualised"),
-        Column(
-            "annual_volatility",
-            "Volatility",
-            "%",
-            1,
-            "standard deviation of returns, annualised",
-        ),
+        Column("annual_volatility", "Volatility", "%", 1, "standard deviation of returns, annualised"),
         Column("sharpe", "Sharpe", "", 2, "mean over standard deviation of returns in excess of cash, annualised"),
         Column("sortino", "Sortino", "", 2, "as the Sharpe ratio, but only bars that fell short of cash count as risk"),
         Column("calmar", "Calmar", "", 2, "return a year over the depth of the maximum drawdown"),
@@ -68,7 +61,6 @@ def comparison_section(data: ReportData, content: Mapping[str, object]) -> Secti
 
 
 def experts_section(data: ReportData, content: Mapping[str, object]) -> Section | None:
-    """The agent, and each of its experts deciding alone."""
     if not data.experts:
         return None
     judged = data.agent.name
@@ -80,7 +72,6 @@ def experts_section(data: ReportData, content: Mapping[str, object]) -> Section 
 
 
 def intervals_section(data: ReportData, results: Results, content: Mapping[str, object]) -> Section:
-    """Intervals of all metrics but the Sharpe ratio."""
     judged = data.agent.name
     shown = [
         (column.heading, Cell((), column.unit, column.decimals, bounds=(*_INTERVAL[:-1], column.key)))

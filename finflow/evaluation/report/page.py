@@ -106,7 +106,6 @@ def build_page(
 
 
 def figure_section(figure: Rendered) -> Section:
-    """A section that shows one figure."""
     return Section(figure.name, figure.title, {}, figures=(figure,))
 
 
@@ -143,7 +142,6 @@ def _finding(data: ReportData, results: Results, content: Mapping[str, object]) 
 def _finding_words(
     data: ReportData, results: Results, content: Mapping[str, object]
 ) -> tuple[str, tuple[Sentence, ...]]:
-    """The verdict as a heading, and sentences about what was measured."""
     name, verdict = data.agent.name, results.evidence.verdict
     if results.difference is None:
         if name == BASELINE:
@@ -182,7 +180,6 @@ def _finding_words(
 
 
 def _readings_text(tries: Tries | None) -> str:
-    """Number of earlier readings of the test window, and how many tries deflate."""
     if tries is None:
         return "Earlier readings of this window were not counted."
     times = {0: "never been read", 1: "been read once"}.get(tries.others, f"been read {tries.others} times")
@@ -205,7 +202,6 @@ def verdict_table(verdict: Verdict, least: LeastDifference | None, years: str) -
 
 
 def _evidence(data: ReportData, results: Results, content: Mapping[str, object]) -> Section:
-    """Tables of the tests."""
     evidence, tables = results.evidence, []
     years = years_unit(data.agent.bars_per_year)
     if evidence.verdict is not None:
@@ -238,7 +234,6 @@ def _evidence(data: ReportData, results: Results, content: Mapping[str, object])
 
 
 def _optimum(known: KnownOptimum | None, judged: str) -> Section | None:
-    """Scores in a market whose best policy is known; None in any other."""
     if known is None:
         return None
     columns_shown = (
@@ -263,7 +258,6 @@ def _optimum(known: KnownOptimum | None, judged: str) -> Section | None:
 
 
 def _guard_events(events: Sequence[Mapping[str, object]] | None) -> Section | None:
-    """Counts of what the guard reported in training, and its latest events."""
     if events is None:
         return None
     key, title = "guard", "Guard events"
@@ -300,7 +294,6 @@ def _sentence_case(key: str) -> str:
 
 
 def _text_of(value: object) -> str:
-    """Any value of the facts as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:

@@ -20,6 +20,7 @@ from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.files import write_together
 from finflow.market.bar_frequency import bar_name
+from finflow.market.sources.shipped_tables import shipped_table
 from finflow.market.splits import Split
 from finflow.strategies.classical import ONLINE
 
@@ -37,7 +38,10 @@ def write_report(folder: Path, data: ReportData) -> Path:
         If a file cannot be written.
     """
     results = compute_results(data)
-    limits = _limits(data)
+    limits, days, needed = data.notes, len(data.agent.returns), MINIMUM_BLOCKS * data.block_length
+    if days < needed:
+        said = f"intervals need {needed} ({MINIMUM_BLOCKS} blocks of {data.block_length})."
+        limits = (*limits, f"The window has {days} {bar_name(data.agent.bars_per_year)}s; {said}")
     obstacle = tearsheet.tear_sheet_obstacle(data.agent, data.baseline)
     files: dict[str, bytes | str] = {}
     with forked(partial(draw_figures, data, results)) as figures_of_report:
@@ -46,7 +50,12 @@ def write_report(folder: Path, data: ReportData) -> Path:
         else:
             limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
     drawn = figures_of_report()
-    files |= {"metrics.json": as_json(data, results), "returns.csv": _returns_table(data)}
+    columns = {run.name: run.returns for run in (data.agent, *data.compared)}
+    if data.patient is not None:  # that the verdict compares with
+        columns[data.patient.name] = data.patient.returns
+    columns.setdefault(CASH, data.agent.cash_returns)
+    table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
+    files |= {"metrics.json": as_json(data, results), "returns.csv": table.to_csv(lineterminator="\n")}
     own = [figure for section in data.sections for figure in section.figures]
     files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)}
     files |= data.files
@@ -76,24 +85,6 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
     return [figure for figure in drawn if figure is not None]
 
 
-def _limits(data: ReportData) -> tuple[str, ...]:
-    days, needed = len(data.agent.returns), MINIMUM_BLOCKS * data.block_length
-    if days >= needed:
-        return data.notes
-    bar = bar_name(data.agent.bars_per_year)
-    short = f"The window has {days} {bar}s; intervals need {needed} ({MINIMUM_BLOCKS} blocks of {data.block_length})."
-    return (*data.notes, short)
-
-
-def _returns_table(data: ReportData) -> str:
-    """Returns of all strategies, of the patient equal weight that the verdict compares with, and of cash."""
-    runs = (data.agent, *data.compared, *([data.patient] if data.patient is not None else []))
-    columns = {run.name: run.returns for run in runs}
-    columns.setdefault(CASH, data.agent.cash_returns)
-    table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
-    return table.to_csv(lineterminator="\n")
-
-
 def sections_of(context: ComparisonContext, split: Split, config: Config, with_sweeps: bool) -> tuple[Section, ...]:
     """Every section that this market and configuration have something to say in, in the order of the page.
 
@@ -102,7 +93,7 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
     """
     process, settings = context.process, config.evaluation
     bars = process.decision_bars(context.window)
-    etfs = None if config.market.source == "synthetic" else factors.etf_prices()
+    etfs = None if config.market.source == "synthetic" else shipped_table("factors_dataset")
     ends = range(bars.start + 1, bars.stop + 1)
     swept, stressed = None, None
     if with_sweeps:

@@ -42,7 +42,6 @@ def years_unit(bars_per_year: int) -> str:
 
 
 def about(description: str) -> FieldInfo:
-    """A description, for the schema."""
     field: FieldInfo = Field(description=description)
     return field
 

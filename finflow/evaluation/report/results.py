@@ -36,23 +36,15 @@ class ReportData:
     ----------
     agent
         The strategy that is judged: a trained agent, or any other.
-    strategies
-        Strategies that it is compared with, over the same days; equal weight and the index among them. One with the
-        agent's own name is left out.
-    bootstrap_samples, confidence, block_length, seed
-        Settings of the bootstrap; blocks in days.
+    strategies, experts
+        Strategies that it is compared with, over the same days (one with the agent's own name is left out), and its
+        experts, each deciding alone.
+    block_length
+        In days.
     training
         Rows that training logged; may be empty. See `agent_figures.training` for the columns that are drawn.
-    facts
-        Provenance and settings to print, in this order: values may be mappings and sequences.
-    notes
-        Limits of the data, a sentence each.
-    optimum
-        In a synthetic market, its best policy, and how near to it the strategies come.
-    experts
-        The agent's experts, each deciding alone; over the same days.
-    sections, files
-        Sections of analyses, and further files beside the page, by name.
+    facts, notes
+        Provenance and settings to print, in this order, and limits of the data, a sentence each.
     tries
         Tries on the panel so far; None where they are not counted, as in tests.
     patient
@@ -85,7 +77,6 @@ class ReportData:
     events: tuple[Mapping[str, object], ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be compared."""
         if len(self.agent.returns) == 0:
             raise ValueError(f"the backtest of {self.agent.name} holds no returns")
         names = [run.name for run in self.strategies]
@@ -97,7 +88,6 @@ class ReportData:
 
     @property
     def compared(self) -> tuple[Backtest, ...]:
-        """The strategies other than the agent itself."""
         return tuple(run for run in self.strategies if run.name != self.agent.name)
 
     @property
@@ -112,14 +102,12 @@ class Results:
 
     Attributes
     ----------
-    metrics
-        By strategy, the agent first: `metrics.summarise`.
+    metrics, experts
+        By strategy, the agent first, and by expert that decides alone: `metrics.summarise`.
     intervals
-        By strategy and metric, for what the bootstrap can resample.
+        By strategy and metric.
     difference
         Sharpe ratio of the agent less that of equal weight; None without a comparison.
-    experts
-        By expert of the agent: its metrics when it decides alone.
     """
 
     metrics: dict[str, dict[str, float]]
@@ -212,5 +200,4 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
 
 
 def as_json(data: ReportData, results: Results) -> str:
-    """Write `contents` as JSON with sorted keys."""
     return json_text(contents(data, results))

@@ -178,7 +178,6 @@ class Section:
         return self.title if self.short == "" else self.short
 
     def parts(self, sentence: Sentence) -> list[str | ShownNumber]:
-        """Texts and numbers of a sentence."""
         parts = (sentence,) if isinstance(sentence, str) else sentence
         return [part if isinstance(part, str) else self.shown(part) for part in parts]
 
@@ -234,7 +233,6 @@ class Headline(Section):
 
 
 def section_html(section: Section) -> str:
-    """The section as it stands on the page."""
     return str(_environment().get_template("section.html.j2").module.section_html(section))  # type: ignore[attr-defined]
 
 

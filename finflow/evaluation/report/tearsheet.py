@@ -93,10 +93,6 @@ def tear_sheet(agent: Backtest, baseline: Backtest) -> str:
         ) from error
     finally:
         fonts.setLevel(level)
-    return _self_contained(page)
-
-
-def _self_contained(page: str) -> str:
     page = re.sub(r"<link\b[^>]*>", '<link rel="icon" href="data:,">', page)
     page = page.replace('onload="save()"', "")
     return re.sub(r"<dc:date>[^<]*</dc:date>", "", page)

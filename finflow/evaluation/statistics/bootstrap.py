@@ -40,7 +40,6 @@ class Interval:
 
     @property
     def defined(self) -> bool:
-        """True where there is an interval."""
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
     @property
@@ -119,11 +118,9 @@ def sharpe_difference(
 ) -> SharpeDifference:
     """Sharpe ratio of `first` less that of `second`, with the interval of the paired resamples.
 
-    The resampled ones are their Sharpe ratios, (samples,), in the same resamples.
+    The resampled ones are their Sharpe ratios, (samples,), in the same resamples; both are over the same days.
     """
-    if not np.array_equal(first.dates, second.dates):
-        raise ValueError(f"{first.name} and {second.name} cover different days: a difference needs the same ones")
-    value = sharpe_of(first) - sharpe_of(second)
     differences = resampled_first - resampled_second
     bounds = interval(differences, confidence)
-    return SharpeDifference(value, bounds, float(np.mean(differences > 0.0)) if bounds.defined else NAN)
+    ahead = float(np.mean(differences > 0.0)) if bounds.defined else NAN
+    return SharpeDifference(sharpe_of(first) - sharpe_of(second), bounds, ahead)

@@ -116,7 +116,15 @@ def choice_section(choice: Choice | str, days: str, best: Best | None = None) ->
         words = [_overfitted(choice, days)]
         numbers = {"overfitting": overfitting_numbers(choice.found, choice.names)}
     numbers["best"] = None if best is None else _numbers(best)
+    tables = []
     if best is not None:
+        rows = (
+            Row("Tries", (Cell(("best", "tries"), decimals=0),)),
+            Row("PSR of the return over equal weight", (Cell(("best", "psr"), decimals=3),)),
+            Row("DSR, deflated for the tries", (Cell(("best", "dsr"), decimals=3),)),
+            Row("SPA of all of them together, p", (Cell(("best", "spa_p"), decimals=3),)),
+        )
+        tables.append(Table(f"{best.name}, as the best of several", ("Test", "Value"), rows))
         words.append(
             f"The best of them by Sharpe ratio is {best.name}. Judged as the best of several, it beats equal weight: "
             f"{best.verdict.answer}. This verdict accounts for the choice; that of its own report does not."
@@ -126,7 +134,7 @@ def choice_section(choice: Choice | str, days: str, best: Best | None = None) ->
         KEY,
         "Choosing the best of them",
         numbers,
-        () if best is None else (_table(best),),
+        tuple(tables),
         () if isinstance(choice, str) else (choice.figure,),
         tuple(words),
     )
@@ -158,16 +166,6 @@ def _numbers(best: Best) -> dict[str, object]:
         "spa_p": None if spa is None else spa.p_consistent,
         "sharpe_difference_interval": verdict.difference,
     }
-
-
-def _table(best: Best) -> Table:
-    rows = (
-        Row("Tries", (Cell(("best", "tries"), decimals=0),)),
-        Row("PSR of the return over equal weight", (Cell(("best", "psr"), decimals=3),)),
-        Row("DSR, deflated for the tries", (Cell(("best", "dsr"), decimals=3),)),
-        Row("SPA of all of them together, p", (Cell(("best", "spa_p"), decimals=3),)),
-    )
-    return Table(f"{best.name}, as the best of several", ("Test", "Value"), rows)
 
 
 def _active_sharpe(one: DailyReturns) -> float:

@@ -81,7 +81,9 @@ def least_difference(
             return None
         excess = rival.returns - cash
         ratio = scale * float(excess.mean()) / float(excess.std(ddof=1))
-        of_interval = ratio + _by_interval(rival.differences, own - ratio)
+        lead = own - ratio
+        critical = lead - float(np.quantile(rival.differences, (1.0 - CONFIDENCE) / 2.0))
+        of_interval = ratio + (critical - (rival.differences - lead))
         active = _by_mean(judged - rival.returns, track, draws, tries)
         of_mean = scale * (float(excess.mean()) + active) / deviation
         by_interval.append(of_interval)
@@ -93,12 +95,6 @@ def least_difference(
         float(np.quantile(by_interval[0], POWER)) - ratios[0],
         float(rivals[0].differences.std(ddof=1)),
     )
-
-
-def _by_interval(differences: Array, value: float) -> Array:
-    """True difference at which each resample's interval would lie above zero, (samples,); ``value`` is the window's."""
-    critical = value - float(np.quantile(differences, (1.0 - CONFIDENCE) / 2.0))
-    return critical - (differences - value)
 
 
 def _by_mean(active: Array, track: TrackRecord, draws: Draws, tries: Tries) -> Array:

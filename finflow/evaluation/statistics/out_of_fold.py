@@ -83,20 +83,16 @@ def choose(gains: FloatArray, blocks: NDArray[np.int64], seed: int) -> BlendChoi
     seed : int
         Of the bootstrap.
     """
+    from arch.bootstrap import StationaryBootstrap
+
     chosen = int(np.argmax(least_gain(gains, blocks)))
-    means = _resampled_means(gains, seed)
+    length = max(round(gains.shape[1] ** (1.0 / 3.0)), 1)
+    bootstrap = StationaryBootstrap(length, gains.T, seed=np.random.default_rng(seed))
+    # over resampled bars, the same for all candidates: (resamples, candidates)
+    means = np.asarray(bootstrap.apply(lambda rows: rows.mean(axis=0), RESAMPLES), dtype=np.float64)
     errors = np.maximum(means.std(axis=0, ddof=1), 1e-15)
     mean = float(gains[chosen].mean())
     centred = (means - gains.mean(axis=1)) / errors
     selection = float(centred.max(axis=1).mean())
     t_statistic = mean / float(errors[chosen]) - selection
     return BlendChoice(chosen, mean, t_statistic, selection, shrunk(t_statistic))
-
-
-def _resampled_means(gains: FloatArray, seed: int) -> FloatArray:
-    """Means of each candidate over resampled bars, the same for all of them, (resamples, candidates)."""
-    from arch.bootstrap import StationaryBootstrap
-
-    length = max(round(gains.shape[1] ** (1.0 / 3.0)), 1)
-    bootstrap = StationaryBootstrap(length, gains.T, seed=np.random.default_rng(seed))
-    return np.asarray(bootstrap.apply(lambda rows: rows.mean(axis=0), RESAMPLES), dtype=np.float64)

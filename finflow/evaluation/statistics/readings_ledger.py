@@ -35,17 +35,11 @@ class Reading:
     panel
         SHA-256 of the panel whose test window was read.
     judged
-        What was judged: the hash of a policy's weights, or of a rule's name and settings.
-    compared
-        Names of the strategies it was compared with.
+        The hash of a policy's weights, or of a rule's name and settings.
     configuration, configurations
         Hash of the configuration, and how many it was chosen among, as it says.
-    window
-        First and last day.
     active_sharpe
         Sharpe ratio of its return over equal weight's, a bar; None where there was none.
-    run
-        Folder of the report.
     date
         In UTC (ISO 8601).
     """
@@ -115,7 +109,7 @@ def readings_of(path: Path, panel: str) -> tuple[Reading, ...]:
         reading = _parsed(line)
         if reading is not None and reading.panel == panel:
             found.append(reading)
-        elif reading is None and line.strip() and not _cut_short(line):
+        elif reading is None and line.strip() and (not line.startswith("{") or line.endswith("}")):
             raise EvidenceError(
                 f"line {number} of the ledger of test readings {path} is damaged; repair it, or move the file away and "
                 "begin another (the count of earlier readings is lost then)"
@@ -140,15 +134,9 @@ def record(path: Path, reading: Reading) -> None:
 
 
 def _parsed(line: str) -> Reading | None:
-    """A reading from its line; None where the line is none."""
     try:
         content = parse_json(line)
         content["compared"], content["window"] = tuple(content["compared"]), tuple(content["window"])
         return Reading(**content)
     except (ValueError, TypeError, KeyError):
         return None
-
-
-def _cut_short(line: str) -> bool:
-    """True for the beginning of a reading that a crash cut off: a whole one ends with its only brace."""
-    return line.startswith("{") and not line.endswith("}")

@@ -33,20 +33,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SignificanceResults:
-    """Results of all tests.
+    """Results of all tests; None for what could not be made.
 
-    Attributes
-    ----------
-    verdict
-        Of the judged strategy against equal weight; None without that comparison.
-    tracks
-        By strategy, its track record in excess of cash; None where it cannot be tested.
-    superior
-        Strategies that StepM finds better than equal weight; None where it could not be made.
-    overfitting, choice
-        CSCV of choosing the best of the strategies by Sharpe ratio (None where it could not be made); their names.
-    least
-        What the verdict could have shown on this window; None where it cannot be computed.
+    Track records are in excess of cash, by strategy; ``superior`` are those that StepM finds better than equal weight.
+    CSCV is of choosing the best by Sharpe ratio, ``choice`` has their names, and ``least`` is of this window.
     """
 
     verdict: Verdict | None
@@ -136,14 +126,7 @@ def verdict_with_power(
 ) -> tuple[Verdict, LeastDifference | None]:
     """The verdict, and the least difference that it could have shown; None where that cannot be computed.
 
-    Parameters
-    ----------
-    judged
-        The strategy.
-    rivals, tries, resampling
-        As in `reach_verdict`.
-    draws : int64 (samples, days)
-        Of the rivals' resamples.
+    Parameters as in `reach_verdict`; ``draws``, int64 (samples, days), are those of the rivals' resamples.
     """
     verdict = reach_verdict(judged.returns, rivals, tries, resampling)
     if verdict.superiority is None:

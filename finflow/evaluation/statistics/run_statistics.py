@@ -139,7 +139,6 @@ def _pair(first: ArrayLike, second: ArrayLike, fewest: int) -> tuple[Array, Arra
 
 
 def _table(scores: ArrayLike, name: str, fewest: int) -> Array:
-    """Scores as (runs, tasks)."""
     table = np.asarray(scores, dtype=np.float64)
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or table.size == 0:
@@ -173,16 +172,9 @@ def figures_of(run: Backtest, baseline: Backtest) -> dict[str, Any]:
 def distribution(
     rows: Mapping[str, Mapping[str, Any]], seed: int, confidence: float, name: str, words: list[str], alone: str
 ) -> dict[str, Spread]:
-    """The spread of every metric over windows, paths or agents.
+    """The spread of every metric over ``rows``, by name as `figures_of` has them.
 
-    Parameters
-    ----------
-    rows
-        Name -> `figures_of`.
-    name
-        What the rows are, for words about them.
-    words
-        Gets the reason where there is no spread (``alone`` where there is one row), and the answer is empty.
+    Empty where there is none; ``words`` gets the reason, ``alone`` where there is one row.
     """
     spread: dict[str, Spread] = {}
     if len(rows) < 2:

@@ -28,16 +28,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
-from finflow.evaluation.statistics.metrics import FLAT
+from finflow.evaluation.statistics.metrics import FLAT, Array
 
 FEWEST = 4  # returns: the fewest that have a kurtosis without bias
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -157,11 +154,7 @@ def superior_ability(benchmark: Array, strategies: Mapping[str, Array], resampli
     EvidenceError
         If there are gaps, or the window has fewer than `MINIMUM_BLOCKS` blocks.
     """
-    from arch.bootstrap import SPA
-
-    test = SPA(*_losses(benchmark, strategies, resampling), **_settings(resampling))
-    test.compute()
-    found = test.pvalues
+    found = _spa(benchmark, strategies, resampling).pvalues
     return Superiority(
         float(found["lower"]), float(found["consistent"]), float(found["upper"]), strategies=len(strategies)
     )
@@ -174,14 +167,10 @@ def superior_strategies(
 
     ``size`` is the chance of naming even one wrongly; the others as in `superior_ability`.
     """
-    from arch.bootstrap import SPA
-
     left, found = dict(strategies), set()
     while left:  # arch's own StepM breaks off with an error where every strategy is superior in the end
-        test = SPA(*_losses(benchmark, left, resampling), **_settings(resampling))
-        test.compute()
         names = list(left)
-        better = {names[int(index)] for index in test.better_models(size)}
+        better = {names[int(index)] for index in _spa(benchmark, left, resampling).better_models(size)}
         if not better:
             break
         found |= better
@@ -189,19 +178,21 @@ def superior_strategies(
     return tuple(name for name in strategies if name in found)
 
 
-def _losses(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> tuple[Array, Array]:
-    """Losses, which arch compares."""
+def _spa(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> Any:
+    """The test by arch, which compares losses."""
+    from arch.bootstrap import SPA
+
     fewest = max(MINIMUM_BLOCKS * resampling.block_length, 3)
     check_returns(benchmark, "the benchmark", fewest)
     for name, returns in strategies.items():
         check_returns(returns, name, fewest)
-    return -benchmark, -np.column_stack(list(strategies.values()))
-
-
-def _settings(resampling: Resampling) -> dict[str, Any]:
-    return {
-        "block_size": resampling.block_length,
-        "reps": resampling.samples,
-        "bootstrap": "stationary",
-        "seed": np.random.default_rng(resampling.seed),
-    }
+    test = SPA(
+        -benchmark,
+        -np.column_stack(list(strategies.values())),
+        block_size=resampling.block_length,
+        reps=resampling.samples,
+        bootstrap="stationary",
+        seed=np.random.default_rng(resampling.seed),
+    )
+    test.compute()
+    return test

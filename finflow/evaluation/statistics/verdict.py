@@ -58,7 +58,6 @@ class Reason:
     enough: Annotated[bool, about("Enough for a yes.")]
 
     def __str__(self) -> str:
-        """Line of a page."""
         return f"{'✓' if self.enough else '✗'} {self.said.replace(' -', ' ' + MINUS)}"
 
 
@@ -70,8 +69,6 @@ class Verdict:
     ----------
     track
         Of the active return; None where there is none to test.
-    tries
-        What the deflated Sharpe ratio counted.
     variance, expected_maximum
         Of the tries' Sharpe ratios, and the best that chance would show among them; a bar.
     superiority
@@ -96,7 +93,6 @@ class Verdict:
 
     @property
     def dsr(self) -> float:
-        """Deflated Sharpe ratio of the active return."""
         return NAN if self.track is None else self.track.psr(self.expected_maximum)
 
     @property
@@ -130,8 +126,6 @@ def reach_verdict(
         Returns of the strategy, net of costs.
     rivals
         Equal weight, and after it patient equal weight where that was backtested: a yes must hold against it as well.
-    tries
-        What was tried on the panel.
     candidates
         Name -> returns of the others that the strategy was chosen among.
     """
@@ -148,7 +142,6 @@ def reach_verdict(
 def _test(
     judged: Array, rival: VerdictReference, tries: Tries, resampling: Resampling, candidates: Mapping[str, Array] | None
 ) -> Verdict:
-    """The three tests against one rival."""
     baseline, differences = rival.returns, rival.differences
     active = judged - baseline
     try:
@@ -162,8 +155,13 @@ def _test(
     variance = tries.variance(track.sharpe, track.days)
     benchmark = expected_maximum(tries.total, variance)
     bounds = interval(differences, CONFIDENCE)
+    deflated, counted = track.psr(benchmark), "a single try" if tries.total == 1 else f"{tries.total} tries"
     reasons = (
-        _deflated(track, benchmark, tries),
+        Reason(
+            f"Deflated Sharpe ratio of the return over equal weight, for {counted}: {deflated:.3f}; yes needs "
+            f"{CONFIDENCE:g}.",
+            bool(deflated >= CONFIDENCE),
+        ),
         Reason(
             f"Superior predictive ability (SPA): p = {superiority.p_consistent:.3f}; yes needs less than {SIZE:g}"
             + ("." if named else ", and StepM does not name this one among the superior."),
@@ -178,15 +176,6 @@ def _test(
     elif (bounds.defined and bounds.high < 0.0) or less:
         answer = "no"
     return Verdict(answer, reasons, track, tries, variance, benchmark, superiority, bounds)
-
-
-def _deflated(track: TrackRecord, benchmark: float, tries: Tries) -> Reason:
-    value = track.psr(benchmark)
-    counted = "a single try" if tries.total == 1 else f"{tries.total} tries"
-    return Reason(
-        f"Deflated Sharpe ratio of the return over equal weight, for {counted}: {value:.3f}; yes needs {CONFIDENCE:g}.",
-        bool(value >= CONFIDENCE),
-    )
 
 
 def _paired(bounds: Interval) -> Reason:

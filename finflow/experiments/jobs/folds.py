@@ -92,7 +92,7 @@ def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig, history: i
     cuts = _walk_forward(bars, settings, purge) if protocol == "walk-forward" else _combinatorial(bars, settings, purge)
     folds = []
     for number, (learned, tests, paths) in enumerate(cuts, start=1):
-        pieces = tuple(_seen(_segments(learned), tests, settings.embargo, history))
+        pieces = tuple(_seen(learned, tests, settings.embargo, history))
         validation = _validation(pieces, settings.validation_share, history)
         if validation < FEWEST or any(len(test) < FEWEST for test in tests):
             raise MarketError(
@@ -168,21 +168,17 @@ def _combinatorial(bars: int, settings: ProtocolConfig, purge: int) -> Iterator[
         yield learned, windows, tuple(int(path) for path in paths[number])
 
 
-def _segments(bars: NDArray[np.int64]) -> list[range]:
-    """Bars in ascending order as ranges without a gap."""
-    parts = np.split(bars, np.flatnonzero(np.diff(bars) > 1) + 1)
-    return [range(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)]
-
-
-def _seen(learned: list[range], tests: tuple[range, ...], embargo: int, history: int) -> Iterator[range]:
-    """The segments to learn from, with the bars before them that their features look back on.
+def _seen(learned: NDArray[np.int64], tests: tuple[range, ...], embargo: int, history: int) -> Iterator[range]:
+    """Ranges of bars to learn from (ascending), with the bars before them that their features look back on.
 
     Of those bars none lies in an evaluated window or its embargo.
     """
-    for segment in learned:
-        ended = [test.stop for test in tests if test.stop <= segment.start]
-        held_out = max(ended) + embargo if ended else 0
-        yield range(max(held_out, segment.start - history), segment.stop)
+    for part in np.split(learned, np.flatnonzero(np.diff(learned) > 1) + 1):
+        if len(part):
+            start = int(part[0])
+            ended = [test.stop for test in tests if test.stop <= start]
+            held_out = max(ended) + embargo if ended else 0
+            yield range(max(held_out, start - history), int(part[-1]) + 1)
 
 
 def _validation(pieces: tuple[range, ...], share: float, history: int) -> int:

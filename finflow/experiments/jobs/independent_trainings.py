@@ -39,8 +39,6 @@ class Training:
 
     Attributes
     ----------
-    folder : Path
-        Folder of its run and its note.
     market : str
         Name of its panel among several.
     fold : Fold, optional
@@ -57,7 +55,6 @@ class Training:
     warm_start: Path | None = None
 
     def training_data(self, panel: MarketPanel) -> TrainingData:
-        """Its market."""
         if self.fold is None:
             return prepare_from(panel, self.config)
         try:
@@ -103,7 +100,7 @@ def training_config(config: Config, folder: Path, seed: int, evaluation: Evaluat
 
 def describe_trainings(config: Config, trainings: Sequence[Training], panels: Mapping[str, MarketPanel]) -> list[str]:
     """Say which trainings are left, and which keys of their configuration are not the defaults, for a dry run."""
-    left = [one.name for one in trainings if not is_finished(one, panels[one.market])]
+    left = [one.name for one in trainings if finished_best(one, panels[one.market]) is None]
     count, finished = len(trainings), len(trainings) - len(left)
     if not left:
         return [f"{count} trainings, all of them finished already; only their evaluation is left"]
@@ -120,9 +117,15 @@ def train_all(
     panels: Mapping[str, MarketPanel],
     resources: ComputeResources | None = None,
 ) -> list[Path]:
-    """Run the trainings that are not finished yet."""
+    """Run the trainings that are not finished yet, and find the best checkpoint of each.
+
+    Raises
+    ------
+    CheckpointError
+        If one is not finished even then.
+    """
     resources = resources or ComputeResources()
-    missing = [one for one in trainings if not is_finished(one, panels[one.market])]
+    missing = [one for one in trainings if finished_best(one, panels[one.market]) is None]
     changed = [one for one in missing if (one.folder / NOTE).is_file() and not one.note(panels[one.market])]
     if changed:
         names = ", ".join(one.name for one in changed)
@@ -132,7 +135,12 @@ def train_all(
         run_tasks(tasks, resources, shared={"panels": dict(panels)}, kind="trainings")
     else:
         _train_on_cluster(missing, panels, resources)
-    return [best_checkpoint(one, panels[one.market]) for one in trainings]
+    checkpoints = []
+    for one in trainings:
+        if (best := finished_best(one, panels[one.market])) is None:
+            raise CheckpointError(f"{one.name} is not finished in {one.folder}; give the same command again")
+        checkpoints.append(best)
+    return checkpoints
 
 
 def _train_on_cluster(
@@ -156,25 +164,8 @@ def _train_on_cluster(
         )
 
 
-def is_finished(training: Training, panel: MarketPanel) -> bool:
-    """True where the training was finished, by this configuration and code."""
-    return _finished(training, panel) is not None
-
-
-def best_checkpoint(training: Training, panel: MarketPanel) -> Path:
-    """The best checkpoint of a finished training.
-
-    Raises
-    ------
-    CheckpointError
-        If it is not finished.
-    """
-    if (best := _finished(training, panel)) is None:
-        raise CheckpointError(f"{training.name} is not finished in {training.folder}; give the same command again")
-    return best
-
-
-def _finished(training: Training, panel: MarketPanel) -> Path | None:
+def finished_best(training: Training, panel: MarketPanel) -> Path | None:
+    """Best checkpoint of a training that was finished by this configuration and code; None for any other."""
     note = training.note(panel)
     return best_in(training.folder / str(note["run"])) if note.get("finished") else None
 
@@ -192,7 +183,7 @@ def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
 
 
 def _train_alone(panel: MarketPanel, training: Training) -> Result:
-    if is_finished(training, panel):
+    if finished_best(training, panel) is not None:
         return {"run": training.note(panel)["run"]}
     run = training.folder / str(training.note(panel).get("run", "none"))
     resumes = CheckpointFolder(run / MODELS).path(LATEST).is_file()
@@ -238,7 +229,6 @@ def train_remotely(panels: Mapping[str, MarketPanel], training: Training, files:
 
 
 def _files_to_resume(training: Training, panels: Mapping[str, MarketPanel]) -> dict[str, bytes]:
-    """Files from which a stopped training can resume; none where it cannot."""
     note = training.note(panels[training.market])
     run = training.folder / str(note.get("run", "none"))
     if not CheckpointFolder(run / MODELS).path(LATEST).is_file():

@@ -57,7 +57,6 @@ class ProtocolJob:
 
     @property
     def seeds(self) -> range:
-        """Seeds of the trainings of each fold."""
         first = self.config.train.seed
         return range(first, first + self.config.evaluation.protocol.seeds)
 
@@ -68,7 +67,6 @@ class ProtocolJob:
 
     @property
     def trainings(self) -> list[Training]:
-        """The trainings, in the same order."""
         return [self.training(fold, seed) for fold, seed in self.parts]
 
     def training(self, fold: Fold, seed: int) -> Training:
@@ -79,7 +77,6 @@ class ProtocolJob:
 
     @property
     def _of(self) -> str:
-        """Prefix of the names of trainings: the market, among several."""
         return f"{self.market}, " if self.market else ""
 
     @property
@@ -104,6 +101,9 @@ class ProtocolJob:
             evaluation = config.evaluation
             resampling = Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed)
             sections.insert(0, joined_section(paths, patient, tries, resampling))
+        columns = {f"path {number}": run.returns for number, run in enumerate(paths.agents, start=1)}
+        columns |= {run.name: run.returns for run in paths.compared}
+        table = pd.DataFrame(columns, index=pd.Index(paths.compared[0].dates.astype(str), name="date"))
         return report_on(
             config,
             self.folder,
@@ -113,7 +113,7 @@ class ProtocolJob:
             facts=_facts(self),
             notes=_limits(self, len(paths.agents)),
             sections=tuple(sections),
-            files={PATHS: _paths_table(paths)},
+            files={PATHS: table.to_csv(lineterminator="\n").encode()},
             tries=tries,
             patient=patient,
             unjudged=NO_VERDICT_ON_PATHS if self.protocol == "cpcv" else "",
@@ -142,7 +142,6 @@ class ProtocolJob:
         return paths, [patient[place] for place in places]
 
     def span(self, bars: range) -> str:
-        """A window in dates."""
         return f"{self.panel.dates[bars.start]} to {self.panel.dates[bars.stop - 1]}"
 
 
@@ -173,7 +172,6 @@ def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = 
 
 
 def _facts(job: ProtocolJob) -> dict[str, Any]:
-    """Provenance for the report."""
     config, panel = job.config, job.panel
     known = provenance(config, panel)
     return {
@@ -194,7 +192,6 @@ def _facts(job: ProtocolJob) -> dict[str, Any]:
 
 
 def _limits(job: ProtocolJob, paths: int) -> tuple[str, ...]:
-    """Limits of the protocol, for the report."""
     survivorship = job.panel.provenance.get("survivorship")
     notes = [str(survivorship)] if survivorship else []
     notes.append(
@@ -209,11 +206,3 @@ def _limits(job: ProtocolJob, paths: int) -> tuple[str, ...]:
     if paths == 1:
         notes.append("There is one path from one seed: the effect of the seed is not known (--seeds N).")
     return tuple(notes)
-
-
-def _paths_table(paths: ProtocolPaths) -> bytes:
-    """Daily returns of every path, and of what they are compared with."""
-    columns = {f"path {number}": run.returns for number, run in enumerate(paths.agents, start=1)}
-    columns |= {run.name: run.returns for run in paths.compared}
-    table = pd.DataFrame(columns, index=pd.Index(paths.compared[0].dates.astype(str), name="date"))
-    return table.to_csv(lineterminator="\n").encode()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from finflow.evaluation.statistics.configuration_choice import (
     judge_best,
     judge_choice,
 )
-from finflow.evaluation.statistics.run_statistics import improvement_estimate, interquartile_estimate
+from finflow.evaluation.statistics.run_statistics import DIFFERENCE, improvement_estimate, interquartile_estimate
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.files import check_writable, write_together
 from finflow.json_text import parse_json
@@ -39,18 +39,10 @@ from finflow.training.run_folder import MANIFEST
 Array = NDArray[np.float64]
 
 SEED = "train.seed"
-DIFFERENCE = "sharpe_difference"
 _NOT_COMPARED = (
     *("output.", "tune.", "market.cache_dir", "market.use_cache", "market.extend_cache", "train.device"),
     *("train.threads", "evaluation.sweeps", "evaluation.tax.", "evaluation.top"),
 )
-
-
-class Comparison(NamedTuple):
-    """Outcome of a comparison: its page, and lines for a terminal."""
-
-    page: Path
-    lines: list[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,21 +59,11 @@ class _Run:
 
     @property
     def returns(self) -> Array:
-        """Of the evaluated strategy, daily, net."""
         return self.column(self.metrics["agent"])
-
-    @property
-    def baseline(self) -> Array | None:
-        """Of equal weight in this run, at its costs."""
-        return self.column(BASELINE) if BASELINE in self.table else None
 
     def column(self, name: str) -> Array:
         """Returns of `returns.csv`, float64 (days,)."""
         return self.table[name].to_numpy(dtype=np.float64)
-
-    @property
-    def seed(self) -> object:
-        return self.config.get(SEED)
 
     def figure(self, metric: str) -> Any:
         """A figure of the evaluated strategy, or its difference from equal weight; None where the run has none."""
@@ -90,8 +72,8 @@ class _Run:
         return self.metrics["strategies"][self.metrics["agent"]].get(metric)
 
 
-def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Comparison:
-    """Compare runs.
+def compare_runs(folders: Sequence[Path], output: Path | None = None) -> tuple[Path, list[str]]:
+    """Compare runs: the page, and lines for a terminal.
 
     Raises
     ------
@@ -104,8 +86,17 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
     folder = output or runs[0].folder.resolve().parent / "comparisons" / mark
     check_writable(folder, "--output", keep=False)
     first = runs[0]
-    page = comparison_page.make(
-        [Compared.of(run.label, run.metrics, run.seed, run.returns, run.baseline) for run in runs],
+    files, lines = comparison_page.make(
+        [
+            Compared.of(
+                run.label,
+                run.metrics,
+                run.config.get(SEED),
+                run.returns,
+                run.column(BASELINE) if BASELINE in run.table else None,
+            )
+            for run in runs
+        ],
         _seed_groups(runs),
         _differences(runs),
         first.metrics["window"],
@@ -113,8 +104,8 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
         first.dates,
         _choice(runs),
     )
-    write_together({folder / name: content for name, content in page.files.items()})
-    return Comparison(folder / "report.html", page.lines)
+    write_together({folder / name: content for name, content in files.items()})
+    return folder / "report.html", lines
 
 
 def _read(folder: Path, label: str) -> _Run:
@@ -157,7 +148,6 @@ def _read(folder: Path, label: str) -> _Run:
 
 
 def _check_comparable(runs: Sequence[_Run]) -> None:
-    """One panel, one window, and every run once."""
     first = runs[0]
     for position, run in enumerate(runs):
         if any(run.folder.resolve() == other.folder.resolve() for other in runs[:position]):
@@ -186,7 +176,6 @@ def _labels(folders: Sequence[Path]) -> list[str]:
 
 
 def _choice(runs: Sequence[_Run]) -> Section:
-    """Section on the choice of the best run by the figures of the reports."""
     days = "the evaluated windows" if any("protocol" in run.metrics for run in runs) else "the test window"
     try:
         excess = np.column_stack([run.returns - run.column(CASH) for run in runs])
@@ -209,7 +198,6 @@ def _choice(runs: Sequence[_Run]) -> Section:
 
 
 def _differences(runs: Sequence[_Run]) -> dict[str, dict[str, str]]:
-    """Configuration keys that are not the same in all runs, and their values."""
     keys = sorted({key for run in runs for key in run.config})
     values_of = {key: [json.dumps(run.config.get(key), default=str) for run in runs] for key in keys}
     labels = [run.label for run in runs]
@@ -222,7 +210,7 @@ def _seed_groups(runs: Sequence[_Run]) -> list[Seeds]:
     for run in runs:
         kept = {key: value for key, value in run.config.items() if key != SEED}
         setting = json.dumps([run.metrics["agent"], kept], sort_keys=True, default=str)
-        groups.setdefault(setting, {}).setdefault(str(run.seed), run)
+        groups.setdefault(setting, {}).setdefault(str(run.config.get(SEED)), run)
     several = [group for group in groups.values() if len(group) > 1]
     named = {f"group {number}": group for number, group in enumerate(several, start=1)}
     return [_seeds(name, named) for name in named]

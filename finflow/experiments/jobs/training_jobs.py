@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from finflow.config import Config, dump_run
 from finflow.evaluation.multi_run import universes_page
-from finflow.evaluation.multi_run.universes_page import Universe
 from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import check_writable, write_atomically, write_together
@@ -42,7 +41,6 @@ class SeedJob:
 
     @property
     def trainings(self) -> list[Training]:
-        """One for each seed."""
         first, of = self.config.train.seed, f"{self.market}, " if self.market else ""
         seeds = range(first, first + self.config.train.seeds)
         folders = {seed: self.folder / f"seed-{seed}" for seed in seeds}
@@ -126,10 +124,7 @@ def report_universes(
     names: Sequence[str], outcomes: Sequence[EvaluationOutcome], folder: Path
 ) -> tuple[list[str], Path]:
     """Report the universes together, from the numbers of each one's own report."""
-    universes = []
-    for name, outcome in zip(names, outcomes, strict=True):
-        content = parse_json(outcome.report.with_name("metrics.json").read_text("utf-8"))
-        universes.append(Universe.of(name, content))
-    page = universes_page.make(universes)
-    write_together({folder / REPORTS / file: content for file, content in page.files.items()})
-    return list(page.lines), folder / REPORTS / "report.html"
+    reports = [parse_json(one.report.with_name("metrics.json").read_text("utf-8")) for one in outcomes]
+    files, lines = universes_page.make(dict(zip(names, reports, strict=True)))
+    write_together({folder / REPORTS / file: content for file, content in files.items()})
+    return lines, folder / REPORTS / "report.html"

@@ -8,24 +8,26 @@ says "replace", the agent that is to replace it is trained on the newest window.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
-from finflow.config import Config, EvaluationConfig, RetrainConfig, replace_values
-from finflow.errors import MarketError
+from finflow.config import Config, EvaluationConfig, RetrainConfig, config_hash, replace_values
+from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.report.report_numbers import json_text
 from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.evaluation.statistics.significance_tests import Resampling
-from finflow.experiments.jobs.folds import FEWEST, Fold
+from finflow.experiments.jobs.folds import FEWEST, Fold, history_of, refuse_own_decisions
 from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
-from finflow.experiments.retraining.retrain_page import retrain_page
 from finflow.experiments.retraining.retrain_results import (
     NEW,
     OLD,
@@ -35,22 +37,25 @@ from finflow.experiments.retraining.retrain_results import (
     RetrainNumbers,
     figures_of,
     measure_lead,
+    retrain_page,
 )
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import check_writable, in_use, write_together
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
+from finflow.provenance import short_hash
 from finflow.trading.price_checks import check_history
-from finflow.training.checkpoints.checkpoint_reader import Checkpoint, policy_of, read_best
-from finflow.training.checkpoints.run_resolver import resolve_run
-from finflow.training.data.training_data import TrainingData, device_here, process_on
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, policy_of, read_best
+from finflow.training.checkpoints.run_resolver import Kind, resolve_run
+from finflow.training.data.training_data import TrainingData, device_here, prepare_from, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import maker_of
 from finflow.training.judging.reading_count import policy_identity
 from finflow.training.phases.stopping import stopping_at_once
 from finflow.training.run_folder import MANIFEST
 
+FOLDER = "retrainings"
 NUMBERS, PAGE, RETURNS = "retrain.json", "retrain.html", "returns.csv"
 
 
@@ -101,14 +106,6 @@ def newest_window(known: KnownBars, stop: int, settings: RetrainConfig) -> tuple
     return piece, max(FEWEST, validation)
 
 
-class Retrained(NamedTuple):
-    """Answer, its page, and the new run; None where the old agent is kept."""
-
-    numbers: RetrainNumbers
-    page: Path
-    run: Path | None
-
-
 @dataclass(frozen=True)
 class Retraining:
     """Retrainings of an agent on newer prices, and their comparison with it."""
@@ -126,13 +123,6 @@ class Retraining:
         """One for each fold, begun with the old agent's networks."""
         return [self._training(f"fold-{fold.number:02d}", fold) for fold in self.folds]
 
-    @property
-    def rule(self) -> ReplacementRule:
-        """The rule, with the number of this comparison among those of the old agent."""
-        return ReplacementRule(
-            self.config.evaluation.confidence, self.config.trading.retrain.margin, _number_of(self.folder)
-        )
-
     def lines(self) -> list[str]:
         """Lines for the terminal: the bars that are new, and the dates of each fold."""
         dates = self.panel.dates
@@ -147,7 +137,8 @@ class Retraining:
 
     def judge(self, checkpoints: Sequence[Path]) -> tuple[RetrainNumbers, list[Backtest]]:
         """Backtest the retrained agents and the old one, each in the window of its fold."""
-        device, rule, evaluation = device_here(self.config.train.device), self.rule, self.config.evaluation
+        device, evaluation = device_here(self.config.train.device), self.config.evaluation
+        rule = ReplacementRule(evaluation.confidence, self.config.trading.retrain.margin, _number_of(self.folder))
         before, acting, backtests, folds = policy_of(self.old, device), self.config.acting, [], []
         process = process_on(self.old_data, self.panel)
         for fold, training, path in zip(self.folds, self.trainings, checkpoints, strict=True):
@@ -161,6 +152,7 @@ class Retraining:
         runs = [joined([each[place] for each in backtests]) for place in range(3)]
         resampling = Resampling(evaluation.bootstrap_samples, evaluation.block_length, self.config.train.seed)
         lead = measure_lead(runs[0], runs[1], rule, resampling)
+        history, gaps = check_history(self.panel, (), data_of(self.old)), self.old_data.gap_note()
         numbers = RetrainNumbers(
             answer=rule.answer(lead),
             until=str(self.panel.dates[-1]),
@@ -178,7 +170,7 @@ class Retraining:
             figures=figures_of(runs),
             folds=folds,
             run=None,
-            notes=self._notes(),
+            notes=[f"history: {history.said}"] * (not history.passed) + ([gaps] if gaps else []),
         )
         return numbers, runs
 
@@ -209,13 +201,80 @@ class Retraining:
         )
         return FoldNumbers(begin, end, fold.validation, judged_from, judged_until, len(new.returns), *ratios)
 
-    def _notes(self) -> list[str]:
-        history, gaps = check_history(self.panel, (), data_of(self.old)), self.old_data.gap_note()
-        return [f"history: {history.said}"] * (not history.passed) + ([gaps] if gaps else [])
+
+def prepare_retraining(run: Path, config: Config, parent: Path | None = None) -> Retraining:
+    """Read the old agent and the newest prices, cut the folds, and check that each can be trained.
+
+    Raises
+    ------
+    FinflowError
+        One line, where there is nothing to retrain, nothing new to evaluate on, or another universe.
+    """
+    saved = resolve_run(run)
+    if saved.kind not in (Kind.RUN, Kind.CHECKPOINT):
+        raise ConfigError(
+            f"{run} is a {saved.kind}, and --mode retrain takes one training: name one of its run folders"
+        )
+    refuse_own_decisions(config)
+    old = read_best(run)
+    panel = load_panel(config.market)
+    _check_universe(panel, data_of(old).get("assets"), run)
+    if config.market.test_end is not None:
+        panel = panel.until(panel.bars_until(config.market.test_end))
+    settings, seen = config.trading.retrain, panel.bars_until(config.market.validation_end)
+    if seen >= panel.n_bars:
+        raise MarketError(
+            f"{run} was trained on and chosen by bars up to {config.market.validation_end}, and the prices end on "
+            f"{panel.dates[-1]}: there are no new bars; bring the prices up to date"
+        )
+    known = KnownBars(
+        seen=seen,
+        bars=panel.n_bars,
+        history=history_of(panel),
+        window=settings.window or seen,
+        purge=config.env.execution_lag if settings.purge is None else settings.purge,
+        fewest_evaluated=MINIMUM_BLOCKS * config.evaluation.block_length,
+    )
+    retrain_folds(known, settings)  # its refusal says more than that of the windows below
+    old_data = prepare_from(panel, config)
+    check_same_features(old, old_data.features)
+    known = replace(known, window=settings.window or seen - old_data.features.first_bar)
+    folds = retrain_folds(known, settings)
+    folder = parent or saved.folder.parent / FOLDER / saved.folder.name
+    retraining = Retraining(config, panel, old, old_data, known, folds, folder)
+    retraining = replace(retraining, folder=folder / f"{panel.dates[-1]}-{_mark(retraining)}")
+    for training in retraining.trainings:  # before any of them runs
+        training.training_data(panel)
+    return retraining
 
 
-def compare_and_train(retraining: Retraining, resources: ComputeResources) -> Retrained:
+def _mark(retraining: Retraining) -> str:
+    """A hash of everything that decides the retrainings."""
+    learning = config_hash(replace_values(retraining.config, {"evaluation": EvaluationConfig()}))
+    cuts = [
+        [fold.pieces[0].start, fold.pieces[0].stop, fold.validation, fold.tests[0].start] for fold in retraining.folds
+    ]
+    before = hashlib.sha256(retraining.old.path.read_bytes()).hexdigest()
+    return short_hash(json.dumps([learning, retraining.panel.sha256, before, cuts]))
+
+
+def _check_universe(panel: MarketPanel, trained: Sequence[str] | None, run: Path) -> None:
+    if trained is None or set(trained) == set(panel.assets):
+        return
+    gone, new = (sorted(set(one) - set(other)) for one, other in ((trained, panel.assets), (panel.assets, trained)))
+    named = " and ".join(
+        f"{'without' if names is gone else 'with'} {', '.join(names[:5])}" for names in (gone, new) if names
+    )
+    raise MarketError(
+        f"the prices are of another universe than that of {run} ({named}): a retraining keeps its universe; train a "
+        "new agent with --mode train"
+    )
+
+
+def compare_and_train(retraining: Retraining, resources: ComputeResources) -> tuple[RetrainNumbers, Path, Path | None]:
     """Run the retrainings that are missing, evaluate them, and train the new agent where it replaces the old one.
+
+    The answer, its page, and the new run; None where the old agent is kept.
 
     Raises
     ------
@@ -245,7 +304,7 @@ def compare_and_train(retraining: Retraining, resources: ComputeResources) -> Re
                 retraining.folder / NUMBERS: json_text(asdict(numbers)),
             }
         )
-    return Retrained(numbers, retraining.folder / PAGE, run)
+    return numbers, retraining.folder / PAGE, run
 
 
 def data_of(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -59,7 +59,6 @@ def run_in_processes(queue: TaskQueue, resources: ComputeResources, shared: Mapp
 
 
 def _submit_waiting(queue: TaskQueue, workers: list[_Worker]) -> bool:
-    """Give a task to each idle worker; true while any task is running."""
     for worker in workers:
         if worker.future is None and (entry := queue.next()) is not None:
             queue.display.begin(entry[1].name)
@@ -113,7 +112,6 @@ class _Worker:
         self._pool: ProcessPoolExecutor | None = None
 
     def submit(self, number: int, task: Task) -> None:
-        """Start a task."""
         call = partial(_run, task.function, dict(task.arguments))
         self.number = number
         if self._pool is not None:
@@ -139,7 +137,6 @@ class _Worker:
             self._process.terminate()
 
     def shut_down(self) -> None:
-        """Let an idle process exit by itself."""
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._process.join(EXIT_TIMEOUT)
@@ -154,7 +151,6 @@ class _Worker:
         self._pipe.close()
 
     def exit_reason(self) -> str:
-        """Describe how the process ended."""
         status = self._process.exitcode
         if status is None or status >= 0:
             return f"its process ended with status {status}"
@@ -183,7 +179,6 @@ _shared: dict[str, Any]
 
 
 def _prepare(connection: Connection, shared: dict[str, Any]) -> None:
-    """Set up a worker's process before its first task."""
     global _send, _shared
     begin_as_worker()
     signal.signal(signal.SIGTERM, lambda number, frame: request_stop())
@@ -198,5 +193,4 @@ def _prepare(connection: Connection, shared: dict[str, Any]) -> None:
 
 
 def _run(function: Callable[..., Result], arguments: dict[str, Any]) -> Result:
-    """Run a task in a worker's process."""
     return run_reporting(function, {**_shared, **arguments}, _send)

@@ -77,7 +77,6 @@ def _total(ray: Any, resource: str) -> int:
 
 
 def machines(ray: Any) -> set[str]:
-    """Names of the machines that belong to the cluster."""
     return {str(node["NodeManagerHostname"]) for node in ray.nodes() if node["Alive"]}
 
 
@@ -114,7 +113,6 @@ def connected(resources: ComputeResources) -> Iterator[Any]:
 
 
 def _check_reachable(address: str) -> None:
-    """Try an address for a few seconds."""
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -181,7 +179,6 @@ class _Progress:
         self._started: set[int] = set()
 
     def show(self) -> None:
-        """Show all reports since the last call."""
         with suppress(self._ray.exceptions.RayError):
             for number, kind, content in self.queue.get_nowait_batch(self.queue.qsize()):
                 self._show(number, kind, content)
@@ -207,7 +204,6 @@ def _on_node(
     names: Sequence[str],
     *shared: Any,
 ) -> Result:
-    """Run a task on a node, with the shared arguments as Ray fetched them."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # Ray was started in the background, which ignores interrupts
         signal.signal(signal.SIGINT, signal.default_int_handler)
     share_cores()

@@ -93,18 +93,15 @@ class Reporter(ProgressDisplay):
         self._sent = float("-inf")
 
     def start_phase(self, name: str, total: int, done: int = 0) -> None:
-        """Begin a phase."""
         super().start_phase(name, total, done)
         self._report()
 
     def advance(self, n: int = 1, **facts: Fact) -> None:
-        """Count ``n`` more steps."""
         super().advance(n, **facts)
         if time.monotonic() - self._sent >= INTERVAL:
             self._report()
 
     def message(self, text: str) -> None:
-        """Have one line shown."""
         self._send("line", text)
 
     def _report(self) -> None:
@@ -119,7 +116,6 @@ class NullStream(io.StringIO):
     """Text stream that keeps nothing."""
 
     def write(self, text: str) -> int:
-        """Forget the text."""
         return len(text)
 
 
@@ -174,7 +170,6 @@ class TaskDisplay:
         return f"{self._ended} of {self.total}" if self.total is not None else f"{self._ended} done"
 
     def begin(self, name: str, where: str = "") -> None:
-        """Show that a task has begun."""
         self._started[name] = time.monotonic()
         self.task_line(name, f"begun{where}", quiet_when_live=True)
         if self._live is not None and name not in self._rows:
@@ -188,7 +183,6 @@ class TaskDisplay:
             self._progress(name, content)
 
     def task_line(self, name: str, text: str, quiet_when_live: bool = False) -> None:
-        """Show a line that stays, about a task."""
         self.line(f"{name}: {text}", quiet_when_live)
 
     def line(self, text: str, quiet_when_live: bool = False) -> None:
@@ -204,7 +198,6 @@ class TaskDisplay:
         self.task_line(name, f"{why}; it is done again")
 
     def end(self, name: str) -> None:
-        """Show that a task has ended."""
         began = self._forget(name)
         self._ended += 1
         took = "" if began is None else f" in {duration(time.monotonic() - began)}"

@@ -54,7 +54,6 @@ class ComputeResources:
 
     @property
     def in_process(self) -> bool:
-        """True where tasks run in this process."""
         return self.cluster is None and (self.workers or 1) == 1
 
     def warnings(self) -> list[str]:
@@ -105,7 +104,6 @@ class TaskQueue:
         return len(self.started) - 1, task
 
     def done(self, number: int, result: Result) -> None:
-        """Keep a result, and pass it to `on_done`."""
         self.results[number] = result
         if self.on_done is not None:
             self.on_done(self.started[number], result)
@@ -134,8 +132,3 @@ class TaskQueue:
             f"{self.started[number].name}: {why}, and it was tried {self.retries + 1} times; if memory is short, use "
             "fewer workers or smaller batches (--batch-size)"
         )
-
-    @property
-    def in_order(self) -> list[Result]:
-        """All results, in the order of the tasks."""
-        return [self.results[number] for number in range(len(self.started))]

@@ -76,11 +76,10 @@ def run_tasks(
             run_in_processes(queue, resources, shared or {})
         else:
             run_on_ray(queue, resources, shared or {})
-        return queue.in_order
+        return [queue.results[number] for number in range(len(queue.started))]
 
 
 def _run_here(queue: TaskQueue, shared: Mapping[str, Any]) -> None:
-    """Run the tasks one after another in this process; each shows its own progress."""
     while (entry := queue.next()) is not None:
         number, task = entry
         of = "" if queue.display.total is None else f" ({number + 1} of {queue.display.total})"

@@ -106,7 +106,6 @@ class JournalWithHeartbeat(JournalStorage, BaseHeartbeat):
         super().__init__(JournalFileBackend(str(path)))
 
     def heartbeat_file(self, trial_id: int) -> Path:
-        """File that a trial's worker touches."""
         return self._folder / f"trial-{trial_id}"
 
     def record_heartbeat(self, trial_id: int) -> None:
@@ -115,11 +114,9 @@ class JournalWithHeartbeat(JournalStorage, BaseHeartbeat):
             self.heartbeat_file(trial_id).touch()
 
     def get_heartbeat_interval(self) -> int:
-        """Seconds between two heartbeats."""
         return self._interval
 
     def get_heartbeat_stale_trial_callback(self) -> Callable[[Study, FrozenTrial], None]:
-        """Function that has a lost trial wait again."""
         return self._callback
 
     def _get_stale_trial_ids(self, study_id: int) -> list[int]:

@@ -96,7 +96,6 @@ def _distribution(key: str, searched: SearchedConfig) -> BaseDistribution:
 
 
 def suggest_values(trial: Trial, space: Space) -> dict[str, Value]:
-    """Suggest values of all keys for a trial; those that it has already stay."""
     return {key: trial._suggest(key, distribution) for key, distribution in space.items()}
 
 
@@ -117,7 +116,6 @@ def _initial_values(config: Config, space: Space) -> dict[str, Value]:
 
 
 def describe_values(distribution: BaseDistribution) -> str:
-    """Describe a distribution in words."""
     if isinstance(distribution, CategoricalDistribution):
         return "one of " + ", ".join(str(choice) for choice in distribution.choices)
     if not isinstance(distribution, FloatDistribution | IntDistribution):

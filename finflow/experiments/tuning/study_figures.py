@@ -49,8 +49,8 @@ def draw_figures(
 
     def add(name: str, caption: str, words: str, draw: Callable[[], Any], *size: float) -> None:
         before = sum(figure.title == TITLES[name] for figure in drawn)
-        figure = Rendered(name, TITLES[name], caption, words, _render(draw, *(size or (WIDTH, 3.6))))
-        drawn.append(figure.numbered(before + 1) if before else figure)
+        file = f"{name}-{before + 1}" if before else name
+        drawn.append(Rendered(file, TITLES[name], caption, words, _render(draw, *(size or (WIDTH, 3.6)))))
 
     def of(place: int) -> dict[str, Any]:
         """Target of Optuna's plots: one of several objectives, or None for the only one."""

@@ -50,11 +50,10 @@ class StudyData:
     trials: tuple[FrozenTrial, ...]
     space: Mapping[str, BaseDistribution]
     tried: int
-    facts: Mapping[str, object]
+    facts: Mapping[str, str]
 
     @cached_property
     def complete(self) -> tuple[FrozenTrial, ...]:
-        """Trials that came to their end."""
         return tuple(trial for trial in self.trials if trial.state == TrialState.COMPLETE)
 
     @cached_property
@@ -109,6 +108,7 @@ def study_files(data: StudyData) -> dict[str, bytes | str]:
     shown: list[Rendered] = []
     if overfit is not None:
         shown.append(overfitting_histogram(overfit, len(data.complete), "trials", over="the evaluated windows"))
+    space = {key: describe_values(values) for key, values in data.space.items()}
     parts = [
         _best(data),
         *(
@@ -117,8 +117,13 @@ def study_files(data: StudyData) -> dict[str, bytes | str]:
         ),
         _choice(overfit, without, shown),
         _failed(data),
-        _space(data),
-        _settings(data),
+        Section("space", "Search space", {}, (make_table("Space", "Key", list(space), [("values", space)]),)),
+        Section(
+            "settings",
+            "Data and settings",
+            {},
+            (make_table("Settings", "", list(data.facts), [("", data.facts)]),),
+        ),
     ]
     sections = [part for part in parts if part is not None]
     content: dict[str, object] = {section.key: section.numbers for section in sections if section.numbers}
@@ -163,8 +168,6 @@ def _counts(data: StudyData) -> dict[str, object]:
 
 
 def _finding(data: StudyData, content: Mapping[str, object], overfit: Overfitting | None) -> Headline:
-    """The best trial's values, and the number of trials."""
-
     def count(name: str) -> Cell:
         return Cell(("summary", name), ",", 0)
 
@@ -191,7 +194,6 @@ def _finding(data: StudyData, content: Mapping[str, object], overfit: Overfittin
 
 
 def _best(data: StudyData) -> Section:
-    """The best trials, and the keys of the best."""
     several = len(data.objective) > 1
     shown = front(data.trials) if several else sorted(data.complete, key=lambda trial: trial.values, reverse=True)
     title, best = "On the front" if several else "Best trials", data.best
@@ -210,7 +212,6 @@ def _best(data: StudyData) -> Section:
 
 
 def _choice(overfit: Overfitting | None, without: str, figures: Sequence[Rendered]) -> Section:
-    """PBO of the choice, or why there is none."""
     key, title = "overfitting", "Choosing the best of them"
     if overfit is None:
         return Section(key, title, {}, words=(without,))
@@ -249,16 +250,6 @@ def _failed(data: StudyData) -> Section | None:
     return Section("failed", "Trials that failed", {}, (table,))
 
 
-def _space(data: StudyData) -> Section:
-    words = {key: describe_values(values) for key, values in data.space.items()}
-    return Section("space", "Search space", {}, (make_table("Space", "Key", list(words), [("values", words)]),))
-
-
-def _settings(data: StudyData) -> Section:
-    facts = {name: str(value) for name, value in data.facts.items()}
-    return Section("settings", "Data and settings", {}, (make_table("Settings", "", list(facts), [("", facts)]),))
-
-
 def _reason(trial: FrozenTrial) -> str:
     return str(trial.user_attrs.get(ATTRIBUTES.reason, LOST))
 
@@ -268,7 +259,6 @@ def _values(trial: FrozenTrial, objective: Sequence[str]) -> dict[str, float]:
 
 
 def _trial_numbers(trial: FrozenTrial, objective: Sequence[str]) -> dict[str, object]:
-    """A trial for `study.json`."""
     return {
         "number": trial.number,
         "state": _STATES.get(trial.state, trial.state.name.lower()),
@@ -284,13 +274,12 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _facts(config: Config, context: TrialContext) -> dict[str, object]:
-    """Provenance and settings."""
+def _facts(config: Config, context: TrialContext) -> dict[str, str]:
     tune = config.tune
     windows = [context.panel.dates[[fold.tests[0].start, fold.tests[0].stop - 1]] for fold in context.folds]
     deviations = f", {tune.deviations:g} deviations off" if tune.aggregate == "cautious" else ""
     return {
-        "data": context.panel.describe(),
+        "data": str(context.panel.describe()),
         "judged windows": "; ".join(f"{first} to {last}" for first, last in windows),
         "seeds of each fold": ", ".join(map(str, context.seeds)),
         "together": tune.aggregate + deviations,

@@ -58,7 +58,6 @@ def decode_returns(text: str) -> NDArray[np.float64]:
 
 
 def describe_outcome(trial: FrozenTrial, objective: Sequence[str]) -> str:
-    """Describe the outcome of a trial in a few words."""
     if trial.state == TrialState.COMPLETE:
         return ", ".join(f"{name} {value:.4g}" for name, value in zip(objective, trial.values, strict=True))
     if trial.state == TrialState.PRUNED:

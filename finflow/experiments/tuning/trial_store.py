@@ -61,7 +61,6 @@ class Counts:
 
     @property
     def finished(self) -> int:
-        """Those that are over, however they ended."""
         return self.complete + self.pruned + self.failed
 
     @property
@@ -89,7 +88,6 @@ class TrialStore:
 
     @property
     def counts(self) -> Counts:
-        """Number of trials in each state."""
         states = [trial.state for trial in self.trials]
         order = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING, TrialState.WAITING)
         return Counts(*(states.count(state) for state in order))
@@ -159,7 +157,6 @@ class TrialStore:
             _retry(self.study, self.storage.get_trial(trial._trial_id), None)
 
     def is_running(self) -> bool:
-        """True while any trial is under way."""
         return bool(self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
 
     def _set_state(self, trial_id: int, state: TrialState) -> bool:
@@ -172,10 +169,7 @@ class TrialStore:
 def _retry(study: Study, trial: FrozenTrial, retries: int | None) -> None:
     """Have a trial wait again under another number: with its values, and nothing of its course.
 
-    Parameters
-    ----------
-    retries : int or None
-        Times that it may lose its worker; None for a stop on purpose, which does not count.
+    It may lose its worker ``retries`` times; None for a stop on purpose, which does not count.
     """
     stops = int(trial.user_attrs.get(_STOPS, 0))
     fresh = copy.deepcopy(trial)
@@ -211,7 +205,9 @@ def open_store(
             study = optuna.load_study(study_name=name, storage=storage)
         except KeyError:
             raise ConfigError(f"{shown} has no study {name}: it was moved, or begun in another tune.storage") from None
-        stored = _stored_identity(study)
+        complaint = f"the study {name} was not created completely: use another tune.name"
+        kept = _wait_for(lambda: study.user_attrs.get(_IDENTITY), complaint)  # another process may be writing it
+        stored = {str(what): str(value) for what, value in kept.items()}
         for what, now in identity.items():
             if stored.get(what) != now:
                 difference = _describe_difference(what, stored.get(what), now)
@@ -259,15 +255,7 @@ def _wait_for(read: Callable[[], Any], complaint: str) -> Any:
     return value
 
 
-def _stored_identity(study: Study) -> dict[str, str]:
-    """Settings that a study was begun with; another process may be writing them just now."""
-    complaint = f"the study {study.study_name} was not created completely: use another tune.name"
-    stored = _wait_for(lambda: study.user_attrs.get(_IDENTITY), complaint)
-    return {str(name): str(value) for name, value in stored.items()}
-
-
 def _describe_difference(what: str, before: str | None, now: str) -> str:
-    """Describe the difference of two identities in a few words."""
     if what != "space" or before is None:
         return f"another {what} ({before}, now {now})" if len(f"{before}{now}") < 150 else f"another {what}"
     old, new = (dict(json.loads(text)) for text in (before, now))
@@ -288,5 +276,4 @@ def _numbers(trial: FrozenTrial) -> list[int]:
 
 
 def _retried(trials: Sequence[FrozenTrial]) -> set[int]:
-    """Numbers of the trials that others were put into the place of."""
     return {number for trial in trials for number in RetryHeartbeatStaleTrialCallback.retry_history(trial)}

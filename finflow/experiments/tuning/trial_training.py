@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finflow.config import RANKING_OBJECTIVES, Config, EvaluationConfig, TuneConfig, replace_values
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import EvidenceError, FinflowError
 from finflow.evaluation.analysis.ranking import Ranking, rank_run
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import Backtest, FloatArray, run_backtests
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import track_of
@@ -45,13 +44,8 @@ DATA_KEYS = ("objectives.", "env.", "train.offline_episodes")
 
 NEVER = 10**9
 
-FloatArray = NDArray[np.float64]
 Report = Callable[[int, tuple[float, ...], int], None]
 """Takes a level, from 1, the objectives so far and the updates made; what it raises ends the trial."""
-
-
-class UndefinedObjectiveError(FinflowError):
-    """An objective that is not a number."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,6 @@ class TrialContext:
 
     @property
     def levels(self) -> int:
-        """Levels of a whole trial."""
         return LEVELS * len(self.units)
 
     def training_data(self, fold: Fold, config: Config) -> TrainingData:
@@ -84,7 +77,6 @@ class TrialContext:
         return data
 
     def evaluation_process(self, fold: Fold, training_data: TrainingData) -> DecisionProcess:
-        """Decision process of the window that a fold is evaluated on."""
         known = self._features.get((fold.number, True)) or features_on(training_data, self.panel)
         self._features[fold.number, True] = known
         return process_on(training_data, self.panel, known)
@@ -115,13 +107,7 @@ def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialC
 
 @dataclass(frozen=True)
 class TrialResult:
-    """Result of a trial.
-
-    Attributes
-    ----------
-    excess : float64 (days,)
-        Daily returns in excess of cash over the evaluated windows, the mean over seeds.
-    """
+    """Result of a trial; ``excess`` (days,) are daily returns less cash over the windows, the mean over seeds."""
 
     values: tuple[float, ...]
     units: list[dict[str, Any]]
@@ -142,7 +128,7 @@ def run_trial(
 
     Raises
     ------
-    UndefinedObjectiveError
+    FinflowError
         If an objective of a training is not a number.
     """
     trial = TrialRun(context, config, scratch, report)
@@ -188,15 +174,12 @@ class TrialRun:
         values = self._measure(process, window, *backtests)
         for name, value in zip(self.tune.objective, values, strict=True):
             if not np.isfinite(value):
-                raise UndefinedObjectiveError(
-                    f"{name} of fold {fold.number}, seed {seed} is not a number: {_reason(name)}"
-                )
+                raise FinflowError(f"{name} of fold {fold.number}, seed {seed} is not a number: {_reason(name)}")
         self.finished.append(values)
         self.units.append({"fold": fold.number, "seed": seed, "values": list(values)})
         return backtests[0]
 
     def objectives(self, units: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-        """The objectives over several trainings together."""
         aggregate, deviations = self.tune.aggregate, self.tune.deviations
         return tuple(aggregate_values(values, aggregate, deviations) for values in zip(*units, strict=True))
 
@@ -261,14 +244,8 @@ def measure_objectives(
 ) -> tuple[float, ...]:
     """Objectives of a backtest, in the order of their names; NaN where one is undefined.
 
-    Parameters
-    ----------
-    alpha
-        Share of the tail that ``cvar`` is the mean of.
-    baseline
-        Equal weight over the same days, for ``dsr``: the deflated Sharpe ratio of the return over it.
-    ranking
-        Of the backtest's weights, for ``ndcg``, ``hit``, ``mrr`` and ``rank_ic``; these are undefined without.
+    ``alpha`` is the share of the tail that ``cvar`` is the mean of; ``baseline`` is equal weight over the same days,
+    for ``dsr``, of the return over it; ``ranking`` is of the weights, for ``ndcg``, ``hit``, ``mrr`` and ``rank_ic``.
     """
     known = summarise(backtest, alpha)
     known |= {name: math.nan if ranking is None else float(getattr(ranking, name)) for name in RANKING_OBJECTIVES}
@@ -289,10 +266,7 @@ def _dsr(backtest: Backtest, baseline: Backtest | None, tries: int) -> float:
 def aggregate_values(values: Sequence[float], how: str, deviations: float) -> float:
     """Aggregate of the values of several trainings; NaN where one of them is.
 
-    Parameters
-    ----------
-    how
-        ``median``, ``mean``, or ``cautious``: the mean less ``deviations`` times the standard deviation (n - 1).
+    The ``median``, ``mean``, or ``cautious``: the mean less ``deviations`` times the standard deviation (n - 1).
     """
     array = np.asarray(values, dtype=np.float64)
     if how == "median":
@@ -302,7 +276,6 @@ def aggregate_values(values: Sequence[float], how: str, deviations: float) -> fl
 
 
 def _reason(objective: str) -> str:
-    """Cause of an objective that is not a number."""
     if objective == "rank_ic":
         return "its policy held all assets alike, or there are too few of them"
     return "there are too few assets or days to rank" if objective in RANKING_OBJECTIVES else "its policy took no risk"
@@ -317,13 +290,11 @@ class StepTimer(ProgressDisplay):
         self._phases = self._total = 0
 
     def start_phase(self, name: str, total: int, done: int = 0) -> None:
-        """Begin a phase."""
         self._phases, self._total = self._phases + 1, total
         if self._shown is not None:
             self._shown.start_phase(name, total, done)
 
     def advance(self, n: int = 1, **facts: Fact) -> None:
-        """Count ``n`` more steps."""
         if self._shown is not None:
             self._shown.advance(n, **facts)
 

@@ -170,7 +170,6 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
 
 
 def _recorded(store: TrialStore, number: int) -> FrozenTrial:
-    """Find a trial whose record can be compared with."""
     known = {trial.number: trial for trial in store.study.get_trials(deepcopy=False)}
     trial, current = known.get(number), store.current_number(number)
     if current != number:
@@ -221,7 +220,6 @@ class TrialDisplay(TaskDisplay):
 
     @contextmanager
     def show_trial(self, number: int) -> Iterator[ProgressDisplay]:
-        """Show the progress of a trial."""
         name = f"trial {number}"
         self.begin(name)
         try:

@@ -85,7 +85,6 @@ def _check_reach(config: Config, resources: ComputeResources) -> None:
 
 
 def _work(tuning: Tuning, resources: ComputeResources, log: Callable[[str], None]) -> None:
-    """Run the trials here, or by workers."""
     context, counts = tuning.context, tuning.counts
     waiting = counts.all - counts.finished
     if resources.in_process:
@@ -128,7 +127,6 @@ def conclude(tuning: Tuning) -> StudyOutcome:
 
 
 def describe_plan(config: Config, folder: Path | None = None) -> str:
-    """Describe the number of trainings of a search, for a dry run."""
     space = space_of(config)
     context = trial_context(config, tuple(space), config.tune.n_trials)
     trials, over = config.tune.n_trials, 0
