@@ -16,8 +16,9 @@ from finflow.config import Config
 from finflow.errors import CheckpointError
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
+from finflow.trading.deciding import Request
 from finflow.trading.paper.expectation import Expectation
-from finflow.trading.paper.paper_trading import PaperRequest, trade_on_paper
+from finflow.trading.paper.paper_trading import trade_on_paper
 from finflow.training.checkpoints.checkpoint_reader import check_same_features, read_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, latest, train_through
@@ -90,7 +91,7 @@ def test_an_agent_is_trained_judged_and_traded_by_the_year(rhythm: Rhythm, tiny:
     with pytest.raises(CheckpointError, match="lacks return_2, return_"):
         check_same_features(saved, compute_features(load_panel(tiny().market), 500))
     if rhythm is WEEKLY:
-        account = trade_on_paper(PaperRequest((trainer.run_folder,), first=dt.date(2014, 1, 3))).numbers
+        account = trade_on_paper(Request((trainer.run_folder,), first=dt.date(2014, 1, 3))).numbers
         returns = pd.read_csv(reports / "returns.csv", index_col="date")[found["agent"]]
         expected = Expectation.of(returns[returns.index < "2014-01-03"].to_numpy(dtype=np.float64), 52)
         assert expected is not None
