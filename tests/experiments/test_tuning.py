@@ -520,6 +520,7 @@ def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
 @pytest.mark.usefixtures("no_study_pictures")
 def test_several_objectives_have_a_front(tmp_path: Path) -> None:
     config = made(tmp_path, tune__objective="sharpe,calmar", tune__n_trials=3, tune__pruner="median")
+    config = config.model_copy(update={"tune": config.tune.model_copy(update={"space": None})})
     said: list[str] = []
     outcome = tune(config, None, HERE, said.append)
     assert any("cannot be pruned" in line for line in said)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ import torch
 from finflow import cores
 from finflow.errors import MarketError
 from finflow.tensor_file import read_tensors
+from finflow.training.off_policy import later_groups
 from finflow.training.phases import learner_work as phase
 from finflow.training.phases.run_guard import RunGuard, restore_snapshot
 from finflow.training.trainer import FinFlowTrainer
@@ -38,19 +39,25 @@ def here(shared: Make) -> Learned:
     return learned(train_through(shared(**FOUR)))
 
 
+class LearnerCalls(cores.ForkedCalls[Any, Any]):
+    """Calls of learners: evidence and growth fork processes of their own."""
+
+    started: ClassVar[list[cores.ForkedCalls[Any, Any]]] = []
+
+    @classmethod
+    def start(cls, function: Callable[[Any], Any]) -> cores.ForkedCalls[Any, Any] | None:
+        one = super().start(function)
+        if one is not None:
+            cls.started.append(one)
+        return one
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[cores.ForkedCalls[Any, Any]]:
     """Two cores, and the processes that were forked for learners."""
     monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    original, started = cores.ForkedCalls.start, []
-
-    def start(function: Callable[[Any], Any]) -> cores.ForkedCalls[Any, Any] | None:
-        one = original(function)
-        if one is not None:
-            started.append(one)
-        return one
-
-    monkeypatch.setattr(cores.ForkedCalls, "start", start)
+    monkeypatch.setattr(LearnerCalls, "started", started := [])
+    monkeypatch.setattr(later_groups, "ForkedCalls", LearnerCalls)
     return started
 
 
@@ -67,7 +74,7 @@ def test_where_that_process_is_killed_they_learn_the_same_bits(
     place: int, here: Learned, tiny: Make, calls: list[cores.ForkedCalls[Any, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in a piece of work, and when the state is asked for: what came after the last state is done again."""
-    original, begun = cores.ForkedCalls.begin, []
+    original, begun = LearnerCalls.begin, []
 
     def begin(self: cores.ForkedCalls[Any, Any], work: Any) -> None:
         begun.append(work)
@@ -76,7 +83,7 @@ def test_where_that_process_is_killed_they_learn_the_same_bits(
             self._child.join()
         original(self, work)
 
-    monkeypatch.setattr(cores.ForkedCalls, "begin", begin)
+    monkeypatch.setattr(LearnerCalls, "begin", begin)
     check_same(learned(train_through(tiny(**FOUR))), here)
     assert None in begun[: place - 1]
     assert (begun[-1] is None) == (place == 14)
