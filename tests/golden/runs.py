@@ -48,15 +48,7 @@ EXCLUDED_KEYS = frozenset(
 #: test's messages, without the file: ``bcell/policy/gate.weight`` of a checkpoint, ``verdict/reasons/0`` of a JSON.
 RENAMED: dict[str, str] = {}
 #: Values that went after these results were kept: a file without them is no difference.
-GONE = frozenset(
-    {
-        *("training/constraint", "tax/settings/method"),
-        *(f"bcell/{key}" for key in ("expert_ranking", "expert_ranking_weight", "one_head", "n_critics")),
-        *(f"bcell/{key}" for key in ("risk_strength", "cql_gap", "actor_weight_decay", "critic_weight_decay")),
-        *(f"bcell/{key}" for key in ("trade_rate_floor", "trade_rate_ceiling", "critic_schedule", "least_pull")),
-        "bcell/gate_balance",
-    }
-)
+GONE: frozenset[str] = frozenset()
 
 #: How far floats may lie apart on another processor or with other versions of the libraries. Between AVX-512, AVX2 and
 #: neither of both, what is learned differed by 2e-7 of a value, beyond ABSOLUTE, and files that compare with portfolios
