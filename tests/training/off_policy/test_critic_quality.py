@@ -147,7 +147,7 @@ def test_sigma_a_is_a_number_of_the_market_alone(tiny: Make) -> None:
 
 
 def test_both_phases_learn_in_the_same_sigma_a(tiny: Make) -> None:
-    trainer = FinFlowTrainer(tiny(train__online_episodes=2))
+    trainer = FinFlowTrainer(tiny())
     trainer.train_iql()
     run = trainer._begin()
     assert run.state.learner is not None

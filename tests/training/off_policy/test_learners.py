@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from finflow.config import load_config
-from finflow.errors import CheckpointError, ConfigError
+from finflow.errors import CheckpointError
 from finflow.training.data.replay import ONLINE
 from finflow.training.off_policy.group_update import step_portfolios, update_group
 from finflow.training.off_policy.learners import Learners, online_updates, vector_steps
@@ -144,21 +144,3 @@ def test_learners_of_other_blocks_are_refused(desk: Callable[[], Desk], tiny: Ma
     wide = desk_of(tiny(out_of_fold__blocks=2, bcell__mirrored__weight=0.0, bcell__hidden_dim=32)).learners
     with pytest.raises((ValueError, RuntimeError, CheckpointError)):
         wide.restore(tensors, facts)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("online.algorithm", "rollouts", r"online\.algorithm = sac.*bcell\.expansion"),
-        ("bcell.rollouts.horizon", 8, r"bcell\.expansion"),
-        ("bcell.rollouts.portfolios", 8, r"train\.n_envs"),
-        ("bcell.rollouts.blocks", 2, r"out_of_fold\.blocks"),
-        ("bcell.rollouts.learning_rate", 1e-3, r"bcell\.actor_lr"),
-    ],
-)
-def test_keys_of_the_former_learner_are_refused_in_one_line_that_names_the_present_one(
-    key: str, value: object, words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words) as refused:
-        load_config(None, {key: value}, environ={})
-    assert "\n" not in str(refused.value)
