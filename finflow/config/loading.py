@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -27,6 +28,8 @@ from finflow.config.yaml_text import parse_file, parse_scalar, to_yaml
 from finflow.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "FINFLOW_"
+MAX_LENGTH = 600  # characters of a message, whatever a file has for a key
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # no name of a file has a null byte, and no text half of a character
 
 #: Keys of folders, kept files, processes and the number of agents, which affect no agent's result.
 _NOT_DECIDING = frozenset(
@@ -176,7 +179,9 @@ class _Layers:
             except yaml.YAMLError:
                 self.mistakes.append(f"{key} = {_show(value)} ({origin.of(key)}): not valid YAML")
                 return
-        if key in KEYS:
+        if isinstance(value, str) and _NO_TEXT.search(value):
+            self.mistakes.append(f"{key} = {_show(value)} ({origin.of(key)}): has a character that no text may have")
+        elif key in KEYS:
             self.values[key], self.origins[key] = value, origin.of(key)
         elif key not in SECTIONS:
             self.mistakes.append(_unknown(key, origin))
@@ -200,7 +205,7 @@ class _Layers:
         if self.mistakes or config is None:
             others = len(self.mistakes) - 1
             more = f" (and {others} more mistake{'s' if others > 1 else ''})" if others else ""
-            raise ConfigError(self.mistakes[0] + more)
+            raise ConfigError(" ".join(self.mistakes[0].split())[:MAX_LENGTH] + more)
         return config
 
     def _explain(self, error: ValidationError) -> Iterator[str]:

@@ -6,6 +6,7 @@ silently the last one. The classes here change that.
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from collections.abc import Mapping
@@ -41,7 +42,11 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def decimal(self, node: yaml.ScalarNode) -> int:
-        return int(str(self.construct_scalar(node)).replace("_", ""))
+        text = str(self.construct_scalar(node)).replace("_", "")
+        try:
+            return int(text)
+        except ValueError:  # Python reads no more than 4300 digits
+            raise yaml.constructor.ConstructorError(None, None, "too many digits", node.start_mark) from None
 
     def date(self, node: yaml.ScalarNode) -> Any:
         try:
@@ -68,7 +73,8 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.date)
 
 def parse_file(path: Path) -> tuple[dict[Any, Any], dict[str, int]]:
     """Read a YAML file of sections: its content, and dotted key -> line, counted from 1."""
-    return _parsed(path, read_text_input(path, "configuration file", ConfigError, "the YAML file"))
+    content, lines = _parsed(path, read_text_input(path, "configuration file", ConfigError, "the YAML file"))
+    return copy.deepcopy(content), lines
 
 
 @functools.lru_cache(maxsize=8)

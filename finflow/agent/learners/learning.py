@@ -127,8 +127,7 @@ class LearningAgent(ActingAgent):
     ) -> Metrics:
         losses = policy_losses(self, batch, drawn, coefficients, point, encoding, dropout)
         compute_gradients(losses.loss, self.policy_optimiser)
-        rate = losses.decision.trade_rate.mean().detach()
-        return losses.metrics | self.step_policy(losses.temperature, point) | {"trade_rate": rate}
+        return losses.metrics | self.step_policy(losses.temperature, point) | losses.decision.figures()
 
     def step_policy(self, temperature: Tensor, point: UpdatePoint) -> Metrics:
         """Step along the policy's computed gradients, and tune the temperature down its loss where it is tuned."""

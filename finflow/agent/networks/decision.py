@@ -37,6 +37,10 @@ class Decision(NamedTuple):
         """The aim, (batch, K), with the gradient that it has as a part of the centre: as far as it is traded."""
         return self.aim.detach() + self.trade_rate.detach() * (self.aim - self.aim.detach())
 
+    def figures(self) -> dict[str, Tensor]:
+        """Figures of a batch of decisions for the log."""
+        return {"trade_rate": self.trade_rate.mean().detach()}
+
     def expert_distribution(self, expert: Tensor, weights: Tensor) -> LogisticNormal:
         """Distribution of a family's actions: part of the way from ``weights`` (batch, K) to its expert's portfolio.
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from finflow.errors import ConfigError
+
 SMALLEST_DEVIATION = 1e-8
 
 
@@ -29,6 +31,9 @@ def generalised_advantages(
     terminated, ended : Tensor, (steps, environments)
         1 where the decision ended the episode for good; where it was the episode's last, by truncation too.
     """
+    shapes = {tuple(part.shape) for part in (rewards, values, next_values, terminated, ended)}
+    if len(shapes) != 1:  # or they would broadcast
+        raise ConfigError(f"advantages need tensors of one shape (steps, environments), not {sorted(shapes)}")
     deltas = rewards + gamma * (1.0 - terminated) * next_values - values
     decay = (gamma * lam) * (1.0 - ended)
     advantages = torch.empty_like(deltas)
