@@ -95,7 +95,7 @@ def measure_rules(config: Config, more: Sequence[Strategy] = ()) -> dict[str, An
     rows = {}
     for strategy in made:
         decided = decided_views(data.process, data.split.validation, strategy)
-        rows[strategy.name] = _largest(test.scores(*decided, every=True), len(decided.known))
+        rows[strategy.name] = _largest(test.scores(*decided, every=True), len(decided[1]))
     return {
         "seconds": {"all": round(time.monotonic() - began, 1)},
         "rows": rows,
