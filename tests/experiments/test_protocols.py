@@ -19,7 +19,7 @@ from finflow.errors import FinflowError
 from finflow.evaluation.report.report_numbers import look_up
 from finflow.experiments.jobs import independent_trainings as trainings
 from finflow.experiments.jobs.folds import Fold
-from finflow.experiments.jobs.independent_trainings import best_checkpoint, describe_trainings, train
+from finflow.experiments.jobs.independent_trainings import describe_trainings, finished_best, train
 from finflow.experiments.jobs.protocols import ProtocolJob, make_protocol_job
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, read_checkpoint
@@ -64,7 +64,9 @@ def train_fold(plan: ProtocolJob, fold: Fold, seed: int) -> Path:
     """Make a training in this process; its best checkpoint."""
     training, panels = plan.training(fold, seed), {plan.market: plan.panel}
     train(panels, training)
-    return best_checkpoint(training, plan.panel)
+    best = finished_best(training, plan.panel)
+    assert best is not None
+    return best
 
 
 def trained(config: Config) -> Checkpoint:
