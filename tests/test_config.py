@@ -248,6 +248,22 @@ def test_malformed_yaml_names_the_file_and_the_line(tmp_path: Path, text: str, l
     assert complaint({}, path=path).startswith(f"{path}, line {line}: not valid YAML: ")
 
 
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("bcell.gamma", "!!float x"),
+        ("market.train_end", "!!timestamp x"),
+        ("train.save_best", "!!bool x"),
+        ("train.seed", "!!int x"),
+    ],
+)
+def test_text_under_the_tag_of_another_type_is_one_line(key: str, text: str, tmp_path: Path) -> None:
+    assert complaint({key: text}).startswith(f"{key} = ")
+    section, name = key.split(".")
+    path = written(tmp_path, f"{section}:\n  {name}: {text}\n")
+    assert str(path) in complaint({}, path=path)
+
+
 @pytest.mark.parametrize("text", ["- a\n- b\n", "just words\n", "3\n"])
 def test_a_file_without_sections_is_refused(tmp_path: Path, text: str) -> None:
     path = written(tmp_path, text)

@@ -51,7 +51,7 @@ class _Loader(yaml.SafeLoader):
     def date(self, node: yaml.ScalarNode) -> Any:
         try:
             return self.construct_yaml_timestamp(node)
-        except ValueError:
+        except (ValueError, AttributeError):  # AttributeError: text under the tag of a date
             return self.construct_scalar(node)
 
 
@@ -97,8 +97,11 @@ def _parsed(path: Path, text: str) -> tuple[dict[Any, Any], dict[str, int]]:
 
 
 def parse_scalar(text: str) -> Any:
-    """Read a value as YAML; raises yaml.YAMLError."""
-    return yaml.load(text, Loader=_Loader)
+    """Read a value as YAML; raises yaml.YAMLError, for text under the tag of another type too."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (ValueError, LookupError) as error:
+        raise yaml.YAMLError(str(error)) from None
 
 
 def to_yaml(value: Any) -> str:
