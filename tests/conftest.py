@@ -228,6 +228,20 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tearsheet, "tear_sheet_obstacle", lambda run, baseline: "a test goes without")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_phases() -> Iterator[None]:
+    """Shorten what would be most of a tiny training: few random features predict the bars that are mirrored, and the
+    critics are judged in few states, over few decisions. Files that test these define a fixture of this name."""
+    from finflow.training.data import mirrored_growth
+    from finflow.training.off_policy import critic_quality
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mirrored_growth, "RANDOM_FEATURES", 20)
+        for name, value in (("JUDGED", 64), ("FOLLOWED", 16), ("SETTLED", 4), ("DECISION_STATES", 256)):
+            patch.setattr(critic_quality, name, value)
+        yield
+
+
 @pytest.fixture(scope="session")
 def read_page() -> Callable[[str], Page]:
     return Page

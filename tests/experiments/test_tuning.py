@@ -35,7 +35,6 @@ from finflow.experiments.tuning.trial_training import TrialContext, run_trial, t
 from finflow.experiments.tuning.trial_worker import rerun, run_waiting_trials, work
 from finflow.experiments.tuning.tuning import StudyOutcome, describe_plan, tune
 from finflow.training.phases.stopping import request_stop
-from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
 from tests.short_trainings import SHORT, config_in, write_prices
@@ -406,17 +405,6 @@ def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gon
         tuning._work(begun, HERE, print)
 
 
-def test_a_fault_of_the_report_is_none_of_the_storage(outcome: StudyOutcome, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = begin(stored_study(outcome.folder), outcome.folder)
-
-    def fail(*given: object) -> None:
-        raise OSError("no font")
-
-    monkeypatch.setattr(tuning, "report_study", fail)
-    with pytest.raises(OSError, match="no font"):
-        tuning.conclude(begun)
-
-
 # --- other machines
 
 
@@ -532,29 +520,6 @@ def test_several_objectives_have_a_front(tmp_path: Path) -> None:
     assert dump_config(best) in {
         dump_config(load_config(outcome.folder / "pareto" / f"{name}.yaml", environ={})) for name in front
     }
-
-
-def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raises(tmp_path: Path) -> None:
-    config = made(tmp_path, tune__storage="postgresql+psycopg://me:secret@db/none", train__validation_updates=4)
-    context = trial_context(config, (), 6)
-    told: list[Validation] = []
-
-    def listen(validation: Validation) -> None:
-        told.append(validation)
-        if len(told) == 2:
-            raise RuntimeError("enough")
-
-    trainer = FinFlowTrainer(
-        config, training_data=context.training_data(context.folds[0], config), on_validation=listen
-    )
-    with pytest.raises(RuntimeError, match="enough"):
-        trainer.train_iql()
-    assert told[0].phase == "offline"
-    assert told[0].best
-    assert told[0].update > 0
-    written = [path for path in (tmp_path / "logs").rglob("*") if path.is_file()]
-    assert "config.yaml" in {path.name for path in written}
-    assert not any(b"secret" in path.read_bytes() for path in written)
 
 
 # --- the command line

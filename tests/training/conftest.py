@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tensorboard.summary.writer import event_file_writer
 
 from finflow.config import Config
-from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.audit.look_ahead import Probe
 from finflow.evaluation.report.results import ReportData
 from finflow.market.features import market_features as crisis
@@ -21,9 +18,7 @@ from finflow.strategies.classical import NAMED
 from finflow.training.audit import audit_subjects as audited
 from finflow.training.audit import audited_decisions
 from finflow.training.audit import configuration_audit as auditing
-from finflow.training.data import mirrored_growth
 from finflow.training.judging import held_out
-from finflow.training.off_policy import critic_quality
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
@@ -112,33 +107,6 @@ def smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(audited_decisions, "BEFORE", 5)
     # What the states are fitted on is audited, not how well.
     monkeypatch.setattr(crisis, "_ROUNDS", 10)
-
-
-@pytest.fixture(scope="session")
-def _predictions() -> dict[object, Any]:
-    """Predicted returns by the tables and bars that they are made from."""
-    return {}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_ends_of_phases(_predictions: dict[object, Any]) -> Iterator[None]:
-    """Of what would be most of a tiny training: critics are judged in few states, over few decisions, and returns of
-    the same bars are predicted once."""
-    predict, known = mirrored_growth.predicted_returns, _predictions
-
-    def predicted(process: DecisionProcess, segments: Sequence[range], regimes: bool = True) -> Any:
-        tables = [getattr(process, name) for name in ("growth", "asset_features", "listed")]
-        content = hashlib.sha256(b"".join(table.tobytes() for table in tables)).digest()
-        key = (content, process.lag, tuple((one.start, one.stop) for one in segments), regimes)
-        if key not in known:
-            known[key] = predict(process, segments, regimes)
-        return known[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("JUDGED", 64), ("FOLLOWED", 16), ("SETTLED", 4)):
-            patch.setattr(critic_quality, name, value)
-        patch.setattr(mirrored_growth, "predicted_returns", predicted)
-        yield
 
 
 @pytest.fixture(autouse=True)
