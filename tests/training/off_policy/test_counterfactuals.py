@@ -64,7 +64,7 @@ def test_each_action_earns_what_the_environment_pays_for_it_alone(plain: Desk) -
     assert (rewards.std(dim=1) > 1e-3).all()  # the actions differ
 
 
-def test_the_stored_action_comes_first_with_the_reward_that_was_stored(plain: Desk) -> None:
+def test_the_stored_action_comes_first_with_its_state_and_the_reward_that_was_stored(plain: Desk) -> None:
     """At costs that do not depend on wealth, and up to the differential Sharpe ratio's own lag: within 2 %."""
     learner, rows = drawn(plain)
     batch, logged = compared(plain, rows), logged_batch(plain.market, rows, learner.noise, 0.0)
@@ -78,14 +78,8 @@ def test_the_stored_action_comes_first_with_the_reward_that_was_stored(plain: De
     assert torch.equal(outcomes.rewards[:, 0], logged.rewards)
     assert torch.equal(outcomes.actions[:, 0], rows["action"])
     assert torch.equal(outcomes.next_states.portfolio, rows["next_portfolio"])
-
-
-def test_states_are_the_ones_that_the_actions_were_taken_in(plain: Desk) -> None:
-    _, rows = drawn(plain)
-    batch = compared(plain, rows)
     torch.testing.assert_close(batch.states.portfolio, rows["portfolio"], atol=1e-5, rtol=1e-5)
     assert torch.equal(batch.states.market, plain.market.tensors.market[rows["bar"] - plain.market.tensors.lag])
-    assert batch.choices is not None
     assert torch.equal(batch.choices.next_states.market, batch.next_states.market)
     assert batch.choices.next_states.group_size == ACTIONS
 
