@@ -12,14 +12,14 @@ import torch
 
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
+from finflow.env.process_variants import with_growths
 from finflow.env.rewards.chosen_reward import RewardSum
-from finflow.errors import ConfigError, TrainingError
+from finflow.errors import ConfigError
 from finflow.evaluation.backtest import run_backtests
 from finflow.strategies.classical import EqualWeight
 from finflow.training.data.rewards import RewardUnits, equal_weight_rewards
 from finflow.training.data.rollouts import as_tensors
-from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.trainer import FinFlowTrainer
+from finflow.training.data.training_data import prepare
 from tests.short_trainings import market_prices
 from tests.training.whole_trainings import Make
 
@@ -37,20 +37,13 @@ def rewards_of(process: DecisionProcess, bars: Sequence[int], seed: int = 0) -> 
     return process.step(process.start(np.asarray(bars), held), targets)
 
 
-def with_simple_returns(path: Path, factor: float) -> Path:
-    """The tiny market with its simple returns times a factor."""
-    close = market_prices()
-    returns = close.pct_change().fillna(0.0) * factor
-    (100.0 * (1.0 + returns).cumprod()).to_csv(path)
-    return path
-
-
 def test_weights_mean_the_same_on_a_market_that_moves_three_times_as_much(tiny: Make, tmp_path: Path) -> None:
     """Of the same decisions, learners see the same rewards: one is linear in returns, the other of ranks alone."""
     free = {"env__commission_bps": 0.0, "env__slippage_bps": 0.0, "env__execution_lag": 0}
     seen = []
     for factor in (1.0, 3.0):
-        path = with_simple_returns(tmp_path / f"times{factor}.csv", factor)
+        path, returns = tmp_path / f"times{factor}.csv", market_prices().pct_change().fillna(0.0) * factor
+        (100.0 * (1.0 + returns).cumprod()).to_csv(path)
         config = tiny(
             market__path=str(path),
             objectives__ranking__k=2,
@@ -80,13 +73,6 @@ def test_units_are_deviations_between_decisions_of_a_bar(tiny: Make) -> None:
     np.testing.assert_allclose(spread, [1.0, 2.0], rtol=0.1)
 
 
-def test_the_built_in_reward_alone_is_the_market_as_it_was(tiny: Make) -> None:
-    data = prepare(tiny())
-    assert data.learning.reward is None
-    summed = prepare(tiny(objectives__rewards=[{"name": "builtin", "weight": 3.0}]))
-    assert summed.learning.reward is None
-
-
 def test_the_reference_of_a_ranking_is_its_chance(tiny: Make) -> None:
     """Equal weight ranks nothing: what it is rewarded with is the expectation under a random ranking."""
     process = prepare(tiny(**RANKING, env__execution_lag=0)).learning
@@ -100,47 +86,20 @@ def test_the_reference_of_a_ranking_is_its_chance(tiny: Make) -> None:
     assert (found[-process.reward_horizon :] == 0.0).all()
 
 
-def test_learners_see_a_ranking_in_excess_of_chance(tiny: Make) -> None:
-    config = tiny(**RANKING)
-    process = prepare(config).learning
-    bars = np.repeat(np.arange(process.first_bar, process.first_bar + 200), 20)
-    units = RewardUnits.of(process, 0.5, config.train.reward_reference, CPU)
-    seen = units.scaled(torch.from_numpy(rewards_of(process, bars).reward), torch.from_numpy(bars))
-    assert abs(float(seen.mean())) < 0.1
-    raw = RewardUnits.of(process, 0.5, "none", CPU)
-    assert float(raw.scaled(torch.from_numpy(rewards_of(process, bars).reward), torch.from_numpy(bars)).mean()) > 0.5
-
-
-def purged(data: TrainingData) -> tuple[DecisionProcess, int]:
-    process = data.learning
-    return process, process.reward_horizon
-
-
 def test_no_reward_of_training_reaches_into_validation(tiny: Make) -> None:
     """Prices after the training window changed altogether: every reward that a training may see stays bit for bit."""
     config = tiny(**RANKING, objectives__ranking__horizon=7)
     data = prepare(config)
-    process, horizon = purged(data)
-    assert horizon == 7
+    process = data.learning
+    assert process.reward_horizon == 7
     bars = process.decision_bars(data.split.train)
-    assert bars.stop - 1 + horizon == data.split.train_end - 1
-    shocked = process.growth.copy()
-    shocked[data.split.train_end :, :-1] *= np.random.default_rng(0).uniform(
-        0.5, 2.0, shocked[data.split.train_end :, :-1].shape
-    )
-    other = replace_growth(process, shocked)
+    assert bars.stop - 1 + 7 == data.split.train_end - 1
+    other = with_growths(process, [])
+    after = other.growth[data.split.train_end :, :-1]
+    after *= np.random.default_rng(0).uniform(0.5, 2.0, after.shape)
     np.testing.assert_array_equal(rewards_of(other, bars).reward, rewards_of(process, bars).reward)
     later = range(bars.stop, bars.stop + 5)
     assert (rewards_of(other, later).reward != rewards_of(process, later).reward).any()
-
-
-def replace_growth(process: DecisionProcess, growth: np.ndarray) -> DecisionProcess:
-    """The same market with another table of growth."""
-    import copy
-
-    other = copy.copy(process)
-    other.growth = growth
-    return other
 
 
 def test_a_reward_without_gradient_is_refused_where_it_is_followed(tiny: Make) -> None:
@@ -154,12 +113,6 @@ def test_a_reward_without_gradient_is_refused_where_it_is_followed(tiny: Make) -
 def test_a_reward_that_is_always_the_same_is_refused_in_a_sum(tiny: Make) -> None:
     with pytest.raises(ConfigError, match=r"Constant is the same for every decision"):
         _ = prepare(tiny(objectives__rewards=[{"name": "builtin"}, {"name": f"{OWN}:Constant"}], **PUBLISHED)).learning
-
-
-def test_a_reward_that_fails_in_training_is_one_line(tiny: Make) -> None:
-    config = tiny(objectives__reward=f"{OWN}:NotANumber", **PUBLISHED)
-    with pytest.raises(TrainingError, match="NotANumber"):
-        FinFlowTrainer(config).collect_offline_data()
 
 
 def test_rollouts_follow_the_gradient_of_a_ranking(tiny: Make) -> None:
@@ -178,33 +131,17 @@ def test_rollouts_follow_the_gradient_of_a_ranking(tiny: Make) -> None:
 # --- in excess of what nobody's action changed
 
 
-@pytest.fixture
-def free_of_costs(tiny: Make) -> TrainingData:
-    """A small market, without costs, log return alone."""
-    free = {"env__commission_bps": 0.0, "env__slippage_bps": 0.0}
+def test_rewards_are_in_excess_of_those_of_equal_weight(tiny: Make) -> None:
+    """At lag 0 and without costs it is restored at every bar: its log return is the reference."""
+    free = {"env__commission_bps": 0.0, "env__slippage_bps": 0.0, "env__execution_lag": 0}
     alone = {"objectives__sharpe_beta": 0.0, "objectives__lambda_turn": 0.0, "objectives__lambda_cvar": 0.0}
-    return prepare(tiny(**free, **alone, env__execution_lag=0))
-
-
-def test_equal_weight_itself_earns_nothing(free_of_costs: TrainingData) -> None:
-    """At lag 0 and without costs equal weight is restored at every bar: its reward is the reference."""
-    run = run_backtests(free_of_costs.process, free_of_costs.split.validation, [EqualWeight()])[0]
-    bars = free_of_costs.process.decision_bars(free_of_costs.split.validation)
-    units = RewardUnits.of(free_of_costs.process, 0.01, "equal-weight", CPU)
-    found = units.scaled(torch.from_numpy(run.rewards), torch.arange(bars.start, bars.start + len(run.rewards)))
-    np.testing.assert_allclose(found.numpy(), 0.0, atol=1e-5)  # float32 of returns over 0.01
-
-
-def test_differences_between_actions_stay_what_they_were(free_of_costs: TrainingData) -> None:
-    generator = torch.Generator().manual_seed(0)
-    bars = torch.randint(300, 400, (50,), generator=generator)
-    one, other = torch.randn(2, 50, generator=generator, dtype=torch.float64)
-    units = RewardUnits.of(free_of_costs.process, 0.5, "equal-weight", CPU)
-    apart = units.scaled(one, bars) - units.scaled(other, bars)
-    torch.testing.assert_close(apart, (one - other) / 0.5)
-
-
-def test_without_a_reference_rewards_are_scaled_alone(free_of_costs: TrainingData) -> None:
-    units = RewardUnits.of(free_of_costs.process, 0.5, "none", CPU)
-    rewards = torch.tensor([1.0, -2.0])
-    torch.testing.assert_close(units.scaled(rewards, torch.tensor([300, 301])), 2.0 * rewards)
+    data = prepare(tiny(**free, **alone))
+    run = run_backtests(data.process, data.split.validation, [EqualWeight()])[0]
+    first = data.process.decision_bars(data.split.validation).start
+    rewards, bars = torch.from_numpy(run.rewards), torch.arange(first, first + len(run.rewards))
+    units = RewardUnits.of(data.process, 0.01, "equal-weight", CPU)
+    np.testing.assert_allclose(units.scaled(rewards, bars).numpy(), 0.0, atol=1e-5)  # float32 of returns over 0.01
+    better = units.scaled(rewards + 0.03, bars).numpy()
+    np.testing.assert_allclose(better, 3.0, atol=1e-5)
+    raw = RewardUnits.of(data.process, 0.01, "none", CPU).scaled(rewards, bars)
+    torch.testing.assert_close(raw, 100.0 * rewards)

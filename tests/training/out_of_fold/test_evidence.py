@@ -17,13 +17,13 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy import blended
 from finflow.config import Config
-from finflow.errors import CheckpointError, TrainingError
-from finflow.tensor_file import read_file, read_tensors, write_tensors
+from finflow.errors import TrainingError
+from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.phases import learner_work as phase
 from finflow.training.phases.finetune import stage_updates
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import WITH_BLOCKS, Make, best, checkpoint_of, latest, train_through
+from tests.training.whole_trainings import WITH_BLOCKS, Make, best, latest, train_through
 
 CPU = torch.device("cpu")
 UPDATES = 8  # 12 episodes of 20 decisions, 32 decisions an update
@@ -62,15 +62,6 @@ def test_a_resumed_run_equals_one_that_never_stopped(
 def test_one_core_and_two_learn_the_same_bits(trained: Trained, tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "available_cores", lambda: 2)
     check_same(latest(train_through(tiny(**WITH_BLOCKS))), latest(trained.trainer))
-
-
-def test_the_hand_over_loses_nothing(trained: Trained) -> None:
-    path = checkpoint_of(trained.trainer, "pretrained")
-    other = FinFlowTrainer(trained.make(**WITH_BLOCKS), pretrained=path)
-    other._hand_over(other._begin())
-    tensors = read_checkpoint(path).tensors
-    for name, tensor in other.agent.policy.state_dict().items():
-        assert torch.equal(tensor, tensors[f"learner/policy/{name}"])
 
 
 def test_the_finished_agent_is_judged_once_and_says_what_it_holds(trained: Trained) -> None:
@@ -131,14 +122,6 @@ def test_the_policies_of_the_blocks_decide_with_the_agent_s_own(trained: Trained
     assert np.array_equal(agent.act(observation), opened)
     assert np.array_equal(BCell.load(saved.path).act(observation), opened)
     assert not np.allclose(alone[0].distribution.centre().numpy(), mean, atol=1e-4)  # the others count
-
-
-def test_a_file_that_does_not_say_how_its_agent_is_configured_is_refused(trained: Trained, tmp_path: Path) -> None:
-    file = read_file(latest(trained.trainer))
-    crafted = tmp_path / "crafted.safetensors"
-    write_tensors(crafted, file.tensors, {**file.state, "bcell": {"hidden_dim": "x"}})
-    with pytest.raises(CheckpointError, match="does not say how its agent is configured; use another one"):
-        policy_of(read_checkpoint(crafted), CPU)
 
 
 def test_a_block_s_learner_that_breaks_is_caught_by_the_guard(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
