@@ -57,10 +57,8 @@ def test_an_agent_and_its_experts_read_the_market_once_for_all_their_backtests(
     """At other costs, and by its experts alone, they decide as those that read the market again."""
     policy, process = ExpertPolicy(training_data.shape, torch.Generator().manual_seed(5)), training_data.process
     dear = with_costs(process, process.env.model_copy(update={"commission_bps": 50.0}))
-    window, make = (
-        training_data.split.validation,
-        with_memos({"finflow": lambda: AgentStrategy(policy, CPU)})["finflow"],
-    )
+    make = with_memos({"finflow": lambda: AgentStrategy(policy, CPU)})["finflow"]
+    window = training_data.split.validation
     (alone,) = run_backtests(dear, window, [AgentStrategy(policy, CPU)])
     apart = [run_backtests(process, window, [AgentStrategy(policy, CPU, expert=one)])[0] for one in range(5)]
     read: list[States] = []

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from finflow.cli.output import summary_rows
-from finflow.config import Config, config_hash, load_config
+from finflow.config import config_hash, load_config
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis import stress
 from finflow.evaluation.comparison_context import ComparisonContext
@@ -36,16 +36,16 @@ SYNTHETIC = {
 }
 
 
-def settings(folder: Path, **changes: object) -> Config:
-    return load_config(None, {**SYNTHETIC, "output.logs_dir": folder, **changes}, {})
-
-
 @pytest.mark.usefixtures("no_sections")
 def test_the_report_of_a_made_up_market_scores_every_strategy(
     tmp_path: Path, reports: list[ReportData], fits_schema: Callable[[Any], list[str]]
 ) -> None:
-    outcome = evaluations.backtest_strategies(settings(tmp_path), ["momentum"])
+    """The optimal policy among them, by its name."""
+    config = load_config(None, {**SYNTHETIC, "output.logs_dir": tmp_path}, {})
+    outcome = evaluations.backtest_strategies(config, ["optimal", "momentum"])
     (data,) = reports
+    assert list(outcome.summary).count("optimal") == 1
+    assert next(iter(outcome.summary)) == data.agent.name == "optimal"
     assert data.optimum is not None
     results = compute_results(data)
     assert fits_schema(json.loads(as_json(data, results))) == []
@@ -65,17 +65,9 @@ def test_the_report_of_a_made_up_market_scores_every_strategy(
 
 
 @pytest.mark.usefixtures("no_sections")
-def test_the_optimal_policy_can_be_backtested_by_name(tmp_path: Path, reports: list[ReportData]) -> None:
-    outcome = evaluations.backtest_strategies(settings(tmp_path), ["optimal"])
-    assert list(outcome.summary).count("optimal") == 1
-    assert next(iter(outcome.summary)) == reports[0].agent.name == "optimal"
-    with pytest.raises(ConfigError, match=r"market\.source = embedded has no known optimum"):
-        evaluations.backtest_strategies(load_config(None, {}, {}), ["optimal"])
-
-
-@pytest.mark.usefixtures("no_sections")
 def test_a_report_says_why_there_is_no_score(tmp_path: Path, reports: list[ReportData]) -> None:
-    outcome = evaluations.backtest_strategies(settings(tmp_path, **{"env.execution_lag": 2}), ["equal-weight"])
+    config = load_config(None, {**SYNTHETIC, "output.logs_dir": tmp_path, "env.execution_lag": 2}, {})
+    outcome = evaluations.backtest_strategies(config, ["equal-weight"])
     assert reports[0].optimum is None
     assert any("no score against the optimum: env.execution_lag = 2" in note for note in reports[0].notes)
     assert "optimum" not in json.loads(as_json(reports[0], compute_results(reports[0])))
@@ -184,6 +176,13 @@ def test_a_report_without_sweeps_runs_nothing_again(
     assert [section.key for section in reports[0].sections] == ["attribution", "ranking"]
 
 
-def test_a_strategy_named_twice_is_refused(tmp_path: Path, tiny: Make) -> None:
-    with pytest.raises(ConfigError, match="names momentum twice"):
-        evaluations.backtest_strategies(tiny(), ["momentum", "momentum"])
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["momentum", "momentum"], "names momentum twice"),
+        (["optimal"], r"market\.source = embedded has no known optimum"),
+    ],
+)
+def test_strategies_that_cannot_be_judged_are_refused(names: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        evaluations.backtest_strategies(load_config(None, {}, {}), names)

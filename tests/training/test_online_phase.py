@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from finflow.agent.losses.risk import discounted_means, sample_risk
 from finflow.config import load_config
 from finflow.errors import CheckpointError
-from finflow.evaluation.backtest import run_backtests
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, read_newest
 from finflow.training.data.offline_data import offline_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import prepare
-from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.phases.finetune import offline_store, ramp_share
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.trainer import FinFlowTrainer
@@ -128,22 +125,6 @@ def test_the_policys_rate_rises_from_where_it_may_move() -> None:
     assert [ramp_share(config, done) for done in (0, 9, 10, 11, 13, 14, 500)] == [0.0, 0.0, 0.25, 0.5, 1.0, 1.0, 1.0]
     without = load_config(None, keys | {"train.actor_ramp_updates": 0}, environ={})
     assert ramp_share(without, 0) == 1.0
-
-
-def test_the_best_is_chosen_by_the_risk_of_validation_returns(tiny: Make) -> None:
-    trainer = FinFlowTrainer(tiny(bcell__risk_measure="cvar", bcell__risk_level=0.2, bcell__gamma=0.9))
-    run = trainer._begin()
-    run.progress.start_phase("validation", 1)
-    found = run.validate(trainer.policy)
-    process, window = trainer.training_data.process, trainer.training_data.split.validation
-    (played,) = run_backtests(process, window, [AgentStrategy(trainer.policy, trainer.device)])
-    assert played.rewards is not None
-    returns = discounted_means(played.rewards, 0.9)
-    worst = np.sort(returns)[: len(returns) // 5].mean()
-    assert found["risk_value"] == pytest.approx(sample_risk(returns, trainer.config.bcell))
-    assert found["risk_value"] == pytest.approx(worst, rel=0.2)
-    assert found["risk_value"] < found["value"]
-    assert run.state.counters.best_score == found["risk_value"]
 
 
 def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:

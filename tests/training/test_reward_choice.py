@@ -18,7 +18,6 @@ from finflow.errors import ConfigError
 from finflow.evaluation.backtest import run_backtests
 from finflow.strategies.classical import EqualWeight
 from finflow.training.data.rewards import RewardUnits, equal_weight_rewards
-from finflow.training.data.rollouts import as_tensors
 from finflow.training.data.training_data import prepare
 from tests.short_trainings import market_prices
 from tests.training.whole_trainings import Make
@@ -113,19 +112,6 @@ def test_a_reward_without_gradient_is_refused_where_it_is_followed(tiny: Make) -
 def test_a_reward_that_is_always_the_same_is_refused_in_a_sum(tiny: Make) -> None:
     with pytest.raises(ConfigError, match=r"Constant is the same for every decision"):
         _ = prepare(tiny(objectives__rewards=[{"name": "builtin"}, {"name": f"{OWN}:Constant"}], **PUBLISHED)).learning
-
-
-def test_rollouts_follow_the_gradient_of_a_ranking(tiny: Make) -> None:
-    """In tensors the value is the exact one, and more of the asset that comes first is worth more."""
-    process = prepare(tiny(**RANKING)).learning
-    state = process.start(np.array([process.first_bar + 5]), np.full((1, 5), 0.2))
-    leaf = torch.tensor([[0.26, 0.24, 0.2, 0.15, 0.15]], dtype=torch.float64, requires_grad=True)
-    reward = process.step(as_tensors(state, CPU), leaf).reward
-    exact = process.step(state, leaf.detach().numpy()).reward
-    np.testing.assert_allclose(reward.detach().numpy(), exact, rtol=0, atol=1e-12)
-    (gradient,) = torch.autograd.grad(reward.sum(), leaf)
-    brought = np.prod(process.growth[process.first_bar + 6 : process.first_bar + 11, :-1], axis=0)
-    assert float(gradient[0, int(brought.argmax())]) == float(gradient[0, :-1].max())
 
 
 # --- in excess of what nobody's action changed

@@ -87,7 +87,9 @@ def test_hyperparameters_and_final_metrics_are_read_back_from_the_event_file(tmp
     assert [metric.name.tag for metric in experiment.metric_infos] == ["hparams/sharpe"]
 
 
-def test_rows_events_and_the_result_go_to_wandb_too(tmp_path: Path, wandb: FakeWandb) -> None:
+def test_rows_events_and_the_result_go_to_wandb_too(
+    tmp_path: Path, wandb: FakeWandb, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged(tmp_path / "runs" / "20260131_120000")
     assert wandb.logged == [
         (50, {"offline/v_loss": 0.5}),
@@ -96,21 +98,15 @@ def test_rows_events_and_the_result_go_to_wandb_too(tmp_path: Path, wandb: FakeW
     ]
     assert wandb.summary == {"test/sharpe": 1.5}
     assert wandb.finished == 1
-    (begun,) = wandb.begun
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    logged(tmp_path / "runs" / "20260131_120000")
+    logged(tmp_path / "runs" / "20260131_130000")
+    begun, again, other = wandb.begun
     assert (begun["project"], begun["name"], begun["group"]) == ("finflow", "20260131_120000", "runs")
     assert begun["config"]["bcell.gamma"] == 0.99
     json.dumps(begun["config"])
-
-
-def test_a_resumed_training_goes_on_in_the_same_run(
-    tmp_path: Path, wandb: FakeWandb, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_PROJECT", "mine")
-    for folder in ("one", "one", "two"):
-        logged(tmp_path / folder)
-    first, again, other = wandb.begun
-    assert first["id"] == again["id"] != other["id"]
-    assert (first["resume"], first["project"]) == ("allow", "mine")
+    assert begun["id"] == again["id"] != other["id"]  # a resumed training goes on in the same run
+    assert (again["resume"], again["project"]) == ("allow", "mine")
 
 
 def test_a_failure_of_the_service_ends_the_tracking_and_not_the_training(tmp_path: Path, wandb: FakeWandb) -> None:

@@ -79,11 +79,10 @@ def test_returns_are_those_of_the_policy_that_follows(tiny: Make) -> None:
 def test_critics_are_asked_about_the_same_actions(tiny: Make) -> None:
     """The mean of the ensemble, in the states in which the returns were measured."""
     desk = desk_of(tiny(bcell__mirrored__weight=0.0))
-    agent, process = desk.learners.everyone[0].agent, desk.market.process
+    agent, first = desk.learners.everyone[0].agent, desk.market.process.first_bar
     with torch.no_grad():
         agent.critic.mean.weight.normal_(generator=torch.Generator().manual_seed(2))
-    bars = np.arange(process.first_bar, process.first_bar + 40)
-    exact = measure_returns(desk.market, agent.policy, bars, desk.config, 9)
+    exact = measure_returns(desk.market, agent.policy, np.arange(first, first + 5), desk.config, 9)
     values = critics_values(desk.market, agent, exact)
     states = exact.states(desk.market, slice(3, 4))
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Learners side by side: how long they learn, what a rollback leaves, and their portfolios in progress."""
+"""Learners side by side: how long they learn, what each has of its own, and their portfolios in progress."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import torch
 from finflow.config import load_config
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
-from finflow.training.data.replay import ONLINE
 from finflow.training.data.training_data import prepare
-from finflow.training.off_policy.group_update import step_portfolios, update_group
 from finflow.training.off_policy.learners import Portfolios, online_updates, vector_steps
-from tests.training.off_policy.small_learners import MIDDLE, Desk, desk_of
+from tests.training.off_policy.small_learners import Desk, desk_of
 from tests.training.whole_trainings import Make
 
 
@@ -23,16 +21,6 @@ from tests.training.whole_trainings import Make
 def desk(tiny: Make) -> Desk:
     """Learners with a block each for two."""
     return desk_of(tiny(out_of_fold__blocks=2, bcell__mirrored__weight=0.0))
-
-
-def learn(desk: Desk) -> None:
-    """Two vector steps, each stored and followed by an update."""
-    everyone = desk.learners.everyone
-    for _ in range(2):
-        for one, rows in zip(everyone, step_portfolios(desk.market, everyone, desk.config), strict=True):
-            flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items() if name != "alive"}
-            one.replay.add(**flat, family=np.full(len(flat["bar"]), ONLINE))
-        update_group(desk.material, dict(enumerate(everyone)), MIDDLE, actor=True, measured=False)
 
 
 def test_the_phase_is_as_many_updates_as_its_decisions_allow() -> None:
@@ -43,23 +31,6 @@ def test_the_phase_is_as_many_updates_as_its_decisions_allow() -> None:
     alone = load_config(None, {"bcell.expansion": 0, "train.updates_per_vector_step": 2}, environ={})
     assert online_updates(alone) == 2 * 15_750
     assert vector_steps(alone, 1) == 16  # rounded up
-
-
-def test_a_snapshot_leaves_replays_where_they_are(desk: Desk) -> None:
-    learn(desk)
-    tensors, facts = desk.learners.capture(with_replay=False)
-    assert not any("replay" in name for name in tensors)
-    before = [len(one) for one in desk.learners.replays]
-    learn(desk)
-    later = [replay.written for replay in desk.learners.replays]
-    desk.learners.restore(tensors, facts)
-    assert [replay.written for replay in desk.learners.replays] == later
-    again = desk.learners.capture(with_replay=False)[0]
-    assert again.keys() == tensors.keys()
-    assert [name for name, tensor in tensors.items() if not torch.equal(tensor, again[name])] == []
-    forgotten = desk.learners.forget_after([one["written"] for one in facts["learners"]])
-    assert forgotten == sum(later) - sum(before) > 0
-    assert [len(one) for one in desk.learners.replays] == before
 
 
 def test_every_learner_has_weights_random_numbers_and_a_part_of_the_replay_of_its_own(desk: Desk) -> None:

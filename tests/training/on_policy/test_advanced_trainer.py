@@ -70,46 +70,34 @@ def test_the_entropy_coefficient_follows_its_schedule_and_rewards_their_settings
     assert trainer.get_full_statistics()["reward_normalizer.count"] == 256
 
 
-def test_one_environment_and_a_vector_of_one_are_the_same() -> None:
-    first = train_advanced_ppo(gym.make("CartPole-v1"), 3, 128, seed=3)
-    second = train_advanced_ppo(carts(1), 3, 128, seed=3)
-    assert torch.equal(parameters(first), parameters(second))
+def trained(kind: str) -> tuple[list[float], float]:
+    """Returns of the last 60 episodes, and the rollbacks.
 
+    Iterations 6 and 11 are spoiled: by learning rates times a thousand, or rewards that are no numbers.
+    """
+    env, rows = follow(), list[dict[str, Any]]()
 
-class Poison:
-    """Spoils iterations of a training: learning rates times a thousand, or rewards that are no numbers."""
+    def watch(trainer: AdvancedPPOTrainer, row: dict[str, Any]) -> None:
+        rows.append(row)
+        now = row["iteration"] in (6, 11)
+        for group in trainer.optimizer.param_groups if now and kind == "rates" else ():
+            group["lr"] *= 1000.0
+        for one in env.envs if kind == "rewards" else ():
+            one.poisoned = now
 
-    def __init__(self, kind: str, at: tuple[int, ...], env: Any) -> None:
-        self.kind, self.at, self.env, self.rollbacks = kind, at, env, 0.0
-
-    def __call__(self, trainer: AdvancedPPOTrainer, row: dict[str, Any]) -> None:
-        self.rollbacks = row["rollback_count"]
-        now = row["iteration"] in self.at
-        if self.kind == "rates" and now:
-            for group in trainer.optimizer.param_groups:
-                group["lr"] *= 1000.0
-        if self.kind == "rewards":
-            for one in self.env.envs:
-                one.poisoned = now
-
-
-def trained(kind: str, seed: int) -> tuple[list[float], float]:
-    """Returns of the last 60 episodes, and the rollbacks."""
-    env = follow()
-    poison = Poison(kind, (6, 11), env)
-    trainer = train_advanced_ppo(env, 48, 256, lr=8e-3, seed=seed, watch=poison)
-    return trainer.progress.learning.returns[-60:], poison.rollbacks
+    trainer = train_advanced_ppo(env, 48, 256, lr=8e-3, seed=0, watch=watch)
+    return trainer.progress.learning.returns[-60:], rows[-1]["rollback_count"]
 
 
 @pytest.fixture(scope="module")
 def undisturbed() -> list[float]:
-    return trained("none", 0)[0]
+    return trained("none")[0]
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("kind", ["rates", "rewards"])
 def test_a_poisoned_loop_ends_where_an_undisturbed_one_does(kind: str, undisturbed: list[float]) -> None:
-    poisoned, rollbacks = trained(kind, 0)
+    poisoned, rollbacks = trained(kind)
     assert rollbacks >= 2
     assert np.mean(poisoned) >= np.mean(undisturbed) - np.std(undisturbed, ddof=1)
 
@@ -121,30 +109,13 @@ def test_poison_that_does_not_end_stops_the_training() -> None:
         train_advanced_ppo(env, 20, 64)
 
 
-@pytest.mark.parametrize("algorithm", ["trpo", "ppo-kl"])  # PPO is the killed training below
-def test_a_resumed_training_is_bitwise_the_same(algorithm: str, tmp_path: Path) -> None:
-    settings = OnPolicySettings.of(algorithm, epochs=2)
-
-    def run(iterations: int, folder: str, resume: bool = False) -> AdvancedPPOTrainer:
-        where = tmp_path / folder
-        return train_advanced_ppo(
-            carts(2), iterations, 128, settings=settings, seed=4, folder=where, save_every=3, resume=resume
-        )
-
-    whole = run(6, "whole")
-    run(3, "parts")
-    parted = run(6, "parts", resume=True)
-    assert torch.equal(parameters(whole), parameters(parted))
-    for name in ("metrics.jsonl", "checkpoint_latest.safetensors"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
-def test_a_training_killed_at_any_moment_resumes_bitwise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["ppo", "ppo-kl", "trpo"])
+def test_a_training_killed_at_any_moment_resumes_bitwise(algorithm: str, tmp_path: Path) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
 
     def swing_up(folder: Path, iterations: int) -> None:
-        settings, pendulum = OnPolicySettings(epochs=2), gym.make("Pendulum-v1")
+        settings, pendulum = OnPolicySettings.of(algorithm, epochs=2), gym.make("Pendulum-v1")
         train_advanced_ppo(pendulum, iterations, 128, settings=settings, folder=folder, save_every=2, resume=True)
 
     process = multiprocessing.get_context("fork").Process(target=swing_up, args=(killed, 10_000))
