@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -110,25 +109,19 @@ class Wavering:
 """
 
 
-@pytest.fixture
-def wavering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A strategy of a user's own, which remembers, by its import path."""
-    (tmp_path / "wavering_rule.py").write_text(USERS_RULE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "wavering_rule", raising=False)
-    return "wavering_rule:Wavering"
-
-
 def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     tmp_path: Path,
     tiny: Make,
     reports: list[ReportData],
-    wavering: str,
     monkeypatch: pytest.MonkeyPatch,
     read_page: Callable[[str], Any],
     numbers_hold: Callable[[Any, Any], int],
     fits_schema: Callable[[Any], list[str]],
 ) -> None:
+    """Of a strategy of a user's own, which remembers, by its import path."""
+    (tmp_path / "wavering_rule.py").write_text(USERS_RULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    wavering = "wavering_rule:Wavering"
     own = ("own", dt.date(2011, 12, 1), dt.date(2012, 1, 13)), ("learned", dt.date(2010, 12, 1), dt.date(2011, 1, 31))
     monkeypatch.setattr(stress, "PERIODS", own)
     config = tiny(evaluation__tax__enabled=True, evaluation__rebalance_every=60)

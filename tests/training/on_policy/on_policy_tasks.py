@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 
 class CountingTask(gym.Env[Any, Any]):
-    """Shows how many steps were taken in the episode, and which episode it is; pays 1 a step.
-
-    Episodes of a length end by termination, or by truncation.
-    """
+    """Shows how many steps were taken in the episode, and which episode it is; pays 1 a step."""
 
     def __init__(self, length: int = 3, terminates: bool = False) -> None:
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
