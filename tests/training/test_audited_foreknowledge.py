@@ -22,10 +22,7 @@ from tests.short_trainings import FEW_EPISODES, write_market
 from tests.training.whole_trainings import Make
 
 SOURCE = '''
-import socket
 import sqlite3
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -60,11 +57,6 @@ class Leak:
 
 
 class ReadsAFile(Leak):
-    def winner(self, date):
-        return int(table().loc[date].to_numpy().argmax())
-
-
-class LoadedOnce(Leak):
     def __init__(self):
         super().__init__()
         self.table = table()
@@ -78,43 +70,13 @@ class InItsSource(Leak):
         return WINNERS[date]
 
 
-class MemoryMapped(Leak):
-    def __init__(self):
-        super().__init__()
-        self.dates = list(np.load("dates.npy"))
-        self.winners = np.load("winners.npy", mmap_mode="r")
-
-    def winner(self, date):
-        return int(self.winners[self.dates.index(date)])
-
-
 class Database(Leak):
     def winner(self, date):
         with sqlite3.connect("future.db") as database:
             return database.execute("SELECT place FROM winners WHERE date = ?", (date,)).fetchone()[0]
 
 
-class Program(Leak):
-    def __init__(self):
-        super().__init__()
-        code = "print(open('winners.txt').read())"
-        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        self.winners = dict(line.split() for line in said.split("\\n") if line)
-
-    def winner(self, date):
-        return int(self.winners[date])
-
-
-class Connection(Leak):
-    def winner(self, date):
-        try:
-            socket.create_connection(("127.0.0.1", 9), timeout=0.01).close()
-        except OSError:  # nobody answers in this test: what it would have said is in the source
-            pass
-        return WINNERS[date]
-
-
-class OneDayInFive(LoadedOnce):
+class OneDayInFive(ReadsAFile):
     """Equal weight otherwise."""
 
     def decide(self, information):
@@ -123,7 +85,7 @@ class OneDayInFive(LoadedOnce):
         return super().decide(information)
 
 
-class OneQuarter(LoadedOnce):
+class OneQuarter(ReadsAFile):
     """Yesterday's winner at all other times."""
 
     def decide(self, information):
@@ -132,7 +94,7 @@ class OneQuarter(LoadedOnce):
         return one(int((information.prices[-1] / information.prices[-2]).argmax()), len(information.portfolio))
 
 
-class MarketTimer(LoadedOnce):
+class MarketTimer(ReadsAFile):
     """Everything or nothing, by the mean of tomorrow."""
 
     def decide(self, information):
@@ -141,14 +103,7 @@ class MarketTimer(LoadedOnce):
         return equal(count) if rises else one(count - 1, count)
 
 
-class AvoidsTheLoser(LoadedOnce):
-    def decide(self, information):
-        weights = equal(len(information.portfolio))
-        weights[int(self.table.loc[str(information.date)].to_numpy().argmin())] = 0.0
-        return weights / weights.sum()
-
-
-class SmallTilt(LoadedOnce):
+class SmallTilt(ReadsAFile):
     """Equal weight, a hundredth of it moved by what comes."""
 
     def decide(self, information):
@@ -157,14 +112,6 @@ class SmallTilt(LoadedOnce):
         weights[coming.argmax()] += 0.01
         weights[coming.argmin()] -= 0.01
         return weights
-
-
-class NextMonth(LoadedOnce):
-    """The best of the next 21 bars."""
-
-    def decide(self, information):
-        row = self.table.index.get_loc(str(information.date))
-        return one(int(self.table.iloc[row : row + 21].sum().to_numpy().argmax()), len(information.portfolio))
 
 
 class Reversal(Leak):
@@ -213,9 +160,6 @@ def config(shared: Make, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
     winners = np.append((panel.close[1:] / panel.close[:-1]).argmax(axis=1), 0)
     by_date = {str(day): int(place) for day, place in zip(panel.dates, winners, strict=True)}
     (folder / "oracles.py").write_text(f"{SOURCE}\n\nWINNERS.update({by_date!r})\n", encoding="utf-8")
-    (folder / "winners.txt").write_text("".join(f"{day} {place}\n" for day, place in by_date.items()), encoding="utf-8")
-    np.save(folder / "dates.npy", np.array(list(by_date)))
-    np.save(folder / "winners.npy", winners)
     with sqlite3.connect(folder / "future.db") as database:
         database.execute("CREATE TABLE winners (date TEXT PRIMARY KEY, place INTEGER)")
         database.executemany("INSERT INTO winners VALUES (?, ?)", by_date.items())
@@ -227,14 +171,11 @@ def config(shared: Make, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
     sys.modules.pop("oracles", None)
 
 
-def at_lag(config: Config, lag: int) -> Config:
-    return config.model_copy(update={"env": config.env.model_copy(update={"execution_lag": lag})})
-
-
 @pytest.fixture(scope="module")
 def prepared(config: Config) -> dict[int, TrainingData]:
     """The market at each lag."""
-    return {lag: prepare(at_lag(config, lag)) for lag in (0, 1, 2)}
+    environments = [config.env.model_copy(update={"execution_lag": lag}) for lag in (0, 1, 2)]
+    return {one.execution_lag: prepare(config.model_copy(update={"env": one})) for one in environments}
 
 
 def findings_of(data: TrainingData, strategy: str) -> list[Finding]:
@@ -248,19 +189,12 @@ def findings_of(data: TrainingData, strategy: str) -> list[Finding]:
 @pytest.mark.parametrize(
     ("leak", "opens"),
     [
-        ("ReadsAFile", "reads the file future.csv"),
-        ("LoadedOnce", "reads the file future.csv"),
         ("InItsSource", None),
-        ("MemoryMapped", "reads the file dates.npy, reads the file winners.npy"),
         ("Database", "opens the database future.db"),
-        ("Program", f"runs {sys.executable}"),
-        ("Connection", "connects to 127.0.0.1:9"),
-        ("OneDayInFive", "reads the file future.csv"),
-        ("OneQuarter", "reads the file future.csv"),
-        ("MarketTimer", "reads the file future.csv"),
-        ("AvoidsTheLoser", "reads the file future.csv"),
-        ("SmallTilt", "reads the file future.csv"),
-        ("NextMonth", "reads the file future.csv"),
+        *(
+            (leak, "reads the file future.csv")
+            for leak in ("ReadsAFile", "OneDayInFive", "OneQuarter", "MarketTimer", "SmallTilt")
+        ),
     ],
 )
 def test_a_strategy_that_has_the_future_from_elsewhere_is_caught(
@@ -278,7 +212,7 @@ def test_a_strategy_that_has_the_future_from_elsewhere_is_caught(
     ("strategy", "lag"),
     [
         *(("oracles:Reversal", lag) for lag in (0, 1, 2)),
-        *(("momentum", 1), ("time-series-momentum", 0), ("olmar", 1), ("olmar", 2), ("buy-and-hold", 2)),
+        *(("momentum", 1), ("time-series-momentum", 0), ("olmar", 2)),
     ],
 )
 def test_an_honest_strategy_is_clean_at_every_lag(strategy: str, lag: int, prepared: dict[int, TrainingData]) -> None:

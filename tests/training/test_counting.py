@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,18 +27,16 @@ pytestmark = pytest.mark.usefixtures("no_sections")
 
 def test_every_strategy_that_is_judged_counts_once(tiny: Make, tmp_path: Path, reports: list[ReportData]) -> None:
     ledger = tmp_path / "kept" / "readings.jsonl"
-    config = tiny(output__readings=str(ledger))
+    make = partial(tiny, output__readings=str(ledger))
     for name in ("momentum", "buy-and-hold", "momentum"):
-        evaluations.backtest_strategies(config, [name])
-    evaluations.backtest_strategies(tiny(output__readings=str(ledger), env__commission_bps=40), ["momentum"])
+        evaluations.backtest_strategies(make(), [name])
+    evaluations.backtest_strategies(make(env__commission_bps=40), ["momentum"])
     assert [data.tries.others for data in reports] == [0, 1, 1, 1]
     assert reports[0].patient.name == "equal-weight-patient"
     assert 0.0 < reports[0].patient.turnover[1:].sum() < reports[0].baseline.turnover[1:].sum()
     assert "equal-weight-patient" not in [run.name for run in reports[0].strategies]
-    evaluations.backtest_strategies(
-        tiny(output__readings=str(ledger), evaluation__rebalance_every=5, evaluation__configurations_tried=7),
-        ["momentum"],
-    )
+    config = make(evaluation__rebalance_every=5, evaluation__configurations_tried=7)
+    evaluations.backtest_strategies(config, ["momentum"])
     assert reports[-1].tries.others == 2
     assert reports[-1].tries.total == 9
     kept = readings_of(ledger, prepare(config).panel.sha256)
@@ -49,21 +48,18 @@ def test_every_strategy_that_is_judged_counts_once(tiny: Make, tmp_path: Path, r
     assert "equal-weight" in kept[0].compared
 
 
-def test_the_ledger_lies_with_the_runs_unless_named(tiny: Make, tmp_path: Path, reports: list[ReportData]) -> None:
-    config = tiny()
-    evaluations.backtest_strategies(config, ["momentum"])
-    (line,) = (config.output.logs_dir / "readings.jsonl").read_text().splitlines()
-    assert json.loads(line)["panel"] == prepare(config).panel.sha256
-
-
 def test_a_damaged_ledger_stops_the_evaluation_before_it_reads(
-    tiny: Make, tmp_path: Path, reports: list[ReportData], monkeypatch: pytest.MonkeyPatch
+    tiny: Make, reports: list[ReportData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = tmp_path / "readings.jsonl"
+    """It lies with the runs unless named."""
+    config = tiny()
+    ledger = config.output.logs_dir / "readings.jsonl"
+    evaluations.backtest_strategies(config, ["momentum"])
+    assert json.loads(ledger.read_text())["panel"] == prepare(config).panel.sha256
     ledger.write_text("nonsense\n")
     monkeypatch.setattr(held_out, "run_shared_backtests", lambda *_: pytest.fail("the window was read"))
     with pytest.raises(EvidenceError, match=r"line 1 of the ledger of test readings .* is damaged"):
-        evaluations.backtest_strategies(tiny(output__readings=str(ledger)), ["momentum"])
+        evaluations.backtest_strategies(config, ["momentum"])
     assert ledger.read_text() == "nonsense\n"
 
 

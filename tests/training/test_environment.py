@@ -55,26 +55,17 @@ def test_validation_is_played_once_from_its_first_bar_to_its_last(tiny: Make) ->
 
 
 def test_the_test_window_is_read_on_request_alone(tiny: Make) -> None:
+    """Without that there are no prices after validation."""
     config = tiny()
     split = prepare(config).split
-    with pytest.raises(ConfigError, match="final_evaluation=True"):
-        finflow.make_env(config, "test")
+    for name in ("train", "validation"):
+        assert finflow.make_env(config, name, num_envs=1).process.panel.n_bars == split.validation_end
     with pytest.raises(ConfigError, match="final_evaluation=True"):
         finflow.make_env(config, split="test", num_envs=4)
+    with pytest.raises(ConfigError, match="train, validation, test"):
+        finflow.make_env(config, "testing")
     first, count = length_of(finflow.make_env(config, "test", final_evaluation=True))
     assert (first, first + count) == (split.test.start, split.test.stop - 1)
-
-
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_without_that_there_are_no_prices_after_validation(tiny: Make, split: str) -> None:
-    config = tiny()
-    env = finflow.make_env(config, split, num_envs=1)
-    assert env.process.panel.n_bars == prepare(config).split.validation_end
-
-
-def test_a_split_that_does_not_exist_names_those_that_do(tiny: Make) -> None:
-    with pytest.raises(ConfigError, match="train, validation, test"):
-        finflow.make_env(tiny(), "testing")
 
 
 def test_a_file_or_nothing_at_all_is_a_configuration_too(tiny: Make, tmp_path: Path) -> None:

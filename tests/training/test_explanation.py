@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from finflow.agent.batch import States
-from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
 from finflow.cli.output import explanation_lines
@@ -52,43 +51,27 @@ def explainer(training_data: TrainingData) -> Explainer:
     return Explainer(policy, process, training_data.features, window, run)
 
 
-def test_an_agent_reads_the_market_once_for_all_its_backtests(
+def test_an_agent_and_its_experts_read_the_market_once_for_all_their_backtests(
     training_data: TrainingData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At other costs it holds other weights, and decides as one does that reads the market again."""
+    """At other costs, and by its experts alone, they decide as those that read the market again."""
     policy, process = ExpertPolicy(training_data.shape, torch.Generator().manual_seed(5)), training_data.process
     dear = with_costs(process, process.env.model_copy(update={"commission_bps": 50.0}))
     make = with_memos({"finflow": lambda: AgentStrategy(policy, CPU)})["finflow"]
     window = training_data.split.validation
-    read: list[States] = []
-    alone = run_backtests(dear, window, [AgentStrategy(policy, CPU)])[0]
-    read_market = policy.read_market
-
-    def count(states: States) -> MarketReading:
-        read.append(states)
-        return read_market(states)
-
-    monkeypatch.setattr(policy, "read_market", count)
-    cheap, again = (run_backtests(one, window, [make()])[0] for one in (process, dear))
-    np.testing.assert_array_equal(again.weights, alone.weights)
-    assert not np.array_equal(cheap.weights, again.weights)
-    assert len(read) == len(cheap.dates)
-
-
-def test_experts_and_their_agent_read_the_market_once_for_all_of_them(
-    training_data: TrainingData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy, process = ExpertPolicy(training_data.shape, torch.Generator().manual_seed(5)), training_data.process
-    window = training_data.split.validation
-    alone = [run_backtests(process, window, [AgentStrategy(policy, CPU, expert=one)])[0] for one in range(5)]
+    (alone,) = run_backtests(dear, window, [AgentStrategy(policy, CPU)])
+    apart = [run_backtests(process, window, [AgentStrategy(policy, CPU, expert=one)])[0] for one in range(5)]
     read: list[States] = []
     read_market = policy.read_market
     monkeypatch.setattr(policy, "read_market", lambda states: (read.append(states), read_market(states))[1])
-    agent = AgentStrategy(policy, CPU)
-    agent.memo = {}
-    together = run_backtests(process, window, [agent, *experts_alone(agent)])[1:]
-    assert len(read) == len(together[0].dates)
-    for number, (one, same) in enumerate(zip(alone, together, strict=True)):
+    agent = make()
+    assert isinstance(agent, AgentStrategy)
+    cheap, *experts = run_backtests(process, window, [agent, *experts_alone(agent)])
+    (again,) = run_backtests(dear, window, [make()])
+    assert len(read) == len(cheap.dates)
+    np.testing.assert_array_equal(again.weights, alone.weights)
+    assert not np.array_equal(cheap.weights, again.weights)
+    for number, (one, same) in enumerate(zip(apart, experts, strict=True)):
         assert one.explanation is not None
         np.testing.assert_array_equal(one.explanation["gate"], np.eye(5)[[number] * len(one.dates)])
         np.testing.assert_array_equal(one.explanation["experts"], same.explanation["experts"])
@@ -118,8 +101,8 @@ def test_what_is_explained_is_what_was_decided(explainer: Explainer) -> None:
     assert str(explainer.dates[17]) == explainer.explain(17)[0]
 
 
-def test_the_parts_of_the_features_sum_to_the_trade(explainer: Explainer) -> None:
-    _, one = explainer.explain(30)
+def test_the_parts_of_the_features_sum_to_the_trade_and_are_told(explainer: Explainer) -> None:
+    date, one = explainer.explain(30)
     parts = one.integrated_gradients
     features = parts.features.values()
     whole = one.traded - parts.baseline + parts.completeness_error
@@ -132,6 +115,10 @@ def test_the_parts_of_the_features_sum_to_the_trade(explainer: Explainer) -> Non
         if found.by_asset:
             assert sum(found.by_asset.values()) == pytest.approx(found.part, abs=1e-12)
     assert list(parts.by_trade) == one.trades[:3]
+    text = "\n".join(explanation_lines(date, one))
+    assert f"traded {plain(one)['traded']:.2%} of the portfolio" in text
+    assert f"completeness error {parts.completeness_error:+.1e}" in text
+    assert all(feature in text for feature in list(parts.features)[:8])
 
 
 def test_the_report_takes_the_largest_trades_apart(
@@ -174,12 +161,3 @@ def test_the_command_line_explains_a_date(tmp_path: Path, tiny: Make, capsys: py
     ):
         said = refusal(capsys, *call, *arguments)
         assert words in said
-
-
-def test_the_text_and_the_json_say_the_same(explainer: Explainer) -> None:
-    date, one = explainer.explain(30)
-    text, numbers = "\n".join(explanation_lines(date, one)), plain(one)
-    assert f"traded {numbers['traded']:.2%} of the portfolio" in text
-    assert f"completeness error {one.integrated_gradients.completeness_error:+.1e}" in text
-    for feature in list(one.integrated_gradients.features)[:8]:
-        assert feature in text

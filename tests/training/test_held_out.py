@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +13,7 @@ import pandas as pd
 import pytest
 
 from finflow.cli.output import summary_rows
-from finflow.config import Config, config_hash, load_config
+from finflow.config import config_hash, load_config
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis import stress
 from finflow.evaluation.comparison_context import ComparisonContext
@@ -36,16 +35,16 @@ SYNTHETIC = {
 }
 
 
-def settings(folder: Path, **changes: object) -> Config:
-    return load_config(None, {**SYNTHETIC, "output.logs_dir": folder, **changes}, {})
-
-
 @pytest.mark.usefixtures("no_sections")
 def test_the_report_of_a_made_up_market_scores_every_strategy(
     tmp_path: Path, reports: list[ReportData], fits_schema: Callable[[Any], list[str]]
 ) -> None:
-    outcome = evaluations.backtest_strategies(settings(tmp_path), ["momentum"])
+    """The optimal policy among them, by its name."""
+    config = load_config(None, {**SYNTHETIC, "output.logs_dir": tmp_path}, {})
+    outcome = evaluations.backtest_strategies(config, ["optimal", "momentum"])
     (data,) = reports
+    assert list(outcome.summary).count("optimal") == 1
+    assert next(iter(outcome.summary)) == data.agent.name == "optimal"
     assert data.optimum is not None
     results = compute_results(data)
     assert fits_schema(json.loads(as_json(data, results))) == []
@@ -65,17 +64,9 @@ def test_the_report_of_a_made_up_market_scores_every_strategy(
 
 
 @pytest.mark.usefixtures("no_sections")
-def test_the_optimal_policy_can_be_backtested_by_name(tmp_path: Path, reports: list[ReportData]) -> None:
-    outcome = evaluations.backtest_strategies(settings(tmp_path), ["optimal"])
-    assert list(outcome.summary).count("optimal") == 1
-    assert next(iter(outcome.summary)) == reports[0].agent.name == "optimal"
-    with pytest.raises(ConfigError, match=r"market\.source = embedded has no known optimum"):
-        evaluations.backtest_strategies(load_config(None, {}, {}), ["optimal"])
-
-
-@pytest.mark.usefixtures("no_sections")
 def test_a_report_says_why_there_is_no_score(tmp_path: Path, reports: list[ReportData]) -> None:
-    outcome = evaluations.backtest_strategies(settings(tmp_path, **{"env.execution_lag": 2}), ["equal-weight"])
+    config = load_config(None, {**SYNTHETIC, "output.logs_dir": tmp_path, "env.execution_lag": 2}, {})
+    outcome = evaluations.backtest_strategies(config, ["equal-weight"])
     assert reports[0].optimum is None
     assert any("no score against the optimum: env.execution_lag = 2" in note for note in reports[0].notes)
     assert "optimum" not in json.loads(as_json(reports[0], compute_results(reports[0])))
@@ -118,25 +109,19 @@ class Wavering:
 """
 
 
-@pytest.fixture
-def wavering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A strategy of a user's own, which remembers, by its import path."""
-    (tmp_path / "wavering_rule.py").write_text(USERS_RULE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "wavering_rule", raising=False)
-    return "wavering_rule:Wavering"
-
-
 def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     tmp_path: Path,
     tiny: Make,
     reports: list[ReportData],
-    wavering: str,
     monkeypatch: pytest.MonkeyPatch,
     read_page: Callable[[str], Any],
     numbers_hold: Callable[[Any, Any], int],
     fits_schema: Callable[[Any], list[str]],
 ) -> None:
+    """Of a strategy of a user's own, which remembers, by its import path."""
+    (tmp_path / "wavering_rule.py").write_text(USERS_RULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    wavering = "wavering_rule:Wavering"
     own = ("own", dt.date(2011, 12, 1), dt.date(2012, 1, 13)), ("learned", dt.date(2010, 12, 1), dt.date(2011, 1, 31))
     monkeypatch.setattr(stress, "PERIODS", own)
     config = tiny(evaluation__tax__enabled=True, evaluation__rebalance_every=60)
@@ -184,6 +169,13 @@ def test_a_report_without_sweeps_runs_nothing_again(
     assert [section.key for section in reports[0].sections] == ["attribution", "ranking"]
 
 
-def test_a_strategy_named_twice_is_refused(tmp_path: Path, tiny: Make) -> None:
-    with pytest.raises(ConfigError, match="names momentum twice"):
-        evaluations.backtest_strategies(tiny(), ["momentum", "momentum"])
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["momentum", "momentum"], "names momentum twice"),
+        (["optimal"], r"market\.source = embedded has no known optimum"),
+    ],
+)
+def test_strategies_that_cannot_be_judged_are_refused(names: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        evaluations.backtest_strategies(load_config(None, {}, {}), names)

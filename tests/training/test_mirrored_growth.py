@@ -28,9 +28,24 @@ def data(shared: Make) -> TrainingData:
     return prepare(shared())
 
 
-def test_a_bar_and_its_mirror_earn_what_was_predicted_on_average(data: TrainingData) -> None:
-    process = data.learning
-    bars = process.decision_bars(data.split.train)
+@pytest.fixture
+def process(data: TrainingData) -> DecisionProcess:
+    return data.learning
+
+
+@pytest.fixture
+def bars(data: TrainingData) -> range:
+    """Bars of the decisions of the training window."""
+    return data.learning.decision_bars(data.split.train)
+
+
+def known(process: DecisionProcess, bars: range) -> NDArray[np.float64]:
+    """A feature of every asset at each of the decisions, against their mean."""
+    found = process.asset_features[np.array(bars) - process.lag, :, 0].astype(np.float64)
+    return found - found.mean(axis=1, keepdims=True)
+
+
+def test_a_bar_and_its_mirror_earn_what_was_predicted_on_average(process: DecisionProcess, bars: range) -> None:
     expected = predicted_returns(process, [bars]).returns
     mirrored = mirrored_growth(process, expected)
     rows = slice(bars.start + 1, bars.stop + 1)
@@ -40,60 +55,36 @@ def test_a_bar_and_its_mirror_earn_what_was_predicted_on_average(data: TrainingD
     assert np.array_equal(mirrored[:, -1], process.growth[:, -1])  # cash
 
 
-def test_what_features_tell_is_predicted_and_noise_is_not(data: TrainingData) -> None:
+def test_what_features_tell_is_predicted_and_noise_is_not(process: DecisionProcess, bars: range) -> None:
     """A tenth of the variance follows a feature in one market; returns are independent in the other."""
-    process = data.learning
-    bars = process.decision_bars(data.split.train)
-    rng, rows = np.random.default_rng(0), np.arange(bars.start, bars.stop)
-    known = process.asset_features[rows - process.lag, :, 0].astype(np.float64)
-    known = (known - known.mean(axis=1, keepdims=True)) / known.std()
+    rng, rows, law = np.random.default_rng(0), np.array(bars), known(process, bars)
+    law /= law.std()
     correlations, slopes = [], []
     for share in (0.3, 0.0):
         other = with_growths(process, [])
-        noise = rng.standard_normal(known.shape)
-        other.growth[rows + 1, :-1] = np.exp(0.01 * (share * known + noise))
+        noise = rng.standard_normal(law.shape)
+        other.growth[rows + 1, :-1] = np.exp(0.01 * (share * law + noise))
         predictions = predicted_returns(other, [bars])
         slopes.append(predictions.slope)
         found = predictions.returns[rows + 1]
         found -= found.mean(axis=1, keepdims=True)
-        correlations.append(0.0 if not found.std() > 1e-12 else np.corrcoef(found.ravel(), known.ravel())[0, 1])
+        correlations.append(0.0 if not found.std() > 1e-12 else np.corrcoef(found.ravel(), law.ravel())[0, 1])
         assert found.std() < 0.01 * (share + 0.15)
     assert correlations[0] > 0.8
     assert slopes[0] == pytest.approx(1.0, abs=0.2)  # one law throughout
 
 
-def test_functions_of_features_have_a_penalty_of_their_own(data: TrainingData) -> None:
-    """Where the law is linear they are left out: one penalty for both lets their noise in (correlation .941)."""
-    process = data.learning
-    bars = process.decision_bars(data.split.train)
-    rows = np.arange(bars.start, bars.stop)
-    law = process.asset_features[rows - process.lag, :, 0].astype(np.float64)
-    law -= law.mean(axis=1, keepdims=True)
-    noise = np.random.default_rng(1).standard_normal(law.shape)
-    other = with_growths(process, [])
-    other.growth[rows + 1, :-1] = np.exp(0.01 * (0.4 * law / law.std() + noise))
-    found = predicted_returns(other, [bars], regimes=False).returns[rows + 1]
-    found -= found.mean(axis=1, keepdims=True)
-    assert np.corrcoef(found.ravel(), law.ravel())[0, 1] > 0.955  # found: .964
-
-
-def test_predictions_that_other_bars_contradict_have_no_weight(data: TrainingData) -> None:
+def test_predictions_that_other_bars_contradict_have_no_weight(process: DecisionProcess, bars: range) -> None:
     """The sign of what a feature tells changes from fifth to fifth of the bars: its slope on others is not positive."""
-    process = data.learning
-    bars = process.decision_bars(data.split.train)
-    rows = np.arange(bars.start, bars.stop)
-    known = process.asset_features[rows - process.lag, :, 0].astype(np.float64)
-    known -= known.mean(axis=1, keepdims=True)
+    rows = np.array(bars)
     signs = np.concatenate([np.full(len(part), (-1.0) ** place) for place, part in enumerate(np.array_split(rows, 5))])
     other = with_growths(process, [])
-    other.growth[rows + 1, :-1] = np.exp(0.01 * signs[:, None] * known)
+    other.growth[rows + 1, :-1] = np.exp(0.01 * signs[:, None] * known(process, bars))
     assert mirror_scale(predicted_returns(other, [bars], regimes=False).slope) == 0.0
     assert [mirror_scale(slope) for slope in (-1.0, 0.5, 0.75, 1.0, 1.2)] == [0.0, 0.0, 0.5, 1.0, 1.0]
 
 
-def test_no_reward_outside_the_segments_enters(data: TrainingData) -> None:
-    process = data.learning
-    bars = process.decision_bars(data.split.train)
+def test_no_reward_outside_the_segments_enters(process: DecisionProcess, bars: range) -> None:
     middle = (bars.start + bars.stop) // 2
     segments = [range(bars.start, middle - 20), range(middle + 20, bars.stop)]
     before = predicted_returns(process, segments).returns
@@ -140,27 +131,22 @@ def market_with(process: DecisionProcess, share: float, seed: int) -> tuple[Deci
     return other, 0.01 * expected
 
 
-def test_returns_that_follow_a_regime_are_predicted(data: TrainingData) -> None:
-    process = data.learning
-    window = process.decision_bars(data.split.train)
-    bars = np.arange(window.start, window.stop)
+def test_returns_that_follow_a_regime_are_predicted(process: DecisionProcess, bars: range) -> None:
     other, expected = market_with(process, 0.5, seed=3)
-    found, wanted = regime_returns(other, bars)[bars + 1], expected[bars + 1]
+    rows = np.array(bars)
+    found, wanted = regime_returns(other, rows)[rows + 1], expected[rows + 1]
     assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.7  # a regime's first bars cannot be known
     outside = np.ones(len(process.listed), dtype=np.bool_)
-    outside[bars + 1] = False
-    assert not regime_returns(other, bars)[outside].any()
+    outside[rows + 1] = False
+    assert not regime_returns(other, rows)[outside].any()
 
 
-def test_nothing_is_predicted_where_returns_are_independent(data: TrainingData) -> None:
+def test_nothing_is_predicted_where_returns_are_independent(process: DecisionProcess, bars: range) -> None:
     """What little a chance find adds is a thousandth of the returns' variance in the mean of ten markets."""
-    process = data.learning
-    window = process.decision_bars(data.split.train)
-    bars = np.arange(window.start, window.stop)
-    shares = []
+    shares, rows = [], np.array(bars)
     for seed in range(10):
         other, _ = market_with(process, 0.0, seed)
-        found = regime_returns(other, bars)[bars + 1]
+        found = regime_returns(other, rows)[rows + 1]
         shares.append(float((found**2).mean()) / 0.01**2)
     assert np.mean(shares) < 2e-3
     assert np.median(shares) < 5e-4

@@ -1,38 +1,122 @@
-"""The online phase with its options: it resumes to the same bits, and they reach what they are about."""
+"""The online phase with its options: it resumes to the same bits, and what they are about is as configured."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from finflow.agent.losses.risk import discounted_means, sample_risk
 from finflow.config import load_config
-from finflow.errors import MarketError
-from finflow.evaluation.backtest import run_backtests
+from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, read_newest
+from finflow.training.data.offline_data import offline_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.data.training_data import prepare
 from finflow.training.phases.finetune import offline_store, ramp_share
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import Make, Stop, latest, train_through
+from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
 
-OPTIONS = {
-    "bcell__cql_mode": "lagrange",
-    "bcell__entropy_backup": "relative",
-    "bcell__calibration": "returns",
+CPU = torch.device("cpu")
+ALL: dict[str, object] = {
+    "train__observation_noise": 0.05,
+    "train__actor_ramp_updates": 40,
+    "bcell__dropout": 0.1,
+    "bcell__anchor__weight": 0.5,
+    "bcell__anchor__final": 0.1,
+    "bcell__anchor__updates": 30,
+    "bcell__averaging__kind": "ema",
+    "bcell__averaging__start": 0.3,
+    "bcell__averaging__decay": 0.9,
+    "offline__group_size": 4,
     "bcell__risk_measure": "cvar",
     "bcell__gamma": 0.9,
+    "bcell__cql_mode": "lagrange",
+    "bcell__calibration": "returns",
+    "bcell__entropy_backup": "relative",
     "bcell__mixed_precision": True,
     "bcell__gradient_checkpointing": True,
-    "bcell__dropout": 0.1,
     "bcell__online_schedule": "cosine",
-    "train__actor_ramp_updates": 40,
 }
+
+
+def rows_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(shared: Make) -> FinFlowTrainer:
+    """Trained once with every option, for tests that change nothing of it."""
+    return train_through(shared(**ALL))
+
+
+@pytest.mark.parametrize("when", [5, 14 + 5 + 10])
+def test_with_every_option_a_stop_changes_no_bit(
+    whole: FinFlowTrainer, shared: Make, stop_training: Stop, when: int
+) -> None:
+    stopped = stop_training(shared(**ALL), when)
+    resumed = train_through(shared(**ALL), resume=stopped.run_folder)
+    for name in ("latest", "best"):
+        assert checkpoint_of(resumed, name).read_bytes() == checkpoint_of(whole, name).read_bytes()
+    assert rows_of(resumed) == rows_of(whole)
+
+
+def test_the_tuned_penalty_and_the_best_score_are_saved(whole: FinFlowTrainer) -> None:
+    tensors, state = read_tensors(latest(whole))
+    assert tensors["bcell/log_cql_alpha"].item() != pytest.approx(np.log(5.0), abs=1e-6)
+    assert "bcell/cql_optimiser/0.exp_avg" in tensors
+    scores = [row["validation_risk_value"] for row in rows_of(whole) if "validation_risk_value" in row]
+    assert state["training"]["counters"]["best_score"] == max(scores)
+    assert any(row.get("validation_risk_value") != row.get("validation_value") for row in rows_of(whole))
+
+
+def test_the_data_do_not_depend_on_how_they_are_grouped_later(shared: Make) -> None:
+    small, large = (prepare(shared(train__seed=3, offline__group_size=size)) for size in (2, 4))
+    assert not offline_data(small.config, small).reused
+    assert offline_data(large.config, large).reused
+
+
+def test_the_deployed_policy_is_the_average(whole: FinFlowTrainer) -> None:
+    bcell = whole._begin().state.bcell
+    assert bcell is not None
+    assert bcell.average is not None
+    assert bcell.average.count == 42  # 60 updates, from 0.3 of them on
+    checkpoint = read_checkpoint(latest(whole))
+    deployed, own = policy_of(checkpoint, CPU), bcell.average.policy.state_dict()
+    assert all(torch.equal(tensor, own[name]) for name, tensor in deployed.state_dict().items())
+    assert not torch.equal(deployed.gate.weight, bcell.policy.gate.weight)
+    assert whole.policy is bcell.average.policy
+    for wrong in ({"gamma": "x"}, "x", {"cql_mode": "lagrange", "cql_alpha": 0.0}):
+        with pytest.raises(CheckpointError, match="how its agent is configured"):
+            policy_of(checkpoint._replace(facts={**checkpoint.facts, "bcell": wrong}), CPU)
+
+
+def test_rows_of_metrics_say_how_the_training_generalises(whole: FinFlowTrainer) -> None:
+    rows = [row for row in rows_of(whole) if "generalisation_train_value" in row]
+    online = [row for row in rows if row["phase"] == "online"]
+    assert len(rows) > len(online) > 2
+    assert "generalisation_kl" not in rows[0]
+    assert online[0]["generalisation_kl"] == 0.0
+    assert online[-1]["generalisation_kl"] > 0.0
+    for row in rows:
+        train, validation = (row[f"generalisation_{place}_value"] for place in ("train", "validation"))
+        assert np.isfinite([train, validation]).all()
+        assert row["generalisation_gap"] == pytest.approx(train - validation)
+
+
+def test_without_the_measurement_nothing_else_changes(shared: Make) -> None:
+    with_it, without = (
+        train_through(shared(train__generalisation=flag, train__online_episodes=4)) for flag in (True, False)
+    )
+    assert "generalisation" not in (without.run_folder / "metrics.jsonl").read_text()
+    found = [read_newest(latest(one))[1].tensors for one in (with_it, without)]
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
 
 
 def test_the_policys_rate_rises_from_where_it_may_move() -> None:
@@ -41,37 +125,6 @@ def test_the_policys_rate_rises_from_where_it_may_move() -> None:
     assert [ramp_share(config, done) for done in (0, 9, 10, 11, 13, 14, 500)] == [0.0, 0.0, 0.25, 0.5, 1.0, 1.0, 1.0]
     without = load_config(None, keys | {"train.actor_ramp_updates": 0}, environ={})
     assert ramp_share(without, 0) == 1.0
-
-
-def test_with_every_option_a_resumed_run_equals_one_that_never_stopped(tiny: Make, stop_training: Stop) -> None:
-    config = tiny(**OPTIONS, train__online_episodes=6)
-    whole = train_through(config)
-    stopped = stop_training(config, 14 + 5 + 6)  # 2 epochs of 7 updates, 5 warm-up steps, 6 of 8 online
-    resumed = train_through(config, resume=stopped.run_folder)
-    assert latest(whole).read_bytes() == latest(resumed).read_bytes()
-    tensors, state = read_tensors(latest(whole))
-    assert tensors["bcell/log_cql_alpha"].item() != pytest.approx(np.log(5.0), abs=1e-6)
-    assert "bcell/cql_optimiser/0.exp_avg" in tensors
-    rows = [json.loads(line) for line in (whole.run_folder / "metrics.jsonl").read_text().splitlines()]
-    scores = [row["validation_risk_value"] for row in rows if "validation_risk_value" in row]
-    assert state["training"]["counters"]["best_score"] == max(scores)
-    assert any(row.get("validation_risk_value") != row.get("validation_value") for row in rows)
-
-
-def test_the_best_is_chosen_by_the_risk_of_validation_returns(tiny: Make) -> None:
-    trainer = FinFlowTrainer(tiny(bcell__risk_measure="cvar", bcell__risk_level=0.2, bcell__gamma=0.9))
-    run = trainer._begin()
-    run.progress.start_phase("validation", 1)
-    found = run.validate(trainer.policy)
-    process, window = trainer.training_data.process, trainer.training_data.split.validation
-    (played,) = run_backtests(process, window, [AgentStrategy(trainer.policy, trainer.device)])
-    assert played.rewards is not None
-    returns = discounted_means(played.rewards, 0.9)
-    worst = np.sort(returns)[: len(returns) // 5].mean()
-    assert found["risk_value"] == pytest.approx(sample_risk(returns, trainer.config.bcell))
-    assert found["risk_value"] == pytest.approx(worst, rel=0.2)
-    assert found["risk_value"] < found["value"]
-    assert run.state.counters.best_score == found["risk_value"]
 
 
 def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:
@@ -108,23 +161,10 @@ def test_critics_that_are_put_on_another_level_are_no_fault(tiny: Make) -> None:
     assert trainer._begin().state.watch.manager.rollback_count == 0
 
 
-def test_more_decisions_ahead_than_there_are_data_are_refused_in_one_line(tiny: Make) -> None:
-    trainer = FinFlowTrainer(tiny(bcell__expansion=1000, train__offline_training_epochs=1))
-    trainer.train_iql()
-    with pytest.raises(MarketError, match=r"bcell\.expansion \(1000\) decisions") as refused:
-        trainer.finetune()
-    assert "\n" not in str(refused.value)
-
-
 def test_the_spread_is_of_the_whole_reward_where_risk_counts(tiny: Make) -> None:
-    """A batch then carries what its rewards are in excess of; otherwise there is nothing to carry."""
-    for measure in ("neutral", "wang"):
-        trainer = FinFlowTrainer(tiny(bcell__risk_measure=measure))
-        run, data = trainer._begin(), trainer._data()
-        units = reward_units(run, data)
-        bars = torch.from_numpy(data.bar[:5].astype(np.int64))
-        if measure == "neutral":
-            assert units.references(bars) is None
-        else:
-            torch.testing.assert_close(units.references(bars), units.reference[bars] / data.reward_scale)
-            assert units.references(bars).abs().sum() > 0.0
+    """A batch then carries what its rewards are in excess of."""
+    trainer = FinFlowTrainer(tiny(bcell__risk_measure="wang"))
+    data = trainer._data()
+    units, bars = reward_units(trainer._begin(), data), torch.from_numpy(data.bar[:5].astype(np.int64))
+    torch.testing.assert_close(units.references(bars), units.reference[bars] / data.reward_scale)
+    assert units.references(bars).abs().sum() > 0.0

@@ -12,7 +12,6 @@ import torch
 from finflow.agent.learners.bcell import BCell
 from finflow.cli.output import distance_lines
 from finflow.config import AveragingConfig, Config, RewardNormalizationConfig
-from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import (
     carry_over,
@@ -57,11 +56,8 @@ def test_it_is_judged_on_thirty_others(trained: tuple[FinFlowTrainer, Path], tmp
     assert 0.0 < distance["outside"] < 0.2
     assert distance["largest"] == max(abs(one["shift"]) for one in distance["features"].values()) > 0.0
     assert distance_lines(content) != []
-
-
-def test_on_its_own_market_no_distance_is_reported(trained: tuple[FinFlowTrainer, Path], tmp_path: Path) -> None:
-    outcome = evaluate_checkpoint(checkpoint_of(trained[0], "best"), {}, output=tmp_path / "own")
-    assert "feature_distance" not in json.loads((outcome.report.parent / "metrics.json").read_text())
+    own = evaluate_checkpoint(best, {}, output=tmp_path / "own").report.parent
+    assert "feature_distance" not in json.loads((own / "metrics.json").read_text())
 
 
 def test_prices_of_the_training_that_are_gone_are_told(trained: tuple[FinFlowTrainer, Path], tmp_path: Path) -> None:
@@ -122,39 +118,6 @@ def test_of_an_average_it_is_the_average_that_is_carried_over(trained: tuple[Fin
     for policy in (bcell.policy, bcell.prior, bcell.deployed):
         for part, tensor in policy.state_dict().items():
             assert torch.equal(tensor, averaged[f"bcell/average/{part}"]), part
-
-
-def test_a_run_that_is_resumed_keeps_its_market(trained: tuple[FinFlowTrainer, Path]) -> None:
-    trainer, thirty = trained
-    with pytest.raises(CheckpointError, match="another configuration"):
-        FinFlowTrainer(elsewhere(trainer, thirty), resume=trainer.run_folder)
-
-
-def test_what_an_agent_says_of_a_decision_adds_up(trained: tuple[FinFlowTrainer, Path]) -> None:
-    """`explain` tells gate, experts, aim, trade rate and centre, which make one another; `act` returns the last."""
-    agent, process = trained[0].agent, trained[0].training_data.process
-    observation = process.observe(process.start(np.arange(400, 404)))
-    told = agent.explain(observation)
-    assert {name: part.shape for name, part in told.items()} == {
-        "gate": (4, 5),
-        "experts": (4, 5, 21),
-        "aim": (4, 21),
-        "trade_rate": (4, 1),
-        "centre": (4, 21),
-    }
-    for portfolios in (told["gate"], told["experts"], told["aim"], told["centre"]):
-        np.testing.assert_allclose(portfolios.sum(axis=-1), 1.0, atol=1e-5)
-    np.testing.assert_allclose(told["aim"], np.einsum("be,bek->bk", told["gate"], told["experts"]), atol=1e-6)
-    held = observation["portfolio"][:, :21]
-    part_way = (1.0 - told["trade_rate"]) * held + told["trade_rate"] * told["aim"]
-    np.testing.assert_allclose(told["centre"], part_way, atol=1e-5)
-    np.testing.assert_array_equal(agent.act(observation, deterministic=True), told["centre"])
-    first, second = (agent.act(observation, deterministic=False) for _ in range(2))
-    assert not np.array_equal(first, second)  # draws, around the centre
-    np.testing.assert_allclose(first.sum(axis=-1), 1.0, atol=1e-5)
-    single = {name: part[0] for name, part in observation.items()}
-    assert agent.explain(single)["centre"].shape == (1, 21)
-    assert agent.act(single).shape == (21,)
 
 
 def test_elsewhere_too_the_window_of_rewards_begins_with_the_behaviour_s(trained: tuple[FinFlowTrainer, Path]) -> None:

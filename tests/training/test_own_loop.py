@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from finflow import BCell, ReplayBuffer, make_env
-from finflow.config import Config, dump_config
+from finflow.config import dump_config
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
 from finflow.training.trainer import FinFlowTrainer
@@ -21,22 +21,19 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
 
 
 @pytest.fixture(scope="module")
-def run(shared: Make) -> tuple[FinFlowTrainer, Config]:
+def trainer(shared: Make) -> FinFlowTrainer:
     """A run with checkpoints of both phases."""
-    config = shared(train__checkpoint_updates=5, train__max_checkpoints=50, train__online_episodes=4)
-    trainer = train_through(config)
-    return trainer, config
+    return train_through(shared(train__checkpoint_updates=5, train__max_checkpoints=50, train__online_episodes=4))
 
 
 def test_the_loop_of_the_documentation_runs_as_written(
-    run: tuple[FinFlowTrainer, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trainer: FinFlowTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer, config = run
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     (loop,) = [block for block in blocks if "ReplayBuffer" in block]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "demo.yaml").write_text(dump_config(config), "utf-8")
+    (tmp_path / "configs" / "demo.yaml").write_text(dump_config(trainer.config), "utf-8")
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "RUN").symlink_to(trainer.run_folder)
     names: dict[str, object] = {}
@@ -50,8 +47,8 @@ def test_the_loop_of_the_documentation_runs_as_written(
     assert any(not torch.equal(before[name], tensor) for name, tensor in agent.policy.state_dict().items())
 
 
-def test_every_checkpoint_of_a_run_is_opened(run: tuple[FinFlowTrainer, Config]) -> None:
-    models = sorted((run[0].run_folder / "models").glob("*.safetensors"))
+def test_every_checkpoint_of_a_run_is_opened(trainer: FinFlowTrainer) -> None:
+    models = sorted((trainer.run_folder / "models").glob("*.safetensors"))
     phases = set()
     for path in models:
         tensors, facts = read_tensors(path)
@@ -77,8 +74,8 @@ def test_checkpoints_of_other_algorithms_are_opened_too(algorithm: str, tiny: Ma
         assert BCell.load(path).average is not None
 
 
-def test_a_buffer_holds_the_last_transitions_in_scaled_units(run: tuple[FinFlowTrainer, Config]) -> None:
-    env = make_env(run[1], num_envs=3)
+def test_a_buffer_holds_the_last_transitions_in_scaled_units(trainer: FinFlowTrainer) -> None:
+    env = make_env(trainer.config, num_envs=3)
     buffer = ReplayBuffer(capacity=7, reward_scale=0.5)
     observation, _ = env.reset(seed=0)
     for step in range(4):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,22 +11,19 @@ import torch
 
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
+from finflow.env.process_variants import with_growths
 from finflow.env.rewards.chosen_reward import RewardSum
-from finflow.errors import ConfigError, TrainingError
+from finflow.errors import ConfigError
 from finflow.evaluation.backtest import run_backtests
 from finflow.strategies.classical import EqualWeight
 from finflow.training.data.rewards import RewardUnits, equal_weight_rewards
-from finflow.training.data.rollouts import as_tensors
-from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.trainer import FinFlowTrainer
-from tests.short_trainings import market_prices
+from finflow.training.data.training_data import prepare
 from tests.training.whole_trainings import Make
 
 OWN = "tests.env.rewards.own_rewards"
 CPU = torch.device("cpu")
 RANKING = {"objectives__reward": "ranking", "objectives__ranking__k": 2}
 PUBLISHED = {"bcell__expansion": 0}  # soft actor-critic on the critics alone follows no reward's gradient
-SUM = [{"name": "ranking", "weight": 1.0}, {"name": f"{OWN}:ExcessReturn", "weight": 2.0}]
 
 
 def rewards_of(process: DecisionProcess, bars: Sequence[int], seed: int = 0) -> Any:
@@ -37,40 +33,9 @@ def rewards_of(process: DecisionProcess, bars: Sequence[int], seed: int = 0) -> 
     return process.step(process.start(np.asarray(bars), held), targets)
 
 
-def with_simple_returns(path: Path, factor: float) -> Path:
-    """The tiny market with its simple returns times a factor."""
-    close = market_prices()
-    returns = close.pct_change().fillna(0.0) * factor
-    (100.0 * (1.0 + returns).cumprod()).to_csv(path)
-    return path
-
-
-def test_weights_mean_the_same_on_a_market_that_moves_three_times_as_much(tiny: Make, tmp_path: Path) -> None:
-    """Of the same decisions, learners see the same rewards: one is linear in returns, the other of ranks alone."""
-    free = {"env__commission_bps": 0.0, "env__slippage_bps": 0.0, "env__execution_lag": 0}
-    seen = []
-    for factor in (1.0, 3.0):
-        path = with_simple_returns(tmp_path / f"times{factor}.csv", factor)
-        config = tiny(
-            market__path=str(path),
-            objectives__ranking__k=2,
-            objectives__ranking__horizon=1,  # of several bars, products of returns may be ordered otherwise
-            objectives__rewards=SUM,
-            **free,
-        )
-        data = prepare(config)
-        process = data.learning
-        bars = np.arange(process.first_bar, process.first_bar + 60)
-        held, _ = draw_coverage(np.random.default_rng(1), len(bars), process.n_weights)
-        step = process.step(process.start(bars, held), held)
-        units = RewardUnits.of(process, 1.0, config.train.reward_reference, CPU)
-        seen.append(units.scaled(torch.from_numpy(step.reward), torch.from_numpy(bars)).numpy())
-    np.testing.assert_allclose(seen[1], seen[0], atol=1e-3)
-    assert np.std(seen[0]) > 1.0
-
-
 def test_units_are_deviations_between_decisions_of_a_bar(tiny: Make) -> None:
-    data = prepare(tiny(objectives__ranking__k=2, objectives__rewards=SUM))
+    terms = [{"name": "ranking", "weight": 1.0}, {"name": f"{OWN}:ExcessReturn", "weight": 2.0}]
+    data = prepare(tiny(objectives__ranking__k=2, objectives__rewards=terms))
     rewards = data.learning.reward
     assert isinstance(rewards, RewardSum)
     assert [term.weight for term in rewards.terms] == [1.0, 2.0]
@@ -78,13 +43,6 @@ def test_units_are_deviations_between_decisions_of_a_bar(tiny: Make) -> None:
     components = rewards_of(process, np.repeat(np.arange(300, 500), 40)).components
     spread = np.sqrt(components.reshape(200, 40, 2).var(axis=1, ddof=1).mean(axis=0))
     np.testing.assert_allclose(spread, [1.0, 2.0], rtol=0.1)
-
-
-def test_the_built_in_reward_alone_is_the_market_as_it_was(tiny: Make) -> None:
-    data = prepare(tiny())
-    assert data.learning.reward is None
-    summed = prepare(tiny(objectives__rewards=[{"name": "builtin", "weight": 3.0}]))
-    assert summed.learning.reward is None
 
 
 def test_the_reference_of_a_ranking_is_its_chance(tiny: Make) -> None:
@@ -100,47 +58,20 @@ def test_the_reference_of_a_ranking_is_its_chance(tiny: Make) -> None:
     assert (found[-process.reward_horizon :] == 0.0).all()
 
 
-def test_learners_see_a_ranking_in_excess_of_chance(tiny: Make) -> None:
-    config = tiny(**RANKING)
-    process = prepare(config).learning
-    bars = np.repeat(np.arange(process.first_bar, process.first_bar + 200), 20)
-    units = RewardUnits.of(process, 0.5, config.train.reward_reference, CPU)
-    seen = units.scaled(torch.from_numpy(rewards_of(process, bars).reward), torch.from_numpy(bars))
-    assert abs(float(seen.mean())) < 0.1
-    raw = RewardUnits.of(process, 0.5, "none", CPU)
-    assert float(raw.scaled(torch.from_numpy(rewards_of(process, bars).reward), torch.from_numpy(bars)).mean()) > 0.5
-
-
-def purged(data: TrainingData) -> tuple[DecisionProcess, int]:
-    process = data.learning
-    return process, process.reward_horizon
-
-
 def test_no_reward_of_training_reaches_into_validation(tiny: Make) -> None:
     """Prices after the training window changed altogether: every reward that a training may see stays bit for bit."""
     config = tiny(**RANKING, objectives__ranking__horizon=7)
     data = prepare(config)
-    process, horizon = purged(data)
-    assert horizon == 7
+    process = data.learning
+    assert process.reward_horizon == 7
     bars = process.decision_bars(data.split.train)
-    assert bars.stop - 1 + horizon == data.split.train_end - 1
-    shocked = process.growth.copy()
-    shocked[data.split.train_end :, :-1] *= np.random.default_rng(0).uniform(
-        0.5, 2.0, shocked[data.split.train_end :, :-1].shape
-    )
-    other = replace_growth(process, shocked)
+    assert bars.stop - 1 + 7 == data.split.train_end - 1
+    other = with_growths(process, [])
+    after = other.growth[data.split.train_end :, :-1]
+    after *= np.random.default_rng(0).uniform(0.5, 2.0, after.shape)
     np.testing.assert_array_equal(rewards_of(other, bars).reward, rewards_of(process, bars).reward)
     later = range(bars.stop, bars.stop + 5)
     assert (rewards_of(other, later).reward != rewards_of(process, later).reward).any()
-
-
-def replace_growth(process: DecisionProcess, growth: np.ndarray) -> DecisionProcess:
-    """The same market with another table of growth."""
-    import copy
-
-    other = copy.copy(process)
-    other.growth = growth
-    return other
 
 
 def test_a_reward_without_gradient_is_refused_where_it_is_followed(tiny: Make) -> None:
@@ -156,55 +87,20 @@ def test_a_reward_that_is_always_the_same_is_refused_in_a_sum(tiny: Make) -> Non
         _ = prepare(tiny(objectives__rewards=[{"name": "builtin"}, {"name": f"{OWN}:Constant"}], **PUBLISHED)).learning
 
 
-def test_a_reward_that_fails_in_training_is_one_line(tiny: Make) -> None:
-    config = tiny(objectives__reward=f"{OWN}:NotANumber", **PUBLISHED)
-    with pytest.raises(TrainingError, match="NotANumber"):
-        FinFlowTrainer(config).collect_offline_data()
-
-
-def test_rollouts_follow_the_gradient_of_a_ranking(tiny: Make) -> None:
-    """In tensors the value is the exact one, and more of the asset that comes first is worth more."""
-    process = prepare(tiny(**RANKING)).learning
-    state = process.start(np.array([process.first_bar + 5]), np.full((1, 5), 0.2))
-    leaf = torch.tensor([[0.26, 0.24, 0.2, 0.15, 0.15]], dtype=torch.float64, requires_grad=True)
-    reward = process.step(as_tensors(state, CPU), leaf).reward
-    exact = process.step(state, leaf.detach().numpy()).reward
-    np.testing.assert_allclose(reward.detach().numpy(), exact, rtol=0, atol=1e-12)
-    (gradient,) = torch.autograd.grad(reward.sum(), leaf)
-    brought = np.prod(process.growth[process.first_bar + 6 : process.first_bar + 11, :-1], axis=0)
-    assert float(gradient[0, int(brought.argmax())]) == float(gradient[0, :-1].max())
-
-
 # --- in excess of what nobody's action changed
 
 
-@pytest.fixture
-def free_of_costs(tiny: Make) -> TrainingData:
-    """A small market, without costs, log return alone."""
-    free = {"env__commission_bps": 0.0, "env__slippage_bps": 0.0}
+def test_rewards_are_in_excess_of_those_of_equal_weight(tiny: Make) -> None:
+    """At lag 0 and without costs it is restored at every bar: its log return is the reference."""
+    free = {"env__commission_bps": 0.0, "env__slippage_bps": 0.0, "env__execution_lag": 0}
     alone = {"objectives__sharpe_beta": 0.0, "objectives__lambda_turn": 0.0, "objectives__lambda_cvar": 0.0}
-    return prepare(tiny(**free, **alone, env__execution_lag=0))
-
-
-def test_equal_weight_itself_earns_nothing(free_of_costs: TrainingData) -> None:
-    """At lag 0 and without costs equal weight is restored at every bar: its reward is the reference."""
-    run = run_backtests(free_of_costs.process, free_of_costs.split.validation, [EqualWeight()])[0]
-    bars = free_of_costs.process.decision_bars(free_of_costs.split.validation)
-    units = RewardUnits.of(free_of_costs.process, 0.01, "equal-weight", CPU)
-    found = units.scaled(torch.from_numpy(run.rewards), torch.arange(bars.start, bars.start + len(run.rewards)))
-    np.testing.assert_allclose(found.numpy(), 0.0, atol=1e-5)  # float32 of returns over 0.01
-
-
-def test_differences_between_actions_stay_what_they_were(free_of_costs: TrainingData) -> None:
-    generator = torch.Generator().manual_seed(0)
-    bars = torch.randint(300, 400, (50,), generator=generator)
-    one, other = torch.randn(2, 50, generator=generator, dtype=torch.float64)
-    units = RewardUnits.of(free_of_costs.process, 0.5, "equal-weight", CPU)
-    apart = units.scaled(one, bars) - units.scaled(other, bars)
-    torch.testing.assert_close(apart, (one - other) / 0.5)
-
-
-def test_without_a_reference_rewards_are_scaled_alone(free_of_costs: TrainingData) -> None:
-    units = RewardUnits.of(free_of_costs.process, 0.5, "none", CPU)
-    rewards = torch.tensor([1.0, -2.0])
-    torch.testing.assert_close(units.scaled(rewards, torch.tensor([300, 301])), 2.0 * rewards)
+    data = prepare(tiny(**free, **alone))
+    run = run_backtests(data.process, data.split.validation, [EqualWeight()])[0]
+    first = data.process.decision_bars(data.split.validation).start
+    rewards, bars = torch.from_numpy(run.rewards), torch.arange(first, first + len(run.rewards))
+    units = RewardUnits.of(data.process, 0.01, "equal-weight", CPU)
+    np.testing.assert_allclose(units.scaled(rewards, bars).numpy(), 0.0, atol=1e-5)  # float32 of returns over 0.01
+    better = units.scaled(rewards + 0.03, bars).numpy()
+    np.testing.assert_allclose(better, 3.0, atol=1e-5)
+    raw = RewardUnits.of(data.process, 0.01, "none", CPU).scaled(rewards, bars)
+    torch.testing.assert_close(raw, 100.0 * rewards)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from finflow.cli import main
-from finflow.config import Config, dump_config
+from finflow.config import Config
 from finflow.config.preferences_section import RewardModelConfig
 from finflow.errors import TrainingError
 from finflow.guard import reward_hacking
@@ -20,7 +19,7 @@ from finflow.preferences.model_files import save_model
 from finflow.preferences.model_report import LearnedModel, ModelFigures
 from finflow.preferences.reward_model import OutcomeUnits, RewardModel
 from finflow.tensor_file import read_tensors
-from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import events_of
 from tests.training.test_on_policy_phase import SMALL, rows_of
@@ -47,18 +46,6 @@ LOOKS: dict[str, Any] = {
 }
 
 
-def planted(path: Path, data: TrainingData, outcome: int, sign: float = 1.0) -> Path:
-    """A reward model that likes one outcome of a decision, and nothing else."""
-    model = RewardModel(data.shape, 1, OutcomeUnits(0.01, 0.1, 0.001), torch.Generator())
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        model.direct.weight[..., outcome] = sign
-    figures = ModelFigures(0)
-    save_model(path, LearnedModel(model, figures, figures, {}), RewardModelConfig(members=1), ())
-    return path
-
-
 @pytest.fixture(autouse=True)
 def policy_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the policy learn from the first rollout on."""
@@ -67,8 +54,20 @@ def policy_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def likes(tiny: Make, tmp_path: Path) -> Callable[[int], Path]:
-    data = prepare(tiny())
-    return lambda outcome: planted(tmp_path / f"likes-{outcome}.safetensors", data, outcome)
+    """Makes reward models that like one outcome of a decision, and nothing else."""
+    shape = prepare(tiny()).shape
+
+    def planted(outcome: int) -> Path:
+        model = RewardModel(shape, 1, OutcomeUnits(0.01, 0.1, 0.001), torch.Generator())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+            model.direct.weight[..., outcome] = 1.0
+        path, figures = tmp_path / f"likes-{outcome}.safetensors", ModelFigures(0)
+        save_model(path, LearnedModel(model, figures, figures, {}), RewardModelConfig(members=1), ())
+        return path
+
+    return planted
 
 
 def hacking_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
@@ -138,12 +137,3 @@ def test_a_model_that_likes_return_is_not_stopped_and_its_looks_resume_to_the_sa
     one, other = (read_tensors(latest(trainer)) for trainer in (whole, again))
     assert all(torch.equal(one[0][name], other[0][name]) for name in one[0])
     assert one[1]["training"]["watch"]["hacking"] == other[1]["training"]["watch"]["hacking"]
-
-
-def test_the_command_ends_with_status_2(
-    tiny: Make, likes: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text(dump_config(tiny(**LOOKS, objectives__preference__model=likes(TURNOVER))))
-    assert main(["--mode", "train", "--config", str(file)]) == 2
-    assert "reward hacking" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import forkserver
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,7 @@ from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.evaluations import check_alike
-from finflow.training.phases import finetune
-from finflow.training.phases import finetune_on_policy as phase
+from finflow.training.phases import finetune, finetune_on_policy
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, latest, train_through
 
@@ -70,29 +70,6 @@ def set_up(environment: Mapping[str, str], function: Callable[..., Any], shared:
     worker_pool._prepare(function, shared)
 
 
-def learned(trainer: FinFlowTrainer) -> dict[str, torch.Tensor]:
-    """Everything that a training has learned and would go on with."""
-    return read_tensors(latest(trainer))[0]
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return set(one) == set(other) and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
-def collects(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Number of rewards that each call of a queue brings."""
-    counted: list[int] = []
-    collect = RewardQueue.collect
-
-    def counting(queue: RewardQueue) -> list[Any]:
-        found = collect(queue)
-        counted.append(len(found))
-        return found
-
-    monkeypatch.setattr(RewardQueue, "collect", counting)
-    return counted
-
-
 def test_workers_change_no_bit_of_a_training(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behaviour data, rollouts and the effects of noise; the dataset of the one would be found by the other."""
     keys = SMALL | {"train__reward_normalization__enabled": True}
@@ -101,9 +78,19 @@ def test_workers_change_no_bit_of_a_training(tiny: Make, monkeypatch: pytest.Mon
     (dataset,) = Path(serial.config.output.offline_dir).glob("dataset-*.npz")
     rows = dict(np.load(dataset))
     dataset.unlink()
-    counted = collects(monkeypatch)
+    counted: list[int] = []  # rewards that each call of a queue brings
+    collect = RewardQueue.collect
+
+    def counting(queue: RewardQueue) -> list[Any]:
+        found = collect(queue)
+        counted.append(len(found))
+        return found
+
+    monkeypatch.setattr(RewardQueue, "collect", counting)
     parallel = train_through(tiny(**keys, objectives__workers=2))
-    assert same(learned(serial), learned(parallel))
+    learned, others = (read_tensors(latest(trainer))[0] for trainer in (serial, parallel))
+    assert learned.keys() == others.keys()
+    assert [name for name, tensor in learned.items() if not torch.equal(tensor, others[name])] == []
     assert counted[0] == parallel.config.env.episode_length  # steps of the behaviour data
     assert len(counted) > 4
     again = dict(np.load(dataset))  # by the same name
@@ -126,63 +113,50 @@ def test_a_worker_killed_in_a_training_changes_no_bit(
     assert not mark.exists()  # the behaviour data were there
     trainer.finetune()
     assert mark.exists()
-    assert same(learned(whole), learned(trainer))
+    assert latest(whole).read_bytes() == latest(trainer).read_bytes()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("keys", "module", "function", "when"),
+    [
+        # PPO, before it learns from the second rollout; SAC, which decides and learns in turn, at no checkpoint.
+        ({**SMALL, "objectives__workers": 1}, finetune_on_policy, "learn_from", 1),
+        ({"train__online_episodes": 4}, finetune, "validate_and_save", 12),
+    ],
+)
 def test_a_reward_that_fails_ends_the_run_and_loses_nothing(
-    workers: int, tiny: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    keys: dict[str, Any],
+    module: ModuleType,
+    function: str,
+    when: int,
+    tiny: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     fails = tmp_path / "fails"
     monkeypatch.setenv("REWARD_FAILS", str(fails))
-    config = tiny(**SMALL, objectives__reward=f"{OWN}:Raises", objectives__workers=workers)
+    config = tiny(**keys, objectives__reward=f"{OWN}:Raises")
     whole = train_through(config)
     trainer = FinFlowTrainer(config)
     trainer.train_iql()
-    learn = phase.learn_from
+    real = getattr(module, function)
 
-    def failing(on_policy: Any, rollout: Any, config: Any, state: Any, done: int) -> Any:
-        if done == 1:
+    def failing(*given: Any) -> Any:
+        if trainer._begin().state.counters.phase_update >= when:
             fails.touch()
-        return learn(on_policy, rollout, config, state, done)
+        return real(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(phase, "learn_from", failing)
+        patch.setattr(module, function, failing)
         with pytest.raises(
             TrainingError, match=rf"the reward '{OWN}:Raises' failed at the bars \d+ to \d+: ValueError"
         ):
             trainer.finetune()
     assert f"nothing is lost: --resume {trainer.run_folder}" in capsys.readouterr().out
     fails.unlink()
-    resumed = train_through(config, resume=trainer.run_folder)
-    for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
-        assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
-
-
-def test_a_reward_that_fails_between_updates_loses_nothing(
-    tiny: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Of soft actor-critic, which decides and learns in turn."""
-    fails = tmp_path / "fails"
-    monkeypatch.setenv("REWARD_FAILS", str(fails))
-    config = tiny(objectives__reward=f"{OWN}:Raises", train__online_episodes=4)
-    whole = train_through(config)
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    between = finetune.validate_and_save
-
-    def failing(run: Any, *arguments: Any) -> Any:
-        if run.state.counters.phase_update == 12:  # no checkpoint is due here
-            fails.touch()
-        return between(run, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(finetune, "validate_and_save", failing)
-        with pytest.raises(TrainingError, match=f"the reward '{OWN}:Raises' failed at the bars"):
-            trainer.finetune()
-    fails.unlink()
     resumed = FinFlowTrainer(config, resume=trainer.run_folder)
-    assert resumed._begin().state.counters.phase_update == 12
+    assert resumed._begin().state.counters.phase_update >= when
     resumed.finetune()
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
         assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name

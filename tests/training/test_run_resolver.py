@@ -73,17 +73,11 @@ def test_a_study_is_told_by_its_file(tmp_path: Path) -> None:
     assert configuration_of(tmp_path) == SEEDED
 
 
-@pytest.mark.parametrize(
-    ("content", "words"), [("", "job.json cannot be read; start a new job"), ("[1]", "job.json cannot be read")]
-)
-def test_a_note_that_cannot_be_read_is_one_line(tmp_path: Path, content: str, words: str) -> None:
-    (tmp_path / JOB).write_text(content)
-    with pytest.raises(CheckpointError, match=words):
-        resolve_run(tmp_path).find_agents()
-
-
-def test_a_path_without_results_is_one_line(tmp_path: Path) -> None:
+def test_a_path_without_results_or_with_a_damaged_note_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="does not exist: name a run folder"):
         resolve_run(tmp_path / "none")
     with pytest.raises(CheckpointError, match="has no checkpoint"):
         resolve_run(tmp_path).find_checkpoint()
+    (tmp_path / JOB).write_text("[1]")
+    with pytest.raises(CheckpointError, match=r"job\.json cannot be read; start a new job"):
+        resolve_run(tmp_path).find_agents()

@@ -66,6 +66,9 @@ def test_names_are_compared_and_not_only_counted(tiny: Make) -> None:
     check_same_features(checkpoint(features=names), plain)
     with pytest.raises(CheckpointError, match=r"has parkinson_21, .* beside"):
         check_same_features(checkpoint(features=names), full)
+    filtered = feature_names(compute_features(panel, FIT, FeaturesConfig(filters="all")))
+    with pytest.raises(CheckpointError, match=r"lacks relative_average_0.7, .*and features.filters"):
+        check_same_features(checkpoint(features=filtered), plain)
     renamed = {**names, "market": [*names["market"][:-1], "mine"]}
     with pytest.raises(CheckpointError, match=r"this market lacks mine and has crisis beside"):
         check_same_features(checkpoint(features=renamed), plain)
@@ -74,15 +77,6 @@ def test_names_are_compared_and_not_only_counted(tiny: Make) -> None:
         check_same_features(checkpoint(features=swapped), plain)
     with pytest.raises(CheckpointError, match="does not say which features"):
         check_same_features(checkpoint(shape={}), plain)
-
-
-def test_an_agent_of_filters_refuses_a_market_without_them(tiny: Make) -> None:
-    panel, chosen = load_panel(tiny().market), FeaturesConfig(filters="all")
-    features = compute_features(panel, FIT, chosen)
-    saved = checkpoint(features=feature_names(features))
-    check_same_features(saved, features)
-    with pytest.raises(CheckpointError, match=r"lacks relative_average_0.7, .*and features.filters"):
-        check_same_features(saved, compute_features(panel, FIT))
 
 
 @pytest.mark.usefixtures("quick_reports")

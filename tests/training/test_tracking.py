@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,13 +27,13 @@ WITH_WANDB = load_config(None, {"output.log_with": "wandb"}, environ={})
 class FakeWandb(ModuleType):
     """Stands in for the package, and keeps what it is told; `fails` names a function that raises."""
 
+    fails, finished = "", 0
+
     def __init__(self) -> None:
         super().__init__("wandb")
         self.begun: list[dict[str, Any]] = []
         self.logged: list[tuple[int, dict[str, Any]]] = []
         self.summary: dict[str, float] = {}
-        self.finished = 0
-        self.fails = ""
 
     def init(self, **settings: Any) -> FakeWandb:
         self._check("init")
@@ -58,13 +59,12 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
     return fake
 
 
-def logged(folder: Path, wandb_run: bool = True, told: list[str] | None = None) -> None:
+def logged(folder: Path, tell: Callable[[str], None] = print) -> None:
     """A log of two rows, an event and a result."""
     with RunLog(folder) as log:
-        if wandb_run:
-            tracker = open_tracker(WITH_WANDB, folder, [].append if told is None else told.append)
-            assert tracker is not None
-            log.follow(tracker)
+        tracker = open_tracker(WITH_WANDB, folder, tell)
+        assert tracker is not None
+        log.follow(tracker)
         log.record("offline", 50, {"v_loss": 0.5, "reason": "validation"})
         log.record("online", 60, {"sharpe": 0.25})
         log.event({"update": 60, "phase": "online", "level": "warning", "signal": "loss", "message": "high"})
@@ -73,8 +73,8 @@ def logged(folder: Path, wandb_run: bool = True, told: list[str] | None = None) 
         )
 
 
-def test_hyperparameters_and_final_metrics_are_read_back_from_the_event_file(tmp_path: Path) -> None:
-    logged(tmp_path, wandb_run=False)
+def test_hyperparameters_and_final_metrics_are_read_back_from_the_event_file(tmp_path: Path, wandb: FakeWandb) -> None:
+    logged(tmp_path)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [(point.step, point.value) for point in events.Scalars("hparams/sharpe")] == [(60, 1.5)]
@@ -87,7 +87,9 @@ def test_hyperparameters_and_final_metrics_are_read_back_from_the_event_file(tmp
     assert [metric.name.tag for metric in experiment.metric_infos] == ["hparams/sharpe"]
 
 
-def test_rows_events_and_the_result_go_to_wandb_too(tmp_path: Path, wandb: FakeWandb) -> None:
+def test_rows_events_and_the_result_go_to_wandb_too(
+    tmp_path: Path, wandb: FakeWandb, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged(tmp_path / "runs" / "20260131_120000")
     assert wandb.logged == [
         (50, {"offline/v_loss": 0.5}),
@@ -96,27 +98,21 @@ def test_rows_events_and_the_result_go_to_wandb_too(tmp_path: Path, wandb: FakeW
     ]
     assert wandb.summary == {"test/sharpe": 1.5}
     assert wandb.finished == 1
-    (begun,) = wandb.begun
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    logged(tmp_path / "runs" / "20260131_120000")
+    logged(tmp_path / "runs" / "20260131_130000")
+    begun, again, other = wandb.begun
     assert (begun["project"], begun["name"], begun["group"]) == ("finflow", "20260131_120000", "runs")
     assert begun["config"]["bcell.gamma"] == 0.99
     json.dumps(begun["config"])
-
-
-def test_a_resumed_training_goes_on_in_the_same_run(
-    tmp_path: Path, wandb: FakeWandb, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_PROJECT", "mine")
-    for folder in ("one", "one", "two"):
-        logged(tmp_path / folder)
-    first, again, other = wandb.begun
-    assert first["id"] == again["id"] != other["id"]
-    assert (first["resume"], first["project"]) == ("allow", "mine")
+    assert begun["id"] == again["id"] != other["id"]  # a resumed training goes on in the same run
+    assert (again["resume"], again["project"]) == ("allow", "mine")
 
 
 def test_a_failure_of_the_service_ends_the_tracking_and_not_the_training(tmp_path: Path, wandb: FakeWandb) -> None:
     told: list[str] = []
     wandb.fails = "log"
-    logged(tmp_path, told=told)
+    logged(tmp_path, told.append)
     assert told == ["Weights & Biases failed, and is left out from here on: no answer"]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
     wandb.fails = "init"
@@ -183,7 +179,7 @@ def test_the_package_itself_keeps_a_run_offline(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     told: list[str] = []
-    logged(tmp_path, told=told)
+    logged(tmp_path, told.append)
     (kept,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     assert kept.stat().st_size > 1000
     assert told == []
@@ -200,8 +196,11 @@ def test_a_package_that_is_not_installed_is_one_line_that_names_the_extra(monkey
 
 def test_where_curves_go_decides_no_result() -> None:
     assert config_hash(WITH_WANDB) == config_hash(Config())
-    assert not {"output.log_with", "train.seeds", "evaluation.confidence"} & set(hyperparameters(Config()))
+    assert "train.seeds" not in hyperparameters(Config())
     assert hyperparameters(Config())["bcell.cql_alpha"] == 5.0
+    sections = {key.partition(".")[0] for key in hyperparameters(load_config(None, {}, environ={}))}
+    assert sections.isdisjoint({"output", "evaluation", "trading", "tune"})
+    assert sections >= {"market", "env", "train", "offline", "bcell", "online"}
 
 
 @pytest.mark.usefixtures("quick_reports")
@@ -214,9 +213,3 @@ def test_a_training_reports_its_final_metrics(wandb: FakeWandb, tiny: Make) -> N
     events = EventAccumulator(str(trainer.run_folder))
     events.Reload()
     assert events.Scalars("hparams/sharpe")[0].value == pytest.approx(sharpe)
-
-
-def test_only_keys_that_decide_what_is_learned_are_hyperparameters() -> None:
-    sections = {key.partition(".")[0] for key in hyperparameters(load_config(None, {}, environ={}))}
-    assert sections.isdisjoint({"output", "evaluation", "trading", "tune"})
-    assert sections >= {"market", "env", "train", "offline", "bcell", "online"}

@@ -11,7 +11,6 @@ from finflow.agent.batch import Batch
 from finflow.env.decision_process import resumed_state
 from finflow.env.portfolio_state import rows_of
 from finflow.training.off_policy.counterfactuals import ACTIONS, compared_actions, counterfactual_batch, logged_batch
-from finflow.training.off_policy.learners import Learner
 from tests.training.off_policy.small_learners import SCALE, Desk, desk_of
 from tests.training.whole_trainings import Make
 
@@ -30,22 +29,18 @@ def mirrored(shared: Make) -> Desk:
     return desk_of(shared(**keys))
 
 
-def drawn(desk: Desk) -> tuple[Learner, dict[str, Tensor]]:
-    return desk.learners.everyone[0], desk.material.offline[0].draw(COUNT, torch.Generator().manual_seed(3))
-
-
-def compared(desk: Desk, rows: dict[str, Tensor]) -> Batch:
-    learner = desk.learners.everyone[0]
+def compared(desk: Desk) -> tuple[dict[str, Tensor], Batch]:
+    """Rows of the behaviour's data, and the same states with several actions."""
+    learner, rows = desk.learners.everyone[0], desk.material.offline[0].draw(COUNT, torch.Generator().manual_seed(3))
     batch, own = counterfactual_batch(desk.market, rows, learner.portfolios.resumed(rows), learner.comparison, 0.0)
     with torch.no_grad():
         assert torch.equal(own.location, learner.agent.policy(batch.states).distribution.location)
-    return batch
+    return rows, batch
 
 
 def test_each_action_earns_what_the_environment_pays_for_it_alone(plain: Desk) -> None:
     """Rewards are float32 differences of log returns in units of .01: within 1e-4; portfolios within 1e-5."""
-    _, rows = drawn(plain)
-    batch, process = compared(plain, rows), plain.market.process
+    (rows, batch), process = compared(plain), plain.market.process
     assert batch.choices is not None
     actions, rewards, terminated, following = batch.choices
     assert actions.shape == (COUNT, ACTIONS, process.n_weights)
@@ -64,10 +59,10 @@ def test_each_action_earns_what_the_environment_pays_for_it_alone(plain: Desk) -
     assert (rewards.std(dim=1) > 1e-3).all()  # the actions differ
 
 
-def test_the_stored_action_comes_first_with_the_reward_that_was_stored(plain: Desk) -> None:
+def test_the_stored_action_comes_first_with_its_state_and_the_reward_that_was_stored(plain: Desk) -> None:
     """At costs that do not depend on wealth, and up to the differential Sharpe ratio's own lag: within 2 %."""
-    learner, rows = drawn(plain)
-    batch, logged = compared(plain, rows), logged_batch(plain.market, rows, learner.noise, 0.0)
+    rows, batch = compared(plain)
+    logged = logged_batch(plain.market, rows, plain.learners.everyone[0].noise, 0.0)
     assert batch.choices is not None
     assert logged.choices is None
     assert torch.equal(batch.choices.actions[:, 0], rows["action"])
@@ -78,23 +73,16 @@ def test_the_stored_action_comes_first_with_the_reward_that_was_stored(plain: De
     assert torch.equal(outcomes.rewards[:, 0], logged.rewards)
     assert torch.equal(outcomes.actions[:, 0], rows["action"])
     assert torch.equal(outcomes.next_states.portfolio, rows["next_portfolio"])
-
-
-def test_states_are_the_ones_that_the_actions_were_taken_in(plain: Desk) -> None:
-    _, rows = drawn(plain)
-    batch = compared(plain, rows)
     torch.testing.assert_close(batch.states.portfolio, rows["portfolio"], atol=1e-5, rtol=1e-5)
     assert torch.equal(batch.states.market, plain.market.tensors.market[rows["bar"] - plain.market.tensors.lag])
-    assert batch.choices is not None
     assert torch.equal(batch.choices.next_states.market, batch.next_states.market)
     assert batch.choices.next_states.group_size == ACTIONS
 
 
 def test_holding_the_policy_s_own_and_moves_are_compared(plain: Desk) -> None:
-    learner, rows = drawn(plain)
-    states = logged_batch(plain.market, rows, learner.noise, 0.0).states
+    states = compared(plain)[1].states
     with torch.no_grad():
-        own = learner.agent.policy(states).distribution.centre()
+        own = plain.learners.everyone[0].agent.policy(states).distribution.centre()
     actions = compared_actions(own, states, ACTIONS - 1, np.random.default_rng(0))
     assert torch.equal(actions[:, 0], states.weights)
     assert torch.equal(actions[:, 1], own)
@@ -107,13 +95,12 @@ def test_holding_the_policy_s_own_and_moves_are_compared(plain: Desk) -> None:
 
 def test_rewards_of_mirrored_bars_are_mixed_by_their_weight(mirrored: Desk) -> None:
     """Weights of 0 and 1 give the two, and .3 lies between them: in float32, to 1e-4 of a day's deviation."""
-    learner, rows = drawn(mirrored)
-    portfolios, found = learner.portfolios, []
+    portfolios, found = mirrored.learners.everyone[0].portfolios, []
     before = portfolios.mirror
     assert before == (len(mirrored.data.learning.growth), 0.3)
     for weight in (0.0, 1.0, 0.3):
         portfolios.mirror, portfolios.rng = before._replace(weight=weight), np.random.default_rng(5)
-        batch = compared(mirrored, rows)
+        _, batch = compared(mirrored)
         assert batch.choices is not None
         found.append(batch.choices.rewards)
     portfolios.mirror = before

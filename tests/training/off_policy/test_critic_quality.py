@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
-from finflow.agent.losses.counterfactual import calibration
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.env.coverage import draw_coverage
 from finflow.training.data.rollouts import as_tensors
@@ -22,7 +19,6 @@ from finflow.training.off_policy.critic_quality import (
     measure_decision_scale,
     measure_returns,
 )
-from finflow.training.trainer import FinFlowTrainer
 from tests.training.off_policy.small_learners import CPU, SCALE, desk_of, market_of
 from tests.training.whole_trainings import Make
 
@@ -57,17 +53,6 @@ def test_shared_luck_counts_once() -> None:
     assert together > 3.0 * alone  # sqrt(50) is 7; twenty blocks estimate it within a fifth
 
 
-def test_what_states_have_in_common_is_no_part_of_the_slope() -> None:
-    """A value of each state that is added to all of its actions changes nothing, to float32's 1e-3."""
-    noise = torch.Generator().manual_seed(2)
-    critics, exact = (torch.randn(STATES, ACTIONS, generator=noise) for _ in range(2))
-    levels = 3.0 * torch.randn(2, STATES, 1, generator=noise)
-    plain, moved = calibration(critics, critics + exact), calibration(critics + levels[0], critics + exact + levels[1])
-    assert plain.slope.item() == pytest.approx(1.0, abs=0.05)  # a standard error of .01
-    assert moved.slope.item() == pytest.approx(plain.slope.item(), abs=1e-3)
-    assert moved.correlation.item() == pytest.approx(plain.correlation.item(), abs=1e-3)
-
-
 def test_returns_are_those_of_the_policy_that_follows(tiny: Make) -> None:
     """Discounted rewards of an action, then of the policy's centre, in the process itself: float32, to 1e-3."""
     desk = desk_of(tiny(bcell__mirrored__weight=0.0))
@@ -94,11 +79,10 @@ def test_returns_are_those_of_the_policy_that_follows(tiny: Make) -> None:
 def test_critics_are_asked_about_the_same_actions(tiny: Make) -> None:
     """The mean of the ensemble, in the states in which the returns were measured."""
     desk = desk_of(tiny(bcell__mirrored__weight=0.0))
-    agent, process = desk.learners.everyone[0].agent, desk.market.process
+    agent, first = desk.learners.everyone[0].agent, desk.market.process.first_bar
     with torch.no_grad():
         agent.critic.mean.weight.normal_(generator=torch.Generator().manual_seed(2))
-    bars = np.arange(process.first_bar, process.first_bar + 40)
-    exact = measure_returns(desk.market, agent.policy, bars, desk.config, 9)
+    exact = measure_returns(desk.market, agent.policy, np.arange(first, first + 5), desk.config, 9)
     values = critics_values(desk.market, agent, exact)
     states = exact.states(desk.market, slice(3, 4))
     with torch.no_grad():
@@ -109,20 +93,17 @@ def test_critics_are_asked_about_the_same_actions(tiny: Make) -> None:
 
 def test_decisions_are_priced_by_the_ledger(tiny: Make) -> None:
     """Holding, and moves of a ninth of the way, over one bar: their rewards are those of the decision process."""
-    trainer = FinFlowTrainer(tiny())
-    run = trainer._begin()
-    assert run.state.learner is not None
-    policy, market = run.state.learner.policy, market_of(trainer.training_data)
-    process = market.process
+    desk = desk_of(tiny(bcell__mirrored__weight=0.0))
+    market, process = desk.market, desk.market.process
     bars = np.arange(process.first_bar, process.first_bar + 30)
-    measured = measure_returns(market, policy, bars, run.config, 9, decisions=True)
+    measured = measure_returns(market, desk.learners.everyone[0].agent.policy, bars, desk.config, 9, decisions=True)
     n_weights = process.n_weights
     held = measured.portfolios[:, :n_weights]
     torch.testing.assert_close(measured.actions[:, 0], held)
     reached = held.unsqueeze(1) + (measured.actions[:, 1:] - held.unsqueeze(1)) / FAMILY_RATE
     assert reached.min() > -1e-5  # a portfolio lies at the end of the way
     torch.testing.assert_close(reached.sum(dim=-1), torch.ones(30, COMPARED - 1))
-    rng = np.random.default_rng(np.random.SeedSequence([run.config.train.seed, 81, 9]))
+    rng = np.random.default_rng(np.random.SeedSequence([desk.config.train.seed, 81, 9]))
     weights, _ = draw_coverage(rng, 30, n_weights)
     for place in range(COMPARED):
         step = process.step(process.start(bars, weights), measured.actions[:, place].double().numpy())
@@ -132,28 +113,11 @@ def test_decisions_are_priced_by_the_ledger(tiny: Make) -> None:
 
 def test_sigma_a_is_a_number_of_the_market_alone(tiny: Make) -> None:
     """In twice the unit of rewards it is half as large, and no policy changes it."""
-    trainer = FinFlowTrainer(tiny())
-    run = trainer._begin()
-    assert run.state.learner is not None
-    policy = run.state.learner.policy
-    bars = [trainer.training_data.learning.decision_bars(trainer.training_data.split.train)]
-    found = []
+    desk = desk_of(tiny(bcell__mirrored__weight=0.0))
+    policy, data = desk.learners.everyone[0].agent.policy, desk.data
+    bars, found = [data.learning.decision_bars(data.split.train)], []
     for scale in (0.01, 0.02):
-        market = market_of(trainer.training_data, scale)
-        found.append(measure_decision_scale(market, policy, run.config, bars))
+        found.append(measure_decision_scale(market_of(data, scale), policy, desk.config, bars))
         torch.nn.init.normal_(policy.gate.weight, generator=torch.Generator().manual_seed(1))
     assert 0.01 < found[0] < 0.3  # a day's deviation is near 1
     assert found[1] == pytest.approx(0.5 * found[0], rel=1e-4)
-
-
-def test_both_phases_learn_in_the_same_sigma_a(tiny: Make) -> None:
-    trainer = FinFlowTrainer(tiny())
-    trainer.train_iql()
-    run = trainer._begin()
-    assert run.state.learner is not None
-    offline = run.state.learner.advantage_scale
-    trainer.finetune()
-    assert offline == trainer.agent.advantage_scale != 1.0
-    rows = [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
-    (row,) = {row["advantage_scale"] for row in rows if "advantage_scale" in row}
-    assert row == pytest.approx(offline)

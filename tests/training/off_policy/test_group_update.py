@@ -11,7 +11,6 @@ from finflow.agent.batch import states_of
 from finflow.agent.gradient_steps import parameters_of
 from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.training.data.replay import ONLINE
-from finflow.training.off_policy.counterfactuals import ACTIONS
 from finflow.training.off_policy.group_update import draw, step_portfolios, update_group
 from finflow.training.off_policy.learners import Learner
 from tests.training.off_policy.small_learners import CPU, MIDDLE, Desk, desk_of
@@ -38,9 +37,9 @@ def gradients(learner: Learner) -> dict[str, Tensor]:
     }
 
 
-def update(desk: Desk, *numbers: int, actor: bool = True) -> list[dict[str, Tensor]]:
+def update(desk: Desk, *numbers: int) -> list[dict[str, Tensor]]:
     group = {number: desk.learners.everyone[number] for number in numbers}
-    return update_group(desk.material, group, MIDDLE, actor, measured=True)
+    return update_group(desk.material, group, MIDDLE, actor=True, measured=True)
 
 
 @pytest.mark.parametrize("keys", [PLAIN, MIRRORED, {**PLAIN, "bcell__counterfactual": False}, OPTIONS])
@@ -67,29 +66,6 @@ def test_two_learners_together_learn_what_each_learns_alone(tiny: Make, keys: di
     assert (one - two).norm() > 0.1 * one.norm()  # each has its own states
 
 
-def test_while_only_critics_learn_the_policies_stand_still(tiny: Make) -> None:
-    made = desk_of(tiny(**PLAIN))
-    agent = made.learners.everyone[0].agent
-    policy, critic = ([p.detach().clone() for p in part.parameters()] for part in (agent.policy, agent.critic))
-    target = [p.detach().clone() for p in agent.target_critic.parameters()]
-    (metrics,) = update(made, 0, actor=False)
-    assert all(torch.equal(a, b) for a, b in zip(policy, agent.policy.parameters(), strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(critic, agent.critic.parameters(), strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(target, agent.target_critic.parameters(), strict=True))
-    assert "actor_loss" not in metrics
-    assert "q_loss" in metrics
-
-
-def test_the_share_of_the_critics_in_the_actor_s_gradient_is_measured(tiny: Make) -> None:
-    made = desk_of(tiny(**PLAIN))
-    (metrics,) = update(made, 0)
-    assert 0.0 < float(metrics["end_share"]) < 1.0
-    with torch.no_grad():
-        made.learners.everyone[0].agent.critic.mean.weight.zero_()
-    (metrics,) = update(made, 0)
-    assert float(metrics["end_share"]) < 0.1  # one step away from critics that tell nothing apart
-
-
 def test_the_behaviour_s_share_of_a_batch_is_annealed(tiny: Make) -> None:
     """Of 16 states three quarters at the start and a quarter at the end; without a replay all are the behaviour's."""
     made = desk_of(tiny(**PLAIN, bcell__counterfactual=False))
@@ -106,22 +82,12 @@ def test_the_behaviour_s_share_of_a_batch_is_annealed(tiny: Make) -> None:
     assert [own(done) for done in (0, 5, 10, 99)] == [4, 8, 12, 12]
 
 
-def test_with_several_actions_a_state_a_batch_has_fewer_states(tiny: Make) -> None:
-    for counterfactual, states in ((False, 16), (True, 16 // ACTIONS)):
-        made = desk_of(tiny(**PLAIN, bcell__counterfactual=counterfactual))
-        drawn = draw(made.material, 0, made.learners.everyone[0], MIDDLE, actor=True)
-        assert len(drawn.batch.actions) == states
-        assert drawn.batch.outcomes.rewards.shape == (states, ACTIONS if counterfactual else 1)
-
-
-def test_the_level_of_values_follows_the_decisions_ahead(tiny: Make) -> None:
-    """All values are moved by a part of their error; by critics alone, or as published, none is."""
-    for keys, moves in (({}, True), ({"bcell__expansion": 0}, False), ({"bcell__counterfactual": False}, False)):
+@pytest.mark.parametrize("published", [{"bcell__expansion": 0}, {"bcell__counterfactual": False}])
+def test_as_published_no_level_of_values_is_moved(tiny: Make, published: dict[str, object]) -> None:
+    for keys in ({}, published):
         made = desk_of(tiny(**PLAIN, **keys))
-        agent = made.learners.everyone[0].agent
         update(made, 0)
-        assert (float(agent.critic.level) != 0.0) == moves
-        assert float(agent.critic.level) == float(agent.target_critic.level)
+        assert (float(made.learners.everyone[0].agent.critic.level) != 0.0) == (keys == {})
 
 
 def test_actors_look_ahead_from_bars_with_room_for_it(tiny: Make) -> None:
@@ -139,13 +105,19 @@ def test_actors_look_ahead_from_bars_with_room_for_it(tiny: Make) -> None:
             assert torch.equal(states.market, tensors.market[bars[: len(states.market)] - tensors.lag])
 
 
-def test_a_vector_step_stores_what_the_ledger_did(tiny: Make) -> None:
-    """Actions are drawn from the policy; each portfolio's next one is the portfolio of its next decision."""
-    made = desk_of(tiny(**PLAIN, out_of_fold__blocks=2))
-    everyone, process = made.learners.everyone, made.market.process
-    states = [one.portfolios.state for one in everyone]
-    moved = step_portfolios(made.market, everyone, made.config)
-    for state, rows in zip(states, moved, strict=True):
+def test_a_vector_step_is_drawn_from_each_policy_and_stores_what_the_ledger_did(tiny: Make) -> None:
+    """Together as alone, to float32's 1e-5 of a weight; each portfolio's next one is that of its next decision."""
+    config = tiny(**PLAIN, out_of_fold__blocks=2)
+    made, apart = desk_of(config), desk_of(config)
+    process = made.market.process
+    moved = step_portfolios(made.market, made.learners.everyone, config)
+    for one, rows in zip(apart.learners.everyone, moved, strict=True):
+        state = one.portfolios.state
+        (alone,) = step_portfolios(apart.market, [one], config)
+        np.testing.assert_allclose(alone["action"], rows["action"], atol=1e-5)
+        with torch.no_grad():
+            centre = one.agent.policy(states_of(process.observe(state), CPU)).distribution.centre().numpy()
+        assert 1e-3 < np.abs(rows["action"][0] - centre).max() < 0.5
         assert rows["action"].shape == (4, 4, process.n_weights)
         assert rows["alive"].all()
         for h in range(4):
@@ -156,21 +128,6 @@ def test_a_vector_step_stores_what_the_ledger_did(tiny: Make) -> None:
             np.testing.assert_array_equal(rows["next_portfolio"][h], process.observed_portfolio(step.state))
             np.testing.assert_array_equal(rows["bar"][h], state.bar)
             state = step.state
-
-
-def test_learners_step_by_their_own_policies(tiny: Make) -> None:
-    """Together as alone, to float32's 1e-5 of a weight; and without noise it is the policy's centre."""
-    config = tiny(**PLAIN, out_of_fold__blocks=2)
-    together, apart = desk_of(config), desk_of(config)
-    moved = step_portfolios(together.market, together.learners.everyone, config)
-    for one, rows in zip(apart.learners.everyone, moved, strict=True):
-        state = one.portfolios.state
-        (alone,) = step_portfolios(apart.market, [one], config)
-        np.testing.assert_allclose(alone["action"], rows["action"], atol=1e-5)
-        with torch.no_grad():
-            observation = states_of(apart.market.process.observe(state), CPU)
-            centre = one.agent.policy(observation).distribution.centre().numpy()
-        assert 1e-3 < np.abs(alone["action"][0] - centre).max() < 0.5
 
 
 def test_what_a_ruined_portfolio_would_do_after_is_not_alive(tiny: Make) -> None:

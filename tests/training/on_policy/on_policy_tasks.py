@@ -10,21 +10,12 @@ from numpy.typing import NDArray
 
 
 class CountingTask(gym.Env[Any, Any]):
-    """Shows how many steps were taken in the episode, and which episode it is; pays 1 a step.
-
-    Parameters
-    ----------
-    length : int
-        Steps of an episode.
-    terminates : bool
-        Whether episodes end by termination, or by truncation.
-    """
+    """Shows how many steps were taken in the episode, and which episode it is; pays 1 a step."""
 
     def __init__(self, length: int = 3, terminates: bool = False) -> None:
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
         self.action_space = gym.spaces.Discrete(2)
         self.length, self.terminates, self.episode, self.taken = length, terminates, 0, 0
-        self.reward: float | None = None
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         super().reset(seed=seed)
@@ -37,8 +28,7 @@ class CountingTask(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         self.taken += 1
         over = self.taken == self.length
-        reward = 1.0 if self.reward is None else self.reward
-        return self._show(), reward, over and self.terminates, over and not self.terminates, {}
+        return self._show(), 1.0, over and self.terminates, over and not self.terminates, {}
 
     def _show(self) -> NDArray[np.float32]:
         return np.array([self.taken, self.episode], np.float32)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,12 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch.nn.utils import parameters_to_vector
 
-import finflow
 from finflow import AdvancedPPOTrainer, EntropyScheduleConfig, RewardNormalizerConfig, train_advanced_ppo
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.errors import CheckpointError, ConfigError, TrainingError
-from tests.training.on_policy.on_policy_tasks import CountingTask, FollowTask
+from tests.training.on_policy.on_policy_tasks import FollowTask
 
-ALGORITHMS = ["ppo", "ppo-kl", "trpo", "a2c", "reinforce"]
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "policy-optimisation.md").read_text("utf-8")
 
 
 def carts(count: int = 4) -> Any:
@@ -46,20 +47,17 @@ def test_cartpole_is_learned() -> None:
     assert np.mean(returns[-20:]) > 4 * np.mean(returns[:5]) or np.mean(returns[-20:]) > 300.0
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ["ppo", "ppo-kl", "trpo", "a2c", "reinforce"])
 def test_statistics_are_those_that_are_promised(algorithm: str) -> None:
     trainer = AdvancedPPOTrainer(4, 2, 3e-4, settings=OnPolicySettings.of(algorithm))
     assert trainer.collect_rollout(carts(), n_steps=256) == 1.0
     found = trainer.train_step(batch_size=64) if algorithm == "ppo" else trainer.train_step()
-    promised = {"policy_loss", "current_entropy_coef", "reward_normalizer_mean", "rollback_count"}
-    assert promised <= set(found)
+    assert {"policy_loss", "current_entropy_coef", "reward_normalizer_mean", "rollback_count"} <= set(found)
     statistics = trainer.get_full_statistics()
     assert statistics["training_step"] == 1
     assert statistics["episode_count"] > 0
-    assert "entropy.progress" in statistics
     assert statistics["entropy.progress"] == statistics["entropy"]["progress"]
-    for name in ("checkpoint.best_reward", "reward_normalizer.mean", "checkpoint.rollback_count"):
-        assert name in statistics
+    assert {"checkpoint.best_reward", "reward_normalizer.mean", "checkpoint.rollback_count"} <= set(statistics)
 
 
 def test_the_entropy_coefficient_follows_its_schedule_and_rewards_their_settings() -> None:
@@ -72,46 +70,34 @@ def test_the_entropy_coefficient_follows_its_schedule_and_rewards_their_settings
     assert trainer.get_full_statistics()["reward_normalizer.count"] == 256
 
 
-def test_one_environment_and_a_vector_of_one_are_the_same() -> None:
-    first = train_advanced_ppo(gym.make("CartPole-v1"), 3, 128, seed=3)
-    second = train_advanced_ppo(carts(1), 3, 128, seed=3)
-    assert torch.equal(parameters(first), parameters(second))
+def trained(kind: str) -> tuple[list[float], float]:
+    """Returns of the last 60 episodes, and the rollbacks.
 
+    Iterations 6 and 11 are spoiled: by learning rates times a thousand, or rewards that are no numbers.
+    """
+    env, rows = follow(), list[dict[str, Any]]()
 
-class Poison:
-    """Spoils iterations of a training: learning rates times a thousand, or rewards that are no numbers."""
+    def watch(trainer: AdvancedPPOTrainer, row: dict[str, Any]) -> None:
+        rows.append(row)
+        now = row["iteration"] in (6, 11)
+        for group in trainer.optimizer.param_groups if now and kind == "rates" else ():
+            group["lr"] *= 1000.0
+        for one in env.envs if kind == "rewards" else ():
+            one.poisoned = now
 
-    def __init__(self, kind: str, at: tuple[int, ...], env: Any) -> None:
-        self.kind, self.at, self.env, self.rollbacks = kind, at, env, 0.0
-
-    def __call__(self, trainer: AdvancedPPOTrainer, row: dict[str, Any]) -> None:
-        self.rollbacks = row["rollback_count"]
-        now = row["iteration"] in self.at
-        if self.kind == "rates" and now:
-            for group in trainer.optimizer.param_groups:
-                group["lr"] *= 1000.0
-        if self.kind == "rewards":
-            for one in self.env.envs:
-                one.poisoned = now
-
-
-def trained(kind: str, seed: int) -> tuple[list[float], float]:
-    """Returns of the last 60 episodes, and the rollbacks."""
-    env = follow()
-    poison = Poison(kind, (6, 11), env)
-    trainer = train_advanced_ppo(env, 48, 256, lr=8e-3, seed=seed, watch=poison)
-    return trainer.progress.learning.returns[-60:], poison.rollbacks
+    trainer = train_advanced_ppo(env, 48, 256, lr=8e-3, seed=0, watch=watch)
+    return trainer.progress.learning.returns[-60:], rows[-1]["rollback_count"]
 
 
 @pytest.fixture(scope="module")
 def undisturbed() -> list[float]:
-    return trained("none", 0)[0]
+    return trained("none")[0]
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("kind", ["rates", "rewards"])
 def test_a_poisoned_loop_ends_where_an_undisturbed_one_does(kind: str, undisturbed: list[float]) -> None:
-    poisoned, rollbacks = trained(kind, 0)
+    poisoned, rollbacks = trained(kind)
     assert rollbacks >= 2
     assert np.mean(poisoned) >= np.mean(undisturbed) - np.std(undisturbed, ddof=1)
 
@@ -123,34 +109,15 @@ def test_poison_that_does_not_end_stops_the_training() -> None:
         train_advanced_ppo(env, 20, 64)
 
 
-@pytest.mark.parametrize("algorithm", ["trpo", "ppo-kl"])  # PPO is the killed training below
-def test_a_resumed_training_is_bitwise_the_same(algorithm: str, tmp_path: Path) -> None:
-    settings = OnPolicySettings.of(algorithm, epochs=2)
-
-    def run(iterations: int, folder: str, resume: bool = False) -> AdvancedPPOTrainer:
-        where = tmp_path / folder
-        return train_advanced_ppo(
-            carts(2), iterations, 128, settings=settings, seed=4, folder=where, save_every=3, resume=resume
-        )
-
-    whole = run(6, "whole")
-    run(3, "parts")
-    parted = run(6, "parts", resume=True)
-    assert torch.equal(parameters(whole), parameters(parted))
-    for name in ("metrics.jsonl", "checkpoint_latest.safetensors"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
-
-
-def swing_up(folder: Path, iterations: int) -> None:
-    """Train on the pendulum up to so many iterations, from the folder's checkpoint."""
-    settings = OnPolicySettings(epochs=2)
-    pendulum = gym.make("Pendulum-v1")
-    train_advanced_ppo(pendulum, iterations, 128, settings=settings, folder=folder, save_every=2, resume=True)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
-def test_a_training_killed_at_any_moment_resumes_bitwise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["ppo", "ppo-kl", "trpo"])
+def test_a_training_killed_at_any_moment_resumes_bitwise(algorithm: str, tmp_path: Path) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
+
+    def swing_up(folder: Path, iterations: int) -> None:
+        settings, pendulum = OnPolicySettings.of(algorithm, epochs=2), gym.make("Pendulum-v1")
+        train_advanced_ppo(pendulum, iterations, 128, settings=settings, folder=folder, save_every=2, resume=True)
+
     process = multiprocessing.get_context("fork").Process(target=swing_up, args=(killed, 10_000))
     process.start()
     latest = killed / "checkpoint_latest.safetensors"
@@ -168,22 +135,48 @@ def test_a_training_killed_at_any_moment_resumes_bitwise(tmp_path: Path) -> None
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_wrong_input_is_one_line_and_writes_nothing(tmp_path: Path) -> None:
-    trainer = AdvancedPPOTrainer(5, 2)
-    with pytest.raises(ConfigError, match="state_dim is 5, and the environment has 4"):
-        trainer.collect_rollout(carts())
-    with pytest.raises(ConfigError, match="action_dim is 3, and the environment has 2"):
-        AdvancedPPOTrainer(4, 3).collect_rollout(carts())
-    with pytest.raises(ConfigError, match="no rollout to learn from"):
-        AdvancedPPOTrainer(4, 2).train_step()
-    env = CountingTask()
-    env.action_space = gym.spaces.MultiBinary(2)  # type: ignore[assignment]
-    with pytest.raises(ConfigError, match="has to be Discrete or a Box"):
-        train_advanced_ppo(env, folder=tmp_path / "run")
-    with pytest.raises(ConfigError, match="a rollout of 32 decisions is shorter than a minibatch of 64"):
-        train_advanced_ppo(carts(), 2, 32, folder=tmp_path / "run")
-    with pytest.raises(ConfigError, match="n_iterations"):
-        train_advanced_ppo(carts(), 0, folder=tmp_path / "run")
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda: AdvancedPPOTrainer(5, 2).collect_rollout(carts()), "state_dim is 5, and the environment has 4"),
+        (lambda: AdvancedPPOTrainer(4, 3).collect_rollout(carts()), "action_dim is 3, and the environment has 2"),
+        (lambda: AdvancedPPOTrainer(4, 2).train_step(), "no rollout to learn from"),
+        (
+            lambda: train_advanced_ppo(carts(), 2, 32, folder=Path("run")),
+            "a rollout of 32 decisions is shorter than a minibatch of 64",
+        ),
+        (lambda: train_advanced_ppo(carts(), 0, folder=Path("run")), "n_iterations"),
+        (lambda: begun().act(np.zeros((7, 4), np.float32)), "observations have the shape"),
+    ],
+)
+def test_wrong_input_is_one_line_and_writes_nothing(
+    use: Callable[[], object], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=words):
+        use()
+    assert list(tmp_path.iterdir()) == []
+
+
+def begun() -> AdvancedPPOTrainer:
+    """A trainer that has begun, and decides by its policy's modes."""
+    trainer = AdvancedPPOTrainer(3, 2)
+    trainer.begin(follow())
+    assert trainer.act(np.zeros((7, 3), np.float32)).shape == (7, 2)
+    return trainer
+
+
+@pytest.mark.parametrize("program", re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+def test_the_programs_on_the_page_run(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are written, but for fewer rollouts."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    program = program.replace("n_iterations=50", "n_iterations=2").replace("range(10)", "range(1)")
+    exec(compile(program, "policy-optimisation.md", "exec"), names)
+    if "manager" in names:
+        assert names["manager"].get_statistics()["num_checkpoints"] >= 3
+    else:
+        assert names["trainer"].get_full_statistics()["training_step"] >= 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -193,17 +186,3 @@ def test_a_checkpoint_of_another_trainer_is_refused(tmp_path: Path) -> None:
         train_advanced_ppo(carts(), 2, 64, seed=9, folder=tmp_path, resume=True)
     with pytest.raises(CheckpointError, match="of another trainer"):
         train_advanced_ppo(follow(), 2, 64, folder=tmp_path, resume=True)
-
-
-def test_decisions_are_the_policys_modes() -> None:
-    trainer = AdvancedPPOTrainer(3, 2)
-    trainer.begin(follow())
-    assert trainer.act(np.zeros((7, 3), np.float32)).shape == (7, 2)
-    with pytest.raises(ConfigError, match="observations have the shape"):
-        trainer.act(np.zeros((7, 4), np.float32))
-
-
-def test_all_are_importable_from_finflow() -> None:
-    names = ("EntropyScheduler", "RewardNormalizer", "CheckpointManager", "CheckpointMetrics", "RollbackManager")
-    for name in (*names, "AdvancedPPOTrainer", "train_advanced_ppo", "EntropyScheduleConfig", "RewardNormalizerConfig"):
-        assert getattr(finflow, name).__name__ == name

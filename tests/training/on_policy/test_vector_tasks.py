@@ -12,12 +12,18 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.agent.on_policy.task_policies import TaskActorCritic
+from finflow.config import load_config
 from finflow.errors import ConfigError
-from finflow.training.on_policy.task_rollouts import Trajectories, collect_steps, ended_returns, rollout_of
+from finflow.training.make_env import make_env
+from finflow.training.on_policy.task_rollouts import collect_steps, ended_returns, rollout_of
 from finflow.training.on_policy.vector_tasks import VectorTask, flat_observations
 from tests.training.on_policy.on_policy_tasks import CountingTask, FollowTask
 
-MODES = list(AutoresetMode)
+
+def with_actions(space: gym.Space[Any]) -> CountingTask:
+    task = CountingTask()
+    task.action_space = space  # type: ignore[assignment]
+    return task
 
 
 def task_of(mode: AutoresetMode, **options: Any) -> VectorTask:
@@ -34,13 +40,7 @@ def agent_of(task: VectorTask) -> TaskActorCritic:
     )
 
 
-def collected_by(mode: AutoresetMode, steps: int, **options: Any) -> tuple[Trajectories, TaskActorCritic]:
-    task = task_of(mode, **options)
-    agent = agent_of(task)
-    return collect_steps(task, agent, steps, torch.Generator().manual_seed(0)), agent
-
-
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_a_step_gives_what_followed_and_the_next_decision_is_in_the_next_episode(mode: AutoresetMode) -> None:
     task = task_of(mode)
     for _ in range(3):
@@ -55,31 +55,26 @@ def test_a_step_gives_what_followed_and_the_next_decision_is_in_the_next_episode
 
 
 @pytest.mark.parametrize("terminates", [True, False])
-def test_all_modes_give_the_same_advantages(terminates: bool) -> None:
-    # the decisions of the first episode of each environment, which are the same under all modes
-    settings = OnPolicySettings(gamma=0.9)
-    found = []
-    for mode in MODES:
-        trajectories, agent = collected_by(mode, 12, terminates=terminates)
-        rollout = rollout_of(trajectories, agent, settings, lambda rewards: rewards)
-        first = rollout.observations[0][:, 1] == 1.0
-        order = torch.argsort(rollout.observations[0][first][:, 0], stable=True)
-        found.append(rollout.advantages[first][order])
-        ends = ended_returns(trajectories, np.zeros(2))
-        assert set(ends) == {3.0, 4.0}
-    torch.testing.assert_close(found[0], found[1])
-    torch.testing.assert_close(found[0], found[2])
-
-
-def test_truncated_episodes_are_bootstrapped_by_their_own_last_observation() -> None:
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_truncated_episodes_are_bootstrapped_by_their_own_last_observation(
+    mode: AutoresetMode, terminates: bool
+) -> None:
+    """One-step advantages of the first episode of each environment, which are the same in all modes."""
+    task = task_of(mode, terminates=terminates)
+    agent = agent_of(task)
+    trajectories = collect_steps(task, agent, 12, torch.Generator().manual_seed(0))
     settings = OnPolicySettings(gamma=0.9, gae_lambda=0.0)
-    for terminates in (True, False):
-        trajectories, agent = collected_by(AutoresetMode.SAME_STEP, 3, terminates=terminates)
-        rollout = rollout_of(trajectories, agent, settings, lambda rewards: rewards)
-        last = agent.value((torch.tensor([[3.0, 1.0]]),)).item()
-        before = agent.value((torch.tensor([[2.0, 1.0]]),)).item()
-        expected = 1.0 - before + (0.0 if terminates else 0.9 * last)
-        assert rollout.advantages[4].item() == pytest.approx(expected, abs=1e-5)
+    rollout = rollout_of(trajectories, agent, settings, lambda rewards: rewards)
+    observations, places = rollout.observations[0], []
+    first = observations[:, 1] == 1.0
+    for length in (3, 4):
+        values = [agent.value((torch.tensor([[float(taken), 1.0]]),)).item() for taken in range(length + 1)]
+        values[-1] *= not terminates
+        places.append([1.0 + 0.9 * values[taken + 1] - values[taken] for taken in range(length)])
+    for taken in range(4):
+        found = rollout.advantages[first & (observations[:, 0] == taken)].tolist()
+        assert sorted(found) == pytest.approx(sorted(one[taken] for one in places if taken < len(one)), abs=1e-5)
+    assert set(ended_returns(trajectories, np.zeros(2))) == {3.0, 4.0}
 
 
 def test_observations_of_several_parts_are_flat_as_gymnasium_has_them() -> None:
@@ -95,14 +90,10 @@ def test_observations_of_several_parts_are_flat_as_gymnasium_has_them() -> None:
 def test_actions_of_a_box_are_held_to_its_bounds_and_discrete_ones_begin_where_the_space_does() -> None:
     task = VectorTask(FollowTask())
     assert task.spaces.bounded(np.array([[-3.0, 0.5]])).tolist() == [[-1.0, 0.5]]
-    shifted = CountingTask()
-    shifted.action_space = gym.spaces.Discrete(3, start=7)
-    assert VectorTask(shifted).spaces.bounded(np.array([0, 2])).tolist() == [7, 9]
+    assert VectorTask(with_actions(gym.spaces.Discrete(3, start=7))).spaces.bounded(np.array([0, 2])).tolist() == [7, 9]
 
 
 def test_finflows_own_environment_is_a_task() -> None:
-    from finflow.config import load_config
-    from finflow.training.make_env import make_env
 
     task = VectorTask(make_env(load_config("configs/demo.yaml", {}, environ={}), num_envs=3))
     task.reset(seed=0)
@@ -111,14 +102,14 @@ def test_finflows_own_environment_is_a_task() -> None:
     assert task.spaces.kind == "box"
 
 
-@pytest.mark.parametrize("space", [gym.spaces.MultiBinary(3), gym.spaces.Box(-1.0, 1.0, (2, 2))])
-def test_an_action_space_that_is_neither_is_one_line(space: gym.Space[Any]) -> None:
-    env = CountingTask()
-    env.action_space = space  # type: ignore[assignment]
-    with pytest.raises(ConfigError, match="has to be Discrete or a Box of one dimension"):
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (with_actions(gym.spaces.MultiBinary(3)), "has to be Discrete or a Box of one dimension"),
+        (with_actions(gym.spaces.Box(-1.0, 1.0, (2, 2))), "has to be Discrete or a Box of one dimension"),
+        ("CartPole-v1", "a gymnasium Env or VectorEnv, not str"),
+    ],
+)
+def test_what_cannot_be_a_task_is_one_line(env: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         VectorTask(env)
-
-
-def test_what_is_no_environment_is_one_line() -> None:
-    with pytest.raises(ConfigError, match="a gymnasium Env or VectorEnv, not str"):
-        VectorTask("CartPole-v1")  # type: ignore[arg-type]

@@ -1,19 +1,38 @@
-"""Blocks of the training years: a learner never learns from a bar of its own, nor from one whose reward reaches it."""
+"""Blocks of the training years: no learner sees a bar of its own, and blends are backtested in what it did not see."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from finflow import cores
+from finflow.agent.batch import states_of
+from finflow.agent.networks.decision import REFERENCES, Blend
+from finflow.agent.networks.policy import blended
+from finflow.evaluation.analysis import training_sections
+from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import prepare
 from finflow.training.off_policy.learners import Learners
-from finflow.training.out_of_fold.evidence import make_blocks, training_blocks, training_segments
+from finflow.training.out_of_fold import pretraining
+from finflow.training.out_of_fold.evidence import (
+    CONFIDENCES,
+    Block,
+    BlockPolicy,
+    backtest_blends,
+    make_blocks,
+    training_blocks,
+    training_segments,
+    weigh_evidence,
+)
+from finflow.training.out_of_fold.pretraining import transitions_outside
 from finflow.training.trainer import FinFlowTrainer
-from tests.training.whole_trainings import WITH_BLOCKS, Make, checkpoint_of
+from tests.training.whole_trainings import WITH_BLOCKS, Make, checkpoint_of, latest, train_through
 
+CPU = torch.device("cpu")
 Trained = Any
 
 
@@ -42,20 +61,19 @@ def test_rewards_of_what_is_learned_end_before_the_block(tiny: Make, lag: int, h
     assert blocks[1].learned[0].stop == blocks[1].held_out.start - lag - horizon
 
 
-def test_with_one_block_there_is_no_evidence_and_no_learner_but_the_agent(tiny: Make) -> None:
-    config = tiny(out_of_fold__blocks=1)
-    assert training_blocks(config, prepare(config)) == ()
-
-
 def test_learners_of_blocks_begin_and_stay_outside_of_them(trained: Trained) -> None:
-    """Portfolios, the replay, and the behaviour's data: the delivered agent alone sees all bars."""
+    """Portfolios, the replay, and the behaviour's data: the agent that is delivered alone sees all bars."""
     learners: Learners = trained.learners
+    dataset = trained.trainer.collect_offline_data()
     (whole,) = training_segments(trained.trainer.training_data)
     assert learners.everyone[0].portfolios.starts[-1] == whole.stop - 4
     for learner, block in zip(learners.of_blocks, trained.evidence.blocks, strict=True):
         seen = learner.replay.columns["bar"][: learner.replay.occupied].numpy()
         assert len(seen) > 0
         held = np.arange(block.held_out.start - 1, block.held_out.stop + 1)
+        kept = transitions_outside(dataset, block).bar
+        assert 0 < len(kept) < len(dataset)
+        assert not np.isin(kept, held).any()
         assert not np.isin(seen, held).any()
         assert not np.isin(learner.portfolios.state.bar, held).any()
         assert not np.isin(learner.portfolios.starts[:, None] + np.arange(4), held).any()
@@ -88,3 +106,102 @@ def test_no_learner_of_a_block_sees_a_price_of_its_block(trained: Trained) -> No
         finals[-1][-1] |= dict(learners.everyone[-1].replay.columns)
     same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in zip(*finals, strict=True)]
     assert same == [False, False, True]
+
+
+# --- offline learning without a block
+
+
+def test_learners_of_blocks_are_pretrained_no_longer_than_the_agent(tiny: Make) -> None:
+    assert tiny(**WITH_BLOCKS, out_of_fold__pretraining_epochs=0).fold_epochs == 0
+    assert tiny(**WITH_BLOCKS).fold_epochs == 1
+    assert tiny(**WITH_BLOCKS | {"train__offline_training_epochs": 3}, offline__method="none").fold_epochs == 1
+    assert tiny(**WITH_BLOCKS | {"out_of_fold__blocks": 1}).fold_epochs == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_pretraining_during_the_offline_phase_changes_no_bit(
+    fails: bool, tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own while the agent learns offline; where that process fails, in this one."""
+    keys = {**WITH_BLOCKS, "train__offline_training_epochs": 2, "out_of_fold__pretraining_epochs": 1}
+    keys |= {"train__online_episodes": 2, "train__reward_normalization__enabled": True}
+    alone = train_through(tiny(**keys))
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    pretrain, here, learned_here = pretraining._pretrain, os.getpid(), []
+
+    def pretrain_or_fail(*arguments: Any) -> Any:
+        learned_here.append(arguments[-1])  # in the other process a copy is written to
+        if fails and os.getpid() != here:
+            raise RuntimeError
+        return pretrain(*arguments)
+
+    monkeypatch.setattr(pretraining, "_pretrain", pretrain_or_fail)
+    beside = FinFlowTrainer(tiny(**keys))
+    with pretraining.pretraining_in_parallel(beside._begin(), beside.collect_offline_data()):
+        beside.train_iql()
+    beside.finetune()
+    if fails:
+        blocks = beside.config.out_of_fold.blocks
+        assert sorted(learned_here) == list(range(blocks))
+    assert latest(beside).read_bytes() == latest(alone).read_bytes()
+
+
+# --- backtests of blends
+
+
+def test_without_confidence_the_agent_holds_the_reference(trained: Trained) -> None:
+    trainer = trained.trainer
+    process, policy = trainer.training_data.process, trainer.agent.policy
+    volatility = trainer.training_data.log_volatility
+    states = states_of(process.observe(process.start(np.array([process.first_bar + 9]))), CPU)
+    equal = blended(policy, Blend(0.0, "equal-weight", volatility))(states).aim[0]
+    assert torch.allclose(equal, torch.tensor([0.25, 0.25, 0.25, 0.25, 0.0]))
+    inverse = blended(policy, Blend(0.0, "inverse-volatility", volatility))(states).aim[0, :-1]
+    bar = process.first_bar + 9 - process.lag
+    returns = np.diff(np.log(process.panel.close[: bar + 1]), axis=0)[-252:]
+    expected = 1.0 / returns.std(axis=0, ddof=1)
+    # the feature is clipped at five deviations and stored in float32
+    assert np.allclose(inverse.detach().numpy(), expected / expected.sum(), atol=2e-3)
+    own = policy(states)
+    assert torch.equal(blended(policy, Blend(1.0, "equal-weight", volatility))(states).aim, own.aim)
+
+
+def test_blends_are_played_by_the_ledger(trained: Trained) -> None:
+    """Patient equal weight, played by hand; a blend without confidence is the same whatever the policy."""
+    process = trained.trainer.training_data.process
+    tensors, volatility = MarketTensors.of(process, CPU), trained.trainer.training_data.log_volatility
+    bars = range(process.first_bar, process.first_bar + 40)
+    policy = trained.trainer.agent.policy
+    blocks = [BlockPolicy(policy, bars), BlockPolicy(policy, bars[:39])]
+    whole, shorter = backtest_blends(blocks, process, tensors, volatility)
+    assert np.array_equal(shorter, whole[:, :39])
+    assert whole.shape == (2 * len(CONFIDENCES), 40)
+    state = process.start(np.array([bars.start]), np.array([[0.25, 0.25, 0.25, 0.25, 0.0]]))
+    equal = np.array([[0.25, 0.25, 0.25, 0.25, 0.0]])
+    for step in range(40):
+        taken = process.step(state, state.weights + 0.05 * (equal - state.weights))
+        assert whole[0, step] == pytest.approx(taken.reward[0], abs=1e-6)  # decisions are float32
+        state = taken.state
+
+
+def test_evidence_prefers_the_stage_and_the_reference_that_gain() -> None:
+    blocks = (Block(range(0, 300), ()), Block(range(300, 600), ()))
+    rng = np.random.default_rng(0)
+    early = 1e-3 * rng.standard_normal((10, 600))
+    early[5] += 2e-3  # inverse volatility is the better reference
+    later = early.copy()
+    later[6:] = later[5] + 1e-3 * np.array(CONFIDENCES[1:])[:, None] + 2e-4 * rng.standard_normal((4, 600))
+    for one in (early, later):
+        one[1:5] = one[0]
+    early[6:] = early[5]
+    evidence = weigh_evidence([early, later], blocks, (0, 1.0), seed=0)
+    assert (evidence.look, evidence.blend.reference) == (1, "inverse-volatility")
+    assert evidence.blend.confidence > 0.95
+    nothing = weigh_evidence([early], blocks, (0, 1.0), seed=0)
+    assert nothing.blend.confidence == 0.0
+    assert "nothing was found that holds out of sample; this agent holds inverse volatility" in nothing.describe()
+
+
+def test_the_report_and_the_agent_number_the_references_alike() -> None:
+    """The report reads a number that training logged; rooms below training cannot import the agent's list."""
+    assert training_sections.REFERENCES == REFERENCES

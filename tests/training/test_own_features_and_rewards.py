@@ -1,4 +1,4 @@
-"""A user's own feature may be of the market: (bars,), read by every expert, scaled and audited like the others."""
+"""A user's own features of the market, (bars,), and rewards of a user's own: scaled and audited like the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel
 from finflow.training.audit.audit_subjects import AuditSubjects
+from finflow.training.audit.configuration_audit import audit_configuration
 from finflow.training.data.training_data import prepare
+from tests.short_trainings import FEW_EPISODES
 from tests.training.whole_trainings import Make
 
 OWN = '''
@@ -39,6 +41,9 @@ def ahead(panel):
 def breadth(panel):
     return swing(panel)
 '''
+
+
+REWARDS = "tests.env.rewards.own_rewards"
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +91,21 @@ def test_it_is_audited(name: str, clean: bool, tiny: Make) -> None:
         assert complaint is None
     else:
         assert str(complaint).startswith("feature wide:ahead looks ahead")
+
+
+@pytest.mark.usefixtures("smaller_audit")
+def test_a_reward_that_declares_too_short_a_horizon_is_caught(tiny: Make) -> None:
+    """Its table holds the return over five bars; it says that it needs one."""
+    found = audit_configuration(tiny(**FEW_EPISODES, objectives__reward=f"{REWARDS}:Forecast"))
+    assert found.complaint is not None
+    assert f"reward {REWARDS}:Forecast" in found.complaint
+
+
+@pytest.mark.usefixtures("smaller_audit")
+def test_rewards_that_say_how_far_they_look_are_clean(tiny: Make) -> None:
+    names = ["builtin", "ranking", f"{REWARDS}:HonestForecast", f"{REWARDS}:ReturnOverThree"]
+    rewards = [{"name": name} for name in names]
+    found = audit_configuration(tiny(**FEW_EPISODES, objectives__ranking__k=2, objectives__rewards=rewards))
+    assert found.complaint is None
+    rows = {finding.component: finding.rows for finding in found.findings}
+    assert all(rows[f"reward {name}"] > 0 for name in names[1:])
