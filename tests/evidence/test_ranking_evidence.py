@@ -1,4 +1,4 @@
-"""Evidence about rankings: the law's ranking knows no later bar, and the the table compares with it."""
+"""Evidence about rankings: the law's ranking knows no later bar, and returns are those after the fill."""
 
 from __future__ import annotations
 
@@ -9,15 +9,7 @@ import pytest
 
 from finflow.config import load_config
 from finflow.training.data.training_data import prepare
-from scripts.evidence.rankings import (
-    PLANTED,
-    PREFIX,
-    horizon_returns,
-    law_of,
-    measure_rankings,
-    ranking_variants,
-    rankings_table,
-)
+from scripts.evidence.rankings import PLANTED, horizon_returns, law_of, measure_rankings
 
 SMALL = {**PLANTED, "market.train_end": "2012-12-31", "market.validation_end": "2018-12-31"}
 
@@ -35,22 +27,6 @@ def test_the_laws_ranking_is_far_above_chance_and_knows_the_past_alone() -> None
     changed = law_of(dataclasses.replace(data, panel=dataclasses.replace(data.panel, close=close)))
     np.testing.assert_array_equal(changed[: bar + data.process.lag], law[: bar + data.process.lag])
     assert not np.array_equal(changed[bar + data.process.lag], law[bar + data.process.lag])
-
-
-def test_the_table_compares_with_the_law() -> None:
-    agents = [
-        {
-            "variant": f"{PREFIX}planted-{name}",
-            "seed": 0,
-            "ndcg": {"agent": agent, "law": 0.75, "chance": 0.5},
-            **{"annual_return": 0.5, "sharpe": 2.0, "annual_turnover": 8.0},
-        }
-        for name, agent in (("ranking", 0.7), ("builtin", 0.55))
-    ]
-    table = rankings_table(agents)
-    assert "| NDCG@2 | 1 | 0.700 | 0.750 | 0.500 | 0.93 | 0.80 | 50.0 | 2.00 | 8.0 |" in table
-    names = [(one.name, *one.seeds) for one in ranking_variants(5)]
-    assert len(set(names)) == len(names) == 6
 
 
 def test_returns_are_those_after_the_fill_and_of_assets_that_reach_the_horizon() -> None:

@@ -1,4 +1,4 @@
-"""Evidence about transfer: disjoint names, every agent judged on the same market, and a paired difference."""
+"""Evidence about transfer: disjoint names, and every agent judged on the same market."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.evidence.transfer import _parts, transfer_table, transfer_variants
+from scripts.evidence.transfer import _parts, transfer_variants
 from scripts.evidence.variants import run_missing
 
 
@@ -17,16 +17,6 @@ def test_an_agent_never_learns_from_the_others() -> None:
     assert {name: len(part) for name, part in parts.items()} == {"known": 20, "others": 10, "all": 30}
     assert not set(parts["known"]) & set(parts["others"])
     assert set(_parts(order[:20], 10)) == {"known", "others"}  # half of the names: all of them are not another market
-
-
-def test_the_table_pairs_the_agents_by_seed() -> None:
-    def result(visitor: float, resident: float) -> dict[str, object]:
-        ratios = {"visitor": visitor, "resident": resident, "equal-weight": 0.7, "names": 10}
-        return {"market": "embedded", "learned": 10, "targets": {"others": ratios}}
-
-    table = transfer_table([result(0.8, 0.9), result(0.7, 0.9)])
-    assert "| embedded | 10 | others (10) | 2 |" in table
-    assert "| 0.15 ± 0.64 |" in table  # of 0.1 and 0.2: Student's t of one degree of freedom
 
 
 def test_a_small_training_moves_to_other_stocks(tmp_path: Path) -> None:

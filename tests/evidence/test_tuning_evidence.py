@@ -1,4 +1,4 @@
-"""The evidence about the search, in small: searches and retrainings are scored, and the table compares in pairs."""
+"""The evidence about the search, in small: searches and retrainings are scored."""
 
 from __future__ import annotations
 
@@ -45,28 +45,3 @@ def test_every_pair_has_a_market_of_its_own_and_the_same_for_every_way(tmp_path:
         assert len({config.market.model_dump_json() for config in own}) == 1
         assert [config.tune.sampler for config in own[:2]] == ["tpe", "random"]
         assert [config.tune.pruner for config in own[:3]] == ["none", "none", "median"]
-
-
-def test_the_table_compares_in_pairs() -> None:
-    results = [
-        {"variant": f"tune-{way}-5", "seed": pair, "score": score + pair, "seconds": {}}
-        | ({} if way == "default" else {"updates": updates, "value": 1.0})
-        for pair in (0, 1, 2)
-        for way, score, updates in (("tpe", 0.6, 100), ("random", 0.5, 100), ("pruned", 0.6, 50), ("default", 0.2, 0))
-    ]
-    lines = tuning_table(results).splitlines()
-    assert (
-        "| best of TPE less best of as many random trials | 0.100 ± 0.000 | 3 of 3 | no worse by 0.05: yes |" in lines
-    )
-    assert "| best of TPE less no search | 0.400 ± 0.000 | 3 of 3 | better: yes |" in lines
-    assert lines[-1] == "Pruning saved 50% of the updates (50% to 50%)."
-
-
-def test_noise_does_not_pass_for_no_worse() -> None:
-    """Wide intervals are not shown to lie above the margin; they are merely not shown to lie below."""
-    results = [
-        {"variant": f"tune-{way}-5", "seed": pair, "score": score, "seconds": {}, "updates": 1, "value": 1.0}
-        for pair, scores in enumerate(((0.9, 0.1), (0.1, 0.9), (0.5, 0.4)))
-        for way, score in zip(("tpe", "random"), scores, strict=True)
-    ]
-    assert "no worse by 0.05: no |" in tuning_table(results)
