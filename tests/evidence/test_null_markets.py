@@ -12,19 +12,20 @@ import pytest
 import torch
 
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.config import Config
+from finflow.config import Config, load_config
 from finflow.env.decision_process import DecisionProcess
-from finflow.errors import MarketError
 from finflow.evaluation.statistics import metrics
+from finflow.experiments.jobs.folds import folds_of, history_of
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import BuyAndHold
 from finflow.strategies.rolling_rules import Momentum
-from finflow.strategies.strategy import Information, Strategy
+from finflow.strategies.strategy import Strategy
 from finflow.training.data.training_data import prepare
-from scripts.evidence import null_markets
+from scripts.evidence import null_markets, walk_forward_nulls
 from scripts.evidence.null_markets import WARM_UP, FirstHalf, NullStudy, judge_market, permuted_panel, process_after
 from scripts.evidence.tables import share_interval
+from scripts.evidence.walk_forward_nulls import RANDOM, WINNERS, HeldWeights, judge_joined_market, untrained
 
 DAYS = 900
 
@@ -50,15 +51,6 @@ def test_labels_change_places_within_each_day_and_nothing_else_does(embedded: Ma
     assert permuted_panel(embedded, bars, seed=2).sha256 != panel.sha256
 
 
-def test_a_tilt_to_calm_assets_does_not_survive_the_null(embedded: MarketPanel, bars: range) -> None:
-    """In the embedded market volatilities differ for good; after the permutation they are luck."""
-    spreads = []
-    for close in (embedded.close[bars.start : bars.stop], permuted_panel(embedded, bars, seed=0).close):
-        volatility = (close[1:] / close[:-1]).std(axis=0)
-        spreads.append(float(volatility.std() / volatility.mean()))
-    assert spreads[1] < 0.3 * spreads[0]
-
-
 def test_the_planted_edge_is_of_the_size_that_is_stated(embedded: MarketPanel, bars: range) -> None:
     found = []
     for edge in (0.0, 1.5):
@@ -66,14 +58,6 @@ def test_the_planted_edge_is_of_the_size_that_is_stated(embedded: MarketPanel, b
         returns = close[1:] / close[:-1] - 1.0
         found.append(float(metrics.sharpe(returns[:, :10].mean(axis=1) - returns.mean(axis=1))))
     assert found[1] - found[0] == pytest.approx(1.5, abs=1e-9)
-
-
-def test_an_asset_that_is_missing_cannot_be_exchanged(embedded: MarketPanel) -> None:
-    close = embedded.close.copy()
-    close[:50, 3] = np.nan
-    panel = MarketPanel(embedded.dates, embedded.assets, close)
-    with pytest.raises(MarketError, match=f"{embedded.assets[3]} is not listed over all of the window"):
-        permuted_panel(panel, range(0, 700), seed=0)
 
 
 def test_the_verdict_finds_nothing_where_nothing_is_and_a_large_edge_where_one_is(
@@ -128,27 +112,22 @@ def test_a_frozen_agent_reads_the_features_of_its_training(tmp_path: Path) -> No
 def test_a_retraining_reads_the_verdict_of_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prices handed to the training are the null's, and the answer is that of metrics.json."""
 
-    def trained(trainer: SimpleNamespace) -> SimpleNamespace:
-        panel = load_panel(trainer.config.market)
-        assert (panel.n_assets, trainer.config.train.seed) == (20, 7)
-        assert panel.benchmark is None
-        folder = tmp_path / null_markets.REPORTS
-        folder.mkdir()
-        (folder / "metrics.json").write_text(json.dumps({"verdict": {"beats_equal_weight": "no"}}))
-        return SimpleNamespace(run_folder=tmp_path)
-
-    class Trainer(SimpleNamespace):
+    class Trainer:
         def __init__(self, config: Config) -> None:
-            super().__init__(config=config)
+            panel = load_panel(config.market)
+            assert (panel.n_assets, panel.benchmark, config.train.seed) == (20, None, 7)
 
-        train = trained
+        def train(self) -> SimpleNamespace:
+            folder = tmp_path / null_markets.REPORTS
+            folder.mkdir()
+            (folder / "metrics.json").write_text(json.dumps({"verdict": {"beats_equal_weight": "no"}}))
+            return SimpleNamespace(run_folder=tmp_path)
 
     monkeypatch.setattr(null_markets, "FinFlowTrainer", Trainer)
     demo = Path(__file__).parents[2] / "configs" / "demo.yaml"
     found = null_markets.retrain_on_null(demo, 7, tmp_path / "nulls")
     assert found == {"seed": 7, "answer": "no"}
     assert "1 null markets: yes 0, not shown 0, no 1" in null_markets.retraining_lines([found])
-    assert null_markets.retraining_lines([]) == ""
 
 
 def test_the_interval_of_a_share_is_wilsons() -> None:
@@ -157,6 +136,72 @@ def test_the_interval_of_a_share_is_wilsons() -> None:
     assert share_interval(10, 10, 2, "wilson") == "100.00% (72.25% to 100.00%)"
 
 
-def test_the_first_half_is_held_equally() -> None:
-    information = Information(step=0, prices=np.ones((2, 4)), listed=np.ones(4, bool), portfolio=np.full(5, 0.2))
-    np.testing.assert_allclose(FirstHalf().decide(information), [0.5, 0.5, 0.0, 0.0, 0.0])
+# --- the joined verdict of a walk-forward
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return load_config(None, {"evaluation.protocol.folds": 2, "evaluation.rebalance_every": 63}, environ={})
+
+
+@pytest.fixture(scope="module")
+def panel() -> MarketPanel:
+    steps = np.random.default_rng(0).normal(3e-4, 0.01, (1100, 6))
+    dates = np.busday_offset("2015-01-01", np.arange(1100), roll="forward")
+    return MarketPanel(dates, tuple("ABCDEF"), 100.0 * np.exp(np.cumsum(steps, axis=0)))
+
+
+def weights_of(rules: list, name: str) -> np.ndarray:
+    (rule,) = (one for one in rules if one.name == name)
+    assert isinstance(rule, HeldWeights)
+    return rule.weights
+
+
+def test_no_rule_knows_what_its_training_would_not(panel: MarketPanel, config: Config) -> None:
+    folds = folds_of("walk-forward", panel.n_bars, config.evaluation.protocol, history_of(panel))
+    close = panel.close.copy()
+    close[folds[0].pieces[0].stop :] = close[folds[0].pieces[0].stop :, ::-1]
+    other = MarketPanel(panel.dates, panel.assets, close)
+    for name in (RANDOM, WINNERS):
+        first, changed = (weights_of(untrained(folds[0], one, 3, config), name) for one in (panel, other))
+        np.testing.assert_array_equal(first, changed)
+        assert first.sum() == pytest.approx(1.0)
+    drawn = [weights_of(untrained(fold, panel, 3, config), RANDOM) for fold in folds]
+    assert not np.allclose(*drawn)
+    best = weights_of(untrained(folds[0], panel, 3, config), WINNERS)
+    learned = folds[0].pieces[0]
+    past = panel.close[learned.stop - 1] / panel.close[0]
+    assert past[best > 0.0].min() > past[best == 0.0].max()
+
+
+def test_the_joined_verdict_finds_a_large_edge_and_nothing_where_nothing_is(panel: MarketPanel, config: Config) -> None:
+    nothing = judge_joined_market(permuted_panel(panel, range(panel.n_bars), 1), config, 1, 0.0, 100)
+    assert set(nothing) == {"first half", RANDOM, WINNERS, "inverse-volatility"}
+    assert sum(one["answer"] == "yes" for one in nothing.values()) <= 1
+    folds = folds_of("walk-forward", panel.n_bars, config.evaluation.protocol, history_of(panel))
+    assert nothing[RANDOM]["days"] == sum(len(fold.tests[0]) - 1 for fold in folds)
+    assert nothing[RANDOM]["least"] > 0.0
+    rich = judge_joined_market(permuted_panel(panel, range(panel.n_bars), 1, 8.0), config, 1, 8.0, 100)
+    assert rich["first half"]["answer"] == "yes"
+    assert set(rich) == {"first half"}
+
+
+def test_a_study_by_walk_forward_goes_on_where_it_stopped(
+    tmp_path: Path, panel: MarketPanel, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[tuple[int, float]] = []
+
+    def once(market: MarketPanel, config: Config, seed: int, edge: float, samples: int) -> dict[str, object]:
+        judged.append((seed, edge))
+        return {"first half": {"answer": "yes", "daily": True, "low": 0.1, "least": 0.25, "days": 700}}
+
+    monkeypatch.setattr(walk_forward_nulls, "judge_joined_market", once)
+    monkeypatch.setattr(walk_forward_nulls, "load_before_test", lambda config: (panel, 500))
+    study = NullStudy(markets=2, planted=1, sizes=(0.5,), samples=100)
+    page = walk_forward_nulls.walk_forward_page(tmp_path / "kept.json", tmp_path / "notes.jsonl", study)
+    assert judged == [(0, 0.0), (1, 0.0), (0, 0.5)]
+    assert walk_forward_nulls.walk_forward_page(tmp_path / "kept.json", tmp_path / "notes.jsonl", study) == page
+    assert len(judged) == 3
+    assert "| first half | 2 | 2 | 100.0% (34.2% to 100.0%) | 0 | 0 | 2 | 0.25 |" in page
+    assert "| 0.5 | 1 | 1 | 100.0% (20.7% to 100.0%) | 0 | 0 | 1 | 0.25 |" in page
+    assert json.loads((tmp_path / "kept.json").read_text())["walk-forward"]["rows"][0]["yes"] == 2
