@@ -370,15 +370,6 @@ def test_generators_that_are_passed_along_are_allowed(source: str) -> None:
     assert global_randomness(source) == []
 
 
-def test_no_public_name_is_that_of_another_file_in_a_sibling_room() -> None:
-    places: dict[str, list[str]] = {}
-    for path in (PACKAGE / "experiments").rglob("*.py"):
-        for node in parsed(path.read_text("utf-8")).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(path.name)
-    assert {name: files for name, files in places.items() if len(files) > 1} == {}
-
-
 LONGEST_FILE, LARGEST_CLASS, LARGEST_FOLDER = 350, 200, 15
 
 

@@ -18,9 +18,7 @@ import pytest
 from finflow.cli import main
 from finflow.config import dump_config, load_config
 from finflow.tensor_file import read_tensors, write_tensors
-from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.run_resolver import resolve_run
-from finflow.training.judging import evaluations
 from finflow.training.phases.stopping import request_stop
 from tests.commands import refusal
 from tests.short_trainings import TINY, write_market
@@ -204,12 +202,6 @@ def test_a_damaged_dataset_is_found_before_a_resumed_run_is_touched(
         said = refused(capsys, *arguments)
         assert f"{dataset} is not a complete finflow dataset" in said
         assert "delete it, or collect it anew with --recollect" in said
-
-
-def test_a_log_cut_off_by_a_kill_is_read_as_far_as_it_goes(run: Path) -> None:
-    (run / "metrics.jsonl").write_text('{"phase": "offline", "update": 50}\n{"phase": "offline", "upd')
-    rows = evaluations._logged(read_checkpoint(run), run, "metrics.jsonl")
-    assert rows == ['{"phase": "offline", "update": 50}']
 
 
 # --- folders

@@ -90,14 +90,6 @@ def test_what_does_not_fit_is_named_and_nothing_runs(
     assert trainings == []
 
 
-def test_train_counts_and_trains_nothing_with_dry_run(trainings: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Calls()
-    monkeypatch.setattr(runs, "_several", lambda given, make: counted(given.dry_run, len(make())))
-    assert called("train.py", "--dry-run") == 0
-    assert [values for values, _ in counted] == [(True, 1)]
-    assert trainings == []
-
-
 def test_a_ranking_is_trained_on_by_ppo(trainings: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that users were promised; 3 passes of 16 portfolios through the training years of the defaults."""
     monkeypatch.setenv("WANDB_PROJECT", "another")

@@ -1,9 +1,11 @@
-"""Box tasks of gymnasium: the online update solves what others have solved, and IQL beats the data that it is given."""
+"""Box tasks of gymnasium: learners solve what others have solved, and IQL beats the data that it is given."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +18,10 @@ from torch import Tensor
 from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner
-from finflow.config import BCellConfig
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.config import BCellConfig, load_config
+from finflow.errors import EvidenceError
+from scripts.evidence import on_policy_tasks
 from scripts.evidence.box_sac import SquashedNormal, box_agent, uniform_proposals
 from scripts.evidence.box_task import BoxCritic, BoxPolicy, BoxValue, box_batch, box_states
 from scripts.evidence.box_tasks import (
@@ -31,6 +36,13 @@ from scripts.evidence.box_tasks import (
     small_config,
 )
 from scripts.evidence.box_training import BoxReplay, box_of, learn, rescaled, returns
+from scripts.evidence.on_policy_tasks import (
+    TASKS,
+    measure_task,
+    on_policy_table,
+    on_policy_variants,
+    train_peers,
+)
 
 STEPS = 1800  # a tenth of what `make evidence` takes
 
@@ -209,3 +221,29 @@ def test_iql_beats_its_data_and_their_imitation() -> None:
     learned, imitated = (play(trained(one, data), 40, 100)[0].mean() for one in (IQL, BehaviourCloning))
     assert learned > total.mean()  # of three seeds the mean is -453, and the behaviour's return -586
     assert learned > imitated  # seen: -631
+
+
+def test_a_training_is_measured_twice_and_its_table_names_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_policy_tasks, "EPISODES", 2)
+    monkeypatch.setattr(on_policy_tasks, "LOOKS", 2)
+    task = TASKS[0]
+    measured = measure_task(replace(task, decisions=2 * task.rollout), load_config(None, {}, environ={}))
+    result = measured | {"variant": f"on-policy-{task.key}", "seed": 0}
+    assert [decisions for decisions, _, _ in result["curve"]] == [task.rollout, 2 * task.rollout]
+    assert result["kl"] > 0.0
+    peer = {"variant": "pendulum-ppo", "final": -200.0, "seconds": {"learning": 3.0}, "version": "2.9.2"}
+    table = on_policy_table([result], [peer, peer | {"final": -100.0}])
+    assert "cartpole-ppo" in table
+    assert "-150.0 ± 50.0" in table
+    assert "rollouts of 128" in table
+
+
+def test_every_setting_is_one_that_there_is() -> None:
+    assert all(isinstance(task.on_policy(), OnPolicySettings) for task in TASKS)
+    assert len({variant.name for variant in on_policy_variants(2)}) == len(TASKS)
+
+
+def test_a_peer_without_a_result_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(EvidenceError, match=r"sb3_on_policy\.py ended without a result"):
+        train_peers(Path("/bin/false"), 1, tmp_path / "page.json")
+    assert not list(tmp_path.iterdir())

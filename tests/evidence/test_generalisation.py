@@ -72,18 +72,14 @@ def test_seeds_of_one_fold_are_no_evidence_about_others() -> None:
     assert math.isnan(standard_error(np.ones(1), np.ones(1, dtype=np.int64)))
 
 
-def test_unequal_trainings_are_not_ranked() -> None:
-    whole, part = made("whole", [[0.1, 0.2], [0.1, 0.2]]), made("part", [[0.5, 0.5]])
-    with pytest.raises(EvidenceError, match="same folds and seeds"):
-        ranked([*whole, *part])
-
-
 def test_what_was_given_up_stands_behind_and_still_counts() -> None:
     """Its first seeds are all there, and it cannot be chosen by their luck."""
     kept, lucky = made("kept", [[0.1, 0.1, 0.2], [0.1, 0.1, 0.2]]), made("lucky", [[0.9], [0.9]])
     assert [one.name for one in ranked([*lucky, *kept])] == ["kept", "lucky"]
     rules = {"configuration_name": CLASSICAL, "fold": 1, "strategies": {}}
     assert tried([*lucky, *kept, rules]) == 2 + WITHDRAWN
+    with pytest.raises(EvidenceError, match="same folds and seeds"):
+        ranked([*made("whole", [[0.1, 0.2], [0.1, 0.2]]), *made("part", [[0.5, 0.5]])])
     with pytest.raises(EvidenceError, match="lucky cannot be ranked"):
         ranked([*kept, *({**one, "seed": 2} for one in lucky)])
 

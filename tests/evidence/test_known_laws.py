@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from finflow.config import load_config
-from finflow.errors import MarketError
-from finflow.imports import import_path
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.data.training_data import prepare
 from scripts.evidence import rankings
 from scripts.evidence.belief_ceiling import ceiling_of
-from scripts.evidence.known_state import EXPECTED_RETURNS, expected_returns
+from scripts.evidence.known_state import expected_returns
 from scripts.evidence.rankings import horizon_returns, law_of, measure_rankings
 from scripts.evidence.rollouts import LOG_RETURN, OWN, PLANTED, planted_market, planted_variants, rollout_variants
 
@@ -54,12 +52,6 @@ def test_later_prices_change_nothing(kind: str) -> None:
     changed = expected_returns(dataclasses.replace(panel, close=close))
     np.testing.assert_array_equal(changed[:3000], expected_returns(panel)[:3000])
     assert not np.array_equal(changed[3000:], expected_returns(panel)[3000:])
-
-
-def test_a_real_market_has_no_known_process() -> None:
-    panel = load_panel(load_config(None, {}, environ={}).market)
-    with pytest.raises(MarketError, match="known price process"):
-        import_path(EXPECTED_RETURNS)(panel)
 
 
 def test_the_laws_ranking_is_far_above_chance_and_knows_the_past_alone() -> None:

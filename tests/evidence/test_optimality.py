@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from finflow.config import Config, dump_config, load_config
-from finflow.errors import ConfigError, EvidenceError
-from finflow.training.data.training_data import prepare
+from finflow.config import Config, dump_config
+from finflow.errors import EvidenceError
 from scripts.evidence.optimality import (
-    judge_of,
     limit_of,
     optimality_table,
     optimality_variants,
@@ -113,8 +111,3 @@ def peers_of(config: Config, folder: Path) -> dict[str, list]:
     )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
-
-
-def test_a_market_without_an_optimum_has_no_score() -> None:
-    with pytest.raises(ConfigError, match=r"has no known optimum; set market\.source=synthetic"):
-        judge_of(prepare(load_config(None, {}, environ={})))

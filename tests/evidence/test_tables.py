@@ -172,16 +172,6 @@ def test_controls_stand_beside_the_default_on_the_same_samples() -> None:
     assert "0.200, 0.400 (1 of 2 stopped)" in rollout_controls.control_table(stopped, [])
 
 
-def test_seeding_is_worth_the_difference_on_the_same_sample() -> None:
-    trained = (("without-blocks", 101, 0.9), ("without-blocks", 102, 0.8), ("random-weights", 102, 0.85))
-    results = [
-        {"variant": f"{PREFIX}regime-{start}", "seed": seed, "start": 0.6, "own": own, "seconds": {"online": 60}}
-        for start, seed, own in trained
-    ]
-    lines = rollout_controls.seeding_table(results).splitlines()
-    assert "| regime | 0.600, 0.600 | 0.900, 0.800 | 0.850 | -0.050 | 60 | 60 | - |" in lines
-
-
 def test_later_years_are_compared_with_the_best_of_what_needs_no_learning_online() -> None:
     """Gaps of -.1 and .2 in the two folds: mean .05; the error is that of the folds' means, .15."""
     strategies = {name: {"sharpe": 0.5 + 0.1 * place} for place, name in enumerate(rollout_controls.REFERENCES)}

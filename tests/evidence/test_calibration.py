@@ -1,15 +1,15 @@
-"""The verdict's calibration in small: nothing is found where nothing is, a large edge is, and the books are kept."""
+"""Calibration in small: nothing is found where nothing is, a large edge is, nulls are nulls, and the books are kept."""
 
 from __future__ import annotations
 
-import json
+import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, load_config
@@ -21,8 +21,10 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import BuyAndHold
 from finflow.strategies.rolling_rules import Momentum
 from finflow.strategies.strategy import Strategy
+from finflow.trading.paper.expectation import ALPHA
 from finflow.training.data.training_data import prepare
-from scripts.evidence import null_markets, walk_forward_nulls
+from scripts.evidence import anytime, null_markets
+from scripts.evidence.anytime import AnytimeStudy, anytime_page, first_answers, garch, in_blocks, measure, permuted
 from scripts.evidence.null_markets import WARM_UP, FirstHalf, NullStudy, judge_market, permuted_panel, process_after
 from scripts.evidence.tables import share_interval
 from scripts.evidence.walk_forward_nulls import RANDOM, WINNERS, HeldWeights, judge_joined_market, untrained
@@ -109,27 +111,6 @@ def test_a_frozen_agent_reads_the_features_of_its_training(tmp_path: Path) -> No
     assert found["verdicts"]["demo agent, frozen"]["answer"] in ("yes", "not shown", "no")
 
 
-def test_a_retraining_reads_the_verdict_of_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prices handed to the training are the null's, and the answer is that of metrics.json."""
-
-    class Trainer:
-        def __init__(self, config: Config) -> None:
-            panel = load_panel(config.market)
-            assert (panel.n_assets, panel.benchmark, config.train.seed) == (20, None, 7)
-
-        def train(self) -> SimpleNamespace:
-            folder = tmp_path / null_markets.REPORTS
-            folder.mkdir()
-            (folder / "metrics.json").write_text(json.dumps({"verdict": {"beats_equal_weight": "no"}}))
-            return SimpleNamespace(run_folder=tmp_path)
-
-    monkeypatch.setattr(null_markets, "FinFlowTrainer", Trainer)
-    demo = Path(__file__).parents[2] / "configs" / "demo.yaml"
-    found = null_markets.retrain_on_null(demo, 7, tmp_path / "nulls")
-    assert found == {"seed": 7, "answer": "no"}
-    assert "1 null markets: yes 0, not shown 0, no 1" in null_markets.retraining_lines([found])
-
-
 def test_the_interval_of_a_share_is_wilsons() -> None:
     """Brown, Cai and DasGupta 2001: 0 of 10 gives 0 to 0.278; and the two sides mirror each other."""
     assert share_interval(0, 10, 2, "wilson") == "0.00% (0.00% to 27.75%)"
@@ -186,22 +167,68 @@ def test_the_joined_verdict_finds_a_large_edge_and_nothing_where_nothing_is(pane
     assert set(rich) == {"first half"}
 
 
-def test_a_study_by_walk_forward_goes_on_where_it_stopped(
-    tmp_path: Path, panel: MarketPanel, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judged: list[tuple[int, float]] = []
+SMALL = AnytimeStudy(paths=60, backtest=400, account=252, shifts=(6.0,))
 
-    def once(market: MarketPanel, config: Config, seed: int, edge: float, samples: int) -> dict[str, object]:
-        judged.append((seed, edge))
-        return {"first half": {"answer": "yes", "daily": True, "low": 0.1, "least": 0.25, "days": 700}}
 
-    monkeypatch.setattr(walk_forward_nulls, "judge_joined_market", once)
-    monkeypatch.setattr(walk_forward_nulls, "load_before_test", lambda config: (panel, 500))
-    study = NullStudy(markets=2, planted=1, sizes=(0.5,), samples=100)
-    page = walk_forward_nulls.walk_forward_page(tmp_path / "kept.json", tmp_path / "notes.jsonl", study)
-    assert judged == [(0, 0.0), (1, 0.0), (0, 0.5)]
-    assert walk_forward_nulls.walk_forward_page(tmp_path / "kept.json", tmp_path / "notes.jsonl", study) == page
-    assert len(judged) == 3
-    assert "| first half | 2 | 2 | 100.0% (34.2% to 100.0%) | 0 | 0 | 2 | 0.25 |" in page
-    assert "| 0.5 | 1 | 1 | 100.0% (20.7% to 100.0%) | 0 | 0 | 1 | 0.25 |" in page
-    assert json.loads((tmp_path / "kept.json").read_text())["walk-forward"]["rows"][0]["yes"] == 2
+def test_blocks_keep_what_hangs_together_and_lose_the_mean() -> None:
+    days = np.arange(1000.0)
+    drawn = in_blocks(np.random.default_rng(0), 200, 300, days, 20)
+    assert drawn.mean() == pytest.approx(0.0, abs=30.0)
+    steps = np.diff(drawn, axis=1)
+    assert np.mean(np.isclose(steps, 1.0) | np.isclose(steps, -999.0)) == pytest.approx(0.95, abs=0.01)
+
+
+def test_portfolios_on_permuted_labels_have_the_mean_of_equal_weight() -> None:
+    returns = np.random.default_rng(0).normal(np.linspace(-0.01, 0.01, 6), 0.01, (900, 6))
+    drawn = permuted(np.random.default_rng(1), 200, 500, returns)
+    assert abs(float(drawn.mean())) < 4.0 * float(drawn.std()) / math.sqrt(drawn.size)
+
+
+def test_garch_has_unit_variance_and_fat_tails() -> None:
+    drawn = garch(np.random.default_rng(0), 400, 1000)
+    assert drawn.var() == pytest.approx(1.0, rel=0.15)
+    assert stats.kurtosis(drawn.ravel()) > 0.5
+
+
+def test_the_fixed_test_is_welchs_and_the_repeated_one_looks_from_the_21st_day() -> None:
+    rng = np.random.default_rng(5)
+    paths = np.expm1(rng.normal(0.0, 0.01, (80, SMALL.bars)))
+    found = first_answers(paths, SMALL, shift=1.0)
+    logs = np.log1p(paths)
+    loss = float(logs.std()) / math.sqrt(252.0)
+    ends = stats.ttest_ind(logs[:, SMALL.backtest :] - loss, logs[:, : SMALL.backtest], axis=1, equal_var=False)
+    np.testing.assert_array_equal(np.isfinite(found["fixed"]), ends.pvalue < ALPHA)
+    assert found["repeated"].min() >= 21.0
+    assert (np.isfinite(found["repeated"]) >= np.isfinite(found["fixed"])).all()
+
+
+def test_looking_every_day_misleads_the_t_test_and_not_the_sequential_one() -> None:
+    closes = 100.0 * np.exp(np.cumsum(np.random.default_rng(0).normal(0.0, 0.01, (900, 6)), axis=0))
+    dates = np.busday_offset("2015-01-01", np.arange(900), roll="forward")
+    rules = {"equal weight": np.random.default_rng(0).standard_t(4, 800) * 0.007}
+    result = measure(SMALL, MarketPanel(dates, tuple("ABCDEF"), closes), rules)
+    answers = {name: sum(one["answers"][name] for one in result["nulls"]) for name in anytime.TESTS}
+    paths = SMALL.paths * len(result["nulls"])
+    assert answers["sequential"] / paths <= ALPHA + 0.02, "600 paths: 2 standard deviations of a share of 5 %"
+    assert answers["repeated"] / paths > 0.15
+    assert {one["law"] for one in result["power"]} == {"normal", "equal weight, blocks of 63 days"}
+    for one in result["power"]:
+        assert one["answers"]["sequential"] > 0.8 * SMALL.paths
+        assert one["median_day"]["sequential"] < SMALL.account
+
+
+def test_the_table_is_of_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"answers": {"sequential": 2, "repeated": 30, "fixed": 3}}
+    days = {"median_day": {"sequential": None, "repeated": 41.0, "fixed": None}}
+    monkeypatch.setattr(anytime, "load_panel", lambda market: None)
+    monkeypatch.setattr(anytime, "real_days", lambda panel: {})
+    made = {
+        "nulls": [{"law": "normal", **counts, **days}],
+        "power": [{"law": "normal", "shift": 0.5, **counts, **days}],
+    }
+    monkeypatch.setattr(anytime, "measure", lambda *given: made)
+    page = anytime_page(tmp_path / "anytime.json", SMALL)
+    assert "| normal | 3.3% (0.4% to 11.5%) | 50.0% (" in page, "2 of 60, Clopper and Pearson"
+    assert "| normal | 0.5 | 3.3% | never | 5.0% | 50.0% | 41 |" in page
+    monkeypatch.setattr(anytime, "measure", lambda *given: pytest.fail("measured again"))
+    assert anytime_page(tmp_path / "anytime.json", SMALL) == page
