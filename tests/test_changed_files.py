@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,13 @@ from optuna.trial import create_trial
 
 from finflow import memory_limit
 from finflow.config import load_config
-from finflow.errors import CheckpointError, ConfigError, EvidenceError, FinflowError, MarketError
+from finflow.errors import CheckpointError, ConfigError, FinflowError, MarketError
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.jobs.independent_trainings import Training
 from finflow.experiments.tuning.optuna_storage import damaged_study
 from finflow.experiments.tuning.study_results import decode_returns
 from finflow.experiments.tuning.trial_store import _check_values
-from finflow.json_text import parse_json
 from finflow.market.sources import price_sheet
 from finflow.market.sources.price_sheet import read_sheet
 from finflow.trading.decision_log import DecisionLog
@@ -30,49 +30,43 @@ from finflow.training.logs.run_log import _row_of
 DEEP = "[" * 100_000
 
 
-def one_line(error: pytest.ExceptionInfo[FinflowError]) -> bool:
-    return len(str(error.value).splitlines()) == 1 and len(str(error.value)) < 1000
+def complaint(read: Callable[[], object]) -> str:
+    """The one short line that a damaged file is answered with."""
+    with pytest.raises(FinflowError) as error:
+        read()
+    assert len(str(error.value).splitlines()) == 1
+    assert len(str(error.value)) < 1000
+    return str(error.value)
 
 
-def test_deep_json_is_a_mistake_like_any_other(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nested too deeply"):
-        parse_json(DEEP)
-    for name, read, kind in (
-        ("readings.jsonl", lambda path: readings_of(path, "p"), EvidenceError),
-        ("state.jsonl", DecisionLog.read, FinflowError),
-        ("held.json", lambda path: read_holdings(path, ("A",)), FinflowError),
-        ("held.yaml", lambda path: read_holdings(path, ("A",)), FinflowError),
-    ):
-        (tmp_path / name).write_text(f"{DEEP}]\n")
-        with pytest.raises(kind):
-            read(tmp_path / name)
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("readings.jsonl", lambda path: readings_of(path, "p")),
+        ("state.jsonl", DecisionLog.read),
+        ("held.json", lambda path: read_holdings(path, ("A",))),
+        ("held.yaml", lambda path: read_holdings(path, ("A",))),
+    ],
+)
+def test_deep_json_is_a_mistake_like_any_other(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / name).write_text(f"{DEEP}]\n")
+    complaint(lambda: read(tmp_path / name))
 
 
 @pytest.mark.parametrize("text", ['"output.a\\nb": 1', f"{'x' * 50_000}: 1", 'market: {source: "\\ud800"}'])
 def test_a_mistake_in_a_configuration_is_one_short_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(ConfigError) as error:
-        load_config(tmp_path / "c.yaml", environ={})
-    assert one_line(error)
+    complaint(lambda: load_config(tmp_path / "c.yaml", environ={}))
 
 
 @pytest.mark.parametrize("text", ["ticker,shares,price\rA,1,2\r", f"ticker,shares,price\nA,{'x' * 20_000},2\n"])
 def test_fills_with_other_line_ends_and_long_cells_are_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "fills.csv").write_bytes(text.encode())
-    with pytest.raises(FinflowError) as error:
-        read_fills(tmp_path / "fills.csv", ("A",))
-    assert one_line(error)
+    complaint(lambda: read_fills(tmp_path / "fills.csv", ("A",)))
 
 
 @pytest.mark.parametrize(
-    "note",
-    [
-        {"seed": 0, "seeds": 10**12},
-        {"seed": 0},
-        {"seed": "0", "seeds": 1},
-        {"universes": 3},
-        {"universes": ["../../elsewhere"]},
-    ],
+    "note", [{"seed": 0, "seeds": 10**12}, {"seed": "0", "seeds": 1}, {"universes": 3}, {"universes": ["../elsewhere"]}]
 )
 def test_the_note_of_a_job_says_what_a_job_says(note: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / JOB).write_text(json.dumps(note))
@@ -99,11 +93,17 @@ def test_few_bytes_that_hold_more_than_the_memory_are_refused(tmp_path: Path, mo
         read_sheet(tmp_path / "p.parquet", "parquet")
 
 
-def test_what_a_storage_holds_in_place_of_a_study_is_told() -> None:
+@pytest.mark.parametrize(("name", "value"), [("intermediate_values", {1: "x"}), ("user_attrs", "x")])
+def test_what_a_storage_holds_in_place_of_a_study_is_told(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match="no study, or a damaged one"), damaged_study("x"):
         raise KeyError("op_code")
     with pytest.raises(ConfigError, match="damaged"):
         decode_returns("no base64!")
+    trial = create_trial(values=[1.0], intermediate_values={1: 0.5})
+    _check_values(trial, 1)
+    setattr(trial, name, value)
+    with pytest.raises(ConfigError, match="damaged"), damaged_study("x"):
+        _check_values(trial, 1)
 
 
 def test_a_log_that_was_changed_is_not_branched_from(tmp_path: Path) -> None:
@@ -138,13 +138,3 @@ def test_a_lone_surrogate_in_a_log_is_a_change_of_it(tmp_path: Path) -> None:
     path.write_text(path.read_text("utf-8").replace("2020-01-01", "\\ud800"), "utf-8")
     with pytest.raises(FinflowError, match=r"line 1 of .* was changed"):
         DecisionLog.read(path)
-
-
-@pytest.mark.parametrize("changed", [{"intermediate_values": {1: "x"}}, {"user_attrs": "x"}])
-def test_a_trial_that_holds_what_is_no_number_is_refused(changed: dict[str, Any]) -> None:
-    trial = create_trial(values=[1.0], intermediate_values={1: 0.5})
-    _check_values(trial, 1)
-    for name, value in changed.items():
-        setattr(trial, name, value)
-    with pytest.raises(ConfigError, match="damaged"), damaged_study("x"):
-        _check_values(trial, 1)

@@ -15,7 +15,6 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from finflow.config import Config, changed_config, config_hash, describe_schema, dump_config, flatten, load_config
 from finflow.errors import ConfigError
@@ -40,19 +39,11 @@ def complaint(overrides: dict[str, object], environ: dict[str, str] | None = Non
 # --- the four levels
 
 
-def test_each_level_yields_to_the_one_before_it(tmp_path: Path) -> None:
-    path = written(tmp_path, "bcell: {gamma: 0.91, tau: 0.1, cql_alpha: 7}\n")
+def test_each_level_yields_to_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "bcell: {gamma: 1.5, tau: 0.1, cql_alpha: 7}\n")  # a replaced mistake is no error
     environ = {"FINFLOW_BCELL__GAMMA": "0.92", "FINFLOW_BCELL__TAU": "0.2"}
     config = load_config(path, {"bcell.gamma": "0.93"}, environ).bcell
     assert (config.gamma, config.tau, config.cql_alpha, config.critic_lr) == (0.93, 0.2, 7.0, 1e-3)
-
-
-def test_a_mistake_is_not_an_error_where_a_higher_level_replaces_it(tmp_path: Path) -> None:
-    path = written(tmp_path, "bcell: {gamma: 1.5}\n")
-    assert load_config(path, {"bcell.gamma": 0.9}, {}).bcell.gamma == 0.9
-
-
-def test_the_environment_of_the_process_counts_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINFLOW_TRAIN__SEED", "7")
     assert load_config().train.seed == 7
 
@@ -68,9 +59,9 @@ def test_a_nested_section_can_be_set_from_every_level(tmp_path: Path) -> None:
     assert (whole.gamma, whole.tau) == (0.9, 0.3)
 
 
-def test_empty_files_and_empty_sections_leave_the_defaults(tmp_path: Path) -> None:
-    assert load_config(written(tmp_path, ""), {}, {}) == Config()
-    assert load_config(written(tmp_path, "# nothing\nmarket:\nbcell: {}\n"), {}, {}) == Config()
+@pytest.mark.parametrize("text", ["", "# nothing\nmarket:\nbcell: {}\n"])
+def test_empty_files_and_empty_sections_leave_the_defaults(text: str, tmp_path: Path) -> None:
+    assert load_config(written(tmp_path, text), {}, {"BCELL__GAMMA": "7", "finflow_x": "1"}) == Config()
 
 
 # --- values
@@ -80,16 +71,12 @@ def test_empty_files_and_empty_sections_leave_the_defaults(tmp_path: Path) -> No
     ("key", "text", "value"),
     [
         ("bcell.actor_lr", "1e-4", 1e-4),
-        ("bcell.memory_capacity", "1e5", 100_000),
         ("bcell.memory_capacity", "50_000", 50_000),
-        ("bcell.cql_alpha", "10", 10.0),
         ("market.tickers", "ON NO Y", ("ON", "NO", "Y")),
         ("market.tickers", "AAPL,MSFT, JPM", ("AAPL", "MSFT", "JPM")),
-        ("market.tickers", "[AAPL, MSFT]", ("AAPL", "MSFT")),
         ("market.tickers", "7203.T", ("7203.T",)),
         ("market.tickers", "null", None),
         ("market.benchmark", "'ON'", "ON"),
-        ("market.benchmark", "500", "500"),
         ("market.path", "2020", Path("2020")),
         ("market.start", "1995-06-30", dt.date(1995, 6, 30)),
         ("train.save_best", "false", False),
@@ -106,57 +93,32 @@ def test_words_that_yaml_1_1_takes_for_booleans_are_tickers_in_a_file(tmp_path: 
     assert config.bcell.actor_lr == 1e-4
 
 
-def test_a_configuration_cannot_be_changed_after_it_was_checked() -> None:
-    with pytest.raises(ValidationError):
-        Config().bcell.gamma = 0.5
-
-
 # --- mistakes: the key, the value, where it was given, what is allowed
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("bcell.gamma", "1.5", ["bcell.gamma = 1.5", "above 0 and below 1"]),
-        ("bcell.gamma", "high", ["bcell.gamma = 'high'", "a number"]),
-        ("bcell.gamma", "'0.9'", ["bcell.gamma = '0.9'", "a number"]),
-        ("bcell.gamma", "true", ["bcell.gamma = true", "a number"]),
-        ("bcell.gamma", ".nan", ["bcell.gamma = .nan", "a number"]),
-        ("bcell.gamma", "null", ["bcell.gamma = null", "a number"]),
-        ("bcell.alpha_init", ".inf", ["bcell.alpha_init = .inf", "above 0"]),
-        ("bcell.hidden_dim", "1e99", ["bcell.hidden_dim", "at most 8192"]),
-        ("bcell.cql_alpha", "9" * 400, ["bcell.cql_alpha = 999", "a number"]),
-        ("train.n_envs", "0", ["train.n_envs = 0", "at least 1"]),
-        ("train.n_envs", "2.5", ["train.n_envs = 2.5", "a whole number"]),
-        ("train.seed", "-1", ["train.seed = -1", "at least 0"]),
-        ("train.seed", True, ["train.seed = true", "a whole number"]),
-        ("train.save_best", "1", ["train.save_best = 1", "true or false"]),
-        ("env.fill", "mid", ["env.fill = 'mid'", "one of close, open"]),
-        ("env.execution_lag", "3", ["env.execution_lag = 3", "at most 2"]),
-        ("objectives.cvar_target", "0.02", ["objectives.cvar_target = 0.02", "at most 0"]),
-        ("market.train_end", "2011-02-31", ["market.train_end = '2011-02-31'", "a date"]),
-        ("market.train_end", "0", ["market.train_end = 0", "a date"]),
-        ("market.start", "[1990", ["market.start = '[1990'", "a date"]),
-        ("market.tickers", "[1, 2]", ["market.tickers = [1, 2]", "a list of names"]),
-        ("train.entropy_schedule.kind", "steep", ["linear, cosine, exponential"]),
-        ("train.entropy_schedule", "steep", ["train.entropy_schedule = 'steep'", "train.entropy_schedule.kind"]),
-        ("bcell", "[a", ["bcell = '[a'", "not valid YAML"]),
-        ("bcell.expansion", -1, ["bcell.expansion = -1"]),
-        ("bcell.mirrored.weight", 0.6, ["at most 0.5"]),
-        ("out_of_fold.blocks", 0, ["at least 1"]),
-    ],
-)
-def test_an_impossible_value_is_named_with_what_is_allowed(key: str, value: object, words: list[str]) -> None:
-    message = complaint({key: value})
-    for word in [*words, "command line"]:
-        assert word in message
 
 
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
+        ({"bcell.gamma": "1.5"}, ["bcell.gamma = 1.5", "above 0 and below 1"]),
+        ({"bcell.gamma": "'0.9'"}, ["bcell.gamma = '0.9'", "a number"]),
+        ({"bcell.gamma": "true"}, ["bcell.gamma = true", "a number"]),
+        ({"bcell.gamma": ".nan"}, ["bcell.gamma = .nan", "a number"]),
+        ({"bcell.alpha_init": ".inf"}, ["bcell.alpha_init = .inf", "above 0"]),
+        ({"bcell.hidden_dim": "1e99"}, ["bcell.hidden_dim", "at most 8192"]),
+        ({"bcell.cql_alpha": "9" * 400}, ["bcell.cql_alpha = 999", "a number"]),
+        ({"train.n_envs": "0"}, ["train.n_envs = 0", "at least 1"]),
+        ({"train.n_envs": "2.5"}, ["train.n_envs = 2.5", "a whole number"]),
+        ({"train.seed": True}, ["train.seed = true", "a whole number"]),
+        ({"train.save_best": "1"}, ["train.save_best = 1", "true or false"]),
+        ({"env.fill": "mid"}, ["env.fill = 'mid'", "one of close, open"]),
+        ({"objectives.cvar_target": "0.02"}, ["objectives.cvar_target = 0.02", "at most 0"]),
+        ({"market.train_end": "2011-02-31"}, ["market.train_end = '2011-02-31'", "a date"]),
+        ({"market.start": "[1990"}, ["market.start = '[1990'", "a date"]),
+        ({"market.tickers": "[1, 2]"}, ["market.tickers = [1, 2]", "a list of names"]),
+        ({"train.entropy_schedule.kind": "steep"}, ["linear, cosine, exponential"]),
+        ({"train.entropy_schedule": "steep"}, ["train.entropy_schedule = 'steep'", "train.entropy_schedule.kind"]),
+        ({"bcell": "[a"}, ["bcell = '[a'", "not valid YAML"]),
         ({"market.test_end": "2010-01-01"}, ["market.test_end = 2010-01-01", "market.validation_end = 2015-12-31"]),
-        ({"market.validation_end": "2011-12-31"}, ["market.validation_end", "after market.train_end"]),
         ({"market.start": "2012-01-01"}, ["market.train_end = 2011-12-31", "after market.start"]),
         ({"market.tickers": "[]"}, ["market.tickers = []", "at least one asset"]),
         ({"market.tickers": "[A, B, A]"}, ["market.tickers", "A more than once"]),
@@ -169,10 +131,15 @@ def test_an_impossible_value_is_named_with_what_is_allowed(key: str, value: obje
         ),
         ({"train.entropy_schedule.final": 1.0}, ["train.entropy_schedule.final = 1.0", "initial = 0.01"]),
         ({"bcell.risk_measure": "cvar", "online.algorithm": "ppo"}, ["bcell.risk_measure = cvar"]),
+        ({"tune.objective": "sharp"}, ["did you mean sharpe?"]),
+        ({"tune.objective": "sharpe,sharpe"}, ["none of them twice"]),
+        ({"tune.objective": []}, ["one objective at least"]),
         ({"online.reference": "pretrained"}, ["online.reference = pretrained needs an on-policy online.algorithm"]),
     ],
 )
-def test_keys_that_contradict_each_other_are_both_named(overrides: dict[str, object], words: list[str]) -> None:
+def test_an_impossible_value_and_keys_that_contradict_each_other_are_named(
+    overrides: dict[str, object], words: list[str]
+) -> None:
     message = complaint(overrides)
     for word in [*words, "command line"]:
         assert word in message
@@ -182,11 +149,8 @@ def test_keys_that_contradict_each_other_are_both_named(overrides: dict[str, obj
     ("wrong", "nearest"),
     [
         ("bcell.gama", "bcell.gamma"),
-        ("train.gamma", "bcell.gamma"),
         ("gamma", "bcell.gamma"),
-        ("bcell.cql-alpha", "bcell.cql_alpha"),
         ("BCELL.GAMMA", "bcell.gamma"),
-        ("market.train_ends", "market.train_end"),
         ("bcel", "bcell"),
         ("train.entropy_schedule.kinds", "train.entropy_schedule.kind"),
         ("env.fill.price", "env.fill"),
@@ -207,16 +171,18 @@ def test_a_mistake_in_a_file_is_placed_by_line(tmp_path: Path) -> None:
     assert f"bcell = 3 ({path}, line 2)" in complaint({}, path=path)
 
 
-@pytest.mark.parametrize("name", ["FINFLOW_BCELL_GAMMA", "FINFLOW_BCELL__GAMA", "FINFLOW_GAMMA"])
-def test_an_unknown_finflow_variable_names_the_right_one(name: str) -> None:
-    message = complaint({}, {name: "0.9"})
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("FINFLOW_BCELL_GAMMA", "FINFLOW_BCELL__GAMMA"),
+        ("FINFLOW_GAMMA", "FINFLOW_BCELL__GAMMA"),
+        ("FINFLOW_BCELL__GAMMA", "bcell.gamma = 1.5 (environment variable FINFLOW_BCELL__GAMMA)"),
+    ],
+)
+def test_a_mistake_in_the_environment_is_named_with_the_right_variable(name: str, words: str) -> None:
+    message = complaint({}, {name: "1.5"})
     assert name in message
-    assert "FINFLOW_BCELL__GAMMA" in message
-    assert "(environment variable FINFLOW_BCELL__GAMMA)" in complaint({}, {"FINFLOW_BCELL__GAMMA": "1.5"})
-
-
-def test_variables_of_other_programs_are_ignored() -> None:
-    assert load_config(None, {}, {"BCELL__GAMMA": "7", "PATH": "/bin", "finflow_x": "1"}) == Config()
+    assert words in message
 
 
 def test_of_several_mistakes_the_first_is_told_and_the_others_are_counted(tmp_path: Path) -> None:
@@ -235,9 +201,7 @@ def test_of_several_mistakes_the_first_is_told_and_the_others_are_counted(tmp_pa
     [
         ("bcell:\n  gamma: [0.9\n", 3),
         ("bcell:\n\tgamma: 0.9\n", 2),
-        ("bcell:\n  gamma: 0.9\n gamma: 0.9\n", 3),
         ("market:\n  source: csv\n  source: parquet\n", 3),
-        ("bcell: {gamma: 0.9}\nbcell: {tau: 0.1}\n", 2),
         ("a: 1\nb: !!python/object:os.system x\n", 2),
         ("a: 1\n--- \nb: 1\n", 2),
         ("a: 1\nb: \x07\n", 2),
@@ -264,7 +228,7 @@ def test_text_under_the_tag_of_another_type_is_one_line(key: str, text: str, tmp
     assert str(path) in complaint({}, path=path)
 
 
-@pytest.mark.parametrize("text", ["- a\n- b\n", "just words\n", "3\n"])
+@pytest.mark.parametrize("text", ["- a\n- b\n", "3\n"])
 def test_a_file_without_sections_is_refused(tmp_path: Path, text: str) -> None:
     path = written(tmp_path, text)
     assert complaint({}, path=path).startswith(f"{path}, line 1: must hold sections")
@@ -311,9 +275,7 @@ def yaml_sections(text: str) -> dict[str, str]:
     return {block.partition(":")[0]: block.partition("\n")[2] for block in blocks}
 
 
-@pytest.mark.parametrize(
-    "ticker", ["ON", "1e5", "é\x85", "true", "null", "~", "2011-01-01", "0700", "=", "1_000", "-", "a: b"]
-)
+@pytest.mark.parametrize("ticker", ["ON", "1e5", "é\x85", "null", "~", "2011-01-01", "0700", "=", "-", "a: b"])
 def test_tickers_that_look_like_something_else_survive_the_file(tmp_path: Path, ticker: str) -> None:
     config = Config.model_validate({"market": {"tickers": [ticker, "AAPL"]}})
     assert load_config(written(tmp_path, dump_config(config)), {}, {}) == config
@@ -323,13 +285,8 @@ def test_the_hash_is_that_of_the_values_wherever_they_came_from(tmp_path: Path) 
     config = load_config(None, {"bcell.gamma": "0.9"}, {})
     assert config_hash(config) == config_hash(load_config(None, {}, {"FINFLOW_BCELL__GAMMA": "0.90"}))
     assert config_hash(config) == config_hash(load_config(written(tmp_path, dump_config(config)), {}, {}))
-    assert re.fullmatch(r"[0-9a-f]{64}", config_hash(config))
-
-
-def test_the_hash_is_the_same_in_another_process() -> None:
     code = "from finflow.config import Config, config_hash; print(config_hash(Config()))"
-    root = str(Path(__file__).parents[1])
-    environ = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": root}
+    environ = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(CONFIGS.parent)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ)
     assert done.stdout.strip() == config_hash(Config())
 
@@ -348,12 +305,7 @@ OTHER: dict[str, object] = {
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
     **{"train.entropy_schedule.steps": 500, "train.target_entropy_schedule.steps": 500},
     **{"bcell.anchor.final": 0.5, "bcell.anchor.updates": 500},
-    **{
-        "online.discount": 0.5,
-        "online.epochs": 4,
-        "online.minibatch": 32,
-        "online.target_kl": 0.02,
-    },
+    **{"online.discount": 0.5, "online.epochs": 4, "online.minibatch": 32, "online.target_kl": 0.02},
     **{"tune.objective": ["calmar", "dsr"], "tune.name": "mine", "tune.storage": "journal:trials.log"},
     **{"tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}}, "output.readings": "elsewhere.jsonl"},
     **{f"market.synthetic.{name}": 0.01 for name in ("drift", "edge")},
@@ -423,12 +375,14 @@ def test_epochs_that_never_happen_decide_nothing() -> None:
 def test_the_default_file_lists_every_key_with_its_default() -> None:
     path = CONFIGS / "default.yaml"
     assert load_config(path, {}, {}) == Config()
-    assert list(flatten(yaml.safe_load(path.read_text("utf-8")))) == [key for key, *_ in describe_schema()]
+    rows = list(describe_schema())
+    assert list(flatten(yaml.safe_load(path.read_text("utf-8")))) == [key for key, *_ in rows]
+    assert all(allowed and description for _, allowed, _, description in rows)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_file_that_ships_loads(path: Path) -> None:
-    assert isinstance(load_config(path, {}, {}), Config)
+    load_config(path, {}, {})
 
 
 @pytest.mark.parametrize(("name", "values"), [("volatile", (1.0, 10.0, 10.0, 0.5)), ("calm", (0.5, 5.0, 5.0, 0.1))])
@@ -453,7 +407,6 @@ def test_a_preset_changes_only_what_was_promised(name: str, values: tuple[float,
             "bcell.gamma = 1.5 in tune.space (command line): must be a number",
         ),
         ({"bcell.hidden_dim": {"low": 8.5, "high": 64}}, "bcell.hidden_dim = 8.5 in tune.space"),
-        ({"bcell.hidden_dim": {"low": 8, "high": 64, "step": 0.5}}, "bcell.hidden_dim in tune.space"),
         ({"market.cash_rate": {"low": 0.0, "high": 0.1}}, "market.cash_rate in tune.space (command line) cannot be"),
         ({"train.seed": {"low": 0, "high": 9}}, "train.seed in tune.space (command line) cannot be searched"),
         ({"bcell.gamma": {"low": 0.9}}, "bcell.gamma in tune.space (command line): low and high are needed"),
@@ -478,31 +431,9 @@ def test_a_space_in_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert (config.tune.space["bcell.tau"].log, config.tune.space["train.best_by"].choices) == (True, ("sharpe",))
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        ({"tune.objective": "sharp"}, "did you mean sharpe? (command line)"),
-        ({"tune.objective": "sharpe,sharpe"}, "none of them twice"),
-        ({"tune.objective": []}, "one objective at least"),
-    ],
-)
-def test_a_mistake_about_a_search_is_named(overrides: dict[str, object], words: str) -> None:
-    assert words in complaint(overrides)
-
-
 def test_a_configuration_with_other_values_is_checked_like_any_other() -> None:
     changed = changed_config(Config(), {"bcell.gamma": 0.5, "train.best_by": "sharpe"})
     assert (changed.bcell.gamma, changed.train.best_by) == (0.5, "sharpe")
     assert changed_config(changed, {"bcell.gamma": 0.99, "train.best_by": "value"}) == Config()
     with pytest.raises(ConfigError, match=r"dropped_quantiles = 2 must be below bcell\.n_quantiles = 2"):
         changed_config(changed_config(Config(), {"bcell.dropped_quantiles": 2}), {"bcell.n_quantiles": 2})
-
-
-def test_the_schema_is_described_for_help_and_documentation() -> None:
-    rows = {key: row for key, *row in describe_schema()}
-    assert rows["bcell.gamma"] == ["a number above 0 and below 1", 0.99, "discount per decision"]
-    assert rows["env.fill"][0] == "one of close, open"
-    assert rows["market.tickers"][0] == "a list of names or null"
-    assert rows["objectives.sharpe_eta"][1] == pytest.approx(1 / 252)
-    assert "bcell" not in rows
-    assert all(allowed and description for allowed, _, description in rows.values())

@@ -15,7 +15,6 @@ import pytest
 from tests.training.conftest import smaller_audit  # noqa: F401
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-NOTEBOOKS = ("first_agent", "your_own_prices", "your_own_strategy", "reading_a_report")
 
 
 @pytest.fixture(autouse=True)
@@ -29,33 +28,17 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     sys.modules.pop("my_rules", None)
 
 
-def cells_of(name: str) -> list[dict[str, Any]]:
-    """The cells of a notebook, whose form is checked on the way (nbformat 4.5)."""
+def executed(name: str) -> dict[str, Any]:
+    """Run the code cells of a notebook in order, in one namespace, as a kernel does; returns the namespace."""
     content = json.loads((EXAMPLES / f"{name}.ipynb").read_text("utf-8"))
     assert (content["nbformat"], content["nbformat_minor"]) == (4, 5)
     assert len({cell["id"] for cell in content["cells"]}) == len(content["cells"])
-    for cell in content["cells"]:
-        assert cell["cell_type"] in ("code", "markdown")
-        assert cell.get("outputs", []) == [], "a notebook is kept without what it printed"
-    cells: list[dict[str, Any]] = content["cells"]
-    return cells
-
-
-def executed(name: str) -> dict[str, Any]:
-    """Run the code cells of a notebook in order, in one namespace, as a kernel does; returns the namespace."""
     space: dict[str, Any] = {"__name__": "__main__"}
-    for number, cell in enumerate(cells_of(name)):
+    for number, cell in enumerate(content["cells"]):
+        assert cell.get("outputs", []) == [], "a notebook is kept without what it printed"
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), f"{name}.ipynb, cell {number}", "exec"), space)
     return space
-
-
-def test_there_are_four_notebooks_and_each_is_told() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == set(NOTEBOOKS)
-    for name in NOTEBOOKS:
-        first, *_ = cells_of(name)
-        assert first["cell_type"] == "markdown"
-        assert "".join(first["source"]).startswith("# ")
 
 
 @pytest.mark.usefixtures("quick_reports")

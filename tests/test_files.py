@@ -1,29 +1,33 @@
-"""Files are there in full or not at all."""
+"""Files are there in full or not at all, and those that grow have whole lines."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from finflow.errors import OutputError
-from finflow.files import check_writable, write_atomically, write_together
+from finflow.files import check_writable, file_in_use, write_atomically, write_together
+from finflow.line_file import append_line, drop_last_line
 
 
-def test_text_and_bytes_are_written_as_given(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "text", "−1\r\nä\n")
-    write_atomically(tmp_path / "bytes", b"\x00\xff")
-    assert (tmp_path / "text").read_bytes() == "−1\r\nä\n".encode()
-    assert (tmp_path / "bytes").read_bytes() == b"\x00\xff"
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_missing_folders_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_text_and_bytes_are_written_as_given_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
-    write_atomically(path, "new")
-    write_atomically(path, "newer")
-    assert path.read_text() == "newer"
+    write_atomically(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    write_atomically(path, "−1\r\nä\n")
+    assert path.read_bytes() == "−1\r\nä\n".encode()
     assert os.listdir(path.parent) == ["file"]
 
 
@@ -36,36 +40,25 @@ def test_others_may_read_the_file_as_far_as_the_user_lets_them(tmp_path: Path) -
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_full_disk_leaves_the_old_file_and_no_temporary_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+@pytest.mark.parametrize(
+    ("step", "fault", "error"),
+    [
+        ("fsync", full, (OutputError, "file: No space left on device")),
+        ("replace", full, (OutputError, "file: No space left on device")),
+        ("replace", interrupt, (KeyboardInterrupt, None)),
+    ],
+)
+def test_a_full_disk_and_an_interrupt_leave_the_old_file_and_no_temporary_one(
+    step: str,
+    fault: Callable[..., None],
+    error: tuple[type[BaseException], str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, step, full)
-    with pytest.raises(OutputError) as raised:
-        write_atomically(path, "new")
-    message = str(raised.value)
-    assert str(path) in message
-    assert "No space left on device" in message
-    assert "\n" not in message
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_an_interrupt_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(os, step, fault)
+    with pytest.raises(error[0], match=error[1]):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
@@ -98,14 +91,52 @@ def test_a_folder_that_was_only_tried_is_not_left_behind(tmp_path: Path, keep: b
     assert [path.name for path in sorted(tmp_path.rglob("*"))] == (["mine", "a", "b"] if keep else ["mine"])
 
 
-def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("x")
+@pytest.mark.parametrize("place", ["taken", "taken/file"])
+def test_a_folder_in_place_of_the_file_or_a_file_in_place_of_its_folder_is_named(place: str, tmp_path: Path) -> None:
+    if place == "taken":
+        (tmp_path / "taken").mkdir()
+    else:
+        (tmp_path / "taken").write_text("x")
     with pytest.raises(OutputError, match="taken"):
-        write_atomically(tmp_path / "taken" / "file", "y")
-
-
-def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(OutputError, match="taken"):
-        write_atomically(tmp_path / "taken", "y")
+        write_atomically(tmp_path / place, "y")
     assert os.listdir(tmp_path) == ["taken"]
+
+
+def test_lines_are_added_and_taken_back_from_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "lines"
+    for line in ("one", "größer", "three"):
+        append_line(path, line)
+    drop_last_line(path, "three")
+    drop_last_line(path, "größer")
+    assert path.read_text("utf-8") == "one\n"
+    with pytest.raises(OutputError, match="ends with another line"):
+        drop_last_line(path, "ne")
+    drop_last_line(path, "one")
+    assert path.read_bytes() == b""
+
+
+def test_a_line_that_a_crash_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\ntw")
+    append_line(path, "three")
+    assert path.read_bytes() == b"one\ntw\nthree\n"
+
+
+def test_a_full_disk_leaves_the_lines_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lines"
+    append_line(path, "one")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        append_line(path, "two")
+    assert path.read_bytes() == b"one\n"
+
+
+def test_a_file_has_one_user_at_a_time_and_its_lock_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lines"
+    with (
+        file_in_use(path, "writing to"),
+        pytest.raises(OutputError, match=f"another process is writing to {path}; wait for it"),
+        file_in_use(path, "writing to"),
+    ):
+        pass
+    assert os.listdir(tmp_path) == []

@@ -8,130 +8,92 @@ import pytest
 
 from finflow.provenance import code_hash
 
+STEP = "def step(x: int) -> int:\n    return x + 1\n"
+SECTION = 'a: int = key(2, "epochs", ge=0)\nb: str = key(\n    "awr", "words"\n)\nc: Part = key(Part(), "d")\n'
 FILES = {
-    "env/process.py": "from finflow.market.panel import MarketPanel\n\n\ndef step(x: int) -> int:\n    return x + 1\n",
+    "env/process.py": f"from finflow.market.panel import MarketPanel\n\n\n{STEP}",
     "agent/loss.py": "import torch\n\nSCALE = 2.0\n",
     "cli/options.py": "OPTION = 1\n",
-    "config/section.py": (
-        'a: int = key(2, "epochs", ge=0)\nb: str = key(\n    "awr", "words"\n)\nc: Part = key(Part(), "d")\n'
-    ),
+    "config/section.py": SECTION,
 }
 
 
-def written(folder: Path, files: dict[str, str]) -> Path:
+def hash_of(folder: Path, files: dict[str, str], rooms: tuple[str, ...] = ()) -> str:
+    """Hash of a package that has these files."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return folder
+    return code_hash(rooms, folder)
 
 
 @pytest.fixture
 def before(tmp_path: Path) -> str:
-    return code_hash(package=written(tmp_path / "before", FILES))
+    return hash_of(tmp_path / "before", FILES)
 
 
-def test_a_moved_file_with_moved_imports_keeps_its_hash(before: str, tmp_path: Path) -> None:
-    moved = dict(FILES)
-    text = moved.pop("env/process.py").replace(
-        "finflow.market.panel import MarketPanel", "finflow.a.b import (\n  C,\n)"
-    )
-    assert code_hash(package=written(tmp_path / "after", {**moved, "env/inner/renamed.py": text})) == before
-
-
-def test_a_statement_that_moves_to_another_file_keeps_the_hash(before: str, tmp_path: Path) -> None:
-    moved = {**FILES, "agent/loss.py": "", "agent/scale.py": "from typing import Any\n\nSCALE = 2.0\n"}
-    assert code_hash(package=written(tmp_path / "after", moved)) == before
-
-
-PROSE = {
-    "docstrings": '"""A module."""\n\n\ndef step(x: int) -> int:\n    """One step."""\n    return x + 1\n',
-    "comments": "def step(x: int) -> int:\n    # the next\n    return x + 1  # of integers\n",
-    "line breaks": "def step(\n    x: int,\n) -> int:\n    return (\n        x + 1\n    )\n",
-    "import inside": "def step(x: int) -> int:\n    import math\n\n    return x + 1\n",
+SAME = {
+    "a moved file with moved imports": {
+        "env/process.py": "",
+        "env/inner/renamed.py": f"from finflow.a.b import (\n  C,\n)\n\n\n{STEP}",
+    },
+    "a statement in another file": {"agent/loss.py": "", "agent/scale.py": "from typing import Any\n\nSCALE = 2.0\n"},
+    "docstrings": {"env/process.py": '"""A module."""\n\n' + STEP.replace("    r", '    """One step."""\n    r')},
+    "comments": {"env/process.py": "def step(x: int) -> int:\n    # the next\n    return x + 1  # of integers\n"},
+    "line breaks": {"env/process.py": "def step(\n    x: int,\n) -> int:\n    return (\n        x + 1\n    )\n"},
+    "an import inside": {"env/process.py": STEP.replace("    r", "    import math\n\n    r")},
+    "the command line": {"cli/options.py": "OPTION = 2\n"},
+    # the hash of a configuration has every value, given or default, so a result is not taken for one of another
+    "a default": {"config/section.py": SECTION.replace("key(2,", "key(\n    -3e-4,")},
+    "a description": {"config/section.py": SECTION.replace('"awr", "words"', '"gradient", "text"')},
 }
-
-
-@pytest.mark.parametrize("text", PROSE.values(), ids=PROSE)
-def test_prose_and_formatting_are_no_code(text: str, before: str, tmp_path: Path) -> None:
-    assert code_hash(package=written(tmp_path / "after", {**FILES, "env/process.py": text})) == before
-
-
 OTHER = {
-    "operator": "def step(x: int) -> int:\n    return x - 1\n",
-    "name": "def step(y: int) -> int:\n    return y + 1\n",
-    "text that is used": "def step(x: int) -> int:\n    print('x')\n    return x + 1\n",
-    "decorator": "@cache\ndef step(x: int) -> int:\n    return x + 1\n",
-    "indentation": "def step(x: int) -> int:\n    if x:\n        x\n    return x + 1\n",
+    "operator": {"env/process.py": STEP.replace("+", "-")},
+    "name": {"env/process.py": STEP.replace("x", "y")},
+    "text that is used": {"env/process.py": STEP.replace("    r", "    print('x')\n    r")},
+    "decorator": {"env/process.py": f"@cache\n{STEP}"},
+    "indentation": {"env/process.py": STEP.replace("    r", "    if x:\n        x\n    r")},
+    "an added line": {"agent/loss.py": FILES["agent/loss.py"] + "NEW = 1\n"},
+    "an added file": {"env/inner/new.py": "NEW = 1\n"},
+    "a bound": {"config/section.py": SECTION.replace("ge=0", "ge=1")},
+    "a section": {"config/section.py": SECTION.replace("Part()", "Other()")},
+    "a key": {"config/section.py": SECTION.replace("a: int", "z: int")},
 }
 
 
-@pytest.mark.parametrize("text", OTHER.values(), ids=OTHER)
-def test_any_other_syntax_is_code(text: str, before: str, tmp_path: Path) -> None:
-    assert code_hash(package=written(tmp_path / "after", {**FILES, "env/process.py": text})) != before
+@pytest.mark.parametrize("change", SAME)
+def test_prose_formatting_and_moves_are_no_code(change: str, before: str, tmp_path: Path) -> None:
+    assert hash_of(tmp_path / "after", {**FILES, **SAME[change]}) == before
 
 
-def test_the_order_of_unpacked_and_named_entries_counts(tmp_path: Path) -> None:
-    first, second = (
-        code_hash(package=written(tmp_path / str(number), {"env/a.py": text}))
-        for number, text in enumerate(('A = {**a, "b": c}\n', 'A = {"b": a, **c}\n'))
-    )
-    assert first != second
+@pytest.mark.parametrize("change", OTHER)
+def test_any_other_change_is_other_code(change: str, before: str, tmp_path: Path) -> None:
+    assert hash_of(tmp_path / "after", {**FILES, **OTHER[change]}) != before
 
 
-def test_a_block_that_a_statement_leaves_is_other_code(tmp_path: Path) -> None:
-    first, second = (
-        code_hash(package=written(tmp_path / name, {"env/a.py": f"def f(x):\n    if x:\n        g()\n{indent}h()\n"}))
-        for name, indent in (("in", " " * 8), ("out", " " * 4))
-    )
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ('A = {**a, "b": c}\n', 'A = {"b": a, **c}\n'),
+        ("def f(x):\n    if x:\n        g()\n        h()\n", "def f(x):\n    if x:\n        g()\n    h()\n"),
+        ("SCALE = key(1, 1)\n", "SCALE = key(2, 1)\n"),  # outside the configuration a value is code
+    ],
+    ids=["order of entries", "end of a block", "value"],
+)
+def test_code_that_looks_alike_is_told_apart(texts: tuple[str, str], tmp_path: Path) -> None:
+    first, second = (hash_of(tmp_path / str(number), {"env/a.py": text}) for number, text in enumerate(texts))
     assert first != second
 
 
 def test_the_hash_is_kept_with_the_package_and_follows_its_files(before: str, tmp_path: Path) -> None:
-    package = written(tmp_path / "after", FILES)
-    assert code_hash(package=package) == before
-    (kept,) = (package / "__pycache__").glob("*.hash")
+    (kept,) = (tmp_path / "before" / "__pycache__").glob("*.hash")
     assert kept.read_text() == before
     code_hash.cache_clear()
-    written(package, {"agent/loss.py": "SCALE = 3.0\n"})
-    assert code_hash(package=package) != before
-
-
-@pytest.mark.parametrize("name", ["env/process.py", "env/inner/new.py", "agent/loss.py"])
-def test_a_changed_or_added_line_in_any_folder_is_other_code(before: str, tmp_path: Path, name: str) -> None:
-    changed = FILES.get(name, "") + "NEW = 1\n"
-    assert code_hash(package=written(tmp_path / "after", {**FILES, name: changed})) != before
-
-
-def test_the_command_line_decides_no_result(before: str, tmp_path: Path) -> None:
-    after = written(tmp_path / "after", {**FILES, "cli/options.py": "OPTION = 2\n"})
-    assert code_hash(package=after) == before
+    assert hash_of(tmp_path / "before", {"agent/loss.py": "SCALE = 3.0\n"}) != before
 
 
 def test_rooms_are_hashed_with_their_subfolders_and_without_others(tmp_path: Path) -> None:
-    first = written(tmp_path / "first", {**FILES, "env/inner/deep.py": "A = 1\n"})
-    other_room = written(tmp_path / "second", {**FILES, "env/inner/deep.py": "A = 1\n", "agent/loss.py": "SCALE = 3\n"})
-    deeper = written(tmp_path / "third", {**FILES, "env/inner/deep.py": "A = 2\n"})
-    assert code_hash(("env",), first) == code_hash(("env",), other_room)
-    assert code_hash(("env",), first) != code_hash(("env",), deeper)
-
-
-@pytest.mark.parametrize(("old", "new"), [("key(2,", "key(\n    -3e-4,"), ('"awr", "words"', '"gradient", "text"')])
-def test_a_default_and_a_description_are_no_code(old: str, new: str, before: str, tmp_path: Path) -> None:
-    """The hash of a configuration has every value, given or default, so a result is not taken for one of another."""
-    changed = {**FILES, "config/section.py": FILES["config/section.py"].replace(old, new)}
-    assert changed != FILES
-    assert code_hash(package=written(tmp_path / "after", changed)) == before
-
-
-@pytest.mark.parametrize(("old", "new"), [("ge=0", "ge=1"), ("Part()", "Other()"), ("a: int", "z: int")])
-def test_a_bound_a_name_and_a_section_are_code(old: str, new: str, before: str, tmp_path: Path) -> None:
-    changed = {**FILES, "config/section.py": FILES["config/section.py"].replace(old, new)}
-    assert code_hash(package=written(tmp_path / "after", changed)) != before
-
-
-def test_a_value_outside_the_configuration_is_code(tmp_path: Path) -> None:
-    first, second = (
-        code_hash(package=written(tmp_path / name, {"agent/loss.py": f"SCALE = key({name}, 1)\n"})) for name in "12"
-    )
-    assert first != second
+    files = {**FILES, "env/inner/deep.py": "A = 1\n"}
+    first = hash_of(tmp_path / "first", files, ("env",))
+    assert hash_of(tmp_path / "second", {**files, "agent/loss.py": "SCALE = 3\n"}, ("env",)) == first
+    assert hash_of(tmp_path / "third", {**files, "env/inner/deep.py": "A = 2\n"}, ("env",)) != first

@@ -71,7 +71,6 @@ def test_few_calls_wait_at_a_time(tmp_path: Path) -> None:
             pool.submit(number)
         pool.submit(WAITING)  # waits for the first
         assert (tmp_path / "0").exists()
-        assert len(pool._pending) == WAITING
         assert pool.results() == list(range(WAITING + 1))
 
 
@@ -114,18 +113,15 @@ def test_the_earliest_error_is_raised() -> None:
         assert pool.results() == [1]
 
 
-def test_workers_have_the_threads_that_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_have_the_threads_that_they_are_given_and_the_environment_is_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with OrderedPool(threads, None, 1, KEY, threads=3) as pool:
         pool.submit()
         assert pool.results() == ["3"]
     assert "OMP_NUM_THREADS" not in os.environ
-
-
-def test_the_environment_is_as_it_was_after_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FINFLOW_TEST_A", "before")
-    monkeypatch.delenv("FINFLOW_TEST_B", raising=False)
-    with changed_environment({"FINFLOW_TEST_A": "1", "FINFLOW_TEST_B": "2"}):
-        assert (os.environ["FINFLOW_TEST_A"], os.environ["FINFLOW_TEST_B"]) == ("1", "2")
-    assert os.environ["FINFLOW_TEST_A"] == "before"
-    assert "FINFLOW_TEST_B" not in os.environ
+    monkeypatch.setenv("FINFLOW_TEST", "before")
+    with changed_environment({"FINFLOW_TEST": "1"}):
+        assert os.environ["FINFLOW_TEST"] == "1"
+    assert os.environ["FINFLOW_TEST"] == "before"

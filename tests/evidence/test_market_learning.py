@@ -1,19 +1,25 @@
-"""Small versions of the evidence on the online phase: an edge that is there is used, and a closed policy opens."""
+"""Learning on markets whose optimum is known: an edge that is there is used, and a closed policy opens."""
 
 from __future__ import annotations
 
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from finflow.agent.networks.policy import EXPERTS
 from finflow.training.data.training_data import prepare
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.optimality import judge_of
+from scripts.evidence.planted_signals import LEARNING, OWN
 from tests.short_trainings import config_in
+from tests.training.planted_markets import Learned, learn
+
+pytestmark = pytest.mark.learning
 
 #: A twentieth of the default's decisions, networks of an eighth of its width, no offline phase to speak of.
 SMALL: dict[str, object] = {
@@ -42,39 +48,34 @@ SMALL: dict[str, object] = {
 }
 
 
-def learned(folder: Path, **changes: object) -> tuple[list[Validation], FinFlowTrainer]:
+def learned(folder: Path, **changes: object) -> tuple[list[Validation], FinFlowTrainer, dict[str, float]]:
+    """Validations of the online phase, the trainer, and what held-out years said."""
     found: list[Validation] = []
     trainer = FinFlowTrainer(config_in(folder, SMALL, **changes), on_validation=found.append)
     trainer.train_iql()
     trainer.finetune()
-    return [one for one in found if one.phase == "online"], trainer
+    state = trainer._begin().state.out_of_fold
+    assert state is not None
+    assert state.evidence is not None
+    return [one for one in found if one.phase == "online"], trainer, state.evidence
 
 
-@pytest.mark.learning
 def test_the_best_asset_is_found_and_held(tmp_path: Path) -> None:
     """Constant drift: 1 is holding the best asset throughout, 0 is equal weight; the pretrained policy is far below."""
-    (start, end), trainer = learned(tmp_path, market__synthetic__kind="constant-drift")
+    (start, end), trainer, evidence = learned(tmp_path, market__synthetic__kind="constant-drift")
     judge = judge_of(prepare(trainer.config))
     assert judge(start.backtest) < 0.3
     assert judge(end.backtest) > 0.8
-    state = trainer._begin().state.out_of_fold
-    assert state is not None
-    assert state.evidence is not None
-    assert state.evidence["out_of_fold_t"] > 5.0
-    assert state.evidence["confidence"] > 0.8
+    assert evidence["out_of_fold_t"] > 5.0
+    assert evidence["confidence"] > 0.8
 
 
-@pytest.mark.learning
 def test_where_assets_are_exchangeable_nothing_is_used(tmp_path: Path) -> None:
     """By luck at most one sample in forty uses a quarter or more of what it learned; this one is no such sample."""
-    _, trainer = learned(tmp_path, market__synthetic__kind="exchangeable", train__online_episodes=24)
-    state = trainer._begin().state.out_of_fold
-    assert state is not None
-    assert state.evidence is not None
-    assert state.evidence["confidence"] <= 0.25
+    _, _, evidence = learned(tmp_path, market__synthetic__kind="exchangeable", train__online_episodes=24)
+    assert evidence["confidence"] <= 0.25
 
 
-@pytest.mark.learning
 def test_a_policy_that_hardly_trades_begins_to(tmp_path: Path) -> None:
     """From a trade rate of 1e-6, in a market where the best asset is worth holding: nothing is NaN on the way.
 
@@ -100,3 +101,37 @@ def test_a_policy_that_hardly_trades_begins_to(tmp_path: Path) -> None:
     with torch.no_grad():
         rate = policy(run.probe).trade_rate
     assert float(rate.mean()) > 0.02  # at 1e-6 it is clamped to 1e-3
+
+
+#: A policy that climbs its critics.
+CLIMB = {
+    "bcell.iql_extraction": "gradient",
+    "train.offline_episodes": 500,
+    "train.offline_batch_size": 256,
+    "train.offline_training_epochs": 2,
+    "bcell.actor_lr": 4e-3,
+    "bcell.critic_lr": 3e-3,
+}
+
+
+def climbs(folder: Path, kind: str, least: float, **changes: Any) -> Learned:
+    """Most of what the optimal policy earns over equal weight and holding; and more than anybody it learned from."""
+    learned = learn(folder, **{**LEARNING, **OWN[kind], **CLIMB, "market.synthetic.kind": kind, **changes})
+    families = [learned.data.reward[learned.data.family == family].mean() for family in range(6)]
+    assert learned.own.rewards.mean() > max(families)
+    assert learned.scores["finflow"].score > least
+    return learned
+
+
+def test_a_climb_finds_a_spread_that_it_costs_to_trade_on(tmp_path: Path) -> None:
+    climbs(tmp_path, "mean-reverting", least=0.5)  # seen: 0.72, with a standard error of 0.06
+
+
+def test_in_the_bad_regime_the_gate_turns_to_the_experts_that_defend(tmp_path: Path) -> None:
+    """Experts that stay what they are called leave it to the gate to say which of them is right now."""
+    learned = climbs(tmp_path, "regime", least=0.7, bcell__expert_cloning=1.0)  # seen: 0.78, standard error 0.03
+    assert learned.own.explanation is not None
+    gate = learned.own.explanation["gate"]
+    bad, good = gate[learned.beliefs > 0.8].mean(axis=0), gate[learned.beliefs < 0.2].mean(axis=0)
+    defending = [EXPERTS.index("defensive"), EXPERTS.index("volatility")]
+    assert bad[defending].sum() > good[defending].sum() + 0.3  # seen: 0.95 and 0.06

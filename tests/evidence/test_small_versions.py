@@ -1,0 +1,143 @@
+"""Small versions of the evidence about the hand-over, transfer, the search and foreknowledge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge
+from scripts.evidence import foresight, tuning_evidence
+from scripts.evidence.foresight import OTHERWISE, foresight_page, measure_honest
+from scripts.evidence.hand_over import DEVICES, MARKETS, deepest_fall, hand_over_table, pretrain_and_branch
+from scripts.evidence.transfer import _parts, transfer_variants
+from scripts.evidence.tuning_evidence import WAYS, tuning_table, tuning_variants
+from scripts.evidence.variants import run_missing
+from tests.short_trainings import SHORT, config_in
+
+DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
+SMALL: dict[str, object] = {
+    **SHORT,
+    "market.synthetic.bars": 1500,
+    "market.train_end": "2020-12-31",
+    "market.validation_end": "2021-07-30",
+}
+
+
+# --- the hand-over: every way of fine-tuning begins at the same policy
+
+
+def test_all_ways_begin_at_the_pretrained_policy_and_only_one_goes_to_the_end(tmp_path: Path) -> None:
+    """50 updates: a fifth of them is looked at every 5, with and without each device."""
+    keys = {**MARKETS["lognormal"], **SMALL, "market.synthetic.kind": "constant-drift", "train.online_episodes": 10}
+    keys |= {"train.updates_per_vector_step": 1, "bcell.expansion": 0, "train.critic_only_updates": 4}
+    keys |= {"train.validation_updates": 5, "bcell.actor_lr": 1e-2}  # so that the ways differ within 10 updates
+    found = pretrain_and_branch(config_in(tmp_path, keys))
+    curves = found["curves"]
+    assert list(curves) == list(DEVICES)
+    assert len({curve[0][1] for curve in curves.values()}) == 1
+    assert [update for update, _ in curves["all devices"]][:3] == [0, 5, 10]
+    assert curves["all devices"][-1][0] == 50
+    for name, curve in curves.items():
+        assert name == "all devices" or [update for update, _ in curve] == [0, 5, 10]
+    later = {name: [worth for update, worth in curve if update == 10] for name, curve in curves.items()}
+    assert later["without warm-up"] != later["all devices"]  # critics alone learned for the first four updates
+    lines = hand_over_table([found, found]).splitlines()
+    assert len(lines) == 2 + len(DEVICES)
+    assert lines[2].startswith("| constant-drift | all devices | score |")
+
+
+def test_a_fall_is_counted_from_the_beginning_and_not_from_the_best() -> None:
+    curve = [[0, 0.5], [5, 0.7], [10, 0.4], [50, 0.1]]
+    assert deepest_fall(curve, 20) == pytest.approx(0.1)
+    assert deepest_fall(curve, 100) == pytest.approx(0.4)
+    assert deepest_fall(curve[:2], 20) == 0.0
+
+
+# --- transfer: disjoint names, and every agent judged on the same market
+
+
+def test_an_agent_never_learns_from_the_others() -> None:
+    order = np.random.default_rng(0).permutation(30)
+    parts = _parts(order, 20)
+    assert {name: len(part) for name, part in parts.items()} == {"known": 20, "others": 10, "all": 30}
+    assert not set(parts["known"]) & set(parts["others"])
+    assert set(_parts(order[:20], 10)) == {"known", "others"}  # half of the names: all of them are not another market
+
+
+def test_a_small_training_moves_to_other_stocks(tmp_path: Path) -> None:
+    more = {
+        **{"train.online_episodes": 4, "env.episode_length": 40, "market.start": "2004-01-01", "bcell.hidden_dim": 8},
+        **{"market.train_end": "2008-12-31", "market.validation_end": "2009-12-31"},
+    }
+    variant = transfer_variants(1, more)[1]
+    (found,) = run_missing([variant], tmp_path / "page.json", tmp_path / "runs")
+    others = found["targets"]["others"]
+    assert others["names"] == 10
+    assert others["visitor"] != pytest.approx(others["resident"], abs=1e-9)
+    assert np.isfinite([others["visitor"], others["equal-weight"]]).all()
+
+
+# --- the search
+
+
+def test_a_search_and_its_retraining_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning_evidence, "FRESH", 1)
+    keys = {**SMALL, "market.test_end": "2021-12-31", "evaluation.protocol.purge": 5}
+    keys |= {"tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}}}
+    variants = [one for one in tuning_variants(DEMO, 1, 2, keys) if one.name == "tune-pruned-2"]
+    (searched,) = run_missing(variants, tmp_path / "page.json", tmp_path / "runs")
+    assert searched["finished"] == 2
+    assert searched["updates"] > 0
+    assert set(searched["best"]) == {"bcell.gamma"}
+    assert len(searched["scores"]) == 1
+    assert set(searched["seconds"]) == {"search", "retraining"}
+    assert "best of TPE with pruning | 1 |" in tuning_table([searched])
+
+
+def test_every_pair_has_a_market_of_its_own_and_the_same_for_every_way(tmp_path: Path) -> None:
+    variants = tuning_variants(DEMO, pairs=2)
+    assert len(variants) == 2 * len(WAYS)
+    configs = [variant.config(variant.seeds[0], tmp_path) for variant in variants]
+    for pair in (0, 1):
+        own = [config for config in configs if config.train.seed == pair]
+        assert {config.market.synthetic.seed for config in own} == {pair}
+        assert len({config.market.model_dump_json() for config in own}) == 1
+        assert [config.tune.sampler for config in own[:2]] == ["tpe", "random"]
+        assert [config.tune.pruner for config in own[:3]] == ["none", "none", "median"]
+
+
+# --- foreknowledge
+
+
+def leaks_of(share: float, draw: int) -> bool:
+    moves = 0.01 * np.random.default_rng(3).standard_normal((900, 12))
+    test = Foreknowledge(100.0 * np.exp(np.cumsum(moves, axis=0)))
+    return foresight._is_flagged(test, np.arange(300, 890), share, OTHERWISE[1], 1, draw)
+
+
+def test_a_large_leak_is_flagged_and_none_is_not() -> None:
+    assert all(leaks_of(0.6, draw) for draw in range(3))
+    assert not any(leaks_of(0.0, draw) for draw in range(3))
+
+
+def test_an_honest_market_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foresight, "NAMED", ("momentum",))
+    keys = {**SMALL, "market.source": "synthetic", "market.synthetic.kind": "mean-reverting"}
+    found = measure_honest(config_in(tmp_path, keys))
+    assert next(iter(found["rows"])) == "optimal"
+    assert {"finflow", "momentum"} <= set(found["rows"])
+    parts = [row[part] for row in found["rows"].values() for part in ("whole", "block") if part in row]
+    assert all(part["share"] < 1.0 for part in parts)
+    assert set(found["features"]) == {"clean"}
+    assert found["honest"]["1"]["assets"] > 0.15  # a reversion can be foretold
+    leaks = {
+        f"{other}|{count}|{share}": 3 for other in OTHERWISE for count in (250, 1000) for share in foresight.SHARES
+    }
+    page = foresight_page(
+        [{"variant": "foresight-mean-reverting", "code": "c", **found}, {"code": "c", "flagged": leaks}]
+    )
+    assert "| mean-reverting | optimal | " in page
+    assert page.count("| no |") == len(found["rows"]) + 1
+    assert "| equal weight | 250 | 3 |" in page

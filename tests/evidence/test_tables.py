@@ -1,0 +1,189 @@
+"""Tables of the evidence: each shows what the trainings measured, and compares in pairs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from finflow.config import Config, flatten, load_config
+from finflow.training.off_policy.learners import online_updates
+from scripts.evidence import ablation, coefficients, rollout_controls, rollouts
+from scripts.evidence.generalisation import CLASSICAL
+from scripts.evidence.guard_faults import guard_table, guard_variants
+from scripts.evidence.preferences import MeanVarianceReward, preference_table
+from scripts.evidence.rankings import rankings_table
+from scripts.evidence.transfer import transfer_table
+from scripts.evidence.tuning_evidence import tuning_table
+
+PLANTED, PREFIX = rollouts.PLANTED, rollouts.PREFIX
+
+
+def test_the_guards_table_counts_seeds_that_end_near_the_undisturbed() -> None:
+    healthy = {"detected": None, "signal": None, "alarms": 0, "lowered": 0, "rollbacks": 0}
+    results: list[dict[str, Any]] = [
+        {"variant": variant.name, "seed": seed, "value": 4e-4 + 1e-5 * seed, **healthy}
+        for variant in guard_variants(2)
+        for seed in variant.seeds
+    ]
+    for row in results:
+        if row["variant"] == "guard-off-gate-dies" and row["seed"] == 1:
+            row["value"] = -1e-3
+        if row["variant"] == "guard-off-poisoned-batches-nan":
+            row["value"] = None
+        if row["variant"] == "guard-on-critic-explodes":
+            row |= {"detected": 1 + row["seed"], "signal": "q", "rollbacks": 1}
+    lines = guard_table(results).splitlines()
+    assert lines[0] == "Undisturbed: 4.050, standard deviation over 2 seeds 0.071."
+    assert "| critic explodes | on | 2 | q | 0.0 | 1.0 | 4.050 | 2 of 2 |" in lines
+    assert "| gate dies | off | no | | 0.0 | 0.0 | -3.000 | 1 of 2 |" in lines
+    assert "| poisoned batches, NaN | off | no | | 0.0 | 0.0 | none (2 ended in an error) | 0 of 2 |" in lines
+
+
+def test_a_change_of_a_coefficient_is_compared_with_the_default_of_the_same_seed() -> None:
+    """Differences of .1, .2 and .3, whatever the seeds' own level: mean .2, t of .2 over .1 / root of 3."""
+    results = []
+    for seed, level in enumerate((10.0, 20.0, 30.0)):
+        for change, value in (("default", level), ("cql-alpha-10", level + 0.1 * (seed + 1))):
+            name = f"coefficients-embedded-{change}"
+            results.append({"variant": name, "seed": seed, **dict.fromkeys(coefficients.SHOWN, value)})
+    lines = coefficients.coefficient_table(results[::-1]).splitlines()
+    assert lines[2].startswith("| embedded | default | 3 | 20.000 | |")
+    assert lines[3].startswith("| embedded | cql_alpha 10 | 3 | +0.200 ± 0.248 | 3.5 |")
+
+
+def test_a_part_of_the_agent_is_left_out_by_keys_that_differ_and_compared_seed_by_seed() -> None:
+    default = flatten(Config().model_dump())
+    assert [name for name, (_, keys) in ablation.PARTS.items() if any(default[key] == keys[key] for key in keys)] == []
+    results: list[dict[str, Any]] = []
+    for market in ablation.MARKETS:
+        for part in ablation.PARTS:
+            for seed in (1, 0):
+                end = (0.9 if part == ablation.WHOLE else 0.7) + 0.01 * seed
+                found = {"variant": f"{ablation.PREFIX}{market}-{part}", "seed": seed, "end": end, "turnover": 2.0}
+                slopes = {"training_advantage_slope": 0.9, "validation_advantage_slope": 0.6}
+                results.append(found | ({} if part == "switch" else {"confidence": 0.5, **slopes}))
+    rows = {line.split("|")[1].strip(): line for line in ablation.ablation_table(results).splitlines()[2:]}
+    assert list(rows) == [heading for heading, _ in ablation.PARTS.values()]
+    assert rows["the default"].startswith("| the default | 0.905 ± 0.064 | | 0.50 | 2.0 |")
+    assert rows["without mirrored bars"].endswith("| -0.200 ± 0.000 | 0.50 | 2.0 | 0.90 / 0.60 |")
+    assert rows["without the evidence of held-out years"].endswith("| -0.200 ± 0.000 | - | 2.0 | - |")
+
+
+@pytest.mark.parametrize(
+    ("common", "others"),
+    [
+        (ablation.SIZE, [keys for _, keys in ablation.PARTS.values()]),
+        ({}, [{}, rollout_controls.CONTROLS["H 0"]]),
+    ],
+    ids=["parts", "exact decisions"],
+)
+def test_what_is_compared_has_as_many_updates(common: dict[str, object], others: list[dict[str, object]]) -> None:
+    updates = [online_updates(load_config(None, {**common, **keys}, environ={})) for keys in others]
+    assert max(updates) <= 1.03 * min(updates)
+
+
+def test_the_true_reward_of_preferences_sums_to_the_judges_utility_but_for_the_mean_squared() -> None:
+    returns = np.random.default_rng(0).normal(0.001, 0.02, 500)
+    paid = MeanVarianceReward()(cast(Any, SimpleNamespace(simple_return=returns)))
+    assert paid.mean() == pytest.approx(returns.mean() - 2.5 * returns.var() - 2.5 * returns.mean() ** 2)
+    figures = {"accuracy": 0.9, "attainable": 0.9, "share": 1.0, "ece": 0.01}
+    utility = {"untrained": 0.001, "true": 0.002, "model": 0.0019}
+    lines = preference_table([{"seed": 3, **figures, "utility": utility}]).splitlines()
+    assert lines[2] == "| 3 | 0.900 | 1.00 | 0.010 | 10.00 | 20.00 | 19.00 | 0.95 |"
+
+
+def test_agents_of_other_stocks_are_paired_by_seed() -> None:
+    results = [
+        {
+            "market": "embedded",
+            "learned": 10,
+            "targets": {"others": {"visitor": visitor, "resident": 0.9, "equal-weight": 0.7, "names": 10}},
+        }
+        for visitor in (0.8, 0.7)
+    ]
+    table = transfer_table(results)
+    assert "| embedded | 10 | others (10) | 2 |" in table
+    assert "| 0.15 ± 0.64 |" in table  # of 0.1 and 0.2: Student's t of one degree of freedom
+
+
+def test_rankings_are_compared_with_the_law() -> None:
+    agents = [
+        {
+            "variant": f"ranking-planted-{name}",
+            "seed": 0,
+            "ndcg": {"agent": agent, "law": 0.75, "chance": 0.5},
+            **{"annual_return": 0.5, "sharpe": 2.0, "annual_turnover": 8.0},
+        }
+        for name, agent in (("ranking", 0.7), ("builtin", 0.55))
+    ]
+    assert "| NDCG@2 | 1 | 0.700 | 0.750 | 0.500 | 0.93 | 0.80 | 50.0 | 2.00 | 8.0 |" in rankings_table(agents)
+
+
+def test_searches_are_compared_in_pairs_and_noise_does_not_pass_for_no_worse() -> None:
+    results = [
+        {"variant": f"tune-{way}-5", "seed": pair, "score": score + pair, "seconds": {}}
+        | ({} if way == "default" else {"updates": updates, "value": 1.0})
+        for pair in (0, 1, 2)
+        for way, score, updates in (("tpe", 0.6, 100), ("random", 0.5, 100), ("pruned", 0.6, 50), ("default", 0.2, 0))
+    ]
+    lines = tuning_table(results).splitlines()
+    shown = "| best of TPE less best of as many random trials | 0.100 ± 0.000 | 3 of 3 | no worse by 0.05: yes |"
+    assert shown in lines
+    assert "| best of TPE less no search | 0.400 ± 0.000 | 3 of 3 | better: yes |" in lines
+    assert lines[-1] == "Pruning saved 50% of the updates (50% to 50%)."
+    noisy = [
+        {"variant": f"tune-{way}-5", "seed": pair, "score": score, "seconds": {}, "updates": 1, "value": 1.0}
+        for pair, scores in enumerate(((0.9, 0.1), (0.1, 0.9), (0.5, 0.4)))
+        for way, score in zip(("tpe", "random"), scores, strict=True)
+    ]
+    assert "no worse by 0.05: no |" in tuning_table(noisy)
+
+
+def rollout(kind: str, end: float, confidence: float) -> dict[str, Any]:
+    slopes = {"training_advantage_slope": 1.1, "validation_advantage_slope": 0.6}
+    slopes |= {f"{name}_error": 0.3 for name in slopes}
+    facts = {"start": 0.1, "turnover": 3.0, "out_of_fold_t": 4.0, **slopes}
+    return {"kind": kind, "end": end, "confidence": confidence, "seconds": {"online": 1.0}, "code": "x", **facts}
+
+
+def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_interval() -> None:
+    results = [rollout(kind, end, 0.9) for kind in PLANTED for end in (0.8, 0.9, 1.0)]
+    results += [rollout("monthly", 1.0, 0.5) | {"reference": 1.0, "equal_weight": 0.77}]
+    results += [rollout("nyse", 1.0, 0.5) | {"reference": 0.0, "equal_weight": 1.02, "code": "0123"}]
+    results += [rollout(kind, 1.0, confidence) for kind in rollouts.NULLS for confidence in (0.0, 0.0, 0.0, 0.6)]
+    page = rollouts.rollout_table(results)
+    assert page.count("0.800, 0.900, 1.000") == len(PLANTED)
+    assert "1.10 ± 0.17 / 0.60 ± 0.17" in page  # three samples: 0.3 over the root of 3
+    assert page.count("25% (1% to 81%)") == len(rollouts.NULLS)  # one of four, exact binomial
+    assert "| monthly | 1 | 0.77 |" in page
+    assert page.endswith("| equal-weight | 0123 |\n")  # its prices are not here to make it anew
+
+
+def test_controls_stand_beside_the_default_on_the_same_samples() -> None:
+    default = [{"variant": PREFIX + kind, "own": 0.9} for kind in PLANTED]
+    controls = [{"variant": f"{PREFIX}{kind}-h-0", "own": 0.2, "seconds": {"online": 60.0}} for kind in PLANTED]
+    lines = rollout_controls.control_table(controls, default).splitlines()
+    assert "| regime | 0.900 | none | - | 0.200 | 60 | none | - | none | - | none | - |" in lines
+    stopped = [rollout("regime", end, 0.0) | {"variant": "rollouts-regime-h-0", "own": end} for end in (0.2, 0.4)]
+    stopped[0]["stopped"] = True
+    assert "0.200, 0.400 (1 of 2 stopped)" in rollout_controls.control_table(stopped, [])
+
+
+def test_later_years_are_compared_with_the_best_of_what_needs_no_learning_online() -> None:
+    """Gaps of -.1 and .2 in the two folds: mean .05; the error is that of the folds' means, .15."""
+    strategies = {name: {"sharpe": 0.5 + 0.1 * place} for place, name in enumerate(rollout_controls.REFERENCES)}
+    results: list[dict[str, Any]] = []
+    for fold in (1, 2):
+        results.append({"configuration_name": CLASSICAL, "fold": fold, "strategies": strategies})
+        for name, sharpe in ((rollout_controls.DEFAULT, 0.4 + 0.3 * fold), (rollout_controls.OFFLINE, 0.8)):
+            sharpes = {"judged": {"sharpe": sharpe}, "own": {"sharpe": sharpe - 0.1}}
+            results += [{"configuration_name": name, "fold": fold, "seed": seed, **sharpes} for seed in (0, 1)]
+    lines = rollout_controls.later_years_table(results).splitlines()
+    assert lines[2].startswith("| 1 | 2 | 0.50 | 0.60 | 0.80 | 0.70 ")
+    assert lines[-1].startswith(
+        "| default less each | 4 | 0.350, standard error 0.150 | 0.250, standard error 0.150 | "
+    )
+    assert lines[-1].endswith("| 0.050, standard error 0.150 | | -0.050, standard error 0.150 |")
