@@ -64,10 +64,6 @@ def test_the_correlation_is_pearsons_over_the_validations() -> None:
     watch.check(at(2.0, math.nan))
     watch.check(at(2.0, 0.8))
     assert watch.correlation == pytest.approx(-1.0)
-    watch = RewardHackingMonitor(HackingConfig())
-    for one in (at(0.0, 1.0), at(2.0, 0.8), at(0.0, 1.0), at(2.0, 0.8)):  # a deviation of one is not a constant
-        watch.check(one)
-    assert watch.correlation == pytest.approx(-1.0)
 
 
 def test_what_is_saved_goes_on_as_if_never_stopped() -> None:
