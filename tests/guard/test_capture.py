@@ -134,9 +134,7 @@ def test_what_is_restored_is_not_bound_to_what_it_was_restored_from() -> None:
         assert everything(state) == expected
 
 
-@pytest.mark.parametrize(
-    "value", [np.zeros(3), (1, 2), Path("x"), lambda: None], ids=lambda value: type(value).__name__
-)
+@pytest.mark.parametrize("value", [np.zeros(3), (1, 2), Path("x"), lambda: None], ids=lambda one: type(one).__name__)
 def test_a_field_of_an_unknown_kind_is_an_error_that_names_it(value: Any) -> None:
     owner = make_dataclass("Unknown", [("update", int), ("strange", Any)])(0, value)
     with pytest.raises(TypeError, match="strange is of the type"):
