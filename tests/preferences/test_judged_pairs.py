@@ -1,22 +1,74 @@
-"""Pairs of a market: what is drawn, what a segment leads back to, and the command that writes them."""
+"""Judges by hand, and the pairs of a market that they are given."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from finflow.cli import main
 from finflow.config import Config
+from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import FinflowError
 from finflow.evaluation.backtest import run_backtests
-from finflow.preferences.judges import log_growth, synthetic_judge
+from finflow.preferences.judges import (
+    SHALLOWEST,
+    log_growth,
+    make_judge,
+    mean_variance,
+    measure,
+    rule_judge,
+    segment_calmar,
+    synthetic_judge,
+)
 from finflow.preferences.pair_making import judge_pairs
-from finflow.preferences.pairs import Segment, read_pairs
-from finflow.preferences.segment_paths import SegmentMarket, cut, simulate_strategies
+from finflow.preferences.pairs import Segment
+from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket, cut, simulate_strategies
 from finflow.strategies.classical import named_strategy
-from tests.preferences.conftest import small_options
+
+MakePath = Callable[..., PortfolioPath]
+
+
+def test_utilities_by_hand(path_of: MakePath) -> None:
+    path = path_of([0.1, -0.2, 0.05])
+    mean = -0.05 / 3
+    variance = ((0.1 - mean) ** 2 + (-0.2 - mean) ** 2 + (0.05 - mean) ** 2) / 3
+    assert mean_variance(path) == pytest.approx(mean - 2.5 * variance, abs=1e-15)
+    growth = np.log(1.1 * 0.8 * 1.05)
+    assert log_growth(path) == pytest.approx(growth, abs=1e-15)
+    assert segment_calmar(path) == pytest.approx(growth / 0.2, abs=1e-12)
+    assert segment_calmar(path_of([0.01, 0.01])) == pytest.approx(2 * np.log(1.01) / SHALLOWEST)
+
+
+def test_measures_by_hand(path_of: MakePath) -> None:
+    found = measure(path_of([0.1, -0.2, 0.05], turnover=0.01), 252)
+    expected = {"drawdown": 0.2, "turnover": 2.52, "return": 1.1 * 0.8 * 1.05 - 1.0, "loss": 0.2}
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, abs=1e-12)
+    assert found["volatility"] == pytest.approx(np.std([0.1, -0.2, 0.05], ddof=1) * np.sqrt(252))
+
+
+@pytest.mark.parametrize("mistakes", [0.0, 0.1])
+def test_the_better_segment_is_preferred_but_for_a_share_of_mistakes(path_of: MakePath, mistakes: float) -> None:
+    good, bad = path_of([0.01, 0.02]), path_of([0.01, -0.02])
+    found = synthetic_judge(log_growth, mistakes=mistakes)([(good, bad), (bad, good), (good, good)])
+    assert found.chance.tolist()[:2] == [1.0 - mistakes, mistakes]
+    assert found.tie.tolist() == [False, False, True]
+    assert found.attainable == pytest.approx(1.0 - mistakes)
+
+
+def test_the_first_rule_that_tells_segments_apart_decides(path_of: MakePath) -> None:
+    judge = rule_judge(["drawdown <= 0.2", "turnover <= 2", "return >= 0"], 252)
+    deep, calm, busy = path_of([0.5, -0.3]), path_of([0.0, -0.01]), path_of([0.0, 0.01], turnover=0.1)
+    found = judge([(deep, calm), (calm, busy), (busy, calm), (calm, path_of([0.0, -0.02]))])
+    assert found.chance.tolist() == [0.0, 1.0, 0.0, 0.5]
+    assert found.tie.tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize("name", ["mean-variance", "calmar", "log-growth", "rules"])
+def test_every_judge_can_be_named(name: str, path_of: MakePath) -> None:
+    judge = make_judge(name, JudgeConfig(), 252)
+    assert judge([(path_of([0.02, 0.01]), path_of([-0.3, -0.01]))]).chance.tolist() == [1.0]
 
 
 def test_a_pair_leads_back_to_the_segments_that_were_judged(small_market: SegmentMarket, small_config: Config) -> None:
@@ -72,12 +124,3 @@ def test_random_portfolios_are_named_by_their_seed(small_market: SegmentMarket) 
     assert (first["random-0"].filled == again["random-0"].filled).all()
     assert (first["random-0"].turnover > 1e-9).mean() > 0.9
     assert 0.15 < (first["random-1"].turnover > 1e-9).mean() < 0.25
-
-
-def test_the_command_writes_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = small_options()
-    path = tmp_path / "pairs.jsonl"
-    command = ["--mode", "prefer", "--judge", "mean-variance", "--pairs", "50", "--output", str(path), *options]
-    assert main([*command, "--set", "preferences.judge.mistakes=0.1"]) == 0
-    assert "50 pairs, 0 ties; attainable accuracy 0.900" in capsys.readouterr().out
-    assert len(read_pairs([path]).pairs) == 50
