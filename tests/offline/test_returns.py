@@ -47,18 +47,3 @@ def test_lambda_returns_are_the_weighted_mean_of_n_step_returns(trace: float) ->
 def test_an_episode_ends_at_ruin_and_before_the_next() -> None:
     ends = episode_ends(np.array([0, 0, 0, 1, 1], dtype=np.int32), np.array([False, True, False, False, False]))
     assert ends.tolist() == [False, True, True, False, True]
-
-
-def test_the_value_of_the_behaviour_converges_when_its_returns_are_renewed() -> None:
-    """Each time its error is gamma (1 - lambda) / (1 - gamma lambda) of what it was: the value of a constant reward."""
-    gamma, trace, days = 0.99, 0.95, 10_000
-    never = np.zeros(days, dtype=np.bool_)
-    last = episode_ends(np.zeros(days, dtype=np.int32), never)
-    value, errors = 0.0, []
-    for _ in range(50):
-        returns = lambda_returns(np.ones(days), np.full(days, value), never, last, gamma, trace)
-        value = float(returns[0])  # what a fit without an error would learn
-        errors.append(1.0 - value * (1.0 - gamma))
-    shrinks = gamma * (1.0 - trace) / (1.0 - gamma * trace)
-    assert errors[9] == pytest.approx(shrinks**10, rel=1e-3)  # 0.16: ten times are not enough
-    assert errors[49] == pytest.approx(shrinks**50, rel=1e-3)  # 1e-4
