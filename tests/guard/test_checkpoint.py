@@ -82,27 +82,18 @@ def test_latest_and_numbered_hold_the_same_and_stay_apart(
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"max_checkpoints": 0}, [LATEST]),
-        ({"save_latest": False}, [numbered(1), numbered(2)]),
-        ({"max_checkpoints": 0, "save_latest": False}, []),
-        ({"max_checkpoints": 1}, [numbered(2), LATEST]),
+        ({"max_checkpoints": 1}, [numbered(2), LATEST, BEST, PRETRAINED]),
+        ({"max_checkpoints": 0}, [LATEST, BEST, PRETRAINED]),
+        ({"save_latest": False}, [numbered(1), numbered(2), BEST, PRETRAINED]),
+        ({"max_checkpoints": 0, "save_latest": False, "save_best": False}, [PRETRAINED]),
     ],
 )
 def test_what_is_not_wanted_is_not_kept(tmp_path: Path, options: dict[str, int], names: list[str]) -> None:
     folder = CheckpointFolder(tmp_path, **options)
+    for name in (BEST, PRETRAINED):
+        folder.save_as(name, {}, {})
     fill(folder, 1, 2)
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(names)
-
-
-def test_the_best_is_kept_apart_and_only_where_it_is_wanted(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path, max_checkpoints=1)
-    folder.save_as(BEST, {}, {"update": 1})
-    fill(folder, 2, 3, 4)
-    assert read_tensors(folder.path(BEST))[1]["update"] == 1
-    without = CheckpointFolder(tmp_path / "other", save_best=False)
-    without.save_as(BEST, {}, {})
-    without.save_as(PRETRAINED, {}, {})
-    assert [path.stem for path in without.folder.iterdir()] == [PRETRAINED]
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])

@@ -87,22 +87,16 @@ def test_returns_are_those_of_whole_episodes_net_of_costs(plain: tuple[Any, Rows
         assert returns["annual_volatility"]["95%"] == pytest.approx(np.quantile(spread, 0.95), rel=1e-5)
 
 
-def test_costs_are_the_rate_times_what_was_traded(plain: tuple[Any, Rows]) -> None:
+def test_costs_are_the_rate_times_what_was_traded_where_targets_are_not_what_was_held(plain: tuple[Any, Rows]) -> None:
     """Turnover counts a purchase paid in cash once, and commission is on the risky side alone: costs lie between."""
     world, rows = plain
     rate = (world.config.env.commission_bps + world.config.env.slippage_bps) * 1e-4
-    for family in data_card(rows, world.process.panel)["families"].values():
+    moved = np.abs(rows["action"] - rows["portfolio"][:, :K]).sum(axis=1) / 2.0 > 2e-6
+    for index, family in enumerate(data_card(rows, world.process.panel)["families"].values()):
         cost, turnover = (family["returns"][key]["mean"] for key in ("annual_cost", "annual_turnover"))
         assert 0.5 * rate * turnover < cost < 2.01 * rate * turnover
-
-
-def test_a_decision_trades_where_its_target_is_not_what_was_held(plain: tuple[Any, Rows]) -> None:
-    world, rows = plain
-    moved = np.abs(rows["action"] - rows["portfolio"][:, :K]).sum(axis=1) / 2.0 > 2e-6
-    card = data_card(rows, world.process.panel)
-    for index, name in enumerate(card["families"]):
-        share = card["families"][name]["trades"]["share_that_trade"]
-        assert share == pytest.approx(moved[rows["family"] == index].mean(), abs=0.01)
+        share = moved[rows["family"] == index].mean()
+        assert family["trades"]["share_that_trade"] == pytest.approx(share, abs=0.01)
 
 
 def test_what_is_undefined_is_null_and_a_dash(plain: tuple[Any, Rows]) -> None:

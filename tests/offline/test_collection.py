@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.config import load_config
@@ -24,7 +25,7 @@ from finflow.offline.collection import (
     draw_settings,
 )
 from finflow.offline.dataset import OfflineDataset
-from finflow.offline.recorder import DECISIONS
+from finflow.offline.recorder import DECISIONS, episode_ends, lambda_returns
 from finflow.strategies.behaviour import SETTINGS
 from finflow.training.data.training_data import prepare
 from tests.offline.conftest import assert_priced
@@ -233,3 +234,41 @@ def test_every_family_draws_all_of_its_settings() -> None:
     assert np.abs(np.corrcoef(choices) - np.eye(4)).max() < 0.1
     many = draw_settings(np.random.default_rng(0), size=100_000, n_variants=6)
     assert (many.trade_rate / many.interval).mean() == pytest.approx(FAMILY_RATE, abs=0.003)  # as experts know
+
+
+def direct(
+    rewards: NDArray[np.float64],
+    values: NDArray[np.float64],
+    terminated: NDArray[np.bool_],
+    last: NDArray[np.bool_],
+    trace: float,
+) -> NDArray[np.float64]:
+    """The weighted mean of n-step returns, equation 12.3 of Sutton and Barto (2018), written out."""
+    result = np.empty(len(rewards))
+    for t in range(len(rewards)):
+        end = next(k for k in range(t, len(rewards)) if last[k])
+        total = 0.0
+        for n in range(1, end - t + 2):
+            inside = rewards[t : t + n]
+            boot = 0.0 if terminated[t + n - 1] else 0.9**n * values[t + n - 1]
+            n_step = float(np.sum(0.9 ** np.arange(n) * inside)) + boot
+            weight = trace ** (end - t) if n == end - t + 1 else (1.0 - trace) * trace ** (n - 1)
+            total += weight * n_step
+        result[t] = total
+    return result
+
+
+@pytest.mark.parametrize("trace", [0.0, 0.5, 0.95, 1.0])
+def test_lambda_returns_are_the_weighted_mean_of_n_step_returns(trace: float) -> None:
+    rng = np.random.default_rng(0)
+    rewards, values = rng.standard_normal(30), rng.standard_normal(30)
+    terminated = np.zeros(30, dtype=np.bool_)
+    terminated[14] = True
+    last = episode_ends(np.repeat(np.arange(3, dtype=np.int32), 10), terminated)
+    found = lambda_returns(rewards, values, terminated, last, 0.9, trace)
+    np.testing.assert_allclose(found, direct(rewards, values, terminated, last, trace), rtol=1e-12)
+
+
+def test_an_episode_ends_at_ruin_and_before_the_next() -> None:
+    ends = episode_ends(np.array([0, 0, 0, 1, 1], dtype=np.int32), np.array([False, True, False, False, False]))
+    assert ends.tolist() == [False, True, True, False, True]

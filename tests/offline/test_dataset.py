@@ -66,11 +66,6 @@ def test_data_made_by_something_else_are_refused_by_name(
     assert "--recollect" in message
 
 
-def test_another_window_of_the_same_prices_is_another_dataset(stored: Path, small: Any) -> None:
-    later = small._replace(window=range(300, small.window.stop))
-    assert refusal(stored, expected(later)).count("training window") == 1
-
-
 def test_data_made_by_other_code_are_refused(stored: Path, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "code_hash", lambda *rooms: "0" * 16)
     assert "other ledger, code;" in refusal(stored, expected(small))
@@ -90,14 +85,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, small: Any) -> None:
     for arrays in ({"a": np.ones(3)}, {"meta": np.array([{"a": 1}], dtype=object)}):
         np.savez(path, **arrays)
         assert "not a complete finflow dataset" in refusal(path, expected(small))
-
-
-def test_half_a_file_is_refused_wherever_it_was_cut(stored: Path, small: Any) -> None:
-    content = stored.read_bytes()
-    cuts = np.unique(np.linspace(0, len(content) - 1, 20).astype(int))
-    for cut in [*cuts, len(content) - 1, len(content) - 21]:
-        stored.write_bytes(content[:cut])
-        refusal(stored, expected(small))
 
 
 def test_a_flipped_bit_is_refused_or_harmless(tmp_path: Path, small: Any, small_of: Callable[..., Any]) -> None:

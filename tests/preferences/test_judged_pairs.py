@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from finflow.config import Config
 from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import FinflowError
 from finflow.evaluation.backtest import run_backtests
@@ -71,9 +70,9 @@ def test_every_judge_can_be_named(name: str, path_of: MakePath) -> None:
     assert judge([(path_of([0.02, 0.01]), path_of([-0.3, -0.01]))]).chance.tolist() == [1.0]
 
 
-def test_a_pair_leads_back_to_the_segments_that_were_judged(small_market: SegmentMarket, small_config: Config) -> None:
-    judge, settings = synthetic_judge(log_growth), small_config.preferences.judge
-    made = judge_pairs(small_market, judge, 60, settings, seed=3)
+def test_a_pair_leads_back_to_the_segments_that_were_judged(small_market: SegmentMarket, judging: JudgeConfig) -> None:
+    judge = synthetic_judge(log_growth)
+    made = judge_pairs(small_market, judge, 60, judging, seed=3)
     paths = simulate_strategies(
         small_market, {one.strategy for pair in made.pairs for one in (pair.first, pair.second)}
     )
@@ -82,12 +81,12 @@ def test_a_pair_leads_back_to_the_segments_that_were_judged(small_market: Segmen
         assert len(first) == len(second) == 10
         assert (first.dates == second.dates).all()
         assert pair.better == ("first" if log_growth(first) > log_growth(second) else "second")
-    assert judge_pairs(small_market, judge, 60, settings, seed=3).pairs == made.pairs
+    assert judge_pairs(small_market, judge, 60, judging, seed=3).pairs == made.pairs
 
 
-def test_mistakes_are_as_frequent_as_asked_for(small_market: SegmentMarket, small_config: Config) -> None:
+def test_mistakes_are_as_frequent_as_asked_for(small_market: SegmentMarket, judging: JudgeConfig) -> None:
     judge = synthetic_judge(log_growth, mistakes=0.2)
-    made = judge_pairs(small_market, judge, 2000, small_config.preferences.judge, seed=0)
+    made = judge_pairs(small_market, judge, 2000, judging, seed=0)
     wrong = [(pair.better == "first") != (pair.chance == 0.8) for pair in made.pairs]
     assert made.opinions.attainable == pytest.approx(0.8)
     assert np.mean(wrong) == pytest.approx(0.2, abs=0.03)

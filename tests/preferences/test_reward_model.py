@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from finflow.cli import main
-from finflow.config import Config
+from finflow.config.preferences_section import JudgeConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, with_reward
 from finflow.errors import CheckpointError, FinflowError
@@ -35,14 +35,14 @@ from tests.commands import refusal
 from tests.preferences.conftest import judged_pairs, small_options
 
 
-def tensors(market: SegmentMarket, config: Config, count: int, seed: int) -> PairTensors:
-    settings = config.preferences.judge.model_copy(update={"mistakes": 0.1})
+def tensors(market: SegmentMarket, judging: JudgeConfig, count: int, seed: int) -> PairTensors:
+    settings = judging.model_copy(update={"mistakes": 0.1})
     return judged_pairs(market, make_judge("mean-variance", settings, 252), count, settings, seed)
 
 
 @pytest.fixture(scope="module")
-def pairs(small_market: SegmentMarket, small_config: Config) -> PairTensors:
-    return tensors(small_market, small_config, 600, seed=0)
+def pairs(small_market: SegmentMarket, judging: JudgeConfig) -> PairTensors:
+    return tensors(small_market, judging, 600, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +52,11 @@ def learned(pairs: PairTensors, small_data: TrainingData) -> LearnedModel:
 
 
 @pytest.fixture(scope="module")
-def reward(learned: LearnedModel, small_config: Config, tmp_path_factory: pytest.TempPathFactory) -> PreferenceReward:
+def reward(
+    learned: LearnedModel, small_data: TrainingData, tmp_path_factory: pytest.TempPathFactory
+) -> PreferenceReward:
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
-    save_model(path, learned, small_config.preferences.model, ("a",))
+    save_model(path, learned, small_data.config.preferences.model, ("a",))
     return PreferenceReward(path)
 
 
@@ -63,8 +65,8 @@ def rewarded(reward: PreferenceReward, small_data: TrainingData) -> DecisionProc
     return with_reward(small_data.process, RewardSum([RewardTerm("desk:Desk", reward)]))
 
 
-def test_a_known_utility_is_learned(learned: LearnedModel, small_market: SegmentMarket, small_config: Config) -> None:
-    fresh = tensors(small_market, small_config, 1000, seed=77)
+def test_a_known_utility_is_learned(learned: LearnedModel, small_market: SegmentMarket, judging: JudgeConfig) -> None:
+    fresh = tensors(small_market, judging, 1000, seed=77)
     found = judge_model(fresh, learned.model, np.arange(1000))
     assert found.attainable == pytest.approx(0.9)
     assert found.accuracy is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finflow.config import Config
+from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import OutputError
 from finflow.files import file_in_use
 from finflow.preferences.judges import make_judge
@@ -73,11 +73,10 @@ def client(tmp_path: Path, questions: Questions) -> Iterator[Client]:
 
 
 def test_questions_are_the_pairs_of_the_judges_with_a_drawn_side(
-    small_market: SegmentMarket, small_config: Config, questions: Questions
+    small_market: SegmentMarket, judging: JudgeConfig, questions: Questions
 ) -> None:
-    settings = small_config.preferences.judge
-    judged = judge_pairs(small_market, make_judge("calmar", settings, 252), 2000, settings, seed=0).pairs
-    many = make_questions(small_market, 400, settings, seed=0)
+    judged = judge_pairs(small_market, make_judge("calmar", judging, 252), 2000, judging, seed=0).pairs
+    many = make_questions(small_market, 400, judging, seed=0)
     pairs = list(dict.fromkeys(frozenset((pair.first, pair.second)) for pair in judged))
     assert [frozenset(question.segments) for question in many] == pairs[:400]
     assert [(one.segments, one.turned) for one in many[:6]] == [(one.segments, one.turned) for one in questions]
