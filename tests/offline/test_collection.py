@@ -236,13 +236,7 @@ def test_every_family_draws_all_of_its_settings() -> None:
     assert (many.trade_rate / many.interval).mean() == pytest.approx(FAMILY_RATE, abs=0.003)  # as experts know
 
 
-def direct(
-    rewards: NDArray[np.float64],
-    values: NDArray[np.float64],
-    terminated: NDArray[np.bool_],
-    last: NDArray[np.bool_],
-    trace: float,
-) -> NDArray[np.float64]:
+def direct(rewards: Any, values: Any, terminated: Any, last: Any, trace: float) -> NDArray[np.float64]:
     """The weighted mean of n-step returns, equation 12.3 of Sutton and Barto (2018), written out."""
     result = np.empty(len(rewards))
     for t in range(len(rewards)):

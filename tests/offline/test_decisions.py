@@ -135,12 +135,6 @@ def test_several_files_are_priced_each_on_its_own(given: Callable[..., Any], tmp
     assert len(np.unique(data.episode)) == sum(len(np.unique(part.episode)) for part in alone)
 
 
-def test_a_weekend_counts_as_the_friday_before(given: Callable[..., Any]) -> None:
-    saturday, friday = (own(given(f"date,GE\n{date}\n").collect()) for date in ("2007-08-04,1", "2007-08-03,1"))
-    np.testing.assert_array_equal(saturday.action, friday.action)
-    np.testing.assert_array_equal(saturday.bar, friday.bar)
-
-
 def test_the_last_portfolio_before_the_features_is_what_is_held_at_first(given: Callable[..., Any]) -> None:
     world = given("date,AAPL,JNJ\n2006-06-01,1,0\n2007-08-01,0.5,0.5\n", **PRICES_ALONE)
     data, start = own(world.collect()), world.process.decision_bars(world.window).start

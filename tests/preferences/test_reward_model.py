@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from finflow.cli import main
-from finflow.config.preferences_section import JudgeConfig
+from finflow.config.preferences_section import JudgeConfig, RewardModelConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, with_reward
 from finflow.errors import CheckpointError, FinflowError
@@ -52,11 +52,9 @@ def learned(pairs: PairTensors, small_data: TrainingData) -> LearnedModel:
 
 
 @pytest.fixture(scope="module")
-def reward(
-    learned: LearnedModel, small_data: TrainingData, tmp_path_factory: pytest.TempPathFactory
-) -> PreferenceReward:
+def reward(learned: LearnedModel, tmp_path_factory: pytest.TempPathFactory) -> PreferenceReward:
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
-    save_model(path, learned, small_data.config.preferences.model, ("a",))
+    save_model(path, learned, RewardModelConfig(), ("a",))
     return PreferenceReward(path)
 
 
@@ -209,14 +207,11 @@ def test_rewards_of_a_segment_sum_to_its_score(
     assert float(step.reward.sum()) == pytest.approx(float(score), abs=5e-3)
 
 
-def test_torch_gives_what_numpy_gives_with_gradients(rewarded: DecisionProcess) -> None:
-    bars = np.arange(300, 306)
-    rng = np.random.default_rng(0)
+def test_gradients_pass_through_to_every_weight(rewarded: DecisionProcess) -> None:
+    bars, rng = np.arange(300, 306), np.random.default_rng(0)
     held, target = (rng.dirichlet(np.ones(rewarded.n_weights), size=len(bars)) for _ in range(2))
-    plain = rewarded.step(rewarded.start(bars, held), target).reward
     action = torch.from_numpy(target).requires_grad_()
     found = rewarded.step(as_tensors(rewarded.start(bars, held), torch.device("cpu")), action).reward
-    np.testing.assert_allclose(found.detach().numpy(), plain, atol=1e-5)
     (gradient,) = torch.autograd.grad(found.sum(), action)
     assert torch.isfinite(gradient).all()
     assert float(gradient.abs().min(dim=1).values.max()) > 0.0
