@@ -79,7 +79,7 @@ class State:
     best: float | None = None
     done: bool = False
     scores: list[float] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=lambda: {"random": {}})
     later: Counter | None = None
 
 
@@ -93,7 +93,7 @@ def advanced(state: State, updates: int = 3) -> State:
         state.update += 1
         state.best = float(state.window[0])
         state.scores.append(state.best)
-        state.facts["random"] = {"last": float(torch.rand((), generator=state.noise))}
+        state.facts["random"]["last"] = float(torch.rand((), generator=state.noise))
     state.phase = "online"
     state.done = True
     return state
@@ -115,7 +115,6 @@ def test_a_training_goes_on_exactly_where_it_stopped(tmp_path: Path) -> None:
     advanced(other)
     assert everything(other) == everything(stopped)
     assert other.learner.updates == 6
-    assert other.learner.optimiser.param_groups[0]["lr"] == stopped.learner.optimiser.param_groups[0]["lr"]
 
 
 def test_what_is_restored_is_not_bound_to_what_it_was_restored_from() -> None:
@@ -135,49 +134,7 @@ def test_what_is_restored_is_not_bound_to_what_it_was_restored_from() -> None:
         assert everything(state) == expected
 
 
-FIELDS: dict[str, Callable[[int], Any]] = {
-    "tensor": lambda seed: torch.full((2, 2), float(seed)),
-    "integers": lambda seed: torch.tensor([seed, 2]),
-    "scalar": lambda seed: torch.tensor(float(seed)),
-    "generator": lambda seed: torch.Generator().manual_seed(seed),
-    "network": lambda seed: nn.Linear(2, 2),
-    "learner": Learner,
-    "stateful": Counter,
-    "int": lambda seed: seed,
-    "float": lambda seed: seed / 3,
-    "text": str,
-    "flag": lambda seed: seed % 2 == 0,
-    "none": lambda seed: None if seed else 1.0,
-    "list": lambda seed: [seed],
-    "dict": lambda seed: {"a": {"b": seed}},
-}
-
-
-@pytest.mark.parametrize("kind", FIELDS)
-def test_a_field_that_is_added_is_saved(kind: str, tmp_path: Path) -> None:
-    owner = make_dataclass("Extended", [("before", int), ("added", Any)])
-    torch.manual_seed(0)
-    one, other = owner(1, FIELDS[kind](0)), owner(2, FIELDS[kind](1))
-    if kind == "learner":
-        one.added.update()
-    assert everything(one) != everything(other)
-    write_tensors(tmp_path / "f", *capture(one))
-    restore(other, *read_tensors(tmp_path / "f"))
-    assert everything(one) == everything(other)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        np.zeros(3),
-        np.random.default_rng(0),
-        (1, 2),
-        b"bytes",
-        Path("x"),
-        lambda: None,
-    ],
-    ids=lambda value: type(value).__name__,
-)
+@pytest.mark.parametrize("value", [np.zeros(3), (1, 2), Path("x"), lambda: None], ids=lambda one: type(one).__name__)
 def test_a_field_of_an_unknown_kind_is_an_error_that_names_it(value: Any) -> None:
     owner = make_dataclass("Unknown", [("update", int), ("strange", Any)])(0, value)
     with pytest.raises(TypeError, match="strange is of the type"):
@@ -193,37 +150,36 @@ def test_fields_do_not_run_into_each_other() -> None:
 
 
 def test_optimisers_that_have_not_stepped_are_restored_too() -> None:
-    state = make(0)
-    snapshot = capture(state)
-    advanced(state)
-    restore(state, *snapshot)
+    state = advanced(make(0))
+    restore(state, *capture(make(0)))
     assert everything(state) == everything(make(0))
 
 
-def refusal(owner: Any, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> str:
-    with pytest.raises(CheckpointError) as raised:
-        restore(owner, tensors, rest)
-    message = str(raised.value)
-    assert "\n" not in message
-    return message
+Change = Callable[[dict[str, Any], dict[str, Any]], object]
 
 
 @pytest.mark.parametrize(
-    "name", ["window", "noise", "counter/past", "learner/net/0.weight", "learner/temperature", "learner/noise"]
+    ("change", "said"),
+    [
+        (lambda tensors, _: tensors.pop("window"), "window"),
+        (lambda tensors, _: tensors.pop("noise"), "noise"),
+        (lambda tensors, _: tensors.pop("counter/past"), "counter"),
+        (lambda tensors, _: tensors.pop("learner/net/0.weight"), "learner"),
+        (lambda tensors, _: tensors.pop("learner/temperature"), "learner"),
+        (lambda tensors, _: tensors.update({"window": torch.ones(1)}), r"window \(its shape is \(1,\), not"),
+        (lambda tensors, _: tensors.update({"learner/net/0.weight": torch.ones(1)}), r"its shape is \(1,\), not"),
+        (lambda tensors, _: tensors.update({"learner/temperature": torch.ones(1)}), r"its shape is \(1,\), not"),
+        (lambda _, rest: rest.pop("best"), "best"),
+        (lambda _, rest: rest["learner"].update(optimiser=[0.1, 0.1]), "learner"),
+        (lambda tensors, _: tensors.update({"later/past": torch.ones(2)}), "later"),
+    ],
 )
-def test_a_tensor_that_is_missing_is_said_to_be(name: str) -> None:
+def test_what_is_missing_or_of_another_shape_or_kind_is_named(change: Change, said: str) -> None:
     tensors, rest = capture(advanced(make(0)))
-    del tensors[name]
-    assert name.split("/")[0] in refusal(make(1), tensors, rest)
-
-
-@pytest.mark.parametrize("name", ["window", "learner/net/0.weight", "learner/temperature"])
-def test_a_tensor_of_another_shape_is_refused_also_where_it_could_be_spread_out(name: str) -> None:
-    tensors, rest = capture(advanced(make(0)))
-    tensors[name] = torch.ones(1)
-    message = refusal(make(1), tensors, rest)
-    assert name.split("/")[0] in message
-    assert "its shape is (1,), not" in message
+    change(tensors, rest)
+    with pytest.raises(CheckpointError, match=said) as raised:
+        restore(make(1), tensors, rest)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_field_that_begins_afresh_is_left_as_it_is() -> None:
@@ -231,34 +187,3 @@ def test_a_field_that_begins_afresh_is_left_as_it_is() -> None:
     one, other = owner(3, 0.5), owner(7, 0.1)
     restore(other, *capture(one), begin_afresh=["best"])
     assert (other.update, other.best) == (3, 0.1)
-
-
-def test_a_field_that_is_missing_is_refused() -> None:
-    tensors, rest = capture(make(0))
-    del rest["best"]
-    assert "best" in refusal(make(1), tensors, rest)
-
-
-def test_a_learner_where_there_is_none_and_none_where_there_is_one_are_refused() -> None:
-    with_later, without = make(0), make(0)
-    with_later.later = Counter(5)
-    assert "later" in refusal(without, *capture(with_later))
-    assert "later" in refusal(with_later, *capture(without))
-
-
-def test_an_optimiser_with_other_groups_is_refused() -> None:
-    tensors, rest = capture(advanced(make(0)))
-    rest["learner"]["optimiser"] = [0.1, 0.1]
-    assert "learner" in refusal(make(1), tensors, rest)
-
-
-def test_what_was_captured_is_a_copy() -> None:
-    state = advanced(make(0))
-    tensors, rest = capture(state)
-    kept = {name: tensor.clone() for name, tensor in tensors.items()}
-    facts = copy.deepcopy(rest)
-    advanced(state)
-    state.facts["random"]["last"] = -1.0
-    for name, tensor in tensors.items():
-        torch.testing.assert_close(tensor, kept[name], rtol=0, atol=0)
-    assert rest == facts

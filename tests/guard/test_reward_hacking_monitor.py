@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -64,18 +63,3 @@ def test_the_correlation_is_pearsons_over_the_validations() -> None:
     watch.check(at(2.0, math.nan))
     watch.check(at(2.0, 0.8))
     assert watch.correlation == pytest.approx(-1.0)
-    watch = RewardHackingMonitor(HackingConfig())
-    for one in (at(0.0, 1.0), at(2.0, 0.8), at(0.0, 1.0), at(2.0, 0.8)):  # a deviation of one is not a constant
-        watch.check(one)
-    assert watch.correlation == pytest.approx(-1.0)
-
-
-def test_what_is_saved_goes_on_as_if_never_stopped() -> None:
-    path = [START, at(1.0, 0.9), at(2.0, math.nan), at(3.0, 0.7), at(4.0, 0.6), at(5.0, 0.5), at(6.0, 0.4)]
-    whole, first, second = (RewardHackingMonitor(HackingConfig()) for _ in range(3))
-    expected = [whole.check(one) for one in path]
-    for one in path[:5]:
-        first.check(one)
-    second.load(json.loads(json.dumps(first.state(), allow_nan=False)))
-    assert [second.check(one) for one in path[5:]] == expected[5:]
-    assert second.state() == whole.state()

@@ -167,55 +167,29 @@ def first_reasons(mode: Literal["strict", "robust"], usual: dict[str, float], th
     return answers
 
 
-def test_strict_thresholds_are_compared_as_written() -> None:
-    """A usual KL of 0.2 hides no KL of 1.1 at any of 0.05, 0.1 and 0.15, and each threshold is exact."""
-    assert first_reasons("strict", {"kl": 0.2}, {"kl": 1.1}) == [True] * 3
-    for preset, limit in zip(PRESETS, (0.05, 0.1, 0.15), strict=True):
+@pytest.mark.parametrize("usual", [2.0, -2.0])  # where the mean is negative, rise and drop are of its magnitude
+@pytest.mark.parametrize("signal", ["loss", "actor_loss", "reward"])
+@pytest.mark.parametrize(
+    ("preset", "spike", "drop"), [("conservative", 2.0, 0.7), ("standard", 3.0, 0.5), ("aggressive", 5.0, 0.3)]
+)
+def test_strict_losses_and_rewards_are_compared_with_the_recent_mean(
+    usual: float, signal: str, preset: str, spike: float, drop: float
+) -> None:
+    limit = usual + (drop - 1.0 if signal == "reward" else spike - 1.0) * abs(usual)
+    worse = -1e-6 if signal == "reward" else 1e-6
+    for value, expected in ((limit + worse, True), (limit - worse, False)):
         manager = RollbackManager.preset(preset, "strict")
-        assert not manager.should_rollback(kl=limit)[0]
-        assert manager.should_rollback(kl=limit + 1e-9)[0]
-    spikes = [[first_reasons("strict", {"loss": 1.0}, {"loss": value})[n] for n in range(3)] for value in (1.9, 2.9)]
-    assert spikes == [[False] * 3, [True, False, False]]
+        assert looks(manager, **{signal: [usual] * 12 + [value]}) == [False] * 12 + [expected]
 
 
-def test_strict_losses_and_rewards_are_compared_with_the_recent_mean() -> None:
-    for preset, spike, drop in zip(PRESETS, (2.0, 3.0, 5.0), (0.7, 0.5, 0.3), strict=True):
-        for usual in (2.0, -2.0):  # where the mean is negative, rise and drop are of its magnitude
-            for signal, limit in (
-                ("loss", usual + (spike - 1.0) * abs(usual)),
-                ("actor_loss", usual + (spike - 1.0) * abs(usual)),
-                ("reward", usual - (1.0 - drop) * abs(usual)),
-            ):
-                manager = RollbackManager.preset(preset, "strict")
-                assert not any(looks(manager, **{signal: [usual] * 12}))
-                beyond = limit - 1e-6 if signal == "reward" else limit + 1e-6
-                within = limit + 1e-6 if signal == "reward" else limit - 1e-6
-                assert looks(manager, **{signal: [beyond]}) == [True]
-                manager = RollbackManager.preset(preset, "strict")
-                looks(manager, **{signal: [usual] * 12})
-                assert looks(manager, **{signal: [within]}) == [False]
-
-
-def test_presets_differ_in_the_robust_mode_too() -> None:
+def test_strict_limits_are_absolute_and_those_of_the_robust_mode_follow_what_is_usual() -> None:
+    assert first_reasons("strict", {"kl": 0.2}, {"kl": 1.1}) == [True] * 3
     assert first_reasons("robust", {"kl": 0.2}, {"kl": 1.1}) == [True, False, False]
     assert first_reasons("robust", {"kl": 0.2}, {"kl": 2.0}) == [True, True, False]
     assert first_reasons("robust", {"loss": 2.0}, {"loss": 5.0}) == [True, False, False]
-    rng = np.random.default_rng(0)
-    for fall, expected in ((-5.0, [True, False, False]), (-7.0, [True, True, False]), (-9.5, [True] * 3)):
-        answers = []
-        for preset in PRESETS:
-            manager = RollbackManager.preset(preset)
-            draws = rng.standard_normal(100)
-            looks(manager, reward=((draws - np.median(draws)) / np.std(draws)).tolist())
-            answers.append([manager.should_rollback(reward=fall)[0] for _ in range(2)][-1])
-        assert answers == expected
 
 
 def test_a_manager_goes_on_from_its_saved_state() -> None:
-    strict, again = (RollbackManager(RollbackConfig(mode="strict")) for _ in range(2))
-    looks(strict, loss=[1.0, 2.0, 1.5, 1.0, 2.5, 1.2])
-    again.restore(*strict.capture())
-    assert strict.should_rollback(loss=4.7) == again.should_rollback(loss=4.7)
     manager, other = filled(), RollbackManager()
     looks(manager, loss=[2.0] * 6 + [9.0], kl=[0.1] * 7)
     manager.take(501)
@@ -231,23 +205,8 @@ def test_a_manager_goes_on_from_its_saved_state() -> None:
     assert math.isclose(other.share, manager.share)
 
 
-def test_without_a_snapshot_there_is_nothing_to_go_back_to() -> None:
-    manager = RollbackManager()
-    assert manager.respond(gently=False) == STOP
-    with pytest.raises(LookupError):
-        manager.take(1)
-
-
 def test_the_only_healthy_snapshot_is_gone_back_to_again() -> None:
     manager = RollbackManager()
+    assert manager.respond(gently=False) == STOP  # without one there is nothing to go back to
     manager.save(0, {}, {})
     assert [manager.take(step).update for step in (5, 10, 15)] == [0, 0, 0]
-
-
-def test_a_snapshot_without_a_score_is_not_the_best() -> None:
-    manager = RollbackManager(RollbackConfig(probation=10))
-    for step, score in ((0, None), (100, -3.0), (200, None)):
-        manager.save(step, {}, {}, score)
-    manager.advance(300, alarmed=False)
-    assert manager.best is not None
-    assert manager.best.update == 100

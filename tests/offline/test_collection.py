@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.config import load_config
-from finflow.env import decision_process as decision
 from finflow.env.coverage import SMOOTHING
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.market_growth import equal_weight_moments
-from finflow.market.features.feature_set import compute_features
-from finflow.market.panel import MarketPanel
-from finflow.market.sources.panel_loader import load_panel
-from finflow.market.splits import split_panel
 from finflow.offline.collection import (
     COVERAGE,
     COVERAGE_SHARE,
@@ -29,7 +25,10 @@ from finflow.offline.collection import (
     draw_settings,
 )
 from finflow.offline.dataset import OfflineDataset
+from finflow.offline.recorder import DECISIONS, episode_ends, lambda_returns
 from finflow.strategies.behaviour import SETTINGS
+from finflow.training.data.training_data import prepare
+from tests.offline.conftest import assert_priced
 
 EPISODES, LENGTH, K = 40, 25, 6
 LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
@@ -69,12 +68,11 @@ def test_columns_have_the_shapes_and_types_they_promise(dataset: OfflineDataset)
         "episode": (np.int32, ()),
         "family": (np.int8, ()),
     }
-    assert dataset.arrays().keys() == promised.keys()
-    for name, (kind, shape) in promised.items():
-        column = dataset.arrays()[name]
-        assert column.dtype == kind, name
-        assert column.shape == (rows, *shape), name
+    for name, column in dataset.arrays().items():
+        kind, shape = promised.pop(name)
+        assert (column.dtype, column.shape) == (kind, (rows, *shape)), name
         assert np.isfinite(column).all()
+    assert not promised
     assert dataset.reward_scale == pytest.approx(dataset.reward.std(dtype=np.float64), rel=1e-5)
 
 
@@ -113,6 +111,10 @@ def test_every_source_has_its_share_within_the_training_window(small: Any, datas
     bars = small.process.decision_bars(small.window)
     assert dataset.bar.min() >= bars.start
     assert dataset.bar.max() + 1 < small.window.stop  # the return of the last decision, too
+    starts, first = by_episode(dataset.bar)[:, 0], by_episode(dataset.portfolio)[:, 0, :K]
+    assert len(np.unique(starts)) > 0.8 * EPISODES
+    assert np.ptp(starts) > 100
+    assert len(np.unique(first, axis=0)) == EPISODES
 
 
 def test_every_action_lies_in_the_interior_of_the_simplex(dataset: OfflineDataset) -> None:
@@ -122,56 +124,54 @@ def test_every_action_lies_in_the_interior_of_the_simplex(dataset: OfflineDatase
         np.testing.assert_allclose(actions.sum(axis=1), 1.0, rtol=0, atol=1e-6)
 
 
-def test_behaviour_holds_and_trades_concentrates_and_spreads(dataset: OfflineDataset) -> None:
-    drifted = by_episode(dataset.portfolio)[..., :K]
-    stays = np.abs(by_episode(dataset.action) - drifted).max(axis=2) < 1e-7
-    assert 0.05 < stays.mean() < 0.95
-    largest = dataset.action.max(axis=1)
-    assert largest.max() > 0.9
-    assert largest.min() < 0.35
-    assert dataset.action[:, -1].max() > 0.5
-
-
 @LAGS
 def test_every_transition_is_priced_by_the_ledger(small_of: Callable[..., Any], lag: int) -> None:
-    """One episode of each source, decision by decision, through the process that the environment uses."""
-    world = small_of(env__execution_lag=lag, train__offline_episodes=40)
-    data, process = world.collect(), world.process
+    """One episode of each source."""
+    world = small_of(env__execution_lag=lag)
+    data = world.collect()
     for source in range(COVERAGE + 1):
         first = LENGTH * int(np.flatnonzero(own_source(data) == source)[0])
-        held = data.portfolio[first : first + 1, :K].astype(np.float64)
-        if lag == 0:  # what was observed had drifted to the fill already
-            held /= process.growth[data.bar[first]]
-        state = process.start(data.bar[first : first + 1].astype(np.int64), held / held.sum())
-        for row in range(first, first + LENGTH):
-            # single precision in what is stored: 1e-7 of a weight, a little more in the state of the reward
-            np.testing.assert_allclose(process.observed_portfolio(state)[0], data.portfolio[row], rtol=0, atol=1e-5)
-            outcome = process.step(state, data.action[row : row + 1].astype(np.float64))
-            assert outcome.reward[0] == pytest.approx(data.reward[row], abs=1e-6)
-            state = outcome.state
+        assert_priced(world, data, range(first, first + LENGTH))
 
 
-def test_prices_after_the_training_window_decide_nothing(small: Any, small_of: Callable[..., Any]) -> None:
-    panel, end = small.process.panel, small.window.stop
-    close = panel.close.copy()
-    alike = small_of(panel=MarketPanel(dates=panel.dates, assets=panel.assets, close=close))
+def test_prices_after_the_training_window_decide_nothing(
+    small: Any, small_of: Callable[..., Any], dataset: OfflineDataset
+) -> None:
+    close, end = small.process.panel.close.copy(), small.window.stop
     close[end:] *= np.random.default_rng(0).uniform(0.5, 2.0, size=close[end:].shape)
-    other = MarketPanel(dates=panel.dates, assets=panel.assets, close=close)
-    assert_equal(small_of(panel=other).collect(), alike.collect())
+    assert_equal(small_of(replace(small.process.panel, close=close)).collect(), dataset)
 
 
 @LAGS
-def test_a_behaviour_knows_only_its_information_set(small_of: Callable[..., Any], lag: int) -> None:
+def test_a_behaviour_knows_only_its_information_set(small: Any, small_of: Callable[..., Any], lag: int) -> None:
     """Every price after bar t - lag is another; at lag 0 the portfolio has drifted there, and is known."""
-    now, worlds = 500, []
+    now, decided = 500, []
     for shock in (1.0, 2.0):
-        panel = small_of(env__execution_lag=lag).process.panel
-        close = panel.close.copy()
+        close = small.process.panel.close.copy()
         close[now - lag + 1 :, ::2] *= shock
-        world = small_of(panel=MarketPanel(dates=panel.dates, assets=panel.assets, close=close), env__execution_lag=lag)
+        world = small_of(replace(small.process.panel, close=close), env__execution_lag=lag)
         behaviour = Behaviour(world.process, 30, np.random.default_rng(0))
-        worlds.append(behaviour.decide(world.process.start(np.full(30, now)), 0)[0])
-    np.testing.assert_array_equal(worlds[0], worlds[1])
+        decided.append(behaviour.decide(world.process.start(np.full(30, now)), 0)[0])
+    np.testing.assert_array_equal(*decided)
+
+
+@LAGS
+def test_no_decision_names_an_asset_that_is_not_known_to_be_listed(
+    small: Any, small_of: Callable[..., Any], tmp_path: Path, lag: int
+) -> None:
+    """Of behaviour and of a user's own, which are smoothed over what is listed; and nothing else is held."""
+    close = small.process.panel.close.copy()
+    close[:420, 2] = close[:450, 3] = close[520:, 4] = np.nan
+    panel = replace(small.process.panel, close=close)
+    rows = ["date,AAPL,AMD,GE,JNJ,WMT,cash", *(f"{panel.dates[bar]},0.5,0.5,0,0,0,0" for bar in range(400, 500, 7))]
+    (tmp_path / "stated.csv").write_text("\n".join(rows))
+    data = small_of(panel, env__execution_lag=lag, offline__decisions=[str(tmp_path / "stated.csv")]).collect()
+    assert (data.family == DECISIONS).sum() > 50
+    for weights, bars in ((data.action, data.bar), (data.next_action, data.bar + 1), (data.portfolio, data.bar)):
+        unlisted = ~panel.listed[bars - lag]
+        assert (weights[:, : K - 1][unlisted] == 0.0).all()
+        np.testing.assert_allclose(weights[:, :K].sum(axis=1), 1.0, atol=1e-5)
+        assert unlisted.any(axis=0).sum() >= 3
 
 
 def test_between_two_decisions_a_behaviour_holds_bit_for_bit(small: Any) -> None:
@@ -187,55 +187,29 @@ def test_between_two_decisions_a_behaviour_holds_bit_for_bit(small: Any) -> None
     assert (np.abs(targets - weights)[due].max(axis=1) > 0.0).all()
 
 
-def test_after_a_ruin_a_new_episode_begins_and_its_rows_are_its_own(
-    small: Any, small_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All assets lose everything on one day. Rows of one episode still follow one another, and each end has a reason.
-
-    The smoothed portfolios keep some cash, so an account counts as ruined here from a twentieth of its capital.
-    """
-    monkeypatch.setattr(decision, "RUIN", 0.05)
-    panel, window = small.process.panel, small.window
-    close = panel.close.copy()
-    close[window.stop - 60 :] *= 1e-7
-    data = small_of(panel=MarketPanel(dates=panel.dates, assets=panel.assets, close=close)).collect()
-    assert data.terminated.any()
-    same = data.episode[1:] == data.episode[:-1]
-    np.testing.assert_array_equal(data.bar[1:][same], data.bar[:-1][same] + 1)
-    np.testing.assert_array_equal(data.portfolio[1:][same], data.next_portfolio[:-1][same])
-    np.testing.assert_array_equal(data.action[1:][same], data.next_action[:-1][same])
+def test_after_a_ruin_a_new_episode_begins_and_its_rows_are_its_own(ruined: OfflineDataset) -> None:
+    """Rows of one episode still follow one another, and each end has a reason."""
+    same = ruined.episode[1:] == ruined.episode[:-1]
+    np.testing.assert_array_equal(ruined.bar[1:][same], ruined.bar[:-1][same] + 1)
+    np.testing.assert_array_equal(ruined.portfolio[1:][same], ruined.next_portfolio[:-1][same])
+    np.testing.assert_array_equal(ruined.action[1:][same], ruined.next_action[:-1][same])
     ends = np.append(~same, True)
-    np.testing.assert_array_equal(data.terminated | data.truncated, ends)
-    assert not (data.terminated & data.truncated).any()
-    assert len(np.unique(data.episode)) == ends.sum()
+    np.testing.assert_array_equal(ruined.terminated | ruined.truncated, ends)
+    assert not (ruined.terminated & ruined.truncated).any()
+    assert len(np.unique(ruined.episode)) == ends.sum()
 
 
 def test_five_hundred_episodes_of_the_embedded_prices_visit_every_region_of_the_simplex() -> None:
     """`train.offline_episodes` as it is by default, all in the training window."""
-    config = load_config(environ={})
-    panel = load_panel(config.market)
-    split = split_panel(panel, config.market)
-    panel = panel.until(split.validation_end)
-    features = compute_features(panel, split.train_end)
-    moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, split.train_end))
-    process = DecisionProcess(panel, features, config.env, config.objectives, moments)
-    data = collect(config, process, split.train)
+    market = prepare(load_config(environ={}))
+    data = collect(market.config, market.process, market.split.train)
     assert len(data) == 500 * 252
-    assert data.bar.max() + 1 < split.train_end
+    assert data.bar.max() + 1 < market.split.train_end
     coverage = data.meta["card"]["coverage"]
     for name in ("largest_weight", "effective_assets", "cash_share", "distance_from_equal_weight"):
         assert all(share > 0.0 for share in coverage[name].values()), f"a region of {name} is never visited"
     assert min(coverage["largest_holding"].values()) > 0.01
     assert min(coverage["over_half"].values()) > 0.0
-
-
-def test_starts_and_first_portfolios_are_spread(dataset: OfflineDataset) -> None:
-    starts, first = by_episode(dataset.bar)[:, 0], by_episode(dataset.portfolio)[:, 0, :K]
-    assert len(np.unique(starts)) > 0.8 * EPISODES
-    assert np.ptp(starts) > 100
-    assert first.max(axis=1).max() > 0.8
-    assert first.max(axis=1).min() < 0.4
-    assert len(np.unique(first, axis=0)) == EPISODES
 
 
 def test_every_family_draws_all_of_its_settings() -> None:
@@ -260,3 +234,35 @@ def test_every_family_draws_all_of_its_settings() -> None:
     assert np.abs(np.corrcoef(choices) - np.eye(4)).max() < 0.1
     many = draw_settings(np.random.default_rng(0), size=100_000, n_variants=6)
     assert (many.trade_rate / many.interval).mean() == pytest.approx(FAMILY_RATE, abs=0.003)  # as experts know
+
+
+def direct(rewards: Any, values: Any, terminated: Any, last: Any, trace: float) -> NDArray[np.float64]:
+    """The weighted mean of n-step returns, equation 12.3 of Sutton and Barto (2018), written out."""
+    result = np.empty(len(rewards))
+    for t in range(len(rewards)):
+        end = next(k for k in range(t, len(rewards)) if last[k])
+        total = 0.0
+        for n in range(1, end - t + 2):
+            inside = rewards[t : t + n]
+            boot = 0.0 if terminated[t + n - 1] else 0.9**n * values[t + n - 1]
+            n_step = float(np.sum(0.9 ** np.arange(n) * inside)) + boot
+            weight = trace ** (end - t) if n == end - t + 1 else (1.0 - trace) * trace ** (n - 1)
+            total += weight * n_step
+        result[t] = total
+    return result
+
+
+@pytest.mark.parametrize("trace", [0.0, 0.5, 0.95, 1.0])
+def test_lambda_returns_are_the_weighted_mean_of_n_step_returns(trace: float) -> None:
+    rng = np.random.default_rng(0)
+    rewards, values = rng.standard_normal(30), rng.standard_normal(30)
+    terminated = np.zeros(30, dtype=np.bool_)
+    terminated[14] = True
+    last = episode_ends(np.repeat(np.arange(3, dtype=np.int32), 10), terminated)
+    found = lambda_returns(rewards, values, terminated, last, 0.9, trace)
+    np.testing.assert_allclose(found, direct(rewards, values, terminated, last, trace), rtol=1e-12)
+
+
+def test_an_episode_ends_at_ruin_and_before_the_next() -> None:
+    ends = episode_ends(np.array([0, 0, 0, 1, 1], dtype=np.int32), np.array([False, True, False, False, False]))
+    assert ends.tolist() == [False, True, True, False, True]

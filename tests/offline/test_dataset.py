@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from finflow.errors import FinflowError, OutputError
-from finflow.market.panel import MarketPanel
 from finflow.offline import dataset as module
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
 
@@ -46,10 +45,6 @@ def test_what_is_read_is_what_was_written(stored: Path, small: Any, dataset: Off
     assert loaded.reward_scale == dataset.reward_scale
 
 
-def test_a_dataset_names_everything_that_decides_it(small: Any, dataset: OfflineDataset) -> None:
-    assert dataset.meta["made_by"] == expected(small)
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -66,23 +61,9 @@ def test_a_dataset_names_everything_that_decides_it(small: Any, dataset: Offline
 def test_data_made_by_something_else_are_refused_by_name(
     stored: Path, small_of: Callable[..., Any], change: dict[str, object], named: str
 ) -> None:
-    if "market__cash_rate" in change:
-        panel = small_of().process.panel
-        cash = np.append(0.0, np.full(panel.n_bars - 1, 1e-4))
-        other = MarketPanel(
-            dates=panel.dates, assets=panel.assets, close=panel.close, cash_returns=cash, benchmark=panel.benchmark
-        )
-        world = small_of(panel=other)
-    else:
-        world = small_of(**change)
-    message = refusal(stored, expected(world))
+    message = refusal(stored, expected(small_of(**change)))
     assert named in message
     assert "--recollect" in message
-
-
-def test_another_window_of_the_same_prices_is_another_dataset(stored: Path, small: Any) -> None:
-    later = small._replace(window=range(300, small.window.stop))
-    assert refusal(stored, expected(later)).count("training window") == 1
 
 
 def test_data_made_by_other_code_are_refused(stored: Path, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,30 +75,16 @@ def test_what_decides_nothing_changes_nothing(small: Any, small_of: Callable[...
     assert expected(small_of(train__n_envs=3, bcell__gamma=0.9)) == expected(small)
 
 
-def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path, small: Any) -> None:
-    assert "there is no dataset" in refusal(tmp_path / "none.npz", expected(small))
-
-
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, small: Any) -> None:
-    """Other bytes, one array, other arrays, and a pickle, which is never opened."""
+    """Other bytes, other arrays, and a pickle, which is never opened."""
     path = tmp_path / "other.npz"
-    for content in (b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text", b"\x80\x04]"):
+    assert "there is no dataset" in refusal(path, expected(small))
+    for content in (b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x80\x04]"):
         path.write_bytes(content)
         assert "not a complete finflow dataset" in refusal(path, expected(small))
-    with path.open("wb") as stream:
-        np.save(stream, np.ones(3))
-    assert "not a complete finflow dataset" in refusal(path, expected(small))
     for arrays in ({"a": np.ones(3)}, {"meta": np.array([{"a": 1}], dtype=object)}):
         np.savez(path, **arrays)
         assert "not a complete finflow dataset" in refusal(path, expected(small))
-
-
-def test_half_a_file_is_refused_wherever_it_was_cut(stored: Path, small: Any) -> None:
-    content = stored.read_bytes()
-    cuts = np.unique(np.linspace(0, len(content) - 1, 20).astype(int))
-    for cut in [*cuts, len(content) - 1, len(content) - 21]:
-        stored.write_bytes(content[:cut])
-        refusal(stored, expected(small))
 
 
 def test_a_flipped_bit_is_refused_or_harmless(tmp_path: Path, small: Any, small_of: Callable[..., Any]) -> None:

@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from finflow.config import LENSES
 from finflow.env.coverage import smooth
 from finflow.errors import ConfigError
-from finflow.market.panel import MarketPanel
 from finflow.offline.data_card import card_lines
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
 from finflow.offline.imported_decisions import read_decisions
 from finflow.offline.recorder import DECISIONS
+from tests.offline.conftest import assert_priced
 
 K, LENGTH = 6, 25
-ASSETS = ("AAPL", "AMD", "GE", "JNJ", "WMT")
 ROWS = """date,AAPL,JNJ,GE,cash
 2007-08-01,0.5,0.5,0,0
 2007-08-15,0.2,0.2,0.2,0.4
 2008-01-02,0,1,0,0
 """
-FREE = {"env__commission_bps": 0.0, "env__slippage_bps": 0.0}
-PLAIN = {f"objectives__{name}": 0.0 for name in ("sharpe_beta", "lambda_turn", "lambda_cvar", "lambda_dd")}
+PRICES_ALONE: dict[str, object] = {
+    "env__commission_bps": 0.0,
+    "env__slippage_bps": 0.0,
+    **{f"objectives__{name}": 0.0 for name in ("sharpe_beta", "lambda_turn", "lambda_cvar", "lambda_dd")},
+}
+LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 
 
 @pytest.fixture
 def given(tmp_path: Path, small_of: Callable[..., Any]) -> Callable[..., Any]:
-    """The small world with a file of decisions."""
+    """The small world with a file of decisions, and few other episodes."""
 
     def make(text: str = ROWS, name: str = "mine.csv", **changes: object) -> Any:
-        path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
-        return small_of(offline__decisions=[str(path)], **changes)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return small_of(**{"offline__decisions": [str(tmp_path / name)], "train__offline_episodes": 6, **changes})
 
     return make
 
@@ -51,7 +55,12 @@ def bar_of(world: Any, date: str) -> int:
     return int(np.searchsorted(world.process.panel.dates, np.datetime64(date)))
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2])
+def prices_of(world: Any, bar: int) -> NDArray[np.float64]:
+    """Closing prices of the assets and cash, (K,)."""
+    return np.append(world.process.panel.close[bar], 1.0)
+
+
+@LAGS
 def test_a_row_fills_a_lag_after_its_date_and_between_rows_the_portfolio_is_held(
     given: Callable[..., Any], lag: int
 ) -> None:
@@ -72,54 +81,40 @@ def test_a_row_fills_a_lag_after_its_date_and_between_rows_the_portfolio_is_held
     np.testing.assert_array_equal(data.action[held], data.portfolio[held, :K])
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2])
+@LAGS
 def test_decisions_are_priced_by_the_ledger(given: Callable[..., Any], lag: int) -> None:
     world = given(env__execution_lag=lag)
-    data, process = own(world.collect()), world.process
+    data = own(world.collect())
     starts = np.flatnonzero(np.diff(data.episode, prepend=-1))
     assert len(starts) > 3
     for first, stop in zip(starts, [*starts[1:], len(data)], strict=True):
-        weights = data.portfolio[first : first + 1, :K].astype(np.float64)
-        if lag == 0:
-            weights /= process.growth[data.bar[first]]
-        state = process.start(data.bar[first : first + 1].astype(np.int64), weights / weights.sum())
-        for row in range(first, stop):
-            np.testing.assert_allclose(process.observed_portfolio(state)[0], data.portfolio[row], rtol=0, atol=1e-5)
-            outcome = process.step(state, data.action[row : row + 1].astype(np.float64))
-            assert outcome.reward[0] == pytest.approx(data.reward[row], abs=1e-6)
-            state = outcome.state
+        assert_priced(world, data, range(first, stop))
 
 
 def test_what_was_bought_once_earns_what_the_prices_say(given: Callable[..., Any]) -> None:
     """Free of costs and penalties, the rewards sum to the log growth of the shares bought, through every episode."""
-    world = given("date,AAPL,JNJ\n2007-08-01,0.5,0.5\n", **FREE, **PLAIN)
+    world = given("date,AAPL,JNJ\n2007-08-01,0.5,0.5\n", **PRICES_ALONE)
     data = own(world.collect())
-    panel = world.process.panel
     decided, fill, end = bar_of(world, "2007-08-01"), data.bar[0], data.bar[-1] + 1
-    target = smooth(np.array([[0.5, 0, 0, 0.5, 0, 0]]))[0]
-    prices = np.column_stack([panel.close, np.ones(panel.n_bars)])
-    shares = target / prices[decided]
     assert fill == decided + 1
-    assert data.reward.sum(dtype=np.float64) == pytest.approx(
-        np.log(shares @ prices[end] / (shares @ prices[fill])), abs=1e-6
-    )
+    shares = smooth(np.array([[0.5, 0, 0, 0.5, 0, 0]]))[0] / prices_of(world, decided)
+    growth = np.log(shares @ prices_of(world, end) / (shares @ prices_of(world, fill)))
+    assert data.reward.sum(dtype=np.float64) == pytest.approx(growth, abs=1e-6)
 
 
 def test_episodes_follow_one_another_and_each_end_has_a_reason(given: Callable[..., Any]) -> None:
     data = own(given().collect())
     assert (np.diff(data.bar) == 1).all()
-    same = np.diff(data.episode) == 0
-    np.testing.assert_array_equal(data.portfolio[1:][same], data.next_portfolio[:-1][same])
     np.testing.assert_array_equal(data.portfolio[1:, :K], data.next_portfolio[:-1, :K])
     np.testing.assert_allclose(data.action[1:], data.next_action[:-1], rtol=0, atol=1e-7)
-    np.testing.assert_array_equal(data.truncated, np.append(~same, True))
+    np.testing.assert_array_equal(data.truncated, np.append(np.diff(data.episode) == 1, True))
     assert np.bincount(data.episode - data.episode[0]).max() == LENGTH
 
 
 def test_they_are_a_family_of_no_expert_beside_the_unchanged_behaviour(
     given: Callable[..., Any], dataset: OfflineDataset
 ) -> None:
-    data = given().collect()
+    data = given(train__offline_episodes=40).collect()
     assert len(LENSES) <= DECISIONS
     for name, column in dataset.arrays().items():
         np.testing.assert_array_equal(getattr(data, name)[: len(dataset)], column)
@@ -131,32 +126,21 @@ def test_they_are_a_family_of_no_expert_beside_the_unchanged_behaviour(
     assert data.meta["card"]["families"]["decisions"]["transitions"] == file["transitions"]
 
 
-def test_several_files_are_priced_each_on_its_own(
-    given: Callable[..., Any], small_of: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_several_files_are_priced_each_on_its_own(given: Callable[..., Any], tmp_path: Path) -> None:
     alone = [own(given(text, name).collect()) for text, name in ((ROWS, "a.csv"), ("date,GE\n2007-09-04,1\n", "b.csv"))]
-    data = own(small_of(offline__decisions=[str(tmp_path / name) for name in ("a.csv", "b.csv")]).collect())
+    data = own(given(offline__decisions=[str(tmp_path / name) for name in ("a.csv", "b.csv")]).collect())
     for name in ("bar", "action", "reward", "next_portfolio"):
         np.testing.assert_array_equal(getattr(data, name), np.concatenate([getattr(part, name) for part in alone]))
     assert [file["file"] for file in data.meta["card"]["decision_files"]] == ["a.csv", "b.csv"]
     assert len(np.unique(data.episode)) == sum(len(np.unique(part.episode)) for part in alone)
 
 
-def test_a_weekend_counts_as_the_friday_before(given: Callable[..., Any]) -> None:
-    saturday, friday = (own(given(f"date,GE\n{date}\n").collect()) for date in ("2007-08-04,1", "2007-08-03,1"))
-    np.testing.assert_array_equal(saturday.action, friday.action)
-    np.testing.assert_array_equal(saturday.bar, friday.bar)
-
-
 def test_the_last_portfolio_before_the_features_is_what_is_held_at_first(given: Callable[..., Any]) -> None:
-    world = given("date,AAPL,JNJ\n2006-06-01,1,0\n2007-08-01,0.5,0.5\n", **FREE)
-    data = own(world.collect())
-    bars = world.process.decision_bars(world.window)
-    assert data.bar[0] == bars.start
-    panel = world.process.panel
-    target = smooth(np.array([[1.0, 0, 0, 0, 0, 0]]))[0]
-    prices = np.column_stack([panel.close, np.ones(panel.n_bars)])
-    worth = target / prices[bar_of(world, "2006-06-01")] * prices[bars.start - 1]
+    world = given("date,AAPL,JNJ\n2006-06-01,1,0\n2007-08-01,0.5,0.5\n", **PRICES_ALONE)
+    data, start = own(world.collect()), world.process.decision_bars(world.window).start
+    assert data.bar[0] == start
+    bought = smooth(np.array([[1.0, 0, 0, 0, 0, 0]]))[0]
+    worth = bought / prices_of(world, bar_of(world, "2006-06-01")) * prices_of(world, start - 1)
     np.testing.assert_allclose(data.portfolio[0, :K], worth / worth.sum(), rtol=0, atol=1e-7)
     np.testing.assert_array_equal(data.action[0], data.portfolio[0, :K])
 
@@ -172,16 +156,15 @@ def test_rows_after_the_training_window_decide_nothing_and_are_told(given: Calla
     assert any("left out: 2 after the training window" in line for line in card_lines(second.meta["card"]))
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2])
+@LAGS
 def test_prices_that_come_later_change_no_decision(given: Callable[..., Any], lag: int) -> None:
     world = given(env__execution_lag=lag)
-    now = bar_of(world, "2008-01-02")
-    close = world.process.panel.close.copy()
-    panels = []
+    now, found = bar_of(world, "2008-01-02"), []
     for shock in (1.0, 1.5):
+        close = world.process.panel.close.copy()
         close[now + 1 :, ::2] *= shock
-        panels.append(MarketPanel(dates=world.process.panel.dates, assets=ASSETS, close=close))
-    first, second = (own(given(panel=panel, env__execution_lag=lag).collect()) for panel in panels)
+        found.append(own(given(panel=replace(world.process.panel, close=close), env__execution_lag=lag).collect()))
+    first, second = found
     known = first.bar <= now + min(lag, 1)
     np.testing.assert_array_equal(second.action[known], first.action[known])
     np.testing.assert_array_equal(second.portfolio[known, :K], first.portfolio[known, :K])
@@ -194,7 +177,7 @@ def test_a_dataset_made_with_other_decisions_is_refused_but_the_file_may_move(
     world = given()
     save_dataset(tmp_path / "data.npz", world.collect())
     moved = given(name="moved.csv")
-    assert len(load_dataset(tmp_path / "data.npz", made_by(moved.config, moved.process, moved.window))) > 1000
+    assert len(load_dataset(tmp_path / "data.npz", made_by(moved.config, moved.process, moved.window))) > 100
     for text in (ROWS.replace("2007-08-15", "2007-08-16"), ROWS.replace("0.5,0.5", "0.4,0.6")):
         other = given(text)
         with pytest.raises(ConfigError.__base__, match="collected with other decisions; "):
@@ -243,7 +226,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, small: Any) -> None
 def test_nothing_can_be_held_before_it_has_a_price(tmp_path: Path, small: Any) -> None:
     close = small.process.panel.close.copy()
     close[:400, 1] = np.nan
-    panel = MarketPanel(dates=small.process.panel.dates, assets=ASSETS, close=close)
+    panel = replace(small.process.panel, close=close)
     path = tmp_path / "early.csv"
     path.write_text(f"date,AMD\n{panel.dates[399]},1\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="line 2: AMD has no price on"):

@@ -12,10 +12,8 @@ import minari
 import numpy as np
 import pytest
 
-from finflow.env import decision_process as decision
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import FinflowError, OutputError
-from finflow.market.panel import MarketPanel
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.minari_files import export_minari, import_minari, minari_folder
 
@@ -37,25 +35,9 @@ def assert_same_bits(left: OfflineDataset, right: OfflineDataset) -> None:
     assert left.meta == right.meta
 
 
-def test_a_dataset_comes_back_bit_for_bit(folder: Path, small: Any, dataset: OfflineDataset) -> None:
-    """With the environment's observations; without them in a test below."""
-    export_minari(dataset, folder, NAME, small.process)
-    assert_same_bits(import_minari(folder), dataset)
-
-
-def test_ruined_and_users_episodes_come_back_too(
-    folder: Path, small: Any, small_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decision, "RUIN", 0.05)
-    (tmp_path / "mine.csv").write_text("date,GE\n2007-08-01,1\n", encoding="utf-8")
-    panel, window = small.process.panel, small.window
-    close = panel.close.copy()
-    close[window.stop - 60 :] *= 1e-7
-    crashed = MarketPanel(dates=panel.dates, assets=panel.assets, close=close)
-    data = small_of(panel=crashed, offline__decisions=[str(tmp_path / "mine.csv")]).collect()
-    assert data.terminated.any()
-    export_minari(data, folder, NAME)
-    assert_same_bits(import_minari(folder), data)
+def test_ruined_and_users_episodes_come_back_bit_for_bit(folder: Path, ruined: OfflineDataset) -> None:
+    export_minari(ruined, folder, NAME)
+    assert_same_bits(import_minari(folder), ruined)
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
@@ -64,6 +46,7 @@ def test_other_tools_see_what_the_environment_shows(folder: Path, small_of: Any,
     world = small_of(env__execution_lag=lag)
     data = world.collect()
     export_minari(data, folder, NAME, world.process)
+    assert_same_bits(import_minari(folder), data)
     stored = minari.load_dataset(NAME)
     assert (stored.total_episodes, stored.total_steps) == (40, len(data))
     env = PortfolioVectorEnv(world.process, world.window, 1, 25)
@@ -99,7 +82,7 @@ def test_a_failed_export_leaves_nothing(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("name", ["behaviour", "../up-v0", "/root-v0", "a b-v0", ""])
+@pytest.mark.parametrize("name", ["behaviour", "../up-v0", "/root-v0", ""])
 def test_a_name_that_minari_would_not_take_is_refused(name: str) -> None:
     with pytest.raises(FinflowError, match="not the name of a Minari dataset"):
         minari_folder(name)
@@ -109,7 +92,6 @@ def test_what_was_changed_or_cut_since_is_refused_and_not_written_over(folder: P
     export_minari(dataset, folder, NAME)
     with pytest.raises(FinflowError, match="already; use another name"):
         export_minari(dataset, folder, NAME)
-    assert_same_bits(import_minari(folder), dataset)
     with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
         file["episode_7/rewards"][3] += 1e-3
     with pytest.raises(FinflowError, match="was changed since"):

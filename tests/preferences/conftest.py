@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finflow.config import Config, load_config
+from finflow.config import load_config
 from finflow.config.preferences_section import JudgeConfig
 from finflow.preferences.judges import Judge
 from finflow.preferences.pair_making import judge_pairs
@@ -71,15 +71,15 @@ def served(file: Path, questions: Sequence[Question]) -> Iterator[AnswerServer]:
 
 
 @pytest.fixture(scope="session")
-def small_config() -> Config:
+def small_data() -> TrainingData:
     """A synthetic market of three assets and four years."""
-    return load_config(None, SMALL)
+    return prepare(load_config(None, SMALL))
 
 
 @pytest.fixture(scope="session")
-def small_data(small_config: Config) -> TrainingData:
-    """Its prices, features and decision process."""
-    return prepare(small_config)
+def judging(small_data: TrainingData) -> JudgeConfig:
+    """The settings of its judges."""
+    return small_data.config.preferences.judge
 
 
 @pytest.fixture(scope="session")
@@ -103,6 +103,6 @@ def path_of() -> Callable[..., PortfolioPath]:
 
 
 @pytest.fixture(scope="session")
-def questions(small_market: SegmentMarket, small_config: Config) -> tuple[Question, ...]:
+def questions(small_market: SegmentMarket, judging: JudgeConfig) -> tuple[Question, ...]:
     """Six questions of the small market, of both sides."""
-    return make_questions(small_market, 6, small_config.preferences.judge, seed=0)
+    return make_questions(small_market, 6, judging, seed=0)

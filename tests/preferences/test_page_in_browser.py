@@ -23,14 +23,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "pairs.jsonl"
-
-
-@pytest.fixture
-def page(browser: Browser, file: Path, questions: tuple[Question, ...]) -> Iterator[Browser]:
+def page(browser: Browser, tmp_path: Path, questions: tuple[Question, ...]) -> Iterator[Browser]:
     """The page of four questions."""
-    with served(file, questions[:4]) as server:
+    with served(tmp_path / "pairs.jsonl", questions[:4]) as server:
         browser.open(server.url)
         yield browser
 
@@ -46,20 +41,21 @@ def click(page: Browser, act: str) -> None:
 
 
 def press(page: Browser, key: str) -> None:
-    """Press a key."""
     for kind in ("keyDown", "keyUp"):
         page.call("Input.dispatchKeyEvent", type=kind, key=key)
 
 
 def wait_for(page: Browser, condition: str) -> None:
-    """Wait until a condition holds on the page."""
     page.evaluate(
         f"new Promise((done, late) => {{const look = () => {condition} ? done(1) : setTimeout(look, 20); look(); "
         "setTimeout(() => late('not within ten seconds'), 10000)})"
     )
 
 
-def test_three_pairs_are_answered_by_mouse_and_keys(page: Browser, file: Path, questions: tuple[Question, ...]) -> None:
+def test_three_pairs_are_answered_by_mouse_and_keys(
+    page: Browser, tmp_path: Path, questions: tuple[Question, ...]
+) -> None:
+    file = tmp_path / "pairs.jsonl"
     click(page, "left")
     wait_for(page, f"{SHOWN} === '1'")
     press(page, "ArrowDown")
@@ -67,9 +63,7 @@ def test_three_pairs_are_answered_by_mouse_and_keys(page: Browser, file: Path, q
     press(page, "ArrowRight")
     wait_for(page, f"{SHOWN} === '3'")
     told = read_pairs([file]).pairs
-    assert told == tuple(
-        one.answered(choice) for one, choice in zip(questions[:3], ("left", "tie", "right"), strict=True)
-    )
+    assert told == (questions[0].answered("left"), questions[1].answered("tie"), questions[2].answered("right"))
     assert page.evaluate("document.getElementById('count').textContent").startswith("3 of 4 answered")
     press(page, "u")
     wait_for(page, f"{SHOWN} === '2'")
@@ -84,13 +78,13 @@ def test_three_pairs_are_answered_by_mouse_and_keys(page: Browser, file: Path, q
     assert page.complaints == []
 
 
-def test_what_the_server_refuses_is_told_on_the_page(page: Browser, file: Path) -> None:
+def test_what_the_server_refuses_is_told_on_the_page(page: Browser, tmp_path: Path) -> None:
     page.evaluate("document.body.dataset.token = 'old', 1")
     press(page, "ArrowLeft")
     wait_for(page, "!document.getElementById('message').hidden")
     assert "load it again" in page.evaluate("document.getElementById('message').textContent")
     assert page.evaluate(SHOWN) == "0"
-    assert not file.exists()
+    assert not (tmp_path / "pairs.jsonl").exists()
 
 
 def test_both_paths_are_drawn_in_full_in_light_and_dark(page: Browser) -> None:

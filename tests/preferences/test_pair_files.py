@@ -50,44 +50,37 @@ def test_contradictory_answers_are_counted_and_kept(tmp_path: Path) -> None:
     assert found.line() == "3 pairs, 1 ties; 1 pairs of segments have contradictory answers, all of which count"
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ((), "is empty"),
-        ((pair(), "{"), "line 2: this is not JSON"),
-        ((pair(better="best"),), "line 1: better: Input should be 'first', 'second' or 'tie'"),
-        ((pair(second=FIRST),), "line 1: both segments are the same, momentum from 2001-01-02 to 2001-01-31"),
-        ((pair(first={**FIRST, "end": "2000-01-02"}),), "ends on 2000-01-02, before it starts"),
-        ((pair(first={**FIRST, "start": "soon"}),), "line 1: first.start"),
-        ((pair(weight=1),), "line 1: weight: Extra inputs are not permitted"),
-        ((pair(chance=2.0),), "line 1: chance"),
-        (("[]",), "line 1: Input should be"),
-    ],
-)
-def test_a_bad_line_is_named(tmp_path: Path, rows: tuple[Any, ...], said: str) -> None:
-    with pytest.raises(FinflowError, match=r"pairs\.jsonl") as caught:
-        read_pairs([lines(tmp_path / "pairs.jsonl", *rows)])
+BAD_LINES = {
+    "is empty": (),
+    "line 2: this is not JSON": (pair(), "{"),
+    "line 1: better: Input should be 'first', 'second' or 'tie'": (pair(better="best"),),
+    "line 1: both segments are the same, momentum from 2001-01-02 to 2001-01-31": (pair(second=FIRST),),
+    "ends on 2000-01-02, before it starts": (pair(first={**FIRST, "end": "2000-01-02"}),),
+    "line 1: first.start": (pair(first={**FIRST, "start": "soon"}),),
+    "line 1: weight: Extra inputs are not permitted": (pair(weight=1),),
+    "line 1: chance": (pair(chance=2.0),),
+    "line 1: Input should be": ("[]",),
+}
+ROW = "a,2001-01-02,2001-01-03"
+BAD_CSV = {
+    "is empty": "",
+    "line 2: first.start: Field required": "first_strategy,better\na,first\n",
+    "line 2: colour: Extra inputs": f"{HEADER},colour\n{ROW},b,2001-01-02,2001-01-03,first,red\n",
+    "line 2: second.strategy: Field required": f"{HEADER}\n{ROW}\n",
+    "line 2: both segments are the same": f"{HEADER}\n{ROW},{ROW},first\n",
+    "line 2: a cell without a column": f"{HEADER}\n{ROW},b,2001-01-02,2001-01-03,tie,,1\n",
+    "this is not CSV": f'{HEADER}\n"a',
+}
+
+
+@pytest.mark.parametrize(("said", "content"), [*BAD_LINES.items(), *BAD_CSV.items()])
+def test_a_bad_line_is_named(tmp_path: Path, said: str, content: tuple[Any, ...] | str) -> None:
+    path = tmp_path / ("pairs.csv" if isinstance(content, str) else "pairs.jsonl")
+    path.write_text(content) if isinstance(content, str) else lines(path, *content)
+    with pytest.raises(FinflowError, match=path.name) as caught:
+        read_pairs([path])
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "is empty"),
-        ("first_strategy,better\na,first\n", "line 2: first.start: Field required"),
-        ("HEADER,colour\na,2001-01-02,2001-01-03,b,2001-01-02,2001-01-03,first,red\n", "line 2: colour: Extra inputs"),
-        ("HEADER\na,2001-01-02,2001-01-03\n", "line 2: second.strategy: Field required"),
-        ("HEADER\na,2001-01-02,2001-01-03,a,2001-01-02,2001-01-03,first\n", "line 2: both segments are the same"),
-        ("HEADER\na,2001-01-02,2001-01-03,b,2001-01-02,2001-01-03,tie,,1\n", "line 2: a cell without a column"),
-        ('HEADER\n"a', "this is not CSV"),
-    ],
-)
-def test_a_bad_csv_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "pairs.csv").write_text(text.replace("HEADER", HEADER), "utf-8")
-    with pytest.raises(FinflowError) as caught:
-        read_pairs([tmp_path / "pairs.csv"])
-    assert said in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finflow.config import Config
-from finflow.errors import FinflowError, OutputError
+from finflow.config.preferences_section import JudgeConfig
+from finflow.errors import OutputError
 from finflow.files import file_in_use
 from finflow.preferences.judges import make_judge
 from finflow.preferences.pair_making import judge_pairs
@@ -27,13 +27,12 @@ from finflow.preferences.web_page.answer_server import TOKEN_HEADER, AnswerServe
 from finflow.preferences.web_page.answer_session import (
     AnswerSession,
     Question,
-    StaleQuestionError,
     answers_so_far,
     make_questions,
 )
 from finflow.preferences.web_page.path_charts import path_charts, weight_layers
 from tests.commands import refusal
-from tests.preferences.conftest import PAGE, served, small_options
+from tests.preferences.conftest import served, small_options
 
 ROOT = Path(__file__).parents[2]
 Questions = tuple[Question, ...]
@@ -59,7 +58,7 @@ class Client:
         connection.close()
         return reply.status, text, reply.headers
 
-    def act(self, question: object, act: object, **changes: str) -> tuple[int, dict[str, str]]:
+    def act(self, question: int, act: str, **changes: str) -> tuple[int, dict[str, str]]:
         return self.post(json.dumps({"question": question, "act": act}), **changes)
 
     def post(self, body: str, **changes: str) -> tuple[int, dict[str, str]]:
@@ -74,15 +73,13 @@ def client(tmp_path: Path, questions: Questions) -> Iterator[Client]:
 
 
 def test_questions_are_the_pairs_of_the_judges_with_a_drawn_side(
-    small_market: SegmentMarket, small_config: Config, questions: Questions
+    small_market: SegmentMarket, judging: JudgeConfig, questions: Questions
 ) -> None:
-    settings = small_config.preferences.judge
-    judged = judge_pairs(small_market, make_judge("calmar", settings, 252), 2000, settings, seed=0).pairs
-    many = make_questions(small_market, 400, settings, seed=0)
+    judged = judge_pairs(small_market, make_judge("calmar", judging, 252), 2000, judging, seed=0).pairs
+    many = make_questions(small_market, 400, judging, seed=0)
     pairs = list(dict.fromkeys(frozenset((pair.first, pair.second)) for pair in judged))
     assert [frozenset(question.segments) for question in many] == pairs[:400]
-    assert [question.segments for question in many[: len(questions)]] == [one.segments for one in questions]
-    assert [question.turned for question in many[: len(questions)]] == [one.turned for one in questions]
+    assert [(one.segments, one.turned) for one in many[:6]] == [(one.segments, one.turned) for one in questions]
     assert 0.4 < np.mean([question.turned for question in many]) < 0.6
 
 
@@ -109,6 +106,7 @@ def test_every_answer_is_in_the_file_at_once_and_can_be_taken_back(tmp_path: Pat
     session.act(1, "undo")
     session.act(0, "undo")
     assert (session.current, session.can_undo, file.read_bytes()) == (0, False, b"")
+    assert answers_so_far(file) == ()
 
 
 def test_a_session_goes_on_where_the_file_ends(tmp_path: Path, questions: Questions) -> None:
@@ -130,36 +128,16 @@ def test_a_session_goes_on_where_the_file_ends(tmp_path: Path, questions: Questi
     assert second.close().startswith("0 answers added to")
 
 
-def test_all_may_be_answered(tmp_path: Path, questions: Questions) -> None:
-    session = begun(tmp_path / "pairs.jsonl", questions[:2])
-    session.act(0, "left")
-    session.act(1, "skip")
-    assert session.current is None
-    with pytest.raises(StaleQuestionError):
-        session.act(1, "left")
-    assert "those that were skipped are asked again" in PAGE(session)
-    assert session.close() == f"1 answers added to {tmp_path / 'pairs.jsonl'}; 1 of 2 pairs are not answered"
-
-
 def test_answers_come_by_http(client: Client, tmp_path: Path, questions: Questions) -> None:
     status, page, headers = client.send()
     assert status == 200
     assert "default-src 'none'" in headers["Content-Security-Policy"]
-    assert 'data-question="0"' in page
     for name in {segment.strategy for question in questions for segment in question.segments}:
         assert name not in page, "the name of a strategy would bias the answer"
     assert client.act(0, "left")[0] == 200
-    status, answer = client.act(1, "right")
-    assert 'data-question="2"' in answer["html"]
-    assert read_pairs([tmp_path / "pairs.jsonl"]).pairs == (
-        questions[0].answered("left"),
-        questions[1].answered("right"),
-    )
-    assert 'data-question="1"' in client.act(2, "undo")[1]["html"]
-    assert len(read_pairs([tmp_path / "pairs.jsonl"]).pairs) == 1
     status, answer = client.act(0, "left")  # by a key that is pressed twice, or from a second tab
     assert (status, 'data-question="1"' in answer["html"]) == (409, True)
-    assert len(read_pairs([tmp_path / "pairs.jsonl"]).pairs) == 1
+    assert read_pairs([tmp_path / "pairs.jsonl"]).pairs == (questions[0].answered("left"),)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +149,6 @@ def test_answers_come_by_http(client: Client, tmp_path: Path, questions: Questio
         ({"Origin": "null"}, 403),
         ({"Origin": "https://127.0.0.1:PORT"}, 403),
         ({"Origin": "http://127.0.0.1:PORT.evil.example"}, 403),
-        ({"Origin": "127.0.0.1:PORT"}, 403),
         ({TOKEN_HEADER: "guess"}, 403),
         ({TOKEN_HEADER: ""}, 403),
         ({"Content-Length": "x"}, 400),
@@ -193,7 +170,6 @@ def test_a_page_is_not_read_under_another_name_or_by_other_machines(client: Clie
         assert (status, client.token in text) == (403, False)
     assert client.send(Origin=f"http://127.0.0.1:{client.port}")[0] == 200
     assert client.send("GET", "/../secrets")[0] == 404
-    assert client.send("DELETE", "/")[0] == 501
     with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
         # a proxy and the server could take different ones of two hosts
         hosts = f"Host: 127.0.0.1:{client.port}\r\nHost: evil.example\r\n"
@@ -205,14 +181,10 @@ def test_a_page_is_not_read_under_another_name_or_by_other_machines(client: Clie
         socket.create_connection(("127.0.0.2", client.port), timeout=5).close()
 
 
-@pytest.mark.parametrize(
-    "body",
-    ["", "{", "[]", "null", '{"question": 0}', '{"question": "0", "act": "left"}', '{"question": true}', "[" * 999],
-)
+@pytest.mark.parametrize("body", ["", '{"question": "0", "act": "left"}', '{"question": 0, "act": "best"}', "[" * 999])
 def test_a_bad_body_is_told(client: Client, tmp_path: Path, body: str) -> None:
     status, answer = client.post(body)
     assert (status, "an answer is an object of JSON" in answer["error"]) == (400, True)
-    assert client.act(0, "best")[0] == 400
     assert not (tmp_path / "pairs.jsonl").exists()
 
 
@@ -253,19 +225,12 @@ def test_assets_that_are_held_little_share_a_layer(path_of: Callable[..., Portfo
     assert sorted(column for layer in layers for column in layer.columns) == list(range(13))
 
 
-def test_files_that_cannot_be_gone_on_with_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "bad.jsonl").write_text("{\n", "utf-8")
-    for name, said in (("bad.jsonl", "line 1: this is not JSON"), (".", "is a folder"), ("a.csv", "ends with .jsonl")):
-        with pytest.raises(FinflowError, match=said):
-            answers_so_far(tmp_path / name)
-    (tmp_path / "empty.jsonl").touch()
-    assert answers_so_far(tmp_path / "empty.jsonl") == ()
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--ask", "FOLDER/a/b.jsonl", "--port", "0"), "cannot write FOLDER/a/.b.jsonl.lock: a file is in the way"),
+        (("--ask", "FOLDER"), "is a folder"),
+        (("--ask", "FOLDER/b.csv"), "ends with .jsonl"),
         (("--ask", "FOLDER/b.jsonl", "--port", "TAKEN"), "port TAKEN of 127.0.0.1 cannot be opened"),
         (("--ask", "FOLDER/b.jsonl", "--port", "70000"), "must be a port"),
         (("--ask", "FOLDER/b.jsonl", "--set", "preferences.judge.strategies=momentun"), "there is no strategy"),
@@ -285,13 +250,9 @@ def test_wrong_commands_are_answered_in_a_line(
 ) -> None:
     (tmp_path / "a").touch()
     with AnswerServer(0) as server:
-        names = {"FOLDER": str(tmp_path), "TAKEN": str(server.server_port)}
-
-        def named(text: str) -> str:
-            return re.sub("|".join(names), lambda found: names[found[0]], text)
-
-        options = [named(word) for word in arguments]
-        assert named(said) in refusal(capsys, "--mode", "prefer", *small_options(), *options)
+        port = str(server.server_port)
+        *options, said = (word.replace("FOLDER", str(tmp_path)).replace("TAKEN", port) for word in (*arguments, said))
+        assert said in refusal(capsys, "--mode", "prefer", *small_options(), *options)
     assert os.listdir(tmp_path) == ["a"]
 
 
