@@ -16,8 +16,7 @@ from finflow.env.market_growth import dividends_of, growth_of, share_prices
 from finflow.env.process_variants import with_growths
 from finflow.ledger import accounting
 from finflow.market.dividends import reinvest
-from tests.env.conftest import build_process as process_of
-from tests.env.conftest import random_prices as prices
+from tests.env.conftest import build_process, random_prices
 
 FloatArray = NDArray[np.float64]
 
@@ -30,7 +29,7 @@ DATES = np.datetime64("2000-01-03") + np.arange(60)
 @pytest.fixture
 def quoted() -> dict[str, FloatArray]:
     """Closes, opens and dividends of four assets, in money; a quarter, a special one on a bar with another's, none."""
-    close = prices()
+    close = random_prices()
     opens = close * np.exp(np.random.default_rng(3).normal(0.0, 0.01, close.shape))
     paid = np.zeros(close.shape)
     paid[5::12, 0] = 0.6
@@ -49,7 +48,7 @@ def market(quoted: dict[str, FloatArray]) -> Callable[..., DecisionProcess]:
         close = found.pop("close")
         if not cash:
             found = {"open": found["open"]}
-        return process_of(close, 1e-4, fields=found, **{**FREE, **env})
+        return build_process(close, 1e-4, fields=found, **{**FREE, **env})
 
     return make
 
@@ -140,7 +139,7 @@ def test_it_goes_to_who_held_before_the_ex_date(market: Callable[..., DecisionPr
 def test_an_asset_that_has_just_listed_pays_nothing(quoted: dict[str, FloatArray]) -> None:
     quoted["close"][:29, 1] = np.nan
     found = reinvest({"close": quoted["close"]}, quoted["paid"], DATES, "ABCD")
-    process = process_of(found.pop("close"), fields=found)
+    process = build_process(found.pop("close"), fields=found)
     assert process.dividends is not None
     assert not process.dividends[:, 1].any()
     assert process.growth[29, 1] == 1.0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, Step
 from finflow.ledger import accounting
-from tests.env.conftest import build_process as process_of
+from tests.env.conftest import build_process
 
 FloatArray = NDArray[np.float64]
 
@@ -102,7 +102,7 @@ def drawn(seed: int, process: DecisionProcess) -> tuple[FloatArray, FloatArray]:
 @given(seed=seeds, assets=sizes, lag=lags, limits=limits)
 def test_both_ways_give_the_same_bits(seed: int, assets: int, lag: int, limits: dict[str, float]) -> None:
     rates = {"commission_bps": 80.0, "slippage_bps": 40.0}
-    process = process_of(wild_prices(seed, assets), 1e-4, execution_lag=lag, **rates, **limits)
+    process = build_process(wild_prices(seed, assets), 1e-4, execution_lag=lag, **rates, **limits)
     for one, other in zip(*(play(process, compiled, *drawn(seed, process)) for compiled in (True, False)), strict=True):
         for mine, theirs in ((one.outcome, other.outcome), (one.outcome.state, other.outcome.state)):
             fields = mine._asdict() if isinstance(mine, Step) else vars(mine)
@@ -118,7 +118,7 @@ def test_money_is_conserved_to_the_cent(
 ) -> None:
     """Kept in shares and cash, by prices alone: shares change only by trades, and trades and costs come out of cash."""
     close = wild_prices(seed, assets)
-    process = process_of(close, execution_lag=lag, cash_rate=1e-4, **limits)
+    process = build_process(close, execution_lag=lag, cash_rate=1e-4, **limits)
     last = np.where(np.isnan(close), 1.0, close)  # what is not listed is not held: any price will do
     for bar in range(1, BARS):  # but one that has ended is worth its last price
         last[bar] = np.where(np.isnan(close[bar]) & ~np.isnan(close[bar - 1]), close[bar - 1], last[bar])
@@ -156,7 +156,7 @@ def test_whatever_happens_an_account_is_an_account(
 ) -> None:
     """A portfolio of what is listed, costs of nothing or more, limits kept, and numbers to learn from."""
     close = wild_prices(seed, assets)
-    process = process_of(close, execution_lag=lag, objectives={"lambda_dd": 1.0, "lambda_cvar": 5.0}, **limits)
+    process = build_process(close, execution_lag=lag, objectives={"lambda_dd": 1.0, "lambda_cvar": 5.0}, **limits)
     for before, seen, _, outcome in play(process, compiled, *drawn(seed, process)):
         filled, listed = outcome.filled, np.isfinite(close[before.bar])
         assert (filled >= 0.0).all()
@@ -175,7 +175,7 @@ def test_whatever_happens_an_account_is_an_account(
 @settings(max_examples=8)
 @given(seed=seeds, assets=sizes, lag=lags)
 def test_naming_what_is_held_costs_nothing_in_any_market(compiled: bool, seed: int, assets: int, lag: int) -> None:
-    process = process_of(wild_prices(seed, assets), execution_lag=lag, cash_rate=1e-4)
+    process = build_process(wild_prices(seed, assets), execution_lag=lag, cash_rate=1e-4)
     start, _ = drawn(seed, process)
     for *_, outcome in play(process, compiled, start, np.empty(0)):
         assert (outcome.turnover == 0.0).all()
@@ -193,7 +193,7 @@ def test_neither_the_order_of_assets_nor_the_unit_of_their_prices_matters(
     order = rng.permutation(close.shape[1])
     columns = np.append(order, close.shape[1])
     units = 10.0 ** rng.uniform(-6.0, 6.0, size=close.shape[1])
-    one, other = (process_of(table, execution_lag=lag, **limits) for table in (close, (close * units)[:, order]))
+    one, other = (build_process(table, execution_lag=lag, **limits) for table in (close, (close * units)[:, order]))
     start, actions = drawn(seed, one)
     ours, theirs = play(one, compiled, start, actions), play(other, compiled, start[:, columns], actions[..., columns])
     for (_, _, _, left), (_, _, _, right) in zip(ours, theirs, strict=True):

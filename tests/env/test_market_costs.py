@@ -8,51 +8,28 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.objective import Moments
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.process_variants import with_costs
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
-from finflow.market.features.feature_set import Features
 from finflow.market.liquidity import liquidity_of
 from finflow.market.panel import MarketPanel
-
-FloatArray = NDArray[np.float64]
+from tests.env.conftest import EVERYTHING, LAGS, MOMENTS, numbered_features, panel_of, random_prices
 
 BARS, ASSETS, WINDOW = 60, 3, 5
 IMPACT = CostsConfig(impact=1.0, window=WINDOW)
-EVERYTHING = CostsConfig(
-    minimum=3.0,
-    slippage_linear_bps=20.0,
-    slippage_sqrt_bps=10.0,
-    impact=0.5,
-    window=WINDOW,
-)
-LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 
 
 def made_panel(seed: int = 0, **changes: Any) -> MarketPanel:
-    rng = np.random.default_rng(seed)
-    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.02, size=(BARS, ASSETS)), axis=0))
-    fields = {"close": close, "volume": rng.lognormal(13.0, 1.0, size=(BARS, ASSETS)), **changes}
-    dates = np.datetime64("2000-01-03") + np.arange(BARS)
-    return MarketPanel(dates=dates, assets=("A", "B", "C"), **fields)
+    volume = np.random.default_rng(seed).lognormal(13.0, 1.0, size=(BARS, ASSETS))
+    return panel_of(**{"close": random_prices(BARS, ASSETS, seed), "volume": volume, **changes})
 
 
 def made_process(panel: MarketPanel, costs: CostsConfig = IMPACT, **env: Any) -> DecisionProcess:
-    features = Features(
-        assets=np.zeros((BARS, ASSETS, 1), dtype=np.float32),
-        market=np.zeros((BARS, 1), dtype=np.float32),
-        asset_names=("none",),
-        market_names=("none",),
-        lenses={},
-        first_bar=0,
-    )
-    return DecisionProcess(panel, features, EnvConfig(costs=costs, **env), ObjectivesConfig(), Moments(4e-4, 1e-4))
+    return DecisionProcess(panel, numbered_features(panel), EnvConfig(costs=costs, **env), ObjectivesConfig(), MOMENTS)
 
 
 @LAGS
@@ -135,34 +112,14 @@ def test_what_cannot_be_measured_is_taken_to_be_dear() -> None:
     assert measured.volatility[22, 1] != measured.volatility[22, 0]
 
 
-@settings(max_examples=8)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_splits_change_no_cost(seed: int) -> None:
-    """Shares in other units: prices times u, volumes by u."""
-    panel = made_panel(seed)
-    assert panel.volume is not None
-    units = np.exp(np.random.default_rng(seed).normal(0.0, 3.0, ASSETS))
-    other = made_panel(seed, close=panel.close * units, volume=panel.volume / units)
-    target = np.array([[0.4, 0.1, 0.2, 0.3]])
-    one, two = (made_process(world, EVERYTHING) for world in (panel, other))
-    left, right = (process.step(process.start(np.array([30])), target) for process in (one, two))
-    assert right.cost[0] == pytest.approx(left.cost[0], rel=1e-9)
-
-
 def test_an_order_that_cannot_be_paid_is_reported_and_leaves_the_account_as_it_was() -> None:
-    process = made_process(made_panel(), CostsConfig(minimum=4.0), initial_capital=10.0)
-    state = process.start(np.array([30, 30]))
-    outcome = process.step(state, np.array([[0.3, 0.3, 0.3, 0.1], [0.3, 0.3, 0.0, 0.4]]))
-    assert outcome.refused.tolist() == [True, False]
-    assert outcome.cost[0] == outcome.turnover[0] == outcome.simple_return[0] == 0.0
-    np.testing.assert_array_equal(outcome.filled[0], [0.0, 0.0, 0.0, 1.0])
-    assert outcome.cost[1] == pytest.approx(0.8, abs=0.01)
-
-
-def test_the_environments_say_which_orders_were_refused() -> None:
     """Each asset traded costs four at least: an account of ten cannot pay for three, but for two."""
     process = made_process(made_panel(), CostsConfig(minimum=4.0), initial_capital=10.0)
     orders = np.array([[0.3, 0.3, 0.3, 0.1], [0.3, 0.3, 0.0, 0.4]])
+    outcome = process.step(process.start(np.array([30, 30])), orders)
+    assert outcome.cost[0] == outcome.simple_return[0] == 0.0
+    np.testing.assert_array_equal(outcome.filled[0], [0.0, 0.0, 0.0, 1.0])
+    assert outcome.cost[1] == pytest.approx(0.8, abs=0.01)
     together = PortfolioVectorEnv(process, range(BARS), 2)
     together.reset(options={"bars": np.array([30, 30])})
     *_, info = together.step(orders)
@@ -187,37 +144,16 @@ def test_another_price_of_trading_leaves_the_first_process_as_it_was() -> None:
     assert dear.env.execution_lag == process.env.execution_lag
 
 
-@LAGS
-@pytest.mark.parametrize("ends", [0, 1])
-def test_the_money_in_an_asset_that_ends_is_its_shares_at_the_last_price(lag: int, ends: int) -> None:
-    """Bought at bar 20, ended with bar 29, then held as cash that earns nothing, while the others go on."""
-    panel = made_panel()
-    assert panel.volume is not None
-    close, volume = panel.close.copy(), panel.volume.copy()
-    close[30:, ends] = volume[30:, ends] = np.nan
-    process = made_process(made_panel(close=close, volume=volume), EVERYTHING, execution_lag=lag)
-    state = process.step(process.start(np.array([20])), np.array([[0.4, 0.3, 0.2, 0.1]])).state
-    filled = state.weights[0] * state.wealth[0] / (state.weights[0] @ process.growth[21])
-    shares, cash = filled[:-1] / close[20], filled[-1]
-    last = np.where(np.isfinite(close), close, close[29])
-    for bar in range(21, 40):
-        outcome = process.step(state, process.observed_portfolio(state)[:, :4])
-        state = outcome.state
-        assert outcome.cost[0] == 0.0
-        assert state.wealth[0] == pytest.approx(shares @ last[bar + 1] + cash, rel=1e-12)
-        assert (outcome.filled[0, ends] == 0.0) == (bar >= 30)
-    kept = cash + shares[ends] * close[29, ends]
-    assert outcome.filled[0, -1] * state.wealth[0] / (outcome.filled[0] @ process.growth[40]) == pytest.approx(kept)
-
-
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32 - 1), capital=st.sampled_from([10.0, 1e3, 1e6, 1e12]))
 def test_no_cost_takes_more_than_there_is(seed: int, capital: float) -> None:
-    """Dear costs, wild prices, random first portfolios: an account may be worn down to where its orders are refused."""
+    """Dear costs, wild prices, an asset that ends: an account may be worn down to where its orders are refused."""
     rng = np.random.default_rng(seed)
-    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.5, size=(BARS, ASSETS)), axis=0))
+    close = random_prices(BARS, ASSETS, seed, deviation=0.5)
+    close[15:, 0] = np.nan
     costs = EVERYTHING.model_copy(update={"impact": 5.0, "slippage_linear_bps": 5000.0})
-    process = made_process(made_panel(seed, close=close), costs, initial_capital=capital)
+    panel = made_panel(seed, close=close, volume=np.where(np.isnan(close), np.nan, made_panel(seed).volume))
+    process = made_process(panel, costs, initial_capital=capital)
     state = process.start(np.full(4, 10), rng.dirichlet(np.full(4, 0.3), size=4))
     np.testing.assert_allclose(state.wealth, capital, rtol=0, atol=0)
     for _ in range(12):

@@ -16,8 +16,7 @@ from finflow.env.objective import COMPONENTS
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.errors import MarketError
 from finflow.evaluation.statistics.metrics import sharpe
-from tests.env.conftest import build_process as process_of
-from tests.env.conftest import random_prices as prices
+from tests.env.conftest import build_process, random_prices
 
 FloatArray = NDArray[np.float64]
 
@@ -32,7 +31,7 @@ JUSTIFIED = (
 
 @pytest.fixture
 def process() -> DecisionProcess:
-    return process_of(prices(bars=120), cash_rate=1e-4)
+    return build_process(random_prices(bars=120), cash_rate=1e-4)
 
 
 def play(env: PortfolioEnv, actions: FloatArray, **reset: Any) -> list[tuple[Any, ...]]:
@@ -40,18 +39,6 @@ def play(env: PortfolioEnv, actions: FloatArray, **reset: Any) -> list[tuple[Any
     steps: list[tuple[Any, ...]] = [env.reset(**reset)]
     steps.extend(env.step(action) for action in actions)
     return steps
-
-
-def assert_same(left: Any, right: Any) -> None:
-    if isinstance(left, dict):
-        assert left.keys() == right.keys()
-        for name in left:
-            assert_same(left[name], right[name])
-    elif isinstance(left, tuple | list):
-        for one, other in zip(left, right, strict=True):
-            assert_same(one, other)
-    else:
-        np.testing.assert_array_equal(left, right)
 
 
 def random_actions(count: int, size: int = 5) -> FloatArray:
@@ -68,28 +55,6 @@ def test_gymnasiums_own_checker_finds_nothing(process: DecisionProcess, random_p
     assert others == []
 
 
-def test_it_can_be_wrapped(process: DecisionProcess) -> None:
-    flat = gym.wrappers.FlattenObservation(PortfolioEnv(process, range(0, 120), episode_length=5))
-    env = gym.wrappers.RecordEpisodeStatistics(gym.wrappers.TimeLimit(flat, max_episode_steps=3))
-    observation, _ = env.reset(seed=1)
-    assert env.observation_space.contains(observation)
-    rewards = 0.0
-    for _ in range(3):
-        observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
-        rewards += reward
-    assert (terminated, truncated) == (False, True)
-    assert info["episode"]["r"] == pytest.approx(rewards)
-
-
-def test_a_seed_gives_the_same_episodes_and_another_seed_others(process: DecisionProcess) -> None:
-    envs = [PortfolioEnv(process, range(0, 120), episode_length=20, random_portfolios=True) for _ in range(3)]
-    first, second, third = (play(env, random_actions(20), seed=seed) for env, seed in zip(envs, (1, 1, 2), strict=True))
-    assert_same(first, second)
-    assert not np.array_equal(first[0][0]["portfolio"], third[0][0]["portfolio"])
-    assert_same(play(envs[0], random_actions(20)), play(envs[1], random_actions(20)))  # and so do the episodes after
-    assert envs[0].np_random_seed == 1
-
-
 def test_the_whole_window_is_played_where_no_length_is_given(process: DecisionProcess) -> None:
     env = PortfolioEnv(process, range(50, 90))
     steps = play(env, random_actions(39))
@@ -98,27 +63,12 @@ def test_the_whole_window_is_played_where_no_length_is_given(process: DecisionPr
     assert steps[-1][0]["market"][0] == 88
 
 
-def test_ruin_terminates_and_does_not_truncate() -> None:
-    close = prices(bars=120)
-    close[40:, 0] *= 1e-7  # whoever holds A alone keeps a ten-millionth
-    env = PortfolioEnv(process_of(close), range(0, 120), episode_length=20)
-    env.reset(seed=1, options={"bar": 38})
-    only = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
-    _, _, terminated, truncated, _ = env.step(only)
-    assert (terminated, truncated) == (False, False)
-    observation, reward, terminated, truncated, info = env.step(only)
-    assert (terminated, truncated) == (True, False)
-    assert info["wealth"] == pytest.approx(0.1, rel=0.2)
-    assert np.isfinite(reward)
-    assert observation["market"][0] == 39  # the last observation, not that of a new episode
-
-
 @pytest.mark.parametrize(("left", "ruined"), [(0.999e-6, True), (1.001e-6, False)])
 def test_a_loss_of_99_9999_percent_is_ruin(left: float, ruined: bool) -> None:
     """Of what there was in the beginning, in one day; a little more is left, and the episode goes on."""
     close = np.full((120, 4), 50.0)
     close[40:] *= left
-    process = process_of(close, commission_bps=0.0, slippage_bps=0.0)
+    process = build_process(close, commission_bps=0.0, slippage_bps=0.0)
     env = PortfolioEnv(process, range(0, 120), episode_length=20)
     env.reset(options={"bar": 39})
     _, reward, terminated, truncated, info = env.step(np.array([0.25, 0.25, 0.25, 0.25, 0.0]))
@@ -133,8 +83,8 @@ def test_a_loss_of_99_9999_percent_is_ruin(left: float, ruined: bool) -> None:
 @pytest.mark.parametrize("lag", [1, 2])
 def test_orders_at_the_open_are_filled_and_valued_at_opens(lag: int) -> None:
     """Bought for all the money at one open, worth its price at each of the next."""
-    opens = prices(bars=120, seed=9)
-    process = process_of(prices(bars=120), fields={"open": opens}, fill="open", execution_lag=lag)
+    opens = random_prices(bars=120, seed=9)
+    process = build_process(random_prices(bars=120), fields={"open": opens}, fill="open", execution_lag=lag)
     env = PortfolioEnv(process, range(0, 120))
     observation, _ = env.reset(options={"bar": 50})
     assert observation["market"][0] == 50 - lag
@@ -180,35 +130,10 @@ def test_all_cash_has_no_sharpe_ratio_and_no_costs(process: DecisionProcess) -> 
         assert step[4]["reward_log_return"] == pytest.approx(np.log(1.0001), abs=1e-15)
 
 
-def test_a_start_may_be_chosen(process: DecisionProcess) -> None:
-    env = PortfolioEnv(process, range(0, 120), episode_length=20)
-    held = np.array([0.5, 0.25, 0.0, 0.0, 0.25])
-    observation, _ = env.reset(options={"bar": 70, "weights": held})
-    np.testing.assert_array_equal(observation["portfolio"][:5], held)
-    assert observation["market"][0] == 69
-
-
 @pytest.mark.parametrize("bar", [0, 99, 119, -5])
 def test_a_start_outside_the_window_is_refused(process: DecisionProcess, bar: int) -> None:
     with pytest.raises(ValueError, match="1 to 98"):
         PortfolioEnv(process, range(0, 100), episode_length=20).reset(options={"bar": bar})
-
-
-def test_a_misspelt_option_is_not_passed_over(process: DecisionProcess) -> None:
-    """The vector environment's is called bars: ignored here, it would start anywhere."""
-    env = PortfolioEnv(process, range(0, 100), episode_length=20)
-    with pytest.raises(ValueError, match="no option 'bars'; it has bar and weights"):
-        env.reset(options={"bars": 50})
-    with pytest.raises(ValueError, match=r"weights have the shape \(1, 2\)"):
-        env.reset(options={"weights": [0.5, 0.5]})
-
-
-@pytest.mark.parametrize("action", [np.full(4, 0.25), np.full((1, 5), 0.2), np.array([np.nan, 0, 0, 0, 1.0])])
-def test_an_action_that_cannot_be_read_is_refused(process: DecisionProcess, action: FloatArray) -> None:
-    env = PortfolioEnv(process, range(0, 120), episode_length=20)
-    env.reset(seed=1)
-    with pytest.raises(ValueError, match="actions have"):
-        env.step(action)
 
 
 @pytest.mark.parametrize(("window", "length"), [(range(0, 20), 20), (range(30, 31), None), (range(200, 300), 5)])

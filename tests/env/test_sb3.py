@@ -20,9 +20,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.sb3 import SB3VecEnv
 from finflow.env.vector_env import PortfolioVectorEnv
-from tests.env.conftest import build_featured_process as featured_process_of
-from tests.env.conftest import build_process as process_of
-from tests.env.conftest import random_prices as prices
+from tests.env.conftest import build_featured_process, build_process, random_prices
 
 FloatArray = NDArray[np.float64]
 
@@ -49,7 +47,7 @@ def process() -> DecisionProcess:
     drift = np.full(K - 1, -DAILY / 2.0)
     drift[WINNER] = DAILY
     close = 50.0 * np.exp(np.cumsum(drift + 0.002 * rng.standard_normal((BARS, K - 1)), axis=0))
-    return featured_process_of(close, 400)
+    return build_featured_process(close, 400)
 
 
 def assert_same(left: Any, right: Any) -> None:
@@ -120,9 +118,9 @@ def test_the_adapter_is_sb3s_own_vector_of_single_environments(process: Decision
 
 def test_ruin_is_not_a_mere_end_of_time() -> None:
     """An account that is ruined has no value left to bootstrap from; its neighbour's episode ended by the clock."""
-    close = prices(bars=60, assets=K - 1)
+    close = random_prices(bars=60, assets=K - 1)
     close[40:, 0] *= 1e-7
-    env = SB3VecEnv(PortfolioVectorEnv(process_of(close), range(60), 2, 1))
+    env = SB3VecEnv(PortfolioVectorEnv(build_process(close), range(60), 2, 1))
     env.set_options({"bar": 39})
     env.reset()
     _, _, dones, infos = env.step(np.eye(K)[[0, K - 1]])
@@ -161,19 +159,6 @@ def test_what_portfolios_share_cannot_be_taken_apart(process: DecisionProcess) -
     assert not env.has_attr("no_such_thing")
     env.close()
     assert env.portfolios.closed
-
-
-def test_sb3s_wrappers_go_around_the_adapter(process: DecisionProcess) -> None:
-    env = VecNormalize(VecMonitor(SB3VecEnv(vector(process, 2))), norm_obs=False)
-    env.seed(0)
-    env.reset()
-    earned = np.zeros(2)
-    for action in actions(LENGTH, 2):
-        _, _, dones, infos = env.step(action)
-        earned += env.get_original_reward()
-    assert dones.all()
-    np.testing.assert_allclose([info["episode"]["r"] for info in infos], earned, rtol=0, atol=1e-5)
-    assert [info["episode"]["l"] for info in infos] == [LENGTH, LENGTH]
 
 
 def test_only_the_adapter_needs_sb3() -> None:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
-from tests.env.conftest import build_process as process_of
-from tests.env.conftest import random_prices as prices
+from tests.env.conftest import build_process, random_prices
 
 FloatArray = NDArray[np.float64]
 
@@ -35,18 +34,13 @@ LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 
 def made(seed: int, ragged: bool = False, **env: Any) -> DecisionProcess:
     """A market with volume and a crash; where it is ragged one asset lists at bar 14 and one ends at bar 18."""
-    close = prices(bars=BARS, assets=ASSETS, seed=seed, deviation=0.05)
+    close = random_prices(bars=BARS, assets=ASSETS, seed=seed, deviation=0.05)
     close[CRASH:] *= 0.85
     volume = np.random.default_rng(seed).lognormal(12.0, 1.0, size=close.shape)
     if ragged:
         for table in (close, volume):
             table[:14, 0] = table[18:, 1] = np.nan
-    return process_of(close, 1e-4, PENALTIES, {"volume": volume}, **env)
-
-
-def in_torch(state: PortfolioState) -> PortfolioState:
-    """The same state as tensors."""
-    return PortfolioState(**{name: torch.from_numpy(np.array(value)) for name, value in vars(state).items()})
+    return build_process(close, 1e-4, PENALTIES, {"volume": volume}, **env)
 
 
 def assert_equal(theirs: Any, ours: Any) -> None:

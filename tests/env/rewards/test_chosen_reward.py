@@ -23,8 +23,7 @@ from finflow.env.rewards.ranking_reward import create_reward_function
 from finflow.env.rewards.reward_context import RewardContext
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, TrainingError
-from tests.env.conftest import build_process as process_of
-from tests.env.conftest import random_prices as prices
+from tests.env.conftest import build_process, random_prices
 
 OWN = "tests.env.rewards.own_rewards"
 
@@ -32,9 +31,9 @@ OWN = "tests.env.rewards.own_rewards"
 @pytest.fixture
 def process() -> DecisionProcess:
     """A market of four assets, one of which is listed late."""
-    close = prices()
+    close = random_prices()
     close[:20, 1] = np.nan
-    return process_of(close, cash_rate=1e-4)
+    return build_process(close, cash_rate=1e-4)
 
 
 def rewarded(process: DecisionProcess, *names: str) -> DecisionProcess:
@@ -144,46 +143,12 @@ def test_turnover_and_variance_are_punished(process: DecisionProcess) -> None:
     np.testing.assert_array_equal(step.components[:, 1], -(plain.components[:, 0] ** 2))
 
 
-def test_gradients_pass_through_what_says_so_and_the_built_in_rewards(process: DecisionProcess) -> None:
-    names = ("builtin", "turnover", "variance", f"{OWN}:ExcessReturn")
-    for more, barrier in (((), None), ((f"{OWN}:ReturnOverThree",), f"{OWN}:ReturnOverThree")):
-        rewards = rewarded(process, *names, *more).reward
-        assert isinstance(rewards, RewardSum)
-        assert rewards.not_differentiable == barrier
-
-
-def test_rewards_of_a_user_are_slow_and_others_that_say_so() -> None:
-    class Slow:
-        horizon = 1
-        slow = True
-
-        def __call__(self, context: RewardContext) -> Any:
-            return context.log_return
-
-    assert RewardTerm("judges", Slow()).slow
-    assert RewardTerm(f"{OWN}:ExcessReturn", user_reward(f"{OWN}:ExcessReturn")).slow
-    assert not RewardTerm("builtin", None).slow
-
-
 def test_no_decision_is_rewarded_with_bars_beyond_its_window(process: DecisionProcess) -> None:
     market = rewarded(process, f"{OWN}:ReturnOverThree")
     assert market.decision_bars(range(10, 40)).stop + 3 == 40
     assert process.decision_bars(range(10, 40)).stop + 1 == 40
     env = PortfolioVectorEnv(market, range(10, 40), 2, 5)
     assert int(env.starts.max()) + 5 - 1 + 3 == 39  # the last decision of the last episode, and its last bar
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("NotANumber", "returned what is no finite number, first at bar 30"),
-        ("WrongShape", r"returned the shape \(5, 1\), not \(5,\)"),
-    ],
-)
-def test_a_wrong_answer_is_one_line_that_names_the_reward(process: DecisionProcess, name: str, message: str) -> None:
-    market = rewarded(process, f"{OWN}:{name}")
-    with pytest.raises(TrainingError, match=f"{name}.*{message}"):
-        market.step(*decisions(process, range(30, 35)))
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,14 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import named_rewards, with_reward
 from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.errors import TrainingError
-from tests.env.conftest import build_process as process_of
-from tests.env.conftest import random_prices as prices
+from tests.env.conftest import build_process, random_prices
 
 OWN = "tests.env.rewards.own_rewards"
 
 
 @pytest.fixture
 def process() -> DecisionProcess:
-    return process_of(prices(), cash_rate=1e-4)
+    return build_process(random_prices(), cash_rate=1e-4)
 
 
 def rewarded(process: DecisionProcess, *names: str) -> DecisionProcess:
@@ -82,24 +81,6 @@ def test_without_workers_or_slow_rewards_the_market_is_as_it_was(process: Decisi
         with queued_rewards(market, workers) as (same, queue):
             assert same is market
             assert queue is None
-
-
-def test_a_killed_worker_loses_no_reward(
-    process: DecisionProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mark = tmp_path / "killed"
-    monkeypatch.setenv("KILLED_ONCE", str(mark))
-    market = rewarded(process, "KillsOnce")
-    mark.touch()
-    expected = play(market)
-    mark.unlink()
-    with queued_rewards(market, 2) as (queued, queue):
-        assert queue is not None
-        play(queued)
-        found = queue.collect()
-    assert mark.exists()
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(
