@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from unittest import mock
 
@@ -11,12 +10,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from finflow.env.decision_process import DecisionProcess, PortfolioState
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import dividends_of, growth_of, share_prices
 from finflow.env.process_variants import with_growths
 from finflow.ledger import accounting
 from finflow.market.dividends import reinvest
-from tests.env.conftest import build_process, random_prices
+from tests.env.conftest import LAGS, build_process, in_torch, random_prices
 
 FloatArray = NDArray[np.float64]
 
@@ -26,7 +25,6 @@ HELD = np.array([[0.3, 0.3, 0.2, 0.1, 0.1]])
 DATES = np.datetime64("2000-01-03") + np.arange(60)
 
 
-@pytest.fixture
 def quoted() -> dict[str, FloatArray]:
     """Closes, opens and dividends of four assets, in money; a quarter, a special one on a bar with another's, none."""
     close = random_prices()
@@ -38,19 +36,14 @@ def quoted() -> dict[str, FloatArray]:
     return {"close": close, "open": opens, "paid": paid}
 
 
-@pytest.fixture
-def market(quoted: dict[str, FloatArray]) -> Callable[..., DecisionProcess]:
+def market(cash: bool = True, **env: object) -> DecisionProcess:
     """The process over these prices; ``cash`` pays dividends in cash, else they are reinvested."""
-
-    def make(cash: bool = True, **env: object) -> DecisionProcess:
-        fields = {name: quoted[name] for name in ("close", "open")}
-        found = reinvest(fields, quoted["paid"], DATES, "ABCD")
-        close = found.pop("close")
-        if not cash:
-            found = {"open": found["open"]}
-        return build_process(close, 1e-4, fields=found, **{**FREE, **env})
-
-    return make
+    fields = quoted()
+    found = reinvest(fields, fields.pop("paid"), DATES, "ABCD")
+    close = found.pop("close")
+    if not cash:
+        found = {"open": found["open"]}
+    return build_process(close, 1e-4, fields=found, **{**FREE, **env})
 
 
 def played(process: DecisionProcess, action: FloatArray | None) -> tuple[FloatArray, FloatArray]:
@@ -66,12 +59,10 @@ def played(process: DecisionProcess, action: FloatArray | None) -> tuple[FloatAr
 
 
 @pytest.mark.parametrize(("lag", "fill"), [(0, "close"), (1, "close"), (2, "close"), (1, "open")])
-def test_an_account_that_never_trades_keeps_its_shares_and_collects_cash(
-    market: Callable[..., DecisionProcess], quoted: dict[str, FloatArray], lag: int, fill: str
-) -> None:
+def test_an_account_that_never_trades_keeps_its_shares_and_collects_cash(lag: int, fill: str) -> None:
     """Shares times prices as quoted, and a heap of cash: no weight, no growth, none of the ledger's arithmetic."""
     process = market(execution_lag=lag, fill=fill)
-    prices, paid = quoted[fill], quoted["paid"]
+    prices, paid = quoted()[fill], quoted()["paid"]
     shares, cash = HELD[0, :-1] / prices[BEGIN - 1], HELD[0, -1]
     worth, weights = [], []
     for bar in range(BEGIN, END):
@@ -86,9 +77,7 @@ def test_an_account_that_never_trades_keeps_its_shares_and_collects_cash(
 
 
 @pytest.mark.parametrize("action", [[0.25, 0.25, 0.25, 0.25, 0.0], [0.1, 0.6, 0.2, 0.0, 0.1]])
-def test_reinvested_at_the_close_without_costs_it_is_the_adjusted_account(
-    market: Callable[..., DecisionProcess], action: list[float]
-) -> None:
+def test_reinvested_at_the_close_without_costs_it_is_the_adjusted_account(action: list[float]) -> None:
     paid, adjusted = market(execution_lag=0), market(cash=False, execution_lag=0)
     found = [played(process, np.array([action])) for process in (paid, adjusted)]
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-12)
@@ -96,13 +85,13 @@ def test_reinvested_at_the_close_without_costs_it_is_the_adjusted_account(
     assert played(paid, None)[0][-1] != pytest.approx(played(adjusted, None)[0][-1], rel=1e-4)
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2])
-def test_torch_and_numpy_agree(market: Callable[..., DecisionProcess], lag: int) -> None:
+@LAGS
+def test_torch_and_numpy_agree(lag: int) -> None:
     process = market(execution_lag=lag, commission_bps=10.0, max_weight=0.7)
     bars, rng = np.arange(BEGIN, END), np.random.default_rng(0)
     weights, action = rng.dirichlet(np.ones(5), len(bars)), rng.dirichlet(np.ones(5), len(bars))
     state = process.start(bars, weights)
-    tensors = PortfolioState(bars, *(torch.from_numpy(np.array(value)) for value in list(vars(state).values())[1:]))
+    tensors = in_torch(state)
     mine, theirs = process.step(state, action), process.step(tensors, torch.from_numpy(action))
     np.testing.assert_allclose(mine.filled, theirs.filled.numpy(), atol=1e-14)
     np.testing.assert_allclose(mine.simple_return, theirs.simple_return.numpy(), atol=1e-14)
@@ -113,19 +102,7 @@ def test_torch_and_numpy_agree(market: Callable[..., DecisionProcess], lag: int)
         np.testing.assert_array_equal(process.step(state, action).filled, mine.filled)
 
 
-def test_the_payment_has_a_gradient_and_an_inverse() -> None:
-    weights = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64, requires_grad=True)
-    shares = torch.tensor([[0.1, 0.0]], dtype=torch.float64)
-    paid = accounting.pay_dividends(weights, shares)
-    np.testing.assert_allclose(paid.detach().numpy(), [[0.45, 0.3, 0.25]], atol=1e-16)
-    paid[0, -1].backward()
-    assert weights.grad is not None
-    np.testing.assert_allclose(weights.grad.numpy(), [[0.1, 0.0, 1.0]])
-    back = accounting.before_dividends(paid.detach().numpy(), shares.numpy())
-    np.testing.assert_allclose(back, weights.detach().numpy(), atol=1e-16)
-
-
-def test_it_goes_to_who_held_before_the_ex_date(market: Callable[..., DecisionProcess]) -> None:
+def test_it_goes_to_who_held_before_the_ex_date() -> None:
     """Bought at the close of the ex-date, the asset pays nothing; sold there, it has paid."""
     process = market(execution_lag=0)
     nothing, all_in = np.array([[0.0, 0.0, 0.0, 0.0, 1.0]]), np.array([[0.0, 1.0, 0.0, 0.0, 0.0]])
@@ -136,16 +113,17 @@ def test_it_goes_to_who_held_before_the_ex_date(market: Callable[..., DecisionPr
     assert process.observed_portfolio(bought)[0, 4] == 0.0
 
 
-def test_an_asset_that_has_just_listed_pays_nothing(quoted: dict[str, FloatArray]) -> None:
-    quoted["close"][:29, 1] = np.nan
-    found = reinvest({"close": quoted["close"]}, quoted["paid"], DATES, "ABCD")
+def test_an_asset_that_has_just_listed_pays_nothing() -> None:
+    fields = quoted()
+    fields["close"][:29, 1] = np.nan
+    found = reinvest({"close": fields["close"]}, fields["paid"], DATES, "ABCD")
     process = build_process(found.pop("close"), fields=found)
     assert process.dividends is not None
     assert not process.dividends[:, 1].any()
     assert process.growth[29, 1] == 1.0
 
 
-def test_further_tables_of_a_market_pay_the_same(market: Callable[..., DecisionProcess]) -> None:
+def test_further_tables_of_a_market_pay_the_same() -> None:
     process = market()
     again = with_growths(process, [process.growth])
     bars = process.panel.n_bars
@@ -157,21 +135,13 @@ def test_further_tables_of_a_market_pay_the_same(market: Callable[..., DecisionP
 
 
 @pytest.mark.parametrize("fill", ["close", "open"])
-def test_shares_trade_at_prices_as_quoted(
-    market: Callable[..., DecisionProcess], quoted: dict[str, FloatArray], fill: str
-) -> None:
-    np.testing.assert_allclose(share_prices(market().panel, fill), quoted[fill], rtol=1e-13)
-    adjusted = market(cash=False).panel
-    np.testing.assert_array_equal(share_prices(adjusted, fill), adjusted.close if fill == "close" else adjusted.open)
-
-
-@pytest.mark.parametrize("fill", ["close", "open"])
-def test_growth_and_payment_by_hand(
-    market: Callable[..., DecisionProcess], quoted: dict[str, FloatArray], fill: str
-) -> None:
-    panel, prices, paid = market().panel, quoted[fill], quoted["paid"]
+def test_prices_of_shares_growth_and_payment_by_hand(fill: str) -> None:
+    panel, prices, paid = market().panel, quoted()[fill], quoted()["paid"]
+    np.testing.assert_allclose(share_prices(panel, fill), prices, rtol=1e-13)
     total = prices + paid
     np.testing.assert_allclose(growth_of(panel, fill)[1:, :-1], total[1:] / prices[:-1], rtol=1e-13)
     found = dividends_of(panel, fill)
     assert found is not None
     np.testing.assert_allclose(found[1:], (paid / total)[1:], atol=1e-15)
+    adjusted = market(cash=False).panel
+    np.testing.assert_array_equal(share_prices(adjusted, fill), adjusted.close if fill == "close" else adjusted.open)

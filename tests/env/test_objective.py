@@ -9,14 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finflow.config import MarketConfig, ObjectivesConfig, load_config
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.market_growth import equal_weight_moments
+from finflow.config import ObjectivesConfig, load_config
 from finflow.env.objective import COMPONENTS, Moments, Objective
 from finflow.market.bar_frequency import BARS_PER_YEAR
-from finflow.market.features.feature_set import compute_features
-from finflow.market.sources.panel_loader import load_panel
-from finflow.market.splits import split_panel, visible
+from finflow.training.data.training_data import prepare
 
 MOMENTS = Moments(5e-4, 1.5e-4)
 returns = st.floats(-0.3, 0.3)
@@ -100,26 +96,23 @@ def test_the_observed_state_is_in_units_of_a_network() -> None:
 
 
 def test_at_the_default_weights_no_penalty_outweighs_the_return_of_equal_weight() -> None:
-    """On the embedded prices' training window, net of costs; lambda_dd is 0 by default and tried at 1."""
-    market = MarketConfig()
-    panel = load_panel(market)
-    split = split_panel(panel, market)
-    panel = visible(panel, split).until(split.train_end)
-    features = compute_features(panel, split.train_end)
-    moments = equal_weight_moments(panel, "close", range(features.first_bar, split.train_end))
-    config = load_config(environ={})
-    objectives = config.objectives.model_copy(update={"lambda_dd": 1.0})
-    process = DecisionProcess(panel, features, config.env, objectives, moments)
-    components = equal_weight_components(process, process.decision_bars(split.train))
-    mean = dict(zip(COMPONENTS, components.mean(axis=0), strict=True))
-    assert mean["log_return"] > 0.0
-    for name in COMPONENTS[1:]:
-        assert abs(mean[name]) < mean["log_return"], name
-    assert mean["turnover"] < 0.0
-    assert mean["cvar"] < 0.0
-    assert mean["drawdown"] < 0.0
-    penalties = sum(mean[name] for name in ("turnover", "cvar"))
-    assert mean["log_return"] + penalties > 0.0
+    """On the embedded prices' training window, net of costs, restored every day, in episodes of a year.
+
+    lambda_dd is 0 by default and tried at 1.
+    """
+    data = prepare(load_config(None, {"objectives.lambda_dd": 1.0}, environ={}))
+    process, bars = data.process, data.process.decision_bars(data.split.train)
+    years = np.arange(bars.start, bars.stop - BARS_PER_YEAR, BARS_PER_YEAR)
+    equal = np.tile(np.append(np.full(process.n_weights - 1, 1.0 / (process.n_weights - 1)), 0.0), (len(years), 1))
+    state, rows = process.start(years, equal), []
+    for _ in range(BARS_PER_YEAR):
+        outcome = process.step(state, equal)
+        state = outcome.state
+        rows.append(outcome.components.mean(axis=0))
+    mean = dict(zip(COMPONENTS, np.mean(rows, axis=0), strict=True))
+    assert max(mean["turnover"], mean["cvar"], mean["drawdown"]) < 0.0
+    assert max(abs(mean[name]) for name in COMPONENTS[1:]) < mean["log_return"]
+    assert mean["log_return"] + mean["turnover"] + mean["cvar"] > 0.0
 
 
 def test_moody_and_saffells_formula_worked_by_hand() -> None:

@@ -64,17 +64,18 @@ def test_the_whole_window_is_played_where_no_length_is_given(process: DecisionPr
 
 
 @pytest.mark.parametrize(("left", "ruined"), [(0.999e-6, True), (1.001e-6, False)])
-def test_a_loss_of_99_9999_percent_is_ruin(left: float, ruined: bool) -> None:
+def test_a_loss_of_99_9999_percent_is_ruin_which_terminates_and_does_not_truncate(left: float, ruined: bool) -> None:
     """Of what there was in the beginning, in one day; a little more is left, and the episode goes on."""
     close = np.full((120, 4), 50.0)
     close[40:] *= left
     process = build_process(close, commission_bps=0.0, slippage_bps=0.0)
     env = PortfolioEnv(process, range(0, 120), episode_length=20)
     env.reset(options={"bar": 39})
-    _, reward, terminated, truncated, info = env.step(np.array([0.25, 0.25, 0.25, 0.25, 0.0]))
+    observation, reward, terminated, truncated, info = env.step(np.array([0.25, 0.25, 0.25, 0.25, 0.0]))
     assert (terminated, truncated) == (ruined, False)
     assert info["wealth"] == pytest.approx(1e6 * left, rel=1e-9)  # a return of nearly -1 keeps ten digits of it
     assert np.isfinite(reward)
+    assert observation["market"][0] == 39  # the last observation, not that of a new episode
     if ruined:
         with pytest.raises(gym.error.ResetNeeded):
             env.step(np.array([0.0, 0.0, 0.0, 0.0, 1.0]))
@@ -130,10 +131,17 @@ def test_all_cash_has_no_sharpe_ratio_and_no_costs(process: DecisionProcess) -> 
         assert step[4]["reward_log_return"] == pytest.approx(np.log(1.0001), abs=1e-15)
 
 
-@pytest.mark.parametrize("bar", [0, 99, 119, -5])
-def test_a_start_outside_the_window_is_refused(process: DecisionProcess, bar: int) -> None:
-    with pytest.raises(ValueError, match="1 to 98"):
-        PortfolioEnv(process, range(0, 100), episode_length=20).reset(options={"bar": bar})
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        *(({"bar": bar}, "1 to 98") for bar in (0, 99, -5)),
+        ({"bars": 50}, "no option 'bars'; it has bar and weights"),  # the vector environment's name
+        ({"weights": [0.5, 0.5]}, r"weights have the shape \(1, 2\)"),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused(process: DecisionProcess, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        PortfolioEnv(process, range(0, 100), episode_length=20).reset(options=options)
 
 
 @pytest.mark.parametrize(("window", "length"), [(range(0, 20), 20), (range(30, 31), None), (range(200, 300), 5)])

@@ -14,21 +14,14 @@ from numpy.typing import NDArray
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_env import PortfolioEnv
-from finflow.env.vector_env import PortfolioVectorEnv, checked_actions
+from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
-from tests.env.conftest import build_process, random_prices
+from tests.env.conftest import EVERYTHING, LAGS, build_process, random_prices
 
 FloatArray = NDArray[np.float64]
 
 N, LENGTH, K = 5, 12, 5
 
-EVERYTHING = CostsConfig(
-    minimum=3.0,
-    slippage_linear_bps=20.0,
-    slippage_sqrt_bps=10.0,
-    impact=0.5,
-    window=5,
-)
 DEAR = EVERYTHING.model_copy(update={"minimum": 3e5})  # an account of a million cannot pay for four trades
 
 
@@ -62,7 +55,7 @@ def test_spaces_and_batches_are_gymnasiums(process: DecisionProcess) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2])
+@LAGS
 @pytest.mark.parametrize("costs", [CostsConfig(), EVERYTHING, DEAR], ids=["proportional", "every cost", "too dear"])
 def test_n_portfolios_together_are_n_alone(lag: int, costs: CostsConfig) -> None:
     fields = {"volume": np.random.default_rng(2).lognormal(12.0, 1.0, size=(120, K - 1))}
@@ -198,7 +191,7 @@ def test_an_episode_stays_within_one_of_several_windows(process: DecisionProcess
         _, _, _, truncated, _ = env.step(np.full((50, K), 1.0 / K))
         np.testing.assert_array_equal(truncated, before + 1 == LENGTH)
     assert seen <= {*range(1, 39), *range(70, 89)}
-    assert {1, 38, 70, 88} <= seen
+    assert {1, 38, 70, 88} <= seen  # all over the windows, to the last decision
 
 
 def test_an_episode_that_begins_too_late_ends_with_its_window(process: DecisionProcess) -> None:

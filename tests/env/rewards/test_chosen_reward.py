@@ -12,18 +12,12 @@ from finflow.config import ObjectivesConfig, load_config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
-from finflow.env.rewards.chosen_reward import (
-    RewardSum,
-    RewardTerm,
-    named_rewards,
-    user_reward,
-    with_reward,
-)
+from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, user_reward, with_reward
 from finflow.env.rewards.ranking_reward import create_reward_function
 from finflow.env.rewards.reward_context import RewardContext
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.errors import ConfigError, TrainingError
-from tests.env.conftest import build_process, random_prices
+from finflow.errors import ConfigError
+from tests.env.conftest import build_process, in_torch, random_prices
 
 OWN = "tests.env.rewards.own_rewards"
 
@@ -38,7 +32,8 @@ def process() -> DecisionProcess:
 
 def rewarded(process: DecisionProcess, *names: str) -> DecisionProcess:
     """The market with some rewards in a sum of equal weights, units of one."""
-    rewards = named_rewards(ObjectivesConfig(rewards=[{"name": name} for name in names]), process.n_weights - 1)
+    objectives = ObjectivesConfig(rewards=[{"name": name} for name in names], ranking={"k": 2})
+    rewards = named_rewards(objectives, process.n_weights - 1)
     assert rewards is not None
     return with_reward(process, rewards.with_tables(process.panel))
 
@@ -93,13 +88,9 @@ def test_an_asset_that_is_not_listed_is_not_ranked(process: DecisionProcess) -> 
 
 @pytest.mark.parametrize("names", [("ranking",), (f"{OWN}:ReturnOverThree", "builtin"), (f"{OWN}:HonestForecast",)])
 def test_torch_gives_what_numpy_gives(process: DecisionProcess, names: tuple[str, ...]) -> None:
-    objectives = {"ranking": {"k": 2}, "rewards": [{"name": name} for name in names]}
-    rewards = named_rewards(ObjectivesConfig(**objectives), 4)
-    assert rewards is not None
-    market = with_reward(process, rewards.with_tables(process.panel))
+    market = rewarded(process, *names)
     state, targets = decisions(process, range(25, 40))
-    in_torch = PortfolioState(**{name: torch.from_numpy(np.array(value)) for name, value in vars(state).items()})
-    ours, theirs = market.step(state, targets), market.step(in_torch, torch.from_numpy(targets))
+    ours, theirs = market.step(state, targets), market.step(in_torch(state), torch.from_numpy(targets))
     np.testing.assert_allclose(theirs.components.numpy(), ours.components, rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours.components.sum(axis=1), ours.reward, atol=1e-15)
 
@@ -108,9 +99,8 @@ def test_gradients_pass_through_a_differentiable_reward(process: DecisionProcess
     """d reward / d target of the excess return, against central differences, at trades that no limit binds."""
     market = rewarded(process, f"{OWN}:ExcessReturn")
     state, targets = decisions(process, range(30, 33))
-    in_torch = PortfolioState(**{name: torch.from_numpy(np.array(value)) for name, value in vars(state).items()})
     leaf = torch.tensor(targets, requires_grad=True)
-    (gradient,) = torch.autograd.grad(market.step(in_torch, leaf).reward.sum(), leaf)
+    (gradient,) = torch.autograd.grad(market.step(in_torch(state), leaf).reward.sum(), leaf)
     toward = np.array([1.0, -1.0, 0.0, 0.0, 0.0]) * 1e-6
     ahead, behind = (market.step(state, targets + sign * toward).reward for sign in (1.0, -1.0))
     np.testing.assert_allclose((gradient.numpy() * toward).sum(axis=1), (ahead - behind) / 2.0, rtol=1e-4, atol=1e-13)
@@ -199,8 +189,5 @@ def test_a_sum_is_read_from_one_line() -> None:
 
 
 def test_the_built_in_reward_alone_needs_no_sum() -> None:
-    """Alone, whatever its weight, it is what the ledger computes; beside another reward it is part of a sum."""
-    for weight in (1.0, 0.5):
-        assert named_rewards(ObjectivesConfig(rewards=[{"name": "builtin", "weight": weight}]), 4) is None
-    both = ObjectivesConfig(rewards=[{"name": "builtin"}, {"name": "ranking"}], ranking={"k": 2})
-    assert named_rewards(both, 4) is not None
+    """Alone, whatever its weight, it is what the ledger computes."""
+    assert named_rewards(ObjectivesConfig(rewards=[{"name": "builtin", "weight": 0.5}]), 4) is None
