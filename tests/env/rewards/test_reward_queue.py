@@ -14,7 +14,7 @@ from finflow.config.environment_section import REWARDS
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import named_rewards, with_reward
-from finflow.env.rewards.reward_queue import queued_rewards
+from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.errors import TrainingError
 from tests.env.conftest import build_process, random_prices
 
@@ -44,6 +44,12 @@ def play(process: DecisionProcess, steps: int = 6) -> list[Any]:
         state = outcome.state
         found.append(outcome.reward)
     return found
+
+
+def collected(process: DecisionProcess, queue: RewardQueue) -> list[Any]:
+    """Rewards of a few decisions, from the queue."""
+    play(process)
+    return queue.collect()
 
 
 @pytest.mark.parametrize("names", [("builtin", "HonestForecast", "Observed"), ("ReturnOverThree",)])
@@ -94,6 +100,5 @@ def test_a_bad_reward_is_named_by_workers_as_by_this_process(
         play(market)
     with queued_rewards(market, 1) as (queued, queue):
         assert queue is not None
-        play(queued)
         with pytest.raises(TrainingError, match=line):
-            queue.collect()
+            collected(queued, queue)
