@@ -1,4 +1,4 @@
-"""Files of holdings and fills: what may be written, and the one line that answers what may not."""
+"""Files of an account: the log of decisions, whole after a crash, and holdings and fills that a user writes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from finflow.errors import FinflowError
+from finflow.trading.decision_log import DecisionLog
 from finflow.trading.holdings import Fill, Holdings, read_fills, read_holdings
 
 UNIVERSE = ("AAPL", "BRK-B", "MSFT")
 Write = Callable[[str, str], Path]
-
 SAME = {
     "h.csv": "ticker,shares\nAAPL,10\nMSFT,2.5\ncash,100\n",
     "spaces.csv": "Ticker, Shares\n AAPL, 10\n\nMSFT, 2.5\ncash, 100\n",
@@ -22,10 +22,7 @@ SAME = {
 WRONG = {
     ("h.csv", "name,shares\nAAPL,1\n"): "no column ticker",
     ("twice.csv", "ticker,shares\nAAPL,1\nAAPL,2\n"): "line 3: AAPL is there twice",
-    (
-        "unknown.csv",
-        "ticker,shares\nMSTF,1\n",
-    ): "MSTF is not in the universe of the run; leave it out; did you",
+    ("unknown.csv", "ticker,shares\nMSTF,1\n"): "MSTF is not in the universe of the run; leave it out; did you",
     ("word.csv", "ticker,shares\nAAPL,ten\n"): "line 2: the number of AAPL is 'ten'",
     ("comma.csv", 'ticker,shares\nAAPL,"1,000"\n'): "without separators",
     ("short.csv", "ticker,shares\nAAPL,-5\n"): "long only",
@@ -67,3 +64,47 @@ def test_fills_have_a_price_and_may_have_a_cost(write: Write) -> None:
 def test_fills_without_a_price_are_refused(write: Write, text: str, said: str) -> None:
     with pytest.raises(FinflowError, match=said):
         read_fills(write("f.csv", text), UNIVERSE)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    log = DecisionLog.read(tmp_path / "state.jsonl")
+    for number in range(3):
+        log.append({"kind": "decision", "date": f"2020-01-0{number + 1}", "cash": 0.1 + 0.2 * number})
+    return log.path
+
+
+@pytest.mark.parametrize("line", [0, 1, 2])
+def test_a_changed_line_is_refused(path: Path, line: int) -> None:
+    lines = path.read_text("utf-8").splitlines()
+    lines[line] = lines[line].replace("2020", "2021")
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    with pytest.raises(FinflowError, match=f"line {line + 1} of .* was changed"):
+        DecisionLog.read(path)
+
+
+def test_two_writers_follow_one_another(path: Path) -> None:
+    first, second = DecisionLog.read(path), DecisionLog.read(path)
+    first.append({"kind": "decision", "date": "2020-01-04"})
+    second.append({"kind": "paper", "date": "2020-01-05"})
+    assert [entry["date"] for entry in DecisionLog.read(path).entries][3:] == ["2020-01-04", "2020-01-05"]
+
+
+def test_a_line_that_was_taken_out_is_missed(path: Path) -> None:
+    lines = path.read_text("utf-8").splitlines()
+    path.write_text("\n".join([lines[0], lines[2]]) + "\n", "utf-8")
+    with pytest.raises(FinflowError, match=r"line 2 .*does not follow"):
+        DecisionLog.read(path)
+
+
+@pytest.mark.parametrize("left", [1, 20, -1])
+def test_a_line_cut_short_by_a_crash_is_cut_off_and_said(path: Path, left: int) -> None:
+    content = path.read_bytes()
+    last = content.splitlines()[2]
+    path.write_bytes(content[: -len(last) - 1] + last[:left])
+    log = DecisionLog.read(path)
+    assert log.message is not None
+    assert len(log.entries) == 2
+    log.append({"kind": "decision", "date": "2020-01-03", "cash": 0.1 + 0.2 * 2})
+    assert path.read_bytes() == content
+    assert DecisionLog.read(path).message is None
