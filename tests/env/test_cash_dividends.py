@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from unittest import mock
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import dividends_of, growth_of, share_prices
 from finflow.env.process_variants import with_growths
-from finflow.ledger import accounting
 from finflow.market.dividends import reinvest
-from tests.env.conftest import LAGS, build_process, in_torch, random_prices
+from tests.env.conftest import build_process, random_prices
 
 FloatArray = NDArray[np.float64]
 
@@ -83,23 +80,6 @@ def test_reinvested_at_the_close_without_costs_it_is_the_adjusted_account(action
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-12)
     np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-14)
     assert played(paid, None)[0][-1] != pytest.approx(played(adjusted, None)[0][-1], rel=1e-4)
-
-
-@LAGS
-def test_torch_and_numpy_agree(lag: int) -> None:
-    process = market(execution_lag=lag, commission_bps=10.0, max_weight=0.7)
-    bars, rng = np.arange(BEGIN, END), np.random.default_rng(0)
-    weights, action = rng.dirichlet(np.ones(5), len(bars)), rng.dirichlet(np.ones(5), len(bars))
-    state = process.start(bars, weights)
-    tensors = in_torch(state)
-    mine, theirs = process.step(state, action), process.step(tensors, torch.from_numpy(action))
-    np.testing.assert_allclose(mine.filled, theirs.filled.numpy(), atol=1e-14)
-    np.testing.assert_allclose(mine.simple_return, theirs.simple_return.numpy(), atol=1e-14)
-    np.testing.assert_allclose(
-        process.observed_portfolio(state), process.observed_portfolio(tensors).numpy(), atol=1e-14
-    )
-    with mock.patch.object(accounting, "is_compiled", return_value=False):
-        np.testing.assert_array_equal(process.step(state, action).filled, mine.filled)
 
 
 def test_it_goes_to_who_held_before_the_ex_date() -> None:

@@ -24,15 +24,22 @@ LIMITS = {"max_weight": 0.5, "max_turnover": 0.4, "no_trade_band": 0.02}
 PENALTIES = {"lambda_dd": 2.0, "lambda_cvar": 5.0, "lambda_turn": 1.0}
 
 
-def made(seed: int, ragged: bool = False, **env: Any) -> DecisionProcess:
-    """A market with volume and a crash; where it is ragged one asset lists at bar 14 and one ends at bar 18."""
+def made(seed: int, ragged: bool = False, paying: bool = False, **env: Any) -> DecisionProcess:
+    """A market with volume and a crash; where it is ragged one asset lists at bar 14 and one ends at bar 18.
+
+    Where it is paying, assets pay a tenth of their price in cash every few bars.
+    """
     close = random_prices(bars=BARS, assets=ASSETS, seed=seed, deviation=0.05)
     close[CRASH:] *= 0.85
     volume = np.random.default_rng(seed).lognormal(12.0, 1.0, size=close.shape)
     if ragged:
         for table in (close, volume):
             table[:14, 0] = table[18:, 1] = np.nan
-    return build_process(close, 1e-4, PENALTIES, {"volume": volume}, **env)
+    fields = {"volume": volume}
+    if paying:
+        pays = np.arange(BARS)[:, None] % (np.arange(ASSETS) + 4) == 0
+        fields |= {"dividends": 0.1 * pays + 0.0 * close, "quoted": close}
+    return build_process(close, 1e-4, PENALTIES, fields, **env)
 
 
 def assert_equal(theirs: Any, ours: Any) -> None:
@@ -45,13 +52,13 @@ def assert_equal(theirs: Any, ours: Any) -> None:
 @LAGS
 @pytest.mark.parametrize("costs", [CostsConfig(), EVERYTHING], ids=["proportional", "every cost"])
 @pytest.mark.parametrize("limits", [{}, LIMITS], ids=["free", "limited"])
-@settings(max_examples=3)
-@given(seed=st.integers(0, 2**32 - 1), ragged=st.booleans(), capital=st.sampled_from([20.0, 1e6]))
+@settings(max_examples=4)
+@given(seed=st.integers(0, 2**32 - 1), ragged=st.booleans(), paying=st.booleans(), capital=st.sampled_from([20.0, 1e6]))
 def test_torch_sees_and_does_what_numpy_does(
-    lag: int, costs: CostsConfig, limits: dict[str, float], seed: int, ragged: bool, capital: float
+    lag: int, costs: CostsConfig, limits: dict[str, float], seed: int, ragged: bool, paying: bool, capital: float
 ) -> None:
     """Batched, over random decisions on the simplex and off it; with a capital of 20 some orders cannot be paid for."""
-    process = made(seed, ragged, execution_lag=lag, costs=costs, initial_capital=capital, **limits)
+    process = made(seed, ragged, paying, execution_lag=lag, costs=costs, initial_capital=capital, **limits)
     rng = np.random.default_rng(seed)
     state = process.start(rng.integers(8, 20, size=BATCH), rng.dirichlet(np.full(K, 0.5), size=BATCH))
     tensors = in_torch(state)
