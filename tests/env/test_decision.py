@@ -16,14 +16,8 @@ from tests.env.conftest import LAGS, build_featured_process, build_process, rand
 FloatArray = NDArray[np.float64]
 
 
-def weights_of(process: DecisionProcess, state: PortfolioState) -> FloatArray:
-    """The weights that are observed."""
-    observed: FloatArray = process.observed_portfolio(state)[:, : process.n_weights]
-    return observed
-
-
-def random_targets(process: DecisionProcess, count: int, batch: int = 1, seed: int = 1) -> FloatArray:
-    return np.random.default_rng(seed).dirichlet(np.full(process.n_weights, 0.5), size=(count, batch))
+def random_targets(process: DecisionProcess, count: int) -> FloatArray:
+    return np.random.default_rng(1).dirichlet(np.full(process.n_weights, 0.5), size=(count, 1))
 
 
 def play(process: DecisionProcess, targets: FloatArray, bar: int) -> PortfolioState:
@@ -43,7 +37,7 @@ def test_buy_and_hold_pays_once_and_then_nothing(lag: int) -> None:
     assert outcome.cost[0] == pytest.approx(0.0015 / 1.0015, abs=1e-15)
     bought = outcome.filled[0, :-1] * 1e6 / 1.0015 / close[5]
     for bar in range(6, 50):
-        outcome = process.step(outcome.state, weights_of(process, outcome.state))
+        outcome = process.step(outcome.state, process.observed_portfolio(outcome.state)[:, :5])
         assert outcome.cost[0] == 0.0
         assert outcome.state.wealth[0] == pytest.approx(bought @ close[bar + 1], rel=1e-12)
 

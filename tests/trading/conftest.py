@@ -185,15 +185,3 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAlpaca]:
         monkeypatch.setenv(name, value)
     with serving(FakeAlpaca()) as account:
         yield account
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[str, str], Path]:
-    """Writes a file of a test."""
-
-    def make(name: str, text: str) -> Path:
-        path = tmp_path / name
-        path.write_text(text, "utf-8")
-        return path
-
-    return make

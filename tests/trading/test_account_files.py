@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from finflow.trading.decision_log import DecisionLog
 from finflow.trading.holdings import Fill, Holdings, read_fills, read_holdings
 
 UNIVERSE = ("AAPL", "BRK-B", "MSFT")
-Write = Callable[[str, str], Path]
 SAME = {
     "h.csv": "ticker,shares\nAAPL,10\nMSFT,2.5\ncash,100\n",
     "spaces.csv": "Ticker, Shares\n AAPL, 10\n\nMSFT, 2.5\ncash, 100\n",
@@ -34,26 +32,31 @@ WRONG = {
 }
 
 
+def write(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text, "utf-8")
+    return folder / name
+
+
 @pytest.mark.parametrize("name", SAME)
-def test_holdings_are_read_from_csv_json_and_yaml(write: Write, name: str) -> None:
-    assert read_holdings(write(name, SAME[name]), UNIVERSE) == Holdings({"AAPL": 10.0, "MSFT": 2.5}, 100.0)
+def test_holdings_are_read_from_csv_json_and_yaml(tmp_path: Path, name: str) -> None:
+    assert read_holdings(write(tmp_path, name, SAME[name]), UNIVERSE) == Holdings({"AAPL": 10.0, "MSFT": 2.5}, 100.0)
 
 
 @pytest.mark.parametrize(("file", "said"), WRONG.items(), ids=lambda one: one[0] if isinstance(one, tuple) else "")
-def test_a_mistake_is_one_line_that_names_its_place(write: Write, file: tuple[str, str], said: str) -> None:
+def test_a_mistake_is_one_line_that_names_its_place(tmp_path: Path, file: tuple[str, str], said: str) -> None:
     with pytest.raises(FinflowError) as error:
-        read_holdings(write(*file), UNIVERSE)
+        read_holdings(write(tmp_path, *file), UNIVERSE)
     assert said in str(error.value)
     assert file[0] in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_an_empty_file_of_holdings_is_an_account_in_cash(write: Write) -> None:
-    assert read_holdings(write("h.csv", "ticker,shares\n"), UNIVERSE) == Holdings({}, None)
+def test_an_empty_file_of_holdings_is_an_account_in_cash(tmp_path: Path) -> None:
+    assert read_holdings(write(tmp_path, "h.csv", "ticker,shares\n"), UNIVERSE) == Holdings({}, None)
 
 
-def test_fills_have_a_price_and_may_have_a_cost(write: Write) -> None:
-    path = write("f.csv", "ticker,shares,price,cost\nAAPL,10,150.5,1\nMSFT,-2,300,\n")
+def test_fills_have_a_price_and_may_have_a_cost(tmp_path: Path) -> None:
+    path = write(tmp_path, "f.csv", "ticker,shares,price,cost\nAAPL,10,150.5,1\nMSFT,-2,300,\n")
     assert read_fills(path, UNIVERSE) == [Fill("AAPL", 10.0, 150.5, 1.0), Fill("MSFT", -2.0, 300.0, 0.0)]
 
 
@@ -61,9 +64,9 @@ def test_fills_have_a_price_and_may_have_a_cost(write: Write) -> None:
     ("text", "said"),
     [("ticker,shares\nAAPL,1\n", "no column price"), ("ticker,shares,price\nAAPL,1,0\n", "a price of 0")],
 )
-def test_fills_without_a_price_are_refused(write: Write, text: str, said: str) -> None:
+def test_fills_without_a_price_are_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(FinflowError, match=said):
-        read_fills(write("f.csv", text), UNIVERSE)
+        read_fills(write(tmp_path, "f.csv", text), UNIVERSE)
 
 
 @pytest.fixture
@@ -75,11 +78,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
-def test_a_changed_line_is_refused(path: Path, line: int) -> None:
+def test_a_line_that_was_changed_or_taken_out_is_missed(path: Path, line: int) -> None:
     lines = path.read_text("utf-8").splitlines()
-    lines[line] = lines[line].replace("2020", "2021")
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    path.write_text("\n".join([*lines[:line], lines[line].replace("2020", "2021"), *lines[line + 1 :]]) + "\n", "utf-8")
     with pytest.raises(FinflowError, match=f"line {line + 1} of .* was changed"):
+        DecisionLog.read(path)
+    path.write_text("\n".join([lines[0], lines[2]]) + "\n", "utf-8")
+    with pytest.raises(FinflowError, match=r"line 2 .*does not follow"):
         DecisionLog.read(path)
 
 
@@ -88,13 +93,6 @@ def test_two_writers_follow_one_another(path: Path) -> None:
     first.append({"kind": "decision", "date": "2020-01-04"})
     second.append({"kind": "paper", "date": "2020-01-05"})
     assert [entry["date"] for entry in DecisionLog.read(path).entries][3:] == ["2020-01-04", "2020-01-05"]
-
-
-def test_a_line_that_was_taken_out_is_missed(path: Path) -> None:
-    lines = path.read_text("utf-8").splitlines()
-    path.write_text("\n".join([lines[0], lines[2]]) + "\n", "utf-8")
-    with pytest.raises(FinflowError, match=r"line 2 .*does not follow"):
-        DecisionLog.read(path)
 
 
 @pytest.mark.parametrize("left", [1, 20, -1])

@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,6 @@ from tests.commands import refusal
 from tests.conftest import Page, check_numbers
 from tests.short_trainings import config_in
 from tests.trading.conftest import DAY, KEYS, NEXT, Trained
-
-Write = Callable[[str, str], Path]
 
 
 def files_of(trained: Trained, day: str = DAY) -> dict[str, bytes]:
@@ -150,11 +147,12 @@ def test_the_next_decision_goes_on_from_the_plan(decided: Trained) -> None:
     assert second["follow_up"] == {"cash": 0.0, "date": DAY, "differences": {}, "source": "plan"}
 
 
-def test_fills_say_what_was_really_held(decided: Trained, write: Write) -> None:
+def test_fills_say_what_was_really_held(decided: Trained) -> None:
     orders = decided.decision(DAY)["orders"]
     missed, *filled = orders
     lines = [f"{one['ticker']},{one['shares']},{one['price'] + 0.5},1.25\n" for one in filled]
-    path = write("fills.csv", "ticker,shares,price,cost\n" + "".join(lines))
+    path = decided.run / "fills.csv"
+    path.write_text("ticker,shares,price,cost\n" + "".join(lines), "utf-8")
     assert decided.decide("--date", NEXT, "--fills", str(path)) == 0
     made, first = decided.decision(NEXT), files_of(decided, NEXT)
     differences = made["follow_up"]["differences"]

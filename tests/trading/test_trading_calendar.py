@@ -18,8 +18,6 @@ from finflow.trading import deciding, live_market
 from finflow.trading.deciding import Request
 from finflow.trading.trading_calendar import WeekdayCalendar, calendar_of
 
-STORED, NEW = (np.arange("2024-05-01", end, dtype="datetime64[D]") for end in ("2024-06-13", "2024-06-14"))
-
 
 def bars(first: str, last: str, freq: str) -> NDArray[np.datetime64]:
     return pd.date_range(first, last, freq=freq).to_numpy(dtype="datetime64[D]")
@@ -105,11 +103,6 @@ def test_an_exchange_younger_than_the_prices_has_its_latest_sessions() -> None:
     assert dt.date(2023, 1, 3) not in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 6))
 
 
-def panel_of(days: np.ndarray) -> MarketPanel:
-    days = days[np.is_busday(days)]
-    return MarketPanel(days, ("A", "B"), np.full((len(days), 2), 10.0), np.zeros(len(days)))
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each request was for newer prices than the stored ones; Yahoo answers unless it is ``down``."""
@@ -119,20 +112,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(market.extend_cache)
         if market.extend_cache and market.benchmark == "DOWN":
             raise MarketError("no prices could be downloaded; check the network")
-        return panel_of(NEW if market.extend_cache else STORED)
+        days = np.arange("2024-05-01", "2024-06-14" if market.extend_cache else "2024-06-13", dtype="datetime64[D]")
+        days = days[np.is_busday(days)]
+        return MarketPanel(days, ("A", "B"), np.full((len(days), 2), 10.0), np.zeros(len(days)))
 
     monkeypatch.setattr(live_market, "load_panel", load)
     return found
 
 
-def config_of(down: bool) -> Config:
-    market = Config().market.model_copy(update={"source": "yfinance", "benchmark": "DOWN" if down else None})
-    return Config().model_copy(update={"market": market})
-
-
 def newest(down: bool, day: str, date: str | None = None) -> str:
+    market = Config().market.model_copy(update={"source": "yfinance", "benchmark": "DOWN" if down else None})
+    config = Config().model_copy(update={"market": market})
     request = Request((Path("run"),), date=None if date is None else dt.date.fromisoformat(date))
-    panel, _, _ = deciding._aged_prices(config_of(down), request, dt.date.fromisoformat(day))
+    panel, _, _ = deciding._aged_prices(config, request, dt.date.fromisoformat(day))
     return str(panel.dates[-1])
 
 
