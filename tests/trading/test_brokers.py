@@ -102,17 +102,6 @@ def test_what_contradicts_the_broker_is_one_line(trained: Trained, capsys: pytes
     assert "did you mean paper" in refusal(capsys, *given, "--broker", "papr")
 
 
-def test_cash_that_a_fill_left_short_is_made_up_by_orders(trained: Trained) -> None:
-    """Prices that rose until the fill leave the account short: the next plan sells."""
-    held = trained.run.parent / "held.json"
-    held.write_text(json.dumps({"A": 30, "B": 30, "C": 30, "D": 30, "cash": -20.0}), "utf-8")
-    assert trained.decide("--date", DAYS[0], "--holdings", str(held), "--set", "env.no_trade_band=0.9") == 0
-    made = trained.decision(DAYS[0])
-    assert made["cash"] == -20.0
-    assert made["cash_after"] >= 0.0
-    assert {order["side"] for order in made["orders"]} == {"sell"}
-
-
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
 def test_kills_trade_nothing_twice_and_lose_nothing(trained: Trained) -> None:
     """A small version of the evidence: a process that trades at a broker, and another that is killed."""

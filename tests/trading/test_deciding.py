@@ -189,6 +189,17 @@ def test_the_no_trade_band_is_said(trained: Trained) -> None:
     assert made["turnover"] == pytest.approx(0.0, abs=1e-12)
 
 
+def test_cash_that_a_fill_left_short_is_made_up_by_orders(trained: Trained) -> None:
+    """Prices that rose until the fill leave the account short: the next plan sells."""
+    held = trained.run.parent / "held.json"
+    held.write_text(json.dumps({"A": 30, "B": 30, "C": 30, "D": 30, "cash": -20.0}), "utf-8")
+    assert trained.decide("--date", DAY, "--holdings", str(held), "--set", "env.no_trade_band=0.9") == 0
+    made = trained.decision(DAY)
+    assert made["cash"] == -20.0
+    assert made["cash_after"] >= 0.0
+    assert {order["side"] for order in made["orders"]} == {"sell"}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
