@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 from numpy.typing import NDArray
 
-from finflow.config import EnvConfig, ObjectivesConfig
+from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.env.objective import Moments
+from finflow.env.portfolio_state import PortfolioState
 from finflow.market.features.feature_set import Features, compute_features
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
 
 MOMENTS = Moments(4e-4, 1e-4)
+EVERYTHING = CostsConfig(minimum=3.0, slippage_linear_bps=20.0, slippage_sqrt_bps=10.0, impact=0.5, window=5)
+LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 
 
 def random_prices(bars: int = 60, assets: int = 4, seed: int = 0, deviation: float = 0.02) -> FloatArray:
@@ -67,3 +72,8 @@ def build_featured_process(close: FloatArray, train_end: int, **env: Any) -> Dec
     features = compute_features(panel, train_end)
     moments = equal_weight_moments(panel, "close", range(features.first_bar, train_end))
     return DecisionProcess(panel, features, EnvConfig(**env), ObjectivesConfig(), moments)
+
+
+def in_torch(state: PortfolioState) -> PortfolioState:
+    """The same state as tensors."""
+    return PortfolioState(**{name: torch.from_numpy(np.array(value)) for name, value in vars(state).items()})

@@ -115,25 +115,3 @@ def test_each_draw_is_of_what_is_listed_in_its_own_row() -> None:
     everything, density = draw_coverage(np.random.default_rng(5), 410, 4)
     np.testing.assert_array_equal(weights[200:400], everything[200:400])
     np.testing.assert_array_equal(log_density[200:400], density[200:400])
-
-
-def test_the_density_of_three_weights_integrates_to_one() -> None:
-    """In the two log ratios, where dw_1 dw_2 = w_1 w_2 w_3 dz_1 dz_2; 0.99^2 of the simplex remains."""
-    step = 0.5
-    axis = np.arange(-200.0, 200.0, step)
-    z = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
-    z = np.concatenate([z, np.zeros((len(z), 1))], axis=1)
-    log_weights = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
-    density = np.exp(mixture_log_density(log_weights) + log_weights.sum(axis=1))
-    total = (1.0 - SMOOTHING) ** 2 * density.sum() * step**2
-    # exp(-0.1 * 200) of the mass lies beyond, along six directions
-    assert total == pytest.approx(1.0, abs=1e-6)
-
-
-def test_draws_follow_the_density() -> None:
-    """E[sum w^2] of a Dirichlet is (a + 1) / (K a + 1); four standard errors of 40 000 draws."""
-    weights, _ = draw_coverage(np.random.default_rng(1), 40_000, 6)
-    squares = (((weights - SMOOTHING / 6) / (1.0 - SMOOTHING)) ** 2).sum(axis=1)
-    expected = sum(share * (a + 1.0) / (6 * a + 1.0) for share, a in zip(SHARES, CONCENTRATIONS, strict=True))
-    assert abs(squares.mean() - expected) < 4.0 * squares.std() / np.sqrt(len(squares))
-    np.testing.assert_allclose(weights.mean(axis=0), 1 / 6, rtol=0, atol=0.01)  # no weight is preferred

@@ -9,14 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finflow.config import MarketConfig, ObjectivesConfig, load_config
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.market_growth import equal_weight_moments
+from finflow.config import ObjectivesConfig, load_config
 from finflow.env.objective import COMPONENTS, Moments, Objective
 from finflow.market.bar_frequency import BARS_PER_YEAR
-from finflow.market.features.feature_set import compute_features
-from finflow.market.sources.panel_loader import load_panel
-from finflow.market.splits import split_panel, visible
+from finflow.training.data.training_data import prepare
 
 MOMENTS = Moments(5e-4, 1.5e-4)
 returns = st.floats(-0.3, 0.3)
@@ -59,19 +55,6 @@ def test_a_long_time_in_cash_does_not_make_the_first_risky_day_everything() -> N
     assert abs(one_step(goal, list(state[0]), 0.01)["sharpe"]) < 0.05
 
 
-def test_cash_that_earns_has_no_sharpe_ratio() -> None:
-    """Cash at 6 % a year in months has next to no deviation: counted whole, it would have the best ratio of all."""
-    goal, rate = objective(sharpe_eta=1 / 12), np.array([math.log(1.06) / 12])
-    state = np.array([[0.0, 1.5e-4, 0.0]])
-    for _ in range(50):
-        components, state = goal.step(state, rate, np.zeros(1), rate)
-        assert components[0, 0] == rate[0]
-        assert components[0, 1] == 0.0
-    excess, _ = goal.step(state, rate + 0.01, np.zeros(1), rate)
-    plain, _ = goal.step(state, np.array([0.01]), np.zeros(1))
-    assert excess[0, 1] == pytest.approx(plain[0, 1], rel=1e-12)
-
-
 def test_the_moments_move_at_the_rate_eta_and_start_from_equal_weights() -> None:
     goal = objective(sharpe_eta=0.1)
     start = goal.initial(np.zeros((2, 5)))
@@ -103,12 +86,6 @@ def test_only_a_deeper_drawdown_is_penalised_and_each_part_of_it_once() -> None:
     assert total == pytest.approx(-0.1 * 0.35, abs=1e-15)
 
 
-def test_weights_of_zero_leave_the_log_return_alone() -> None:
-    goal = objective(sharpe_beta=0.0, lambda_turn=0.0, lambda_cvar=0.0, lambda_dd=0.0)
-    components, _ = goal.step(np.array([[5e-4, 1.5e-4, -0.1]]), np.array([-0.1]), np.array([1.0]))
-    np.testing.assert_array_equal(components, [[-0.1, 0.0, 0.0, 0.0, 0.0]])
-
-
 def test_the_observed_state_is_in_units_of_a_network() -> None:
     goal = objective()
     start = goal.initial(np.zeros((1, 3)))
@@ -118,41 +95,24 @@ def test_the_observed_state_is_in_units_of_a_network() -> None:
     np.testing.assert_allclose(goal.observe(state), [[2.0, 1.0, -1.0]], rtol=0, atol=1e-12)
 
 
-def equal_weight_components(process: DecisionProcess, bars: range) -> np.ndarray:
-    """Components of equal weight's rewards, restored every day, in episodes of a year."""
-    equal = np.full((1, process.n_weights), 1.0 / (process.n_weights - 1))
-    equal[0, -1] = 0.0
-    rows = []
-    for first in range(bars.start, bars.stop, BARS_PER_YEAR):
-        state = process.start(np.array([first]), equal)
-        for _ in range(min(BARS_PER_YEAR, bars.stop - first)):
-            outcome = process.step(state, equal)
-            state = outcome.state
-            rows.append(outcome.components[0])
-    return np.array(rows)
-
-
 def test_at_the_default_weights_no_penalty_outweighs_the_return_of_equal_weight() -> None:
-    """On the embedded prices' training window, net of costs; lambda_dd is 0 by default and tried at 1."""
-    market = MarketConfig()
-    panel = load_panel(market)
-    split = split_panel(panel, market)
-    panel = visible(panel, split).until(split.train_end)
-    features = compute_features(panel, split.train_end)
-    moments = equal_weight_moments(panel, "close", range(features.first_bar, split.train_end))
-    config = load_config(environ={})
-    objectives = config.objectives.model_copy(update={"lambda_dd": 1.0})
-    process = DecisionProcess(panel, features, config.env, objectives, moments)
-    components = equal_weight_components(process, process.decision_bars(split.train))
-    mean = dict(zip(COMPONENTS, components.mean(axis=0), strict=True))
-    assert mean["log_return"] > 0.0
-    for name in COMPONENTS[1:]:
-        assert abs(mean[name]) < mean["log_return"], name
-    assert mean["turnover"] < 0.0
-    assert mean["cvar"] < 0.0
-    assert mean["drawdown"] < 0.0
-    penalties = sum(mean[name] for name in ("turnover", "cvar"))
-    assert mean["log_return"] + penalties > 0.0
+    """On the embedded prices' training window, net of costs, restored every day, in episodes of a year.
+
+    lambda_dd is 0 by default and tried at 1.
+    """
+    data = prepare(load_config(None, {"objectives.lambda_dd": 1.0}, environ={}))
+    process, bars = data.process, data.process.decision_bars(data.split.train)
+    years = np.arange(bars.start, bars.stop - BARS_PER_YEAR, BARS_PER_YEAR)
+    equal = np.tile(np.append(np.full(process.n_weights - 1, 1.0 / (process.n_weights - 1)), 0.0), (len(years), 1))
+    state, rows = process.start(years, equal), []
+    for _ in range(BARS_PER_YEAR):
+        outcome = process.step(state, equal)
+        state = outcome.state
+        rows.append(outcome.components.mean(axis=0))
+    mean = dict(zip(COMPONENTS, np.mean(rows, axis=0), strict=True))
+    assert max(mean["turnover"], mean["cvar"], mean["drawdown"]) < 0.0
+    assert max(abs(mean[name]) for name in COMPONENTS[1:]) < mean["log_return"]
+    assert mean["log_return"] + mean["turnover"] + mean["cvar"] > 0.0
 
 
 def test_moody_and_saffells_formula_worked_by_hand() -> None:
@@ -162,13 +122,3 @@ def test_moody_and_saffells_formula_worked_by_hand() -> None:
     """
     found = one_step(objective(sharpe_eta=0.01), [0.001, 0.0001, 0.0], 0.02)["sharpe"]
     assert found == pytest.approx(0.01 * 1.77658, rel=1e-5)
-
-
-def test_the_excess_bounds_cvar_from_above() -> None:
-    """Rockafellar and Uryasev: zeta + E[max(0, loss - zeta)] / alpha is at least CVaR, for any zeta."""
-    losses = -np.random.default_rng(0).standard_t(4, size=4000) * 0.01
-    goal = objective(lambda_cvar=1.0 / 0.005, cvar_alpha=0.05, cvar_target=-0.02)
-    components, _ = goal.step(np.tile([[5e-4, 1.5e-4, 0.0]], (4000, 1)), -losses, np.zeros(4000))
-    bound = 0.02 - components[:, COMPONENTS.index("cvar")].mean()
-    cvar = np.sort(losses)[-200:].mean()
-    assert cvar <= bound <= cvar + 0.01

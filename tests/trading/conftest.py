@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,18 @@ import pytest
 from finflow.cli import main
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.trading import deciding, decision_making, live_market
+from finflow.trading.brokers.alpaca_broker import KEY, SECRET
+from finflow.trading.brokers.broker import MarketOrder, client_id
+from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
+from finflow.trading.deciding import Request
 from finflow.trading.decision_log import DecisionLog
 from finflow.trading.decision_reasons import Reasoning
 from finflow.trading.live_market import load_agents
 from finflow.trading.paper import paper_trading
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence import fake_alpaca
+from scripts.evidence.fake_alpaca import FakeAlpaca, serving
 from tests.short_trainings import SHORT, config_in, write_market
 
 KEYS: dict[str, object] = {
@@ -33,6 +40,8 @@ KEYS: dict[str, object] = {
     "evaluation.sweeps": False,
 }
 DAY, NEXT = "2011-12-14", "2011-12-15"
+#: Keys of the fake of Alpaca.
+ENVIRON = {KEY: fake_alpaca.KEY, SECRET: fake_alpaca.SECRET}
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,26 @@ class Trained:
         """Content of `decision.json` of a day."""
         found: dict[str, Any] = json.loads((self.run / "trading" / day / "decision.json").read_text("utf-8"))
         return found
+
+    def evening(self, day: str, **keys: object) -> Any:
+        """Decide at the paper broker, where the account begins with 20,000."""
+        given = {"market.path": str(self.prices), "env.initial_capital": 20_000.0}
+        given |= {name.replace("__", "."): value for name, value in keys.items()}
+        date = dt.date.fromisoformat(day)
+        return deciding.decide(Request((self.run,), given, date=date, accept_verdict=True, broker="paper")).decision
+
+    def paper_broker(self) -> PaperBroker:
+        """The paper broker as its log has it."""
+        return PaperBroker(self.run / "trading" / BROKER_LOG)
+
+    def order(self, names: str) -> list[MarketOrder]:
+        """Begin an account at the paper broker, and order three shares of each of some assets on `DAY`."""
+        broker = self.paper_broker()
+        broker.open(20_000.0)
+        placed = [MarketOrder(client_id("agent", DAY, name), DAY, name, 3.0) for name in names]
+        for order in placed:
+            broker.submit(order)
+        return placed
 
     def price_table(self) -> pd.DataFrame:
         """Its prices, by date and asset."""
@@ -151,12 +180,8 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[str, str], Path]:
-    """Writes a file of a test."""
-
-    def make(name: str, text: str) -> Path:
-        path = tmp_path / name
-        path.write_text(text, "utf-8")
-        return path
-
-    return make
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAlpaca]:
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with serving(FakeAlpaca()) as account:
+        yield account

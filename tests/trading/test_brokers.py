@@ -1,42 +1,41 @@
-"""The paper broker: orders by the client's own id, and no crash at any step trades twice or loses an order."""
+"""Evenings at the paper broker and at a fake of Alpaca: no crash at any step trades twice or loses an order."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
+import signal
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
 import pytest
+import requests
 
+from finflow.cli import main
 from finflow.cli.trading import decision_lines
 from finflow.trading import decision_log
-from finflow.trading.brokers.broker import BrokerError, MarketOrder, client_id
-from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
-from finflow.trading.deciding import Request, decide
+from finflow.trading.brokers import alpaca_broker
+from finflow.trading.brokers.alpaca_broker import AlpacaBroker
+from finflow.trading.brokers.broker import BrokerError, BrokerNotReady
+from finflow.trading.brokers.paper_broker import BROKER_LOG
+from finflow.trading.deciding import Request
 from finflow.trading.decision_log import DecisionLog
+from finflow.trading.paper.paper_trading import Clock, trade_on_paper
+from scripts.evidence.broker_kills import Market, compare, live
+from scripts.evidence.fake_alpaca import BEFORE, FakeAlpaca, Fault
 from tests.commands import refusal
-from tests.trading.conftest import Trained
+from tests.trading.conftest import ENVIRON, Trained
 
 DAYS = ("2011-12-14", "2011-12-15", "2011-12-16", "2011-12-19")
 
 
-def evening(trained: Trained, day: str) -> Any:
-    """One evening's decision through the paper broker."""
-    overrides = {"market.path": str(trained.prices), "env.initial_capital": 20_000.0}
-    return decide(
-        Request((trained.run,), overrides, date=dt.date.fromisoformat(day), accept_verdict=True, broker="paper")
-    )
-
-
-def broker_of(trained: Trained) -> PaperBroker:
-    return PaperBroker(trained.run / "trading" / BROKER_LOG)
-
-
 def test_orders_fill_at_the_next_close_with_the_ledgers_costs(trained: Trained) -> None:
-    first = evening(trained, DAYS[0]).decision
-    assert broker_of(trained).positions() == {}  # accepted, not filled yet
-    second = evening(trained, DAYS[1]).decision
+    first = trained.evening(DAYS[0])
+    assert trained.paper_broker().positions() == {}  # accepted, not filled yet
+    second = trained.evening(DAYS[1])
     prices = trained.price_table().loc[DAYS[1]]
     shares = {one.ticker: one.shares for one in first.orders}
     assert {name: second.assets[name].shares for name in shares} == shares
@@ -45,20 +44,13 @@ def test_orders_fill_at_the_next_close_with_the_ledgers_costs(trained: Trained) 
     assert decision_lines(second)
 
 
-def test_a_dry_run_places_nothing(trained: Trained) -> None:
-    given = ("--broker", "paper", "--cash", "5000", "--dry-run", "--date", DAYS[0])
-    assert trained.decide(*given) == 0
-    assert not (trained.run / "trading").exists()
-
-
 def test_an_order_of_a_known_id_is_not_placed_again(trained: Trained) -> None:
-    broker = broker_of(trained)
-    broker.open(1000.0)
-    order = MarketOrder(client_id("agent", DAYS[0], "A"), DAYS[0], "A", 3.0)
-    assert broker.submit(order) == broker.submit(order) == broker.status(order.client_id)
-    assert len(broker_of(trained)._orders()) == 1
+    (order,) = trained.order("A")
+    broker = trained.paper_broker()
+    assert broker.submit(order) == broker.status(order.client_id)
+    assert len(trained.paper_broker()._orders()) == 1
     with pytest.raises(BrokerError, match="was submitted on"):
-        broker.submit(MarketOrder(order.client_id, DAYS[0], "A", 4.0))
+        broker.submit(replace(order, shares=4.0))
 
 
 class Killed(BaseException):
@@ -72,7 +64,7 @@ def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
     """Killed before and after each line of the logs, and run again, four evenings end in the account of the others."""
     folder = trained.run / "trading"
     for day in DAYS:
-        evening(trained, day)
+        trained.evening(day)
     whole = {name: (folder / name).read_bytes() for name in (BROKER_LOG, "state.jsonl")}
     lines = sum(content.count(b"\n") for content in whole.values())
     assert lines > 12
@@ -92,7 +84,7 @@ def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
     for day in DAYS:
         for _ in range(2 * lines):
             try:
-                evening(trained, day)
+                trained.evening(day)
             except Killed:
                 continue
             break
@@ -110,12 +102,241 @@ def test_what_contradicts_the_broker_is_one_line(trained: Trained, capsys: pytes
     assert "did you mean paper" in refusal(capsys, *given, "--broker", "papr")
 
 
-def test_cash_that_a_fill_left_short_is_made_up_by_orders(trained: Trained) -> None:
-    """Prices that rose until the fill leave the account short: the next plan sells."""
-    held = trained.run.parent / "held.json"
-    held.write_text(json.dumps({"A": 30, "B": 30, "C": 30, "D": 30, "cash": -20.0}), "utf-8")
-    assert trained.decide("--date", DAYS[0], "--holdings", str(held), "--set", "env.no_trade_band=0.9") == 0
-    made = trained.decision(DAYS[0])
-    assert made["cash"] == -20.0
-    assert made["cash_after"] >= 0.0
-    assert {order["side"] for order in made["orders"]} == {"sell"}
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
+def test_kills_trade_nothing_twice_and_lose_nothing(trained: Trained) -> None:
+    """A small version of the evidence: a process that trades at a broker, and another that is killed."""
+    run = trained.run.parent / "killed"
+    shutil.copytree(trained.run, run)
+    whole = live(Market(trained.run, trained.price_table(), DAYS[:3]))
+    killed = live(Market(run, trained.price_table(), DAYS[:3]), kills=1, seed=1)
+    found = compare(whole, killed)
+    assert len(found["kills"]) == 1
+    assert found["orders"] > 3
+    assert (found["lost"], found["added"], found["changed"], found["money"]) == (0, 0, 0, 0.0)
+    assert found["identical"], found
+
+
+@dataclass
+class Desk:
+    """An agent that trades at the fake broker, and days whose prices come one by one."""
+
+    trained: Trained
+    fake: FakeAlpaca
+    table: pd.DataFrame
+
+    def options(self) -> tuple[str, ...]:
+        """Those of a decision."""
+        options = self.trained.options("decide", trading__alpaca__address=self.fake.address)
+        return (*options, "--broker", "alpaca", "--i-know")
+
+    def publish(self, day: str) -> None:
+        """Have prices up to a day."""
+        self.table.loc[:day].to_csv(self.trained.prices)
+
+    def fill(self, day: str, parts: dict[str, float] | None = None) -> None:
+        """Fill the orders of before at a day's close, of some assets a part alone."""
+        self.fake.trade(day, self.table.loc[day].to_dict(), parts)
+
+    def request(self, **options: Any) -> Request:
+        keys = {"trading.alpaca.address": self.fake.address, "trading.broker": "alpaca"}
+        keys["market.path"] = str(self.trained.prices)
+        return Request((self.trained.run,), keys, first=dt.date(2011, 12, 14), accept_verdict=True, **options)
+
+    def evening(self, day: str | None = None, parts: dict[str, float] | None = None) -> None:
+        """Live through the evening of a new day, or go on with that of the last."""
+        if day is not None:
+            self.publish(day)
+            self.fill(day, parts)
+        trade_on_paper(self.request())
+
+
+@pytest.fixture
+def desk(trained: Trained, fake: FakeAlpaca) -> Desk:
+    """On the first day, after its close."""
+    made = Desk(trained, fake, trained.price_table())
+    made.publish(DAYS[0])
+    return made
+
+
+@pytest.mark.usefixtures("fast")
+def test_evenings_at_alpaca_go_on_from_what_was_filled(desk: Desk) -> None:
+    for day in DAYS:
+        desk.evening(day)
+    decisions = desk.trained.entries("decision")
+    assert [one["date"] for one in decisions] == list(DAYS)
+    assert len(desk.fake.orders) == sum(len(one["orders"]) for one in decisions) > len(DAYS)
+    evenings = desk.trained.entries("paper")
+    assert [one["date"] for one in evenings] == list(DAYS)
+    assert evenings[0]["wealth"] == 1_000_000.0
+    prices = desk.table.loc[DAYS[-1]]
+    worth = desk.fake.money + sum(count * prices[name] for name, count in desk.fake.held.items())
+    assert evenings[-1]["wealth"] == pytest.approx(worth)
+    assert evenings[-1]["simple_return"] == pytest.approx(worth / evenings[-2]["wealth"] - 1.0)
+    page = json.loads((desk.trained.run / "trading" / "paper" / DAYS[0] / "paper.json").read_text("utf-8"))
+    assert page["value"] == pytest.approx(worth)
+
+
+def test_decide_places_its_orders_once_and_says_so_the_second_time(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*desk.options(), "--dry-run"]) == 0
+    assert desk.fake.orders == {}
+    assert not desk.trained.log.exists()
+    assert main(desk.options()) == 0
+    assert "are with Alpaca (paper)" in capsys.readouterr().out
+    placed, content = dict(desk.fake.orders), desk.trained.log.read_bytes()
+    assert placed
+    assert main(desk.options()) == 0
+    assert f"{len(placed)} orders of {DAYS[0]} have been with" in capsys.readouterr().out
+    assert (desk.fake.orders, desk.trained.log.read_bytes()) == (placed, content)
+    monkeypatch.setattr(AlpacaBroker, "account", lambda broker: "another")
+    assert "belongs to another account" in refusal(capsys, *desk.options())
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_crash_at_every_step_at_alpaca_neither_trades_twice_nor_loses_an_order(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended before each request, after it was carried out but before its answer is read, and around each line."""
+    desk.evening()
+    desk.publish(DAYS[1])
+    desk.fill(DAYS[1])
+    begun, orders = desk.trained.log.read_bytes(), dict(desk.fake.orders)
+    desk.evening()
+    whole, placed = desk.trained.log.read_bytes(), set(desk.fake.orders)
+    assert len(placed) > len(orders) > 0
+    ask, write = requests.Session.request, decision_log.append_line
+    left = [0]
+
+    def count() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+
+    def asked(*given: Any, **named: Any) -> Any:
+        count()
+        answer = ask(*given, **named)
+        count()
+        return answer
+
+    def written(path: Any, line: str) -> None:
+        count()
+        write(path, line)
+        count()
+
+    monkeypatch.setattr(requests.Session, "request", asked)
+    monkeypatch.setattr(decision_log, "append_line", written)
+    for step in range(1, 1000):
+        desk.trained.log.write_bytes(begun)
+        desk.fake.orders = dict(orders)
+        left[0] = step
+        try:
+            desk.evening()
+        except Killed:
+            desk.evening()
+        else:
+            break
+        assert desk.trained.log.read_bytes() == whole, step
+        assert set(desk.fake.orders) == placed, step
+    assert step > 30
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_stop_overnight_places_no_order_a_day_late(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders that a stop had left unplaced are not placed with the next bar: the new decision is."""
+    monkeypatch.setattr(alpaca_broker, "ATTEMPTS", 1)
+    desk.fake.faults = [Fault("drop", BEFORE, "POST") for _ in range(20)]
+    with pytest.raises(BrokerNotReady):
+        desk.evening()
+    assert desk.fake.orders == {}
+    desk.fake.faults = []
+    desk.evening(DAYS[1])
+    assert {name[:10] for name in desk.fake.orders} == {DAYS[1]}
+    made = desk.trained.decision(DAYS[1])
+    assert {one["done"] for one in made["follow_up"]["differences"].values()} == {0.0}
+
+
+@pytest.mark.usefixtures("fast")
+def test_partial_fills_and_refusals_are_followed_up(desk: Desk) -> None:
+    """An order that was refused is not tried again."""
+    desk.fake.faults = [Fault("403", message="insufficient buying power")]
+    desk.evening()
+    (placed,) = desk.trained.entries("placed")
+    (refused,) = placed["refused"]
+    assert "insufficient buying power" in placed["refused"][refused]
+    symbols = sorted(order["symbol"] for order in desk.fake.orders.values())
+    assert refused not in symbols
+    desk.evening(DAYS[1], {symbols[0]: 0.5})
+    differences = desk.trained.decision(DAYS[1])["follow_up"]["differences"]
+    assert differences[refused]["done"] == 0.0
+    assert differences[symbols[0]]["done"] == pytest.approx(0.5 * differences[symbols[0]]["planned"])
+
+
+@pytest.mark.usefixtures("fast")
+def test_it_follows_new_bars_and_waits_for_open_orders_and_outages(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alpaca_broker, "ATTEMPTS", 1)
+    desk.fake.is_open = True  # the session of the first day goes on
+    waits, said = [0], []
+
+    def wait(seconds: float) -> None:
+        waits[0] += 1
+        if waits[0] == 1:
+            desk.fake.is_open = False
+        elif waits[0] == 2:  # the bar comes before the fills, and the broker is away
+            desk.fake.day = DAYS[1]
+            desk.publish(DAYS[1])
+        elif waits[0] == 3:
+            desk.fill(DAYS[1])
+            desk.fake.faults = [Fault("503", BEFORE, "*") for _ in range(2)]
+        elif waits[0] == 4:
+            desk.fake.faults = []
+        else:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trade_on_paper(desk.request(follow=True), Clock(lambda: dt.date(2011, 12, 15), wait), said.append)
+    waited = [line for line in said if line.startswith("waiting")]
+    assert ["goes on" in line for line in waited] == [True, False, False]
+    assert "is open at Alpaca (paper)" in waited[1]
+    assert "has not answered" in waited[2]
+    assert [one["date"] for one in desk.trained.entries("paper")] == list(DAYS[:2])
+
+
+def test_the_keys_are_written_nowhere(desk: Desk, capfd: pytest.CaptureFixture[str]) -> None:
+    """Not in a file, not in what is printed: not even where a fault repeats them."""
+    desk.fake.faults = [Fault("403", message="not for {keys}"), Fault("500", message="{keys}")]
+    assert main([*desk.options(), "--verbose"]) == 0
+    desk.fake.faults = [Fault("403", BEFORE, "GET", message="not for {keys}")]
+    assert main([*desk.options(), "--verbose"]) == 2
+    said = "".join(capfd.readouterr())
+    assert "not for [key] [key]" in said
+    files = [path for path in desk.trained.run.parent.rglob("*") if path.is_file()]
+    assert desk.trained.log in files
+    for secret in ENVIRON.values():
+        assert secret not in said
+        assert not [path for path in files if secret.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--date", DAYS[0]), "trades today: leave it out"),
+        (("--cash", "5"), "knows the cash of its account"),
+        (("--holdings", "h.csv"), "leave --holdings and --fills out"),
+        (("--set", "trading.alpaca.live=true"), "confirm it with --live"),
+        (("--set", "env.execution_lag=0"), "which no broker does"),
+        (("--set", "trading.max_age=0"), "the newest prices are of"),
+        ({"ZZZ": 1.0}, "which the agent does not trade"),
+        ({"A": -1.0}, "is short of A"),
+    ],
+)
+def test_what_cannot_be_at_alpaca_is_one_line_and_nothing_is_placed(
+    desk: Desk, capsys: pytest.CaptureFixture[str], options: Any, said: str
+) -> None:
+    """Options that contradict the account, and holdings that the agent cannot have."""
+    desk.fake.day = DAYS[1]
+    if isinstance(options, dict):
+        desk.fake.held, options = options, ()
+    assert said in refusal(capsys, *desk.options(), *options)
+    assert desk.fake.orders == {}
+    assert not desk.trained.log.exists()

@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,6 @@ from tests.commands import refusal
 from tests.conftest import Page, check_numbers
 from tests.short_trainings import config_in
 from tests.trading.conftest import DAY, KEYS, NEXT, Trained
-
-Write = Callable[[str, str], Path]
 
 
 def files_of(trained: Trained, day: str = DAY) -> dict[str, bytes]:
@@ -66,18 +63,14 @@ def trained_on_opens(trained_once: Trained, tmp_path_factory: pytest.TempPathFac
     return Trained(trainer.run_folder, folder / "prices.csv")
 
 
-@pytest.mark.parametrize(
-    ("lag", "fill", "temperature"),
-    [(0, "close", 0.0), (1, "close", 1.0), (2, "open", 0.0)],
-)
+@pytest.mark.parametrize(("lag", "fill", "temperature"), [(0, "close", 0.0), (1, "close", 1.0), (2, "open", 0.0)])
 def test_the_target_is_that_of_the_backtest(
     trained_once: Trained, trained_on_opens: Trained, lag: int, fill: str, temperature: float
 ) -> None:
     """On the evening of a decision, with no later bar at hand, for what the backtest held: the same target."""
     trained = trained_on_opens if fill == "open" else trained_once
-    keys = {"env.execution_lag": lag, "env.fill": fill, "market.path": str(trained.prices)}
-    keys |= {"acting.temperature": temperature}
-    agents = load_agents([trained.run], keys)
+    keys = {"env.execution_lag": lag, "env.fill": fill, "acting.temperature": temperature}
+    agents = load_agents([trained.run], {"market.path": str(trained.prices), **keys})
     data = prepare(agents.config)
     process, window = data.held_out_process(), data.split.test
     agent = Recorded(agents.policies[0], agents.device, acting=agents.config.acting)
@@ -87,13 +80,8 @@ def test_the_target_is_that_of_the_backtest(
     for step in (1, 20):
         evening = process.decision_bars(window)[step] - (1 if lag else 0)
         held, observed = run.explanation["held"][step], run.explanation["reward_state"][step]
-        reward_state = np.array(
-            [
-                observed[0] * 0.1 * moments.deviation + moments.first,
-                (observed[1] + 1.0) * moments.second,
-                observed[2] / 10.0,
-            ]
-        )
+        first = observed[0] * 0.1 * moments.deviation + moments.first
+        reward_state = np.array([first, (observed[1] + 1.0) * moments.second, observed[2] / 10.0])
         shares = held[:-1] * 1e6 / fill_prices(data.panel, fill)[evening]
         account = AccountState(shares, float(held[-1]) * 1e6, reward_state[None], None)
         market = market_until(data.panel.until(evening + 1), agents)
@@ -114,8 +102,11 @@ def test_a_decision_made_again_is_the_same_file_and_one_line_of_the_log(decided:
     assert str(decided.run.parent).encode() not in first["decision.json"]
 
 
-def test_the_orders_can_be_paid_for_and_lead_to_the_plan(decided_once: Trained) -> None:
+def test_the_orders_can_be_paid_for_and_all_files_agree(decided_once: Trained) -> None:
     made = decided_once.decision(DAY)
+    jsonschema.validate(made, decision_schema())
+    page = Page((decided_once.run / "trading" / DAY / "decision.html").read_text("utf-8"))
+    assert check_numbers(page, made) > 30
     rows = list(csv.DictReader((decided_once.run / "trading" / DAY / "orders.csv").open(encoding="utf-8")))
     assert [(row["ticker"], float(row["shares"])) for row in rows] == [
         (order["ticker"], order["shares"]) for order in made["orders"]
@@ -127,13 +118,6 @@ def test_the_orders_can_be_paid_for_and_lead_to_the_plan(decided_once: Trained) 
         share = order["shares"] * order["price"] / (20000.0 - made["cost"])
         assert made["assets"][order["ticker"]]["planned"] == pytest.approx(share)
     assert sum(one["planned"] for one in made["assets"].values()) == pytest.approx(1.0)
-
-
-def test_the_files_agree_with_their_schema_and_the_page_with_its_numbers(decided_once: Trained) -> None:
-    made = decided_once.decision(DAY)
-    jsonschema.validate(made, decision_schema())
-    page = Page((decided_once.run / "trading" / DAY / "decision.html").read_text("utf-8"))
-    assert check_numbers(page, made) > 30
     reasons = made["reasons"]
     assert reasons["aim_change"] > 0.0
     assert sum(one["part"] for one in reasons["features"].values()) == pytest.approx(reasons["aim_change"], abs=1e-4)
@@ -163,11 +147,12 @@ def test_the_next_decision_goes_on_from_the_plan(decided: Trained) -> None:
     assert second["follow_up"] == {"cash": 0.0, "date": DAY, "differences": {}, "source": "plan"}
 
 
-def test_fills_say_what_was_really_held(decided: Trained, write: Write) -> None:
+def test_fills_say_what_was_really_held(decided: Trained) -> None:
     orders = decided.decision(DAY)["orders"]
     missed, *filled = orders
     lines = [f"{one['ticker']},{one['shares']},{one['price'] + 0.5},1.25\n" for one in filled]
-    path = write("fills.csv", "ticker,shares,price,cost\n" + "".join(lines))
+    path = decided.run / "fills.csv"
+    path.write_text("ticker,shares,price,cost\n" + "".join(lines), "utf-8")
     assert decided.decide("--date", NEXT, "--fills", str(path)) == 0
     made, first = decided.decision(NEXT), files_of(decided, NEXT)
     differences = made["follow_up"]["differences"]
@@ -202,6 +187,17 @@ def test_the_no_trade_band_is_said(trained: Trained) -> None:
     assert made["orders"] == []
     assert made["held_back"]["in_band"]
     assert made["turnover"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_cash_that_a_fill_left_short_is_made_up_by_orders(trained: Trained) -> None:
+    """Prices that rose until the fill leave the account short: the next plan sells."""
+    held = trained.run.parent / "held.json"
+    held.write_text(json.dumps({"A": 30, "B": 30, "C": 30, "D": 30, "cash": -20.0}), "utf-8")
+    assert trained.decide("--date", DAY, "--holdings", str(held), "--set", "env.no_trade_band=0.9") == 0
+    made = trained.decision(DAY)
+    assert made["cash"] == -20.0
+    assert made["cash_after"] >= 0.0
+    assert {order["side"] for order in made["orders"]} == {"sell"}
 
 
 @pytest.mark.parametrize(
@@ -274,11 +270,9 @@ def test_a_day_before_the_last_decision_can_be_looked_at_only(
 
 def test_several_agents_answer_with_their_spread(trained: Trained, tmp_path: Path) -> None:
     """Two checkpoints of a training stand for two agents: the target is the mean, the spread their extremes."""
-    numbered = sorted((trained.run / "models").glob("checkpoint_*.safetensors"))
-    pretrained = next(path for path in numbered if "pretrained" in path.name)
-    latest = next(path for path in numbered if "latest" in path.name)
+    paths = [str(trained.run / "models" / f"checkpoint_{name}.safetensors") for name in ("pretrained", "latest")]
     given = ("--mode", "decide", "--i-know", "--set", f"market.path={trained.prices}", "--date", DAY)
-    assert main([*given, "--resume", str(pretrained), str(latest)]) == 0
+    assert main([*given, "--resume", *paths]) == 0
     (folder,) = tmp_path.glob("ensembles/*/trading")
     made = json.loads((folder / DAY / "decision.json").read_text("utf-8"))
     assert len(made["agents"]) == 2

@@ -23,8 +23,6 @@ from tests.conftest import Page, check_numbers
 from tests.trading.conftest import Trained
 
 FIRST, UNTIL = "2011-11-10", "2011-12-30"
-
-
 LIMITED: dict[str, Any] = {"env__no_trade_band": 0.004, "env__costs__minimum": 5.0}
 DRAWN: dict[str, Any] = {"acting__temperature": 0.5, "acting__top_p": 0.7, "acting__seed": 3}
 
@@ -53,7 +51,9 @@ def test_no_evening_knows_a_later_bar(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize("keys", [(), ("--set", "acting.temperature=1", "--set", "acting.top_p=0.6")])
-def test_it_goes_on_where_it_stopped_and_repeats_no_day(trained: Trained, keys: tuple[str, ...]) -> None:
+def test_it_goes_on_where_it_stopped_and_repeats_no_day(
+    trained: Trained, capsys: pytest.CaptureFixture[str], keys: tuple[str, ...]
+) -> None:
     assert trained.paper("--from", FIRST, "--until", UNTIL, *keys) == 0
     whole = trained.log.read_bytes()
     trained.log.unlink()
@@ -62,8 +62,10 @@ def test_it_goes_on_where_it_stopped_and_repeats_no_day(trained: Trained, keys: 
     assert trained.log.read_bytes() == whole
     assert trained.paper("--until", UNTIL, *keys) == 0  # the account begun last
     assert trained.log.read_bytes() == whole
-    if keys:
-        assert trained.paper("--from", FIRST, "--until", UNTIL) == 2  # another way of acting is another agent
+    given = trained.options("paper", env__commission_bps=0)
+    assert "other keys under env" in refusal(capsys, *given, *keys)
+    other = ("--set", "acting.temperature=0.5")  # another way of acting is another agent
+    assert trained.paper("--from", FIRST, "--until", UNTIL, *other) == 2
 
 
 @pytest.mark.usefixtures("fast")
@@ -148,11 +150,6 @@ def test_what_cannot_be_is_one_line(
 ) -> None:
     assert said in refusal(capsys, *trained.options("paper"), *options)
     assert not trained.log.exists()
-
-
-def test_an_account_keeps_its_costs(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    assert trained.paper("--from", FIRST, "--until", "2011-11-25") == 0
-    assert "other keys under env" in refusal(capsys, *trained.options("paper", env__commission_bps=0))
 
 
 def simulated(count: int, draw: Callable[[np.random.Generator, int], Any], scale: float, shift: float) -> float:

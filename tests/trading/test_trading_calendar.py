@@ -1,16 +1,21 @@
-"""Sessions of the exchange that the dates of prices fit, and of prices that fit none."""
+"""Sessions of the exchange that the dates of prices fit, and decisions that ask Yahoo for the newest prices."""
 
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from finflow.config import MarketConfig
+from finflow.config import Config, MarketConfig
+from finflow.errors import MarketError
+from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
+from finflow.trading import deciding, live_market
+from finflow.trading.deciding import Request
 from finflow.trading.trading_calendar import WeekdayCalendar, calendar_of
 
 
@@ -96,3 +101,45 @@ def test_an_exchange_younger_than_the_prices_has_its_latest_sessions() -> None:
     calendar = calendar_of("XTKS", bars("1990-01-01", "2022-12-30", "B"))
     assert dt.date(2023, 1, 4) in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 6))
     assert dt.date(2023, 1, 3) not in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 6))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each request was for newer prices than the stored ones; Yahoo answers unless it is ``down``."""
+    found: list[bool] = []
+
+    def load(market: MarketConfig) -> MarketPanel:
+        found.append(market.extend_cache)
+        if market.extend_cache and market.benchmark == "DOWN":
+            raise MarketError("no prices could be downloaded; check the network")
+        days = np.arange("2024-05-01", "2024-06-14" if market.extend_cache else "2024-06-13", dtype="datetime64[D]")
+        days = days[np.is_busday(days)]
+        return MarketPanel(days, ("A", "B"), np.full((len(days), 2), 10.0), np.zeros(len(days)))
+
+    monkeypatch.setattr(live_market, "load_panel", load)
+    return found
+
+
+def newest(down: bool, day: str, date: str | None = None) -> str:
+    market = Config().market.model_copy(update={"source": "yfinance", "benchmark": "DOWN" if down else None})
+    config = Config().model_copy(update={"market": market})
+    request = Request((Path("run"),), date=None if date is None else dt.date.fromisoformat(date))
+    panel, _, _ = deciding._aged_prices(config, request, dt.date.fromisoformat(day))
+    return str(panel.dates[-1])
+
+
+def test_the_newest_bar_is_asked_for_even_where_the_stored_ones_would_do(asked: list[bool]) -> None:
+    assert newest(down=False, day="2024-06-13") == "2024-06-13"
+    assert asked == [True]
+
+
+def test_without_an_answer_stored_prices_serve_while_they_are_new_enough(asked: list[bool]) -> None:
+    assert newest(down=True, day="2024-06-13") == "2024-06-12"
+    assert asked == [True, False]
+    with pytest.raises(MarketError, match="check the network"):
+        newest(down=True, day="2024-06-20")
+
+
+def test_a_past_day_is_answered_from_the_store(asked: list[bool]) -> None:
+    assert newest(down=True, day="2024-05-20", date="2024-05-20") == "2024-05-20"
+    assert asked == [False]

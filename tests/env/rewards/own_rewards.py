@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +94,6 @@ class WrongShape:
         return context.simple_return[:, None]
 
 
-class NoHorizon:
-    """Does not say how far it looks."""
-
-    def __call__(self, context: RewardContext) -> Any:
-        return context.simple_return
-
-
 class ShortTable(ExcessReturn):
     """A table with too few rows."""
 
@@ -109,20 +101,12 @@ class ShortTable(ExcessReturn):
         return np.zeros(3)
 
 
-class Slow(ExcessReturn):
-    """Takes its time, and says in which process, where the variable SLOW_REWARDS names a folder."""
-
-    def __call__(self, context: RewardContext) -> Any:
-        time.sleep(0.02)
-        if folder := os.environ.get("SLOW_REWARDS"):
-            (Path(folder) / str(os.getpid())).touch()
-        return super().__call__(context)
-
-
 class Observed(ExcessReturn):
-    """Reads the observation."""
+    """Reads the observation, and says in which process, where the variable OBSERVED_REWARDS names a folder."""
 
     def __call__(self, context: RewardContext) -> Any:
+        if folder := os.environ.get("OBSERVED_REWARDS"):
+            (Path(folder) / str(os.getpid())).touch()
         return context.observation["market"].mean(axis=1) + context.observation["portfolio"].sum(axis=1)
 
 

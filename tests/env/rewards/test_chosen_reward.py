@@ -1,7 +1,9 @@
-"""Rewards by name and of one's own: what they are given, what they may return, and sums of them."""
+"""Rewards by name and of one's own: what they are given and may return, sums of them, and those of workers."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,22 +11,17 @@ import pytest
 import torch
 
 from finflow.config import ObjectivesConfig, load_config
+from finflow.config.environment_section import REWARDS
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
-from finflow.env.rewards.chosen_reward import (
-    RewardSum,
-    RewardTerm,
-    named_rewards,
-    user_reward,
-    with_reward,
-)
+from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, user_reward, with_reward
 from finflow.env.rewards.ranking_reward import create_reward_function
 from finflow.env.rewards.reward_context import RewardContext
+from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, TrainingError
-from tests.env.conftest import build_process as process_of
-from tests.env.conftest import random_prices as prices
+from tests.env.conftest import build_process, in_torch, random_prices
 
 OWN = "tests.env.rewards.own_rewards"
 
@@ -32,14 +29,16 @@ OWN = "tests.env.rewards.own_rewards"
 @pytest.fixture
 def process() -> DecisionProcess:
     """A market of four assets, one of which is listed late."""
-    close = prices()
+    close = random_prices()
     close[:20, 1] = np.nan
-    return process_of(close, cash_rate=1e-4)
+    return build_process(close, cash_rate=1e-4)
 
 
 def rewarded(process: DecisionProcess, *names: str) -> DecisionProcess:
-    """The market with some rewards in a sum of equal weights, units of one."""
-    rewards = named_rewards(ObjectivesConfig(rewards=[{"name": name} for name in names]), process.n_weights - 1)
+    """The market with some rewards in a sum of equal weights, units of one; those of `OWN` by their class."""
+    chosen = [{"name": name if name in REWARDS else f"{OWN}:{name}"} for name in names]
+    objectives = ObjectivesConfig(rewards=chosen, ranking={"k": 2})
+    rewards = named_rewards(objectives, process.n_weights - 1)
     assert rewards is not None
     return with_reward(process, rewards.with_tables(process.panel))
 
@@ -92,26 +91,21 @@ def test_an_asset_that_is_not_listed_is_not_ranked(process: DecisionProcess) -> 
     np.testing.assert_allclose(market.step(state, targets).reward, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("names", [("ranking",), (f"{OWN}:ReturnOverThree", "builtin"), (f"{OWN}:HonestForecast",)])
+@pytest.mark.parametrize("names", [("ranking",), ("ReturnOverThree", "builtin"), ("HonestForecast",)])
 def test_torch_gives_what_numpy_gives(process: DecisionProcess, names: tuple[str, ...]) -> None:
-    objectives = {"ranking": {"k": 2}, "rewards": [{"name": name} for name in names]}
-    rewards = named_rewards(ObjectivesConfig(**objectives), 4)
-    assert rewards is not None
-    market = with_reward(process, rewards.with_tables(process.panel))
+    market = rewarded(process, *names)
     state, targets = decisions(process, range(25, 40))
-    in_torch = PortfolioState(**{name: torch.from_numpy(np.array(value)) for name, value in vars(state).items()})
-    ours, theirs = market.step(state, targets), market.step(in_torch, torch.from_numpy(targets))
+    ours, theirs = market.step(state, targets), market.step(in_torch(state), torch.from_numpy(targets))
     np.testing.assert_allclose(theirs.components.numpy(), ours.components, rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours.components.sum(axis=1), ours.reward, atol=1e-15)
 
 
 def test_gradients_pass_through_a_differentiable_reward(process: DecisionProcess) -> None:
     """d reward / d target of the excess return, against central differences, at trades that no limit binds."""
-    market = rewarded(process, f"{OWN}:ExcessReturn")
+    market = rewarded(process, "ExcessReturn")
     state, targets = decisions(process, range(30, 33))
-    in_torch = PortfolioState(**{name: torch.from_numpy(np.array(value)) for name, value in vars(state).items()})
     leaf = torch.tensor(targets, requires_grad=True)
-    (gradient,) = torch.autograd.grad(market.step(in_torch, leaf).reward.sum(), leaf)
+    (gradient,) = torch.autograd.grad(market.step(in_torch(state), leaf).reward.sum(), leaf)
     toward = np.array([1.0, -1.0, 0.0, 0.0, 0.0]) * 1e-6
     ahead, behind = (market.step(state, targets + sign * toward).reward for sign in (1.0, -1.0))
     np.testing.assert_allclose((gradient.numpy() * toward).sum(axis=1), (ahead - behind) / 2.0, rtol=1e-4, atol=1e-13)
@@ -144,29 +138,8 @@ def test_turnover_and_variance_are_punished(process: DecisionProcess) -> None:
     np.testing.assert_array_equal(step.components[:, 1], -(plain.components[:, 0] ** 2))
 
 
-def test_gradients_pass_through_what_says_so_and_the_built_in_rewards(process: DecisionProcess) -> None:
-    names = ("builtin", "turnover", "variance", f"{OWN}:ExcessReturn")
-    for more, barrier in (((), None), ((f"{OWN}:ReturnOverThree",), f"{OWN}:ReturnOverThree")):
-        rewards = rewarded(process, *names, *more).reward
-        assert isinstance(rewards, RewardSum)
-        assert rewards.not_differentiable == barrier
-
-
-def test_rewards_of_a_user_are_slow_and_others_that_say_so() -> None:
-    class Slow:
-        horizon = 1
-        slow = True
-
-        def __call__(self, context: RewardContext) -> Any:
-            return context.log_return
-
-    assert RewardTerm("judges", Slow()).slow
-    assert RewardTerm(f"{OWN}:ExcessReturn", user_reward(f"{OWN}:ExcessReturn")).slow
-    assert not RewardTerm("builtin", None).slow
-
-
 def test_no_decision_is_rewarded_with_bars_beyond_its_window(process: DecisionProcess) -> None:
-    market = rewarded(process, f"{OWN}:ReturnOverThree")
+    market = rewarded(process, "ReturnOverThree")
     assert market.decision_bars(range(10, 40)).stop + 3 == 40
     assert process.decision_bars(range(10, 40)).stop + 1 == 40
     env = PortfolioVectorEnv(market, range(10, 40), 2, 5)
@@ -174,24 +147,11 @@ def test_no_decision_is_rewarded_with_bars_beyond_its_window(process: DecisionPr
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("NotANumber", "returned what is no finite number, first at bar 30"),
-        ("WrongShape", r"returned the shape \(5, 1\), not \(5,\)"),
-    ],
-)
-def test_a_wrong_answer_is_one_line_that_names_the_reward(process: DecisionProcess, name: str, message: str) -> None:
-    market = rewarded(process, f"{OWN}:{name}")
-    with pytest.raises(TrainingError, match=f"{name}.*{message}"):
-        market.step(*decisions(process, range(30, 35)))
-
-
-@pytest.mark.parametrize(
     ("path", "message"),
     [
         (f"{OWN}:Missing", "cannot be imported: AttributeError"),
         ("no.such.module:Reward", "cannot be imported: ModuleNotFoundError"),
-        (f"{OWN}:NoHorizon", "declares horizon = None"),
+        ("json:loads", "declares horizon = None"),
         (f"{OWN}:np", "cannot be called"),
     ],
 )
@@ -202,10 +162,10 @@ def test_a_reward_that_cannot_be_used_is_refused(path: str, message: str) -> Non
 
 def test_a_table_has_a_row_for_every_bar(process: DecisionProcess) -> None:
     with pytest.raises(ConfigError, match=r"ShortTable.*\(3,\): one row a bar"):
-        rewarded(process, f"{OWN}:ShortTable")
+        rewarded(process, "ShortTable")
 
 
-def test_more_places_than_assets_are_refused(process: DecisionProcess) -> None:
+def test_more_places_than_assets_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"ranking.k = 10: the market has 4 assets"):
         named_rewards(ObjectivesConfig(reward="ranking"), 4)
 
@@ -234,8 +194,74 @@ def test_a_sum_is_read_from_one_line() -> None:
 
 
 def test_the_built_in_reward_alone_needs_no_sum() -> None:
-    """Alone, whatever its weight, it is what the ledger computes; beside another reward it is part of a sum."""
-    for weight in (1.0, 0.5):
-        assert named_rewards(ObjectivesConfig(rewards=[{"name": "builtin", "weight": weight}]), 4) is None
-    both = ObjectivesConfig(rewards=[{"name": "builtin"}, {"name": "ranking"}], ranking={"k": 2})
-    assert named_rewards(both, 4) is not None
+    """Alone, whatever its weight, it is what the ledger computes."""
+    assert named_rewards(ObjectivesConfig(rewards=[{"name": "builtin", "weight": 0.5}]), 4) is None
+
+
+def play(process: DecisionProcess, steps: int = 6) -> list[Any]:
+    """Rewards of a few decisions of four portfolios."""
+    rng = np.random.default_rng(0)
+    state = process.start(np.arange(30, 34), draw_coverage(rng, 4, process.n_weights)[0])
+    found = []
+    for _ in range(steps):
+        outcome = process.step(state, draw_coverage(rng, 4, process.n_weights)[0])
+        state = outcome.state
+        found.append(outcome.reward)
+    return found
+
+
+def collected(process: DecisionProcess, queue: RewardQueue) -> list[Any]:
+    """Rewards of a few decisions, from the queue."""
+    play(process)
+    return queue.collect()
+
+
+def test_rewards_of_workers_have_the_bits_of_those_of_this_process(
+    process: DecisionProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    market = rewarded(process, "builtin", "HonestForecast", "ReturnOverThree", "Observed")
+    expected = play(market)
+    monkeypatch.setenv("OBSERVED_REWARDS", str(tmp_path))
+    with queued_rewards(market, 2) as (queued, queue):
+        assert queue is not None
+        waiting = play(queued)
+        assert all(np.isnan(reward).all() for reward in waiting)
+        found = queue.collect()
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert queue.collect() == []
+        assert (queued.reward_names, queued.reward_horizon) == (market.reward_names, market.reward_horizon)
+    processes = {int(path.name) for path in tmp_path.iterdir()}
+    assert 1 <= len(processes) <= 2  # one may have answered all before the other had begun
+    assert os.getpid() not in processes
+
+
+def test_without_workers_or_slow_rewards_the_market_is_as_it_was(process: DecisionProcess) -> None:
+    own, ranking = rewarded(process, "Observed"), rewarded(process, "ranking")
+    for market, workers in ((own, 0), (ranking, 2), (process, 2)):
+        with queued_rewards(market, workers) as (same, queue):
+            assert same is market
+            assert queue is None
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NotANumber", "returned what is no finite number, first at bar 30"),
+        ("WrongShape", r"returned the shape \(4, 1\), not \(4,\): one number a portfolio"),
+        ("Raises", r"failed at the bars 30 to 33: ValueError: no answer from the model \(own_rewards.py, line \d+\)"),
+    ],
+)
+def test_a_bad_reward_is_named_by_workers_as_by_this_process(
+    name: str, words: str, process: DecisionProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REWARD_FAILS", str(tmp_path))
+    market = rewarded(process, name)
+    line = f"the reward '{OWN}:{name}' {words}"
+    with pytest.raises(TrainingError, match=line):
+        play(market)
+    with queued_rewards(market, 1) as (queued, queue):
+        assert queue is not None
+        with pytest.raises(TrainingError, match=line):
+            collected(queued, queue)

@@ -1,4 +1,4 @@
-"""Ranking measures are scikit-learn's and those of tables by hand, ties included; smooth ones approach them."""
+"""Ranking measures are scikit-learn's and those of tables by hand, ties included; gradients climb toward them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import ndcg_score
 
 import finflow
-from finflow.config import RankingConfig
 from finflow.env.rewards.ranking_measures import TiedRanks, best_candidates, graded_gains, hit, mrr, ndcg
-from finflow.env.rewards.ranking_reward import RankingReward, create_reward_function
-from finflow.env.rewards.smooth_ranking import smooth_places
+from finflow.env.rewards.ranking_reward import create_reward_function
 from finflow.errors import ConfigError
 
 FloatArray = NDArray[np.float64]
@@ -60,16 +58,6 @@ def test_measures_worked_by_hand() -> None:
     assert mrr(places, best, 4).chance[0] == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, abs=1e-15)
 
 
-def test_equal_scores_share_their_places() -> None:
-    """Three equals at the top: Hit@1 is a third, and MRR@3 the mean of 1, 1/2 and 1/3."""
-    scores, returns = np.array([[1.0, 1.0, 1.0, 0.0]]), np.array([[0.1, 0.2, 0.3, 0.4]])
-    best = np.array([[0.0, 0.0, 1.0, 0.0]])
-    places = TiedRanks.of(scores, all_of(scores))
-    assert hit(places, best, 1).value[0] == pytest.approx(1 / 3, abs=1e-15)
-    assert mrr(places, best, 3).value[0] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3, abs=1e-15)
-    assert best_candidates(returns, all_of(returns))[0, 3] == 1.0
-
-
 @pytest.mark.parametrize("measure", ["ndcg", "hit", "mrr"])
 def test_chance_is_the_mean_over_all_orders(measure: str) -> None:
     returns = np.array([0.03, -0.01, 0.02, 0.02, 0.05])
@@ -104,26 +92,15 @@ def test_a_row_without_anything_to_rank_earns_nothing() -> None:
 
 
 @pytest.mark.parametrize("measure", ["ndcg", "hit", "mrr", "mixed"])
-def test_smooth_measures_approach_the_exact_ones(measure: str) -> None:
-    rng = np.random.default_rng(0)
-    scores, returns = rng.dirichlet(np.ones(8), 20), rng.normal(size=(20, 8))
-    reward = RankingReward(RankingConfig(type=measure, k=3, temperature=1e-4))  # type: ignore[arg-type]
-    known = all_of(scores)
-    smooth = reward._smooth(torch.tensor(scores, requires_grad=True), returns, known)
-    # the cut at K is a sigmoid: a place within K counts for 0.88 at the edge
-    assert float((smooth.detach() - torch.from_numpy(reward.score(scores, returns))).abs().max()) < 0.15
-
-
-@pytest.mark.parametrize("measure", ["ndcg", "hit", "mrr", "mixed"])
 def test_the_gradient_climbs_toward_the_best_ranking(measure: str) -> None:
     """The value of tensors is the exact one, and following its gradient ranks nearly as well as can be."""
     rng = np.random.default_rng(1)
     returns = torch.tensor(rng.normal(size=(4, 6)))
     logits = torch.tensor(0.1 * rng.normal(size=(4, 6)), requires_grad=True)
     reward = create_reward_function(measure, k=3, temperature=0.5)  # type: ignore[arg-type]
-    optimiser = torch.optim.Adam([logits], lr=0.05)
+    optimiser = torch.optim.Adam([logits], lr=0.1)
     begun = reward.score(logits.detach().softmax(-1), returns)
-    for _ in range(400):
+    for _ in range(200):
         value = reward.score(logits.softmax(-1), returns)
         exact = reward.score(logits.detach().softmax(-1).numpy(), returns.numpy())
         np.testing.assert_allclose(value.detach().numpy(), exact, rtol=0, atol=1e-12)
@@ -134,12 +111,6 @@ def test_the_gradient_climbs_toward_the_best_ranking(measure: str) -> None:
     after = reward.score(logits.detach().softmax(-1), returns)
     assert bool((after >= 0.92 * best).all())
     assert bool((after.sum() > begun.sum()).all())
-
-
-def test_smooth_places_of_equals_are_the_middle_of_theirs() -> None:
-    scores = torch.tensor([[0.5, 0.5, 0.1]], dtype=torch.float64)
-    places = smooth_places(scores, torch.ones(1, 3, dtype=torch.bool), 1e-3)
-    torch.testing.assert_close(places, torch.tensor([[1.5, 1.5, 3.0]], dtype=torch.float64))
 
 
 def test_a_reward_function_is_created_by_name() -> None:

@@ -1,24 +1,85 @@
-"""Dividends in cash in a live account: shares stay what they were, the money is there on the evening of the ex-date."""
+"""Assets without a price for some days, and dividends in cash: the live account goes on as the backtest does.
+
+Halted assets are held and their orders lapse; shares stay what they were, and the money is there on the ex-date.
+"""
 
 from __future__ import annotations
-
-import datetime as dt
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from finflow.trading.account_state import AccountState
-from finflow.trading.brokers.broker import MarketOrder, client_id
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
-from finflow.trading.deciding import Request, decide
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.live_market import load_agents, market_until
 from finflow.training.data.training_data import prepare
 from tests.trading.conftest import DAY, NEXT, Trained
 
 THEN, LATER = "2011-12-16", "2011-12-19"
+HOLD = ("--set", "market.max_gap=3")
 CASH = ("--set", "market.dividends=cash")
+
+
+@pytest.fixture
+def halted(trained: Trained) -> Trained:
+    """The agent, and prices that B lacks on two days of December."""
+    table = trained.price_table()
+    table.loc[[NEXT, THEN], "B"] = np.nan
+    table.to_csv(trained.prices)
+    return trained
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_the_paper_account_is_the_backtest_over_a_halt_too(halted: Trained, lag: int) -> None:
+    lines, _ = halted.replayed(market__max_gap=3, env__execution_lag=lag)
+    by_date = {one["date"]: one for one in lines}
+    wealth = {day: one["state"]["wealth"] * (1.0 - one["cost"]) for day, one in by_date.items()}
+    shares = [by_date[day]["filled"][1] * wealth[day] for day in (DAY, NEXT, THEN)]
+    assert shares[0] > 0.0
+    np.testing.assert_allclose(shares, shares[0], rtol=1e-9)
+
+
+def test_orders_of_the_plan_in_a_halted_asset_count_as_not_done(halted: Trained) -> None:
+    assert halted.decide("--date", DAY, "--cash", "20000", *HOLD) == 0
+    assert halted.decide("--date", NEXT, *HOLD) == 0
+    first, second = halted.decision(DAY), halted.decision(NEXT)
+    planned = {order["ticker"]: order["shares"] for order in first["orders"]}
+    assert second["assets"]["B"]["shares"] == 0.0
+    assert {name: second["assets"][name]["shares"] for name in "ACD"} == {name: planned[name] for name in "ACD"}
+    prices = halted.price_table()
+    paid = sum(planned[name] * prices.loc[NEXT, name] for name in "ACD")
+    value = {name: planned[name] * prices.loc[DAY if name == "B" else NEXT, name] for name in planned}
+    cost = first["cost"] * (1.0 - value["B"] / sum(value.values()))
+    assert second["cash"] == pytest.approx(20000.0 - paid - cost)
+    assert second["follow_up"]["differences"]["B"]["done"] == 0.0
+    (said,) = [check["said"] for check in second["checks"] if check["name"] == "gaps"]
+    assert f"B on {NEXT}" in said
+
+
+def test_a_decision_that_fills_at_once_leaves_what_is_halted_alone(halted: Trained) -> None:
+    holdings = halted.run / "holdings.csv"
+    holdings.write_text("ticker,shares\nB,37\ncash,20000\n", "utf-8")
+    given = ("--date", NEXT, "--holdings", str(holdings), "--set", "env.execution_lag=0")
+    assert halted.decide(*given, *HOLD) == 0
+    made = halted.decision(NEXT)
+    assert made["orders"]
+    assert "B" not in {order["ticker"] for order in made["orders"]}
+    assert made["assets"]["B"]["planned"] == pytest.approx(made["assets"]["B"]["allowed"], rel=1e-3)
+
+
+def test_an_order_at_the_paper_broker_lapses(halted: Trained) -> None:
+    placed = halted.order("AB")
+    made = halted.evening(NEXT, market__max_gap=3)
+    assert {name: made.assets[name].shares for name in "AB"} == {"A": 3.0, "B": 0.0}
+    read = halted.paper_broker()
+    assert [read.status(order.client_id).state for order in placed] == ["filled", "ended"]  # type: ignore[union-attr]
+    lapsed = [entry for entry in read._entries if entry["kind"] == "lapsed"]
+    assert [entry["date"] for entry in lapsed] == [NEXT]
+    halted.evening(THEN, market__max_gap=3)
+    again = halted.paper_broker()
+    assert [entry for entry in again._entries if entry["kind"] == "lapsed"][:1] == lapsed
+    assert again.status(placed[1].client_id).state == "ended"  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -87,20 +148,14 @@ def test_the_log_goes_on_with_the_same_shares_and_the_money(paying: Trained) -> 
 
 
 def test_the_paper_broker_pays_each_dividend_once(paying: Trained) -> None:
-    keys = {"market.path": str(paying.prices), "market.dividends": "cash", "env.initial_capital": 20_000.0}
-    broker = PaperBroker(paying.run / "trading" / BROKER_LOG)
-    broker.open(20_000.0)
-    for name in "AB":
-        broker.submit(MarketOrder(client_id("agent", DAY, name), DAY, name, 3.0))
+    paying.order("AB")
     for day in (NEXT, THEN, LATER):
-        date = dt.date.fromisoformat(day)
-        decide(Request((paying.run,), keys, date=date, accept_verdict=True, broker="paper"))
-    read = PaperBroker(paying.run / "trading" / BROKER_LOG)
-    paid = [entry for entry in read._entries if entry["kind"] == "dividend"]
+        paying.evening(day, market__dividends="cash")
+    paid = [entry for entry in paying.paper_broker()._entries if entry["kind"] == "dividend"]
     first = [(one["date"], one["ticker"], one["cash"]) for one in paid if one["date"] <= THEN]
     assert first[0] == (THEN, "A", pytest.approx(6.0))
     assert len({(one["date"], one["ticker"]) for one in paid}) == len(paid)
-    agents = load_agents([paying.run], keys)
+    agents = load_agents([paying.run], {"market.path": str(paying.prices), "market.dividends": "cash"})
     process = market_until(prepare(agents.config).panel, agents).process
     again = PaperBroker(paying.run / "trading" / BROKER_LOG, keep=False)
     again.fill_due(process)

@@ -1,7 +1,8 @@
-"""Volume and volatility reach the costs of a decision, and nothing that was not known then."""
+"""Costs know volume and volatility of before a decision; dividends in cash are those of an account kept by hand."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,47 +13,32 @@ from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.objective import Moments
+from finflow.env.market_growth import dividends_of, growth_of, share_prices
 from finflow.env.portfolio_env import PortfolioEnv
-from finflow.env.process_variants import with_costs
+from finflow.env.process_variants import with_costs, with_growths
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
-from finflow.market.features.feature_set import Features
+from finflow.market.dividends import reinvest
 from finflow.market.liquidity import liquidity_of
 from finflow.market.panel import MarketPanel
+from tests.env.conftest import EVERYTHING, LAGS, MOMENTS, build_process, numbered_features, panel_of, random_prices
 
 FloatArray = NDArray[np.float64]
 
 BARS, ASSETS, WINDOW = 60, 3, 5
 IMPACT = CostsConfig(impact=1.0, window=WINDOW)
-EVERYTHING = CostsConfig(
-    minimum=3.0,
-    slippage_linear_bps=20.0,
-    slippage_sqrt_bps=10.0,
-    impact=0.5,
-    window=WINDOW,
-)
-LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
+BEGIN, END = 8, 50
+HELD = np.array([[0.3, 0.3, 0.2, 0.1, 0.1]])
+DATES = np.datetime64("2000-01-03") + np.arange(60)
 
 
 def made_panel(seed: int = 0, **changes: Any) -> MarketPanel:
-    rng = np.random.default_rng(seed)
-    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.02, size=(BARS, ASSETS)), axis=0))
-    fields = {"close": close, "volume": rng.lognormal(13.0, 1.0, size=(BARS, ASSETS)), **changes}
-    dates = np.datetime64("2000-01-03") + np.arange(BARS)
-    return MarketPanel(dates=dates, assets=("A", "B", "C"), **fields)
+    volume = np.random.default_rng(seed).lognormal(13.0, 1.0, size=(BARS, ASSETS))
+    return panel_of(**{"close": random_prices(BARS, ASSETS, seed), "volume": volume, **changes})
 
 
 def made_process(panel: MarketPanel, costs: CostsConfig = IMPACT, **env: Any) -> DecisionProcess:
-    features = Features(
-        assets=np.zeros((BARS, ASSETS, 1), dtype=np.float32),
-        market=np.zeros((BARS, 1), dtype=np.float32),
-        asset_names=("none",),
-        market_names=("none",),
-        lenses={},
-        first_bar=0,
-    )
-    return DecisionProcess(panel, features, EnvConfig(costs=costs, **env), ObjectivesConfig(), Moments(4e-4, 1e-4))
+    return DecisionProcess(panel, numbered_features(panel), EnvConfig(costs=costs, **env), ObjectivesConfig(), MOMENTS)
 
 
 @LAGS
@@ -135,34 +121,14 @@ def test_what_cannot_be_measured_is_taken_to_be_dear() -> None:
     assert measured.volatility[22, 1] != measured.volatility[22, 0]
 
 
-@settings(max_examples=8)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_splits_change_no_cost(seed: int) -> None:
-    """Shares in other units: prices times u, volumes by u."""
-    panel = made_panel(seed)
-    assert panel.volume is not None
-    units = np.exp(np.random.default_rng(seed).normal(0.0, 3.0, ASSETS))
-    other = made_panel(seed, close=panel.close * units, volume=panel.volume / units)
-    target = np.array([[0.4, 0.1, 0.2, 0.3]])
-    one, two = (made_process(world, EVERYTHING) for world in (panel, other))
-    left, right = (process.step(process.start(np.array([30])), target) for process in (one, two))
-    assert right.cost[0] == pytest.approx(left.cost[0], rel=1e-9)
-
-
 def test_an_order_that_cannot_be_paid_is_reported_and_leaves_the_account_as_it_was() -> None:
-    process = made_process(made_panel(), CostsConfig(minimum=4.0), initial_capital=10.0)
-    state = process.start(np.array([30, 30]))
-    outcome = process.step(state, np.array([[0.3, 0.3, 0.3, 0.1], [0.3, 0.3, 0.0, 0.4]]))
-    assert outcome.refused.tolist() == [True, False]
-    assert outcome.cost[0] == outcome.turnover[0] == outcome.simple_return[0] == 0.0
-    np.testing.assert_array_equal(outcome.filled[0], [0.0, 0.0, 0.0, 1.0])
-    assert outcome.cost[1] == pytest.approx(0.8, abs=0.01)
-
-
-def test_the_environments_say_which_orders_were_refused() -> None:
     """Each asset traded costs four at least: an account of ten cannot pay for three, but for two."""
     process = made_process(made_panel(), CostsConfig(minimum=4.0), initial_capital=10.0)
     orders = np.array([[0.3, 0.3, 0.3, 0.1], [0.3, 0.3, 0.0, 0.4]])
+    outcome = process.step(process.start(np.array([30, 30])), orders)
+    assert outcome.cost[0] == outcome.simple_return[0] == 0.0
+    np.testing.assert_array_equal(outcome.filled[0], [0.0, 0.0, 0.0, 1.0])
+    assert outcome.cost[1] == pytest.approx(0.8, abs=0.01)
     together = PortfolioVectorEnv(process, range(BARS), 2)
     together.reset(options={"bars": np.array([30, 30])})
     *_, info = together.step(orders)
@@ -187,37 +153,16 @@ def test_another_price_of_trading_leaves_the_first_process_as_it_was() -> None:
     assert dear.env.execution_lag == process.env.execution_lag
 
 
-@LAGS
-@pytest.mark.parametrize("ends", [0, 1])
-def test_the_money_in_an_asset_that_ends_is_its_shares_at_the_last_price(lag: int, ends: int) -> None:
-    """Bought at bar 20, ended with bar 29, then held as cash that earns nothing, while the others go on."""
-    panel = made_panel()
-    assert panel.volume is not None
-    close, volume = panel.close.copy(), panel.volume.copy()
-    close[30:, ends] = volume[30:, ends] = np.nan
-    process = made_process(made_panel(close=close, volume=volume), EVERYTHING, execution_lag=lag)
-    state = process.step(process.start(np.array([20])), np.array([[0.4, 0.3, 0.2, 0.1]])).state
-    filled = state.weights[0] * state.wealth[0] / (state.weights[0] @ process.growth[21])
-    shares, cash = filled[:-1] / close[20], filled[-1]
-    last = np.where(np.isfinite(close), close, close[29])
-    for bar in range(21, 40):
-        outcome = process.step(state, process.observed_portfolio(state)[:, :4])
-        state = outcome.state
-        assert outcome.cost[0] == 0.0
-        assert state.wealth[0] == pytest.approx(shares @ last[bar + 1] + cash, rel=1e-12)
-        assert (outcome.filled[0, ends] == 0.0) == (bar >= 30)
-    kept = cash + shares[ends] * close[29, ends]
-    assert outcome.filled[0, -1] * state.wealth[0] / (outcome.filled[0] @ process.growth[40]) == pytest.approx(kept)
-
-
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32 - 1), capital=st.sampled_from([10.0, 1e3, 1e6, 1e12]))
 def test_no_cost_takes_more_than_there_is(seed: int, capital: float) -> None:
-    """Dear costs, wild prices, random first portfolios: an account may be worn down to where its orders are refused."""
+    """Dear costs, wild prices, an asset that ends: an account may be worn down to where its orders are refused."""
     rng = np.random.default_rng(seed)
-    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.5, size=(BARS, ASSETS)), axis=0))
+    close = random_prices(BARS, ASSETS, seed, deviation=0.5)
+    close[15:, 0] = np.nan
     costs = EVERYTHING.model_copy(update={"impact": 5.0, "slippage_linear_bps": 5000.0})
-    process = made_process(made_panel(seed, close=close), costs, initial_capital=capital)
+    panel = made_panel(seed, close=close, volume=np.where(np.isnan(close), np.nan, made_panel(seed).volume))
+    process = made_process(panel, costs, initial_capital=capital)
     state = process.start(np.full(4, 10), rng.dirichlet(np.full(4, 0.3), size=4))
     np.testing.assert_allclose(state.wealth, capital, rtol=0, atol=0)
     for _ in range(12):
@@ -230,3 +175,108 @@ def test_no_cost_takes_more_than_there_is(seed: int, capital: float) -> None:
         np.testing.assert_allclose(outcome.filled.sum(axis=1), 1.0, rtol=0, atol=1e-12)
         np.testing.assert_array_equal(outcome.terminated, outcome.state.wealth <= 1e-6 * capital)
         state = outcome.state
+
+
+def quoted() -> dict[str, FloatArray]:
+    """Closes, opens and dividends of four assets, in money; a quarter, a special one on a bar with another's, none."""
+    close = random_prices()
+    opens = close * np.exp(np.random.default_rng(3).normal(0.0, 0.01, close.shape))
+    paid = np.zeros(close.shape)
+    paid[5::12, 0] = 0.6
+    paid[29, 1] = 14.0
+    paid[11::9, 2] = 1.5
+    return {"close": close, "open": opens, "paid": paid}
+
+
+def market(cash: bool = True, **env: object) -> DecisionProcess:
+    """The process over these prices; ``cash`` pays dividends in cash, else they are reinvested."""
+    fields = quoted()
+    found = reinvest(fields, fields.pop("paid"), DATES, "ABCD")
+    close = found.pop("close")
+    if not cash:
+        found = {"open": found["open"]}
+    return build_process(close, 1e-4, fields=found, commission_bps=0.0, slippage_bps=0.0, **env)
+
+
+def played(process: DecisionProcess, action: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+    """Wealth before each fill, and weights after it; without an action, what is observed is kept."""
+    state, wealth, filled = process.start(np.array([BEGIN]), HELD), [], []
+    while int(state.bar[0]) < END:
+        wealth.append(float(state.wealth[0]))
+        target = process.observed_portfolio(state)[:, :5] if action is None else action
+        outcome = process.step(state, target)
+        filled.append(outcome.filled[0])
+        state = outcome.state
+    return np.array(wealth), np.array(filled)
+
+
+@pytest.mark.parametrize(("lag", "fill"), [(0, "close"), (1, "close"), (2, "close"), (1, "open")])
+def test_an_account_that_never_trades_keeps_its_shares_and_collects_cash(lag: int, fill: str) -> None:
+    """Shares times prices as quoted, and a heap of cash: no weight, no growth, none of the ledger's arithmetic."""
+    process = market(execution_lag=lag, fill=fill)
+    prices, paid = quoted()[fill], quoted()["paid"]
+    shares, cash = HELD[0, :-1] / prices[BEGIN - 1], HELD[0, -1]
+    worth, weights = [], []
+    for bar in range(BEGIN, END):
+        cash = cash * 1.0001 + shares @ paid[bar]
+        value = np.append(shares * prices[bar], cash)
+        worth.append(value.sum())
+        weights.append(value / value.sum())
+    wealth, filled = played(process, None)
+    np.testing.assert_allclose(wealth / wealth[0], np.array(worth) / worth[0], rtol=1e-12)
+    np.testing.assert_allclose(filled, weights, atol=1e-13)
+    assert filled[-1, -1] > 0.15  # the special dividend alone is a tenth of the account
+
+
+@pytest.mark.parametrize("action", [[0.25, 0.25, 0.25, 0.25, 0.0], [0.1, 0.6, 0.2, 0.0, 0.1]])
+def test_reinvested_at_the_close_without_costs_it_is_the_adjusted_account(action: list[float]) -> None:
+    paid, adjusted = market(execution_lag=0), market(cash=False, execution_lag=0)
+    found = [played(process, np.array([action])) for process in (paid, adjusted)]
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-12)
+    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-14)
+    assert played(paid, None)[0][-1] != pytest.approx(played(adjusted, None)[0][-1], rel=1e-4)
+
+
+def test_it_goes_to_who_held_before_the_ex_date() -> None:
+    """Bought at the close of the ex-date, the asset pays nothing; sold there, it has paid."""
+    process = market(execution_lag=0)
+    nothing, all_in = np.array([[0.0, 0.0, 0.0, 0.0, 1.0]]), np.array([[0.0, 1.0, 0.0, 0.0, 0.0]])
+    buyer, seller = process.start(np.array([29]), nothing), process.start(np.array([29]), all_in)
+    assert process.observed_portfolio(buyer)[0, 4] == 1.0
+    assert process.observed_portfolio(seller)[0, 4] > 0.15
+    bought = process.step(buyer, all_in).state
+    assert process.observed_portfolio(bought)[0, 4] == 0.0
+
+
+def test_an_asset_that_has_just_listed_pays_nothing() -> None:
+    fields = quoted()
+    fields["close"][:29, 1] = np.nan
+    found = reinvest({"close": fields["close"]}, fields["paid"], DATES, "ABCD")
+    process = build_process(found.pop("close"), fields=found)
+    assert process.dividends is not None
+    assert not process.dividends[:, 1].any()
+    assert process.growth[29, 1] == 1.0
+
+
+def test_further_tables_of_a_market_pay_the_same() -> None:
+    process = market()
+    again = with_growths(process, [process.growth])
+    bars = process.panel.n_bars
+    assert process.dividends is not None
+    np.testing.assert_array_equal(again.dividends, np.concatenate([process.dividends, process.dividends]))
+    start = process.start(np.array([29]), HELD)
+    behind = again.step(replace(start, bar=start.bar + bars), HELD)
+    np.testing.assert_array_equal(behind.filled, process.step(start, HELD).filled)
+
+
+@pytest.mark.parametrize("fill", ["close", "open"])
+def test_prices_of_shares_growth_and_payment_by_hand(fill: str) -> None:
+    panel, prices, paid = market().panel, quoted()[fill], quoted()["paid"]
+    np.testing.assert_allclose(share_prices(panel, fill), prices, rtol=1e-13)
+    total = prices + paid
+    np.testing.assert_allclose(growth_of(panel, fill)[1:, :-1], total[1:] / prices[:-1], rtol=1e-13)
+    found = dividends_of(panel, fill)
+    assert found is not None
+    np.testing.assert_allclose(found[1:], (paid / total)[1:], atol=1e-15)
+    adjusted = market(cash=False).panel
+    np.testing.assert_array_equal(share_prices(adjusted, fill), adjusted.close if fill == "close" else adjusted.open)
