@@ -25,15 +25,12 @@ seeds = st.integers(0, 2**32 - 1)
 sizes = st.sampled_from([1, 2, 3, 20, 500])  # risky assets
 
 
-def portfolios(rng: np.random.Generator, batch: int, assets: int) -> FloatArray:
-    """Every kind of portfolio: spread out, concentrated, all in one place, all cash."""
-    concentration = rng.choice([0.02, 0.3, 1.0, 50.0], size=(batch, 1))
-    drawn = rng.gamma(concentration, size=(batch, assets + 1)) + 1e-300
-    weights = drawn / drawn.sum(axis=1, keepdims=True)
-    kind = rng.integers(6, size=batch)
-    weights[kind == 0] = np.eye(assets + 1)[rng.integers(assets + 1)]
-    weights[kind == 1] = np.eye(assets + 1)[-1]
-    return weights
+def drawn_with_halts(seed: int, assets: int = 6, batch: int = 40) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    """Portfolios before and wanted, sparse and spread, and assets that are halted, none to nearly all."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.choice([0.1, 1.0, 20.0], size=(2, batch, 1)) * np.ones(assets + 1)
+    before, target = (np.stack([rng.dirichlet(row) for row in one]) for one in sizes)
+    return before, target, rng.random((batch, assets)) < rng.choice([0.0, 0.2, 0.6], size=(batch, 1))
 
 
 def one(values: list[float]) -> FloatArray:
@@ -80,8 +77,7 @@ def test_golden_ledger_buy_rebalance_sell_all() -> None:
 
 @given(seed=seeds, assets=sizes)
 def test_the_wealth_factor_solves_its_equation_and_costs_are_never_negative(seed: int, assets: int) -> None:
-    rng = np.random.default_rng(seed)
-    before, target = portfolios(rng, 4, assets), portfolios(rng, 4, assets)
+    before, target, _ = drawn_with_halts(seed, assets, batch=4)
     done = settle(before, target, COSTS, np.ones(4))
     trades = np.abs(done.wealth_factor[:, None] * target[:, :-1] - before[:, :-1])
     # a sum of 500 products rounds to a few 1e-16
@@ -116,14 +112,6 @@ def test_buying_from_cash_has_the_closed_form() -> None:
     known = share.detach()
     torch.testing.assert_close(factor.detach(), 1.0 / (1.0 + STEEP * known), rtol=1e-14, atol=0.0)
     torch.testing.assert_close(slope, -STEEP / (1.0 + STEEP * known) ** 2, rtol=1e-12, atol=0.0)
-
-
-def drawn_with_halts(seed: int, assets: int = 6, batch: int = 40) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-    """Portfolios before and wanted, sparse and spread, and assets that are halted, none to nearly all."""
-    rng = np.random.default_rng(seed)
-    sizes = rng.choice([0.1, 1.0, 20.0], size=(2, batch, 1)) * np.ones(assets + 1)
-    before, target = (np.stack([rng.dirichlet(row) for row in one]) for one in sizes)
-    return before, target, rng.random((batch, assets)) < rng.choice([0.0, 0.2, 0.6], size=(batch, 1))
 
 
 @pytest.mark.parametrize("costs", [COSTS, Proportional(0.03)])

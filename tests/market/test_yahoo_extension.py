@@ -50,18 +50,12 @@ def test_several_days_at_once_and_none_at_all(server: Server, load: Load) -> Non
     assert load().n_bars == 60
     assert not server.asked  # no bar has ended since
     server.today = DAYS[75]
+    assert load(extend_cache=False).n_bars == 60
+    assert not server.asked  # nor without the key
     panel = load()
     assert panel.n_bars == 75
     assert panel.provenance["extended"] == f"15 bars after {DAYS[59].date()}"
     assert panel.sha256 == whole(server, load).sha256
-
-
-def test_without_the_key_stored_prices_stay_as_they_are(server: Server, load: Load) -> None:
-    first = load()
-    server.today = DAYS[70]
-    server.asked.clear()
-    assert load(extend_cache=False).sha256 == first.sha256
-    assert not server.asked
 
 
 @pytest.mark.parametrize(("factor", "shown"), [(0.5, "0.5"), (0.9953, "0.9953")])
@@ -81,7 +75,7 @@ def test_a_restated_ticker_is_fetched_anew_and_named(server: Server, load: Load,
     begin = str(DAYS[60 - OVERLAP].date())
     assert {one for one in server.asked if one[1] != begin} == {("BBB", "1900-01-01")}
     assert panel.provenance["restated"] == f"BBB by {shown} ({DAYS[64].date()})"
-    assert panel.sha256 == whole(server, load).sha256
+    assert panel.sha256 == whole(server, load).sha256  # so that no return at the join is one that nobody earned
     np.testing.assert_array_equal(panel.close[:60, 0], before.close[:, 0])
     np.testing.assert_allclose(panel.close[:60, 1], before.close[:, 1] * factor, rtol=1e-12)
     server.today = DAYS[70]
@@ -147,14 +141,3 @@ def test_todays_prices_of_a_run_are_the_extended_ones(server: Server, load: Load
     server.asked.clear()
     assert load_prices(config, fresh=True).n_bars == 65
     assert {first for _, first in server.asked} == {str(DAYS[60 - OVERLAP].date())}
-
-
-def test_a_dividend_between_two_evenings_leaves_no_jump(server: Server, load: Load) -> None:
-    """Appended to the prices of before, bars after a restatement would show a return that nobody earned."""
-    load()
-    server.today = DAYS[65]
-    server.charts["CCC"].loc[: DAYS[58], "adjusted"] *= 0.9
-    panel = load()
-    moves = np.diff(np.log(panel.close[:, 2]))
-    assert np.argmax(np.abs(moves)) == 58  # on the day itself, where Yahoo has it
-    assert panel.sha256 == whole(server, load).sha256
