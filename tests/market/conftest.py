@@ -1,4 +1,4 @@
-"""Yahoo's server as the installed yfinance meets it: everything from its HTTP requests to the panel is the real code."""
+"""Yahoo's server as the installed yfinance meets it; from its HTTP requests to the panel all is the real code."""
 
 from __future__ import annotations
 
