@@ -1,4 +1,4 @@
-"""The ledger creates no money and loses none, charges what was agreed, and is the same in NumPy and in torch."""
+"""The ledger creates no money and loses none, charges what was agreed, and trades no share of a halted asset."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from finflow.config import EnvConfig
 from finflow.ledger.accounting import drift, pay_out, settle
-from finflow.ledger.costs import BASIS_POINT, FixedMinimum, Proportional, SumOfCosts, costs_of
+from finflow.ledger.constraints import turnover
+from finflow.ledger.costs import BASIS_POINT, CostModel, Proportional, SumOfCosts
+from finflow.ledger.halts import settle_around_halts
 
 FloatArray = NDArray[np.float64]
 
@@ -24,15 +25,12 @@ seeds = st.integers(0, 2**32 - 1)
 sizes = st.sampled_from([1, 2, 3, 20, 500])  # risky assets
 
 
-def portfolios(rng: np.random.Generator, batch: int, assets: int) -> FloatArray:
-    """Every kind of portfolio: spread out, concentrated, all in one place, all cash."""
-    concentration = rng.choice([0.02, 0.3, 1.0, 50.0], size=(batch, 1))
-    drawn = rng.gamma(concentration, size=(batch, assets + 1)) + 1e-300
-    weights = drawn / drawn.sum(axis=1, keepdims=True)
-    kind = rng.integers(6, size=batch)
-    weights[kind == 0] = np.eye(assets + 1)[rng.integers(assets + 1)]
-    weights[kind == 1] = np.eye(assets + 1)[-1]
-    return weights
+def drawn_with_halts(seed: int, assets: int = 6, batch: int = 40) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    """Portfolios before and wanted, sparse and spread, and assets that are halted, none to nearly all."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.choice([0.1, 1.0, 20.0], size=(2, batch, 1)) * np.ones(assets + 1)
+    before, target = (np.stack([rng.dirichlet(row) for row in one]) for one in sizes)
+    return before, target, rng.random((batch, assets)) < rng.choice([0.0, 0.2, 0.6], size=(batch, 1))
 
 
 def one(values: list[float]) -> FloatArray:
@@ -79,8 +77,7 @@ def test_golden_ledger_buy_rebalance_sell_all() -> None:
 
 @given(seed=seeds, assets=sizes)
 def test_the_wealth_factor_solves_its_equation_and_costs_are_never_negative(seed: int, assets: int) -> None:
-    rng = np.random.default_rng(seed)
-    before, target = portfolios(rng, 4, assets), portfolios(rng, 4, assets)
+    before, target, _ = drawn_with_halts(seed, assets, batch=4)
     done = settle(before, target, COSTS, np.ones(4))
     trades = np.abs(done.wealth_factor[:, None] * target[:, :-1] - before[:, :-1])
     # a sum of 500 products rounds to a few 1e-16
@@ -117,33 +114,67 @@ def test_buying_from_cash_has_the_closed_form() -> None:
     torch.testing.assert_close(slope, -STEEP / (1.0 + STEEP * known) ** 2, rtol=1e-12, atol=0.0)
 
 
-def test_a_commission_s_minimum_costs_less_the_richer_the_account() -> None:
-    """``mu = 1 - m / W``: its slope in wealth is ``m / W^2``."""
-    wealth = torch.tensor([100.0], dtype=torch.float64, requires_grad=True)
-    before = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
-    target = torch.tensor([[0.1, 0.9]], dtype=torch.float64)
-    factor = settle(before, target, FixedMinimum(0.0, 2.0), wealth).wealth_factor
-    (slope,) = torch.autograd.grad(factor.sum(), wealth)
-    assert float(slope) == pytest.approx(2.0 / 100.0**2, rel=1e-12)
+@pytest.mark.parametrize("costs", [COSTS, Proportional(0.03)])
+@given(seed=seeds)
+def test_shares_of_halted_assets_stay_and_wealth_is_conserved(costs: CostModel, seed: int) -> None:
+    before, target, halted = drawn_with_halts(seed)
+    wealth = np.full(len(before), 1e6)
+    done = settle_around_halts(before, target, halted, costs, wealth)
+    after = done.weights * done.wealth_factor[:, None]
+    np.testing.assert_allclose(after[:, :-1][halted], before[:, :-1][halted], rtol=0.0, atol=1e-12)
+    np.testing.assert_allclose(done.weights.sum(axis=1), 1.0, atol=1e-12)
+    assert (done.weights >= 0.0).all()
+    paid = costs.share(after[:, :-1] - before[:, :-1], wealth, None)
+    np.testing.assert_allclose(done.wealth_factor, 1.0 - paid, atol=1e-12)
 
 
-def test_the_root_is_the_accounts_own() -> None:
-    """Rounding apart, as NumPy's portfolios are settled."""
-    rng = np.random.default_rng(0)
-    before, target = rng.dirichlet(np.ones(6), 20), rng.dirichlet(np.ones(6), 20)
-    costs, wealth = costs_of(EnvConfig()), np.full(20, 1e6)
-    exact = settle(before, target, costs, wealth)
-    tensors = (torch.from_numpy(before), torch.from_numpy(target).requires_grad_())
-    found = settle(*tensors, costs, torch.from_numpy(wealth))
-    np.testing.assert_allclose(found.wealth_factor.detach().numpy(), exact.wealth_factor, rtol=1e-15)
-    np.testing.assert_allclose(found.weights.detach().numpy(), exact.weights, atol=1e-15)
+@given(seed=seeds)
+def test_going_around_a_halt_trades_no_more_than_was_wanted(seed: int) -> None:
+    before, target, halted = drawn_with_halts(seed)
+    free = Proportional(0.0)
+    done = settle_around_halts(before, target, halted, free, np.full(len(before), 1e6))
+    assert (done.turnover <= turnover(before, target) + 1e-12).all()
+    others = np.where(halted, 0.0, done.weights[:, :-1])
+    assert (others <= np.maximum(target[:, :-1], 0.0) + 1e-12).all()
 
 
-def test_the_gradient_of_a_cost_is_that_of_its_closed_form() -> None:
-    """From cash, mu = 1 / (1 + c s) for a purchase of s, so d mu / d s = - c mu^2."""
-    bought = torch.tensor([[0.5]], dtype=torch.float64, requires_grad=True)
-    target = torch.cat([bought, 1.0 - bought], dim=-1)
-    cash = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
-    done = settle(cash, target, COSTS, torch.ones(1, dtype=torch.float64))
-    (slope,) = torch.autograd.grad(done.wealth_factor.sum(), bought)
-    assert slope.item() == pytest.approx(-RATE / (1.0 + RATE * 0.5) ** 2, abs=1e-15)
+@pytest.mark.parametrize("some", [True, False])
+def test_rows_without_a_halt_are_settled_as_always(some: bool) -> None:
+    before, target, halted = drawn_with_halts(5)
+    halted &= some
+    quiet = ~halted.any(axis=1)
+    assert quiet.any()
+    assert quiet.all() != some
+    wealth = np.full(len(before), 1e6)
+    around, always = settle_around_halts(before, target, halted, COSTS, wealth), settle(before, target, COSTS, wealth)
+    np.testing.assert_array_equal(around.weights[quiet], always.weights[quiet])
+    np.testing.assert_array_equal(around.wealth_factor[quiet], always.wealth_factor[quiet])
+
+
+def test_a_purchase_that_waits_stays_in_cash_and_a_sale_comes_out_of_cash() -> None:
+    """By hand, without costs: 20 % A, 30 % B, 50 % cash."""
+    before = np.array([[0.2, 0.3, 0.5]])
+    halted = np.array([[True, False]])
+    free, wealth = Proportional(0.0), np.array([1.0])
+    bought = settle_around_halts(before, np.array([[0.6, 0.3, 0.1]]), halted, free, wealth)
+    np.testing.assert_allclose(bought.weights, [[0.2, 0.3, 0.5]], atol=1e-15)
+    sold = settle_around_halts(before, np.array([[0.0, 0.7, 0.3]]), halted, free, wealth)
+    np.testing.assert_allclose(sold.weights, [[0.2, 0.7, 0.1]], atol=1e-15)
+    short = settle_around_halts(before, np.array([[0.0, 1.0, 0.0]]), halted, free, wealth)
+    np.testing.assert_allclose(short.weights, [[0.2, 0.8, 0.0]], atol=1e-15)
+
+
+def test_torch_settles_as_numpy_does_and_hands_gradients_through() -> None:
+    before, target, halted = drawn_with_halts(8)
+    wealth = np.full(len(before), 1e6)
+    numpy = settle_around_halts(before, target, halted, COSTS, wealth)
+    wanted = torch.tensor(target, requires_grad=True)
+    torched = settle_around_halts(
+        torch.tensor(before), wanted, torch.tensor(halted), COSTS, torch.tensor(wealth, dtype=torch.float64)
+    )
+    np.testing.assert_allclose(torched.weights.detach().numpy(), numpy.weights, atol=1e-12)
+    np.testing.assert_allclose(torched.wealth_factor.detach().numpy(), numpy.wealth_factor, atol=1e-12)
+    (torched.weights * torch.arange(7.0)).sum().backward()
+    assert wanted.grad is not None
+    assert bool(torch.isfinite(wanted.grad).all())
+    assert float(wanted.grad.abs().sum()) > 0.0

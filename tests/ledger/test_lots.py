@@ -18,25 +18,15 @@ def day(text: str) -> int:
     return dt.date.fromisoformat(text).toordinal()
 
 
-def bought() -> Lots:
-    """Three purchases of 100 units.
-
-    2020-01-02  100 at 10.00 and 5.00 of commission: 1,005.00, 10.05 a unit
-    2020-06-01  100 at 14.00 and 5.00 of commission: 1,405.00, 14.05 a unit
-    2020-09-01  100 at 12.00 and 5.00 of commission: 1,205.00, 12.05 a unit
-    """
+def test_first_in_first_out_by_hand() -> None:
+    # Three purchases, each with 5.00 of commission: 10.05, 14.05 and 12.05 a unit.
     lots = Lots(TAX)
     lots.buy(day("2020-01-02"), 100.0, 1005.0)
     lots.buy(day("2020-06-01"), 100.0, 1405.0)
     lots.buy(day("2020-09-01"), 100.0, 1205.0)
-    return lots
-
-
-def test_first_in_first_out_by_hand() -> None:
     # 2021-03-01: 150 sold at 13.00 less 6.00 of commission: 1,944.00, 12.96 a unit.
     # 100 of January 2020, held 424 days:  100 * (12.96 - 10.05) =  291.00 long
     #  50 of June 2020, held 273 days:      50 * (12.96 - 14.05) =  -54.50 short
-    lots = bought()
     assert lots.sell(day("2021-03-01"), 150.0, 1944.0) == pytest.approx(Gains(-54.5, 291.0))
     # left: 50 at 14.05 and 100 at 12.05; at 15.00 on 2021-06-15, 379 and 287 days later:
     #  50 * 0.95 = 47.50 long, 100 * 2.95 = 295.00 short
@@ -51,23 +41,16 @@ def test_a_year_and_a_day_is_long_and_a_year_is_not() -> None:
         assert lots.sell(day(sold), 1.0, 2.0) == gains
 
 
-def test_selling_everything_leaves_nothing_behind() -> None:
-    lots = bought()
-    gains = lots.sell(day("2020-12-01"), 300.0 + 1e-10, 4500.0)
-    assert sum(gains) == pytest.approx(4500.0 - 3615.0)
-    assert lots.units == 0.0
-    lots.buy(day("2021-01-04"), 1.0, 7.0)
-    assert lots.sell(day("2021-01-05"), 1.0, 6.0) == Gains(-1.0, 0.0)
-
-
-def test_selling_exactly_what_is_held_leaves_no_rounding_behind() -> None:
+@pytest.mark.parametrize("beyond", [0.0, 1e-10])
+def test_selling_everything_leaves_no_rounding_behind(beyond: float) -> None:
     """0.1 and 0.7 are less than 0.8 as floats: lots closed one by one would leave 1e-16 units of the second."""
     lots = Lots(TAX)
     lots.buy(1, 0.1, 2.0)
     lots.buy(2, 0.7, 7.0)
-    lots.sell(3, lots.units, 8.0)
-    lots.buy(4, 1.0, 5.0)
-    assert lots.sell(5, 1.0, 5.0) == Gains()
+    assert sum(lots.sell(3, lots.units + beyond, 8.0)) == pytest.approx(-1.0)
+    assert lots.units == 0.0
+    lots.buy(4, 1.0, 7.0)
+    assert lots.sell(5, 1.0, 6.0) == Gains(-1.0, 0.0)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.01, 100.0), st.floats(0.5, 20.0)), min_size=1, max_size=30))

@@ -16,25 +16,26 @@ from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 
-DAYS = pd.DatetimeIndex(pd.bdate_range("2020-01-01", periods=30), name="Date")
 NAMES = ("AAA", "NA", "IDX")
 FIELDS = ("Open", "High", "Low", "Close", "Volume")
 
 
-def bars() -> pd.DataFrame:
+def days(count: int) -> pd.DatetimeIndex:
+    return pd.DatetimeIndex(pd.bdate_range("2020-01-01", periods=count), name="Date")
+
+
+DAYS = days(30)
+
+
+def bars(count: int = 30, late: int = 4, **more: np.ndarray) -> pd.DataFrame:
     """Fields by assets; NA lists late, and a bank's ticker must not be taken for a missing value."""
     rng = np.random.default_rng(5)
-    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.01, (len(DAYS), 3)), axis=0))
-    tables = {
-        "Open": close * 0.99,
-        "High": close * 1.02,
-        "Low": close * 0.97,
-        "Close": close,
-        "Volume": rng.integers(0, 9, close.shape).astype(float),
-    }
-    frame = pd.concat({name: pd.DataFrame(table, DAYS, list(NAMES)) for name, table in tables.items()}, axis=1)
+    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.01, (count, 3)), axis=0))
+    opens, volume = close * np.exp(rng.normal(0.0, 0.002, close.shape)), rng.integers(1, 9, close.shape).astype(float)
+    tables = dict(zip(FIELDS, (opens, close * 1.02, close * 0.97, close, volume), strict=True)) | more
+    frame = pd.concat({name: pd.DataFrame(table, days(count), list(NAMES)) for name, table in tables.items()}, axis=1)
     frame.columns.names = ["Price", "Ticker"]
-    frame.loc[DAYS[:4], (slice(None), "NA")] = np.nan
+    frame.loc[frame.index[:late], (slice(None), "NA")] = np.nan
     return frame
 
 
@@ -61,51 +62,49 @@ def load(path: Path, kind: str = "csv", **settings: Any) -> MarketPanel:
     return load_panel(MarketConfig.model_validate(values))
 
 
-def as_rows(folder: Path, kind: str) -> Path:
-    return save(long(bars()), folder / f"prices.{kind}", index=False)
+def as_rows(frame: pd.DataFrame, folder: Path, kind: str = "csv") -> Path:
+    return save(long(frame), folder / f"prices.{kind}", index=False)
 
 
-def as_shuffled_rows(folder: Path, kind: str) -> Path:
-    table = long(bars(), "symbol").rename(columns=str.lower)
+def as_shuffled_rows(frame: pd.DataFrame, folder: Path, kind: str) -> Path:
+    table = long(frame, "symbol").rename(columns=str.lower)
     return save(table.sample(frac=1.0, random_state=1), folder / f"prices.{kind}", index=False)
 
 
-def as_rows_with_more(folder: Path, kind: str) -> Path:
-    table = long(bars(), "Asset").assign(Sector="Banks", Dividends=0.0)
+def as_rows_with_more(frame: pd.DataFrame, folder: Path, kind: str) -> Path:
+    table = long(frame, "Asset").assign(Sector="Banks", Dividends=0.0)
     return save(table[[*reversed(table.columns)]], folder / f"prices.{kind}", index=False)
 
 
-def as_files_of_assets(folder: Path, kind: str) -> Path:
+def as_files_of_assets(frame: pd.DataFrame, folder: Path, kind: str = "csv") -> Path:
     for name in NAMES:
-        save(of(bars(), name), folder / "assets" / f"{name}.{kind}")
+        save(of(frame, name), folder / "assets" / f"{name}.{kind}")
     (folder / "assets" / "README.md").write_text("daily")
     (folder / "assets" / f".hidden.{kind}").write_text("no")
     return folder / "assets"
 
 
-def as_files_of_assets_newest_first(folder: Path, kind: str) -> Path:
-    for name in NAMES:
-        save(of(bars(), name).iloc[::-1], folder / "assets" / f"{name}.{kind}")
-    return folder / "assets"
+def as_files_of_assets_newest_first(frame: pd.DataFrame, folder: Path, kind: str) -> Path:
+    return as_files_of_assets(frame.iloc[::-1], folder, kind)
 
 
-def as_files_of_fields(folder: Path, kind: str) -> Path:
+def as_files_of_fields(frame: pd.DataFrame, folder: Path, kind: str = "csv") -> Path:
     for field in FIELDS:
-        save(bars()[field].rename_axis(None, axis=1), folder / "fields" / f"{field.lower()}.{kind}")
+        save(frame[field].rename_axis(None, axis=1), folder / "fields" / f"{field.lower()}.{kind}")
     return folder / "fields"
 
 
-def as_yfinance_frame(folder: Path, kind: str) -> Path:
-    return save(bars(), folder / f"prices.{kind}")
+def as_yfinance_frame(frame: pd.DataFrame, folder: Path, kind: str = "csv") -> Path:
+    return save(frame, folder / f"prices.{kind}")
 
 
-def as_yfinance_frame_by_ticker(folder: Path, kind: str) -> Path:
-    return save(bars().swaplevel(axis=1).sort_index(axis=1), folder / f"prices.{kind}")
+def as_yfinance_frame_by_ticker(frame: pd.DataFrame, folder: Path, kind: str) -> Path:
+    return save(frame.swaplevel(axis=1).sort_index(axis=1), folder / f"prices.{kind}")
 
 
-def as_yfinance_frames_of_one(folder: Path, kind: str) -> Path:
+def as_yfinance_frames_of_one(frame: pd.DataFrame, folder: Path, kind: str) -> Path:
     for name in NAMES:
-        save(bars().loc[:, (slice(None), [name])].dropna(how="all"), folder / "assets" / f"{name}.{kind}")
+        save(frame.loc[:, (slice(None), [name])].dropna(how="all"), folder / "assets" / f"{name}.{kind}")
     return folder / "assets"
 
 
@@ -119,12 +118,12 @@ LAYOUTS = [
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("write", LAYOUTS)
 def test_every_layout_brings_every_field_and_the_benchmark(
-    tmp_path: Path, write: Callable[[Path, str], Path], kind: str
+    tmp_path: Path, write: Callable[[pd.DataFrame, Path, str], Path], kind: str
 ) -> None:
-    panel = load(write(tmp_path, kind), kind, tickers=["NA", "AAA"])
     frame = bars()
+    path = write(frame, tmp_path, kind)
+    panel = load(path, kind, tickers=["NA", "AAA"])
     assert panel.assets == ("NA", "AAA")
-    assert panel.benchmark is not None
     np.testing.assert_allclose(panel.benchmark, frame["Close"]["IDX"], rtol=1e-15)
     for field in FIELDS:
         expected = frame[field][["NA", "AAA"]].to_numpy()
@@ -133,13 +132,9 @@ def test_every_layout_brings_every_field_and_the_benchmark(
     assert len(panel.provenance["file_sha256"]) == 64
     assert panel.provenance["adjusted"].startswith("as in the file")
     assert str(tmp_path) not in str(panel.describe())
-
-
-@pytest.mark.parametrize("write", LAYOUTS)
-def test_without_tickers_all_but_the_benchmark_are_assets(tmp_path: Path, write: Callable[[Path, str], Path]) -> None:
-    assert sorted(load(write(tmp_path, "csv")).assets) == ["AAA", "NA"]
-    with pytest.raises(MarketError, match=r"'AAB' is not in the csv data; did you mean 'AAA'"):
-        load(write(tmp_path, "csv"), tickers=["NA", "AAB"])
+    assert sorted(load(path, kind).assets) == ["AAA", "NA"]
+    with pytest.raises(MarketError, match=rf"'AAB' is not in the {kind} data; did you mean 'AAA'"):
+        load(path, kind, tickers=["NA", "AAB"])
 
 
 def test_closes_alone_are_enough_in_any_layout(tmp_path: Path) -> None:
@@ -154,7 +149,7 @@ def test_closes_alone_are_enough_in_any_layout(tmp_path: Path) -> None:
 
 
 def test_files_of_assets_that_are_not_wanted_are_not_read(tmp_path: Path) -> None:
-    folder = as_files_of_assets(tmp_path, "csv")
+    folder = as_files_of_assets(bars(), tmp_path)
     (folder / "AAAA.csv").write_text("not, prices\nat all,x\n")
     assert load(folder, tickers=["AAA", "NA"]).n_bars == 30
 
@@ -169,7 +164,7 @@ def test_tickers_called_low_and_open_are_assets_and_no_fields(tmp_path: Path) ->
 
 
 def test_an_asset_without_a_field_costs_all_of_them_the_field_and_it_is_said(tmp_path: Path) -> None:
-    folder = as_files_of_assets(tmp_path, "csv")
+    folder = as_files_of_assets(bars(), tmp_path)
     save(of(bars(), "NA")[["Close", "Volume"]], folder / "NA.csv")
     save(of(bars(), "IDX")[["Close"]], folder / "IDX.csv")  # the benchmark needs its close alone
     panel = load(folder)
@@ -179,9 +174,9 @@ def test_an_asset_without_a_field_costs_all_of_them_the_field_and_it_is_said(tmp
 
 
 def test_volumes_of_zero_where_nothing_is_listed_are_no_volumes(tmp_path: Path) -> None:
-    folder = as_files_of_fields(tmp_path, "csv")
+    folder = as_files_of_fields(bars(), tmp_path)
     save(bars()["Volume"].fillna(0.0), folder / "volume.csv")
-    assert load(folder).sha256 == load(as_files_of_assets(tmp_path, "csv")).sha256
+    assert load(folder).sha256 == load(as_files_of_assets(bars(), tmp_path)).sha256
 
 
 def adjusted(folder: Path, drop: tuple[str, ...] = ()) -> Path:
@@ -207,7 +202,7 @@ def test_adjusted_closes_adjust_opens_highs_and_lows_as_yfinance_does(tmp_path: 
 
 def test_adjusted_closes_can_be_left_alone(tmp_path: Path) -> None:
     panel = load(adjusted(tmp_path), auto_adjust=False)
-    assert panel.sha256 == load(as_files_of_assets(tmp_path / "plain", "csv")).sha256
+    assert panel.sha256 == load(as_files_of_assets(bars(), tmp_path / "plain")).sha256
     assert "dividends are left out" in panel.provenance["adjusted"]
 
 
@@ -235,7 +230,7 @@ def rows_with(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path]
 
 def asset_file(name: str, text: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        path = as_files_of_assets(folder, "csv")
+        path = as_files_of_assets(bars(), folder)
         (path / name).write_text(text)
         return path
 
@@ -244,16 +239,11 @@ def asset_file(name: str, text: str) -> Callable[[Path], Path]:
 
 def field_file(field: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        path = as_files_of_fields(folder, "csv")
+        path = as_files_of_fields(bars(), folder)
         save(change(bars()[field.capitalize()]), path / f"{field}.csv")
         return path
 
     return write
-
-
-def empty_folder(folder: Path) -> Path:
-    (folder / "empty").mkdir()
-    return folder / "empty"
 
 
 def put(row: int, column: str, value: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -276,16 +266,15 @@ BAD: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
     "no close": (rows_with(lambda table: table.drop(columns="Close")), ["no column Close", "rename"]),
     "two names": (rows_with(lambda table: table.assign(Symbol="x")), ["'Ticker' and 'Symbol'"]),
     "two closes": (rows_with(lambda table: table.assign(close=1.0)), ["'Close' and 'close' are the same field"]),
-    "a gap": (
-        rows_with(lambda table: table.drop(index=20)),
-        ["'AAA' has no price on 2020-01-13", "fill the gap or drop the date or the asset"],
-    ),
     "one asset in one file": (
         lambda folder: save(of(bars(), "AAA"), folder / "AAA.csv"),
         ["'Close'", "single asset", "name the folder", "Ticker"],
     ),
-    "an empty folder": (empty_folder, ["is a folder without a .csv file"]),
-    "a folder of the other kind": (lambda folder: as_files_of_assets(folder, "parquet"), ["set market.source=parquet"]),
+    "an empty folder": (lambda folder: folder, ["is a folder without a .csv file"]),
+    "a folder of the other kind": (
+        lambda folder: as_files_of_assets(bars(), folder, "parquet"),
+        ["set market.source=parquet"],
+    ),
     "fields and assets in one folder": (asset_file("close.csv", "Date,A\n"), ["close.csv", "AAA.csv", "not both"]),
     "a file that is no asset": (asset_file("notes.csv", "a,b\n2020-01-01,2\n"), ["notes.csv", "no column Close (b)"]),
     "a file of rows among assets": (

@@ -78,27 +78,20 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, words: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("start", "calendar", "words"),
     [
-        ("1962-07-03\n", "has 1 dates, and"),
-        ("1962-07-03\n" * 30, "line 2: 1962-07-03 follows 1962-07-03"),
-        ("3.7.1962\n" * 30, "line 1: '3.7.1962' is not a date"),
+        (None, None, "have no dates"),
+        (dt.date(1962, 7, 1), None, "no business day"),
+        (None, "1962-07-03\n", "has 1 dates, and"),
+        (None, "1962-07-03\n" * 30, "line 2: 1962-07-03 follows 1962-07-03"),
+        (None, "3.7.1962\n" * 30, "line 1: '3.7.1962' is not a date"),
     ],
 )
-def test_a_wrong_calendar_is_one_line(tmp_path: Path, text: str, words: str) -> None:
-    calendar = tmp_path / "days.csv"
-    calendar.write_text(text, encoding="utf-8")
-    with pytest.raises(MarketError) as caught:
-        prices_from_relatives(written(tmp_path), None, calendar)
-    assert words in str(caught.value)
-
-
-def test_dates_must_be_given_and_a_sunday_is_none(tmp_path: Path) -> None:
-    path = written(tmp_path)
-    with pytest.raises(MarketError, match="have no dates"):
-        prices_from_relatives(path)
-    with pytest.raises(MarketError, match="no business day"):
-        prices_from_relatives(path, dt.date(1962, 7, 1))
+def test_wrong_dates_are_one_line(tmp_path: Path, start: dt.date | None, calendar: str | None, words: str) -> None:
+    path = tmp_path / "days.csv"
+    path.write_text(calendar or "", encoding="utf-8")
+    with pytest.raises(MarketError, match=words):
+        prices_from_relatives(written(tmp_path), start, path if calendar else None)
 
 
 def test_the_script_writes_what_the_csv_source_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

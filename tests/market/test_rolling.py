@@ -81,12 +81,6 @@ def test_ema_follows_its_recursion() -> None:
     np.testing.assert_allclose(rolling.ema(values, 3)[:, 0], [1.0, 1.5, 2.75])
 
 
-def test_ranks_run_from_minus_one_to_one_among_what_is_known() -> None:
-    values = np.array([[3.0, 1.0, 2.0], [np.nan, 5.0, 1.0], [np.nan, np.nan, 7.0], [1.0, 1.0, 2.0]])
-    expected = np.array([[1.0, -1.0, 0.0], [np.nan, 1.0, -1.0], [np.nan, np.nan, 0.0], [-0.5, -0.5, 1.0]])
-    np.testing.assert_allclose(rolling.percentile_rank(values), expected)
-
-
 @given(seed=st.integers(0, 1000), columns=st.integers(1, 9))
 def test_ranks_equal_those_of_pandas(seed: int, columns: int) -> None:
     rng = np.random.default_rng(seed)

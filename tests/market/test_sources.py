@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import skfolio.datasets
 
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
-from finflow.market.cash import cash_returns
 from finflow.market.sources.panel_loader import load_panel
+from finflow.market.sources.shipped_tables import shipped_table
 
 GOOD = """Date,A,B,IDX
 2020-01-01,10,20.5,100
@@ -41,6 +42,12 @@ def parquet(tmp_path: Path, frame: pd.DataFrame, **settings: object) -> MarketCo
 def frame() -> pd.DataFrame:
     dates = pd.DatetimeIndex(["2020-01-01", "2020-01-02", "2020-01-03"], name="Date")
     return pd.DataFrame({"A": [10, 11, 12], "B": [20.5, 19.5, 18.5], "IDX": [100.0, 101.0, 102.0]}, index=dates)
+
+
+@pytest.mark.parametrize("name", ["sp500_dataset", "sp500_index", "factors_dataset"])
+def test_a_shipped_table_is_what_skfolio_loads(name: str) -> None:
+    expected = getattr(skfolio.datasets, f"load_{name}")()
+    pd.testing.assert_frame_equal(shipped_table(name), expected, check_exact=True)
 
 
 def test_embedded_prices_are_those_of_skfolio_and_say_what_they_cannot_show() -> None:
@@ -87,12 +94,8 @@ def test_a_csv_comes_in_as_it_is(tmp_path: Path) -> None:
     assert panel.provenance["file"] == "prices.csv"
     assert len(panel.provenance["file_sha256"]) == 64
     assert str(tmp_path) not in json.dumps(panel.describe())
-
-
-def test_without_a_benchmark_every_column_is_an_asset(tmp_path: Path) -> None:
-    panel = load_panel(csv(tmp_path, GOOD))
-    assert panel.assets == ("A", "B", "IDX")
-    assert panel.benchmark is None
+    plain = load_panel(csv(tmp_path, GOOD))
+    assert (plain.assets, plain.benchmark) == (("A", "B", "IDX"), None)
 
 
 @pytest.mark.parametrize(
@@ -208,11 +211,3 @@ def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
     path.write_text("no")
     with pytest.raises(MarketError, match="cannot be read as Parquet"):
         load_panel(MarketConfig(source="parquet", path=path))
-
-
-def test_a_year_of_cash_earns_the_annual_rate() -> None:
-    dates = np.datetime64("2020-01-01") + np.arange(253)
-    returns = cash_returns(dates, 0.05)
-    assert returns[0] == 0.0
-    assert np.prod(1.0 + returns) == pytest.approx(1.05)
-    assert not cash_returns(dates, 0.0).any()

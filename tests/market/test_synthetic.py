@@ -13,7 +13,7 @@ from finflow.errors import ConfigError
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel
-from finflow.market.synthetic.price_processes import PriceProcess, Regimes
+from finflow.market.synthetic.price_processes import Regimes
 from finflow.market.synthetic.synthetic_market import process_of
 
 KINDS = ("lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable")
@@ -25,17 +25,15 @@ def market(kind: str, **changes: object) -> MarketConfig:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("assets", [2, 4])
-def test_every_kind_gives_a_panel_that_the_default_windows_fit(kind: str, assets: int) -> None:
-    config = market(kind, assets=assets)
+def test_every_kind_gives_a_panel_that_the_default_windows_fit(kind: str) -> None:
+    config = market(kind, assets=4)
     panel = load_panel(config)
     split = split_panel(panel, config)
-    assert (panel.n_bars, panel.n_assets) == (20_000, assets)
+    assert (panel.n_bars, panel.n_assets) == (20_000, 4)
     assert (len(split.train), len(split.validation), len(split.test)) == (17_130, 1_044, 1_826)
-    assert compute_features(panel, split.train_end).first_bar < 300
     assert panel.provenance["parameters"]["volatility"] > 0.0  # what a report prints of the process
     assert load_panel(config).sha256 == panel.sha256
-    assert load_panel(market(kind, assets=assets, seed=1)).sha256 != panel.sha256
+    assert load_panel(market(kind, assets=4, seed=1)).sha256 != panel.sha256
 
 
 def test_a_parameter_that_the_kind_lacks_is_refused() -> None:
@@ -46,10 +44,9 @@ def test_a_parameter_that_the_kind_lacks_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("assets", [3])
-def test_prices_follow_the_scenarios_of_their_process(kind: str, assets: int) -> None:
+def test_prices_follow_the_scenarios_of_their_process(kind: str) -> None:
     """Mean and covariance of the next return, given the belief, are those that the optimum is computed from."""
-    process = process_of(market(kind, assets=assets).synthetic)
+    process = process_of(market(kind, assets=3).synthetic)
     log_prices = process.draw(np.random.default_rng(0), 40_000)
     beliefs, returns = process.filtered(log_prices)[:-1], np.diff(log_prices, axis=0)
     nodes = process.beliefs
@@ -87,17 +84,17 @@ def test_the_filter_is_bayes_rule() -> None:
     assert process.belief(log_prices) == process.filtered(log_prices)[-1]
 
 
-def test_the_newest_belief_needs_no_more_than_recent_prices() -> None:
-    for kind in KINDS:
-        process: PriceProcess = process_of(market(kind).synthetic)
-        log_prices = process.draw(np.random.default_rng(1), 2_000)
-        beliefs = process.filtered(log_prices)
-        for bar in (50, 700, 1_999):
-            assert process.belief(log_prices[: bar + 1][-400:]) == pytest.approx(beliefs[bar], abs=1e-6)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_newest_belief_needs_no_more_than_recent_prices(kind: str) -> None:
+    process = process_of(market(kind).synthetic)
+    log_prices = process.draw(np.random.default_rng(1), 2_000)
+    beliefs = process.filtered(log_prices)
+    found = [process.belief(log_prices[: bar + 1][-400:]) for bar in (50, 700, 1_999)]
+    np.testing.assert_allclose(found, beliefs[[50, 700, 1_999]], atol=1e-6)
 
 
-@pytest.mark.parametrize(("kind", "share"), [("mean-reverting", 0.7), ("regime", 0.7)])
-def test_the_agents_features_show_the_signal(kind: str, share: float) -> None:
+@pytest.mark.parametrize("kind", ["mean-reverting", "regime"])
+def test_the_agents_features_show_the_signal(kind: str) -> None:
     """A linear reading of the features explains most of the belief, on bars it was not fitted on."""
     config = market(kind)
     panel = load_panel(config)
@@ -109,4 +106,4 @@ def test_the_agents_features_show_the_signal(kind: str, share: float) -> None:
     train, test = slice(features.first_bar, split.train_end), slice(split.train_end, None)
     reading, *_ = np.linalg.lstsq(seen[train], belief[train], rcond=None)
     error = belief[test] - seen[test] @ reading
-    assert 1.0 - error.var() / belief[test].var() > share
+    assert 1.0 - error.var() / belief[test].var() > 0.7

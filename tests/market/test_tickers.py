@@ -60,6 +60,7 @@ def test_a_list_that_is_not_there_is_named(tmp_path: Path) -> None:
 def configured(*arguments: str) -> Config:
     parser = Parser("")
     add_configuration_options(parser)
+    add_scale(parser)
     return resolve(parser.parse(list(arguments)))
 
 
@@ -92,29 +93,12 @@ def test_both_at_once_are_refused(arguments: tuple[str, ...], words: str) -> Non
         configured(*arguments)
 
 
-def test_the_command_line_answers_a_bad_list_with_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    listed(tmp_path, "AAPL\nAAPL\n")
-    assert main(("--mode", "backtest", "--strategy", "equal-weight", "--tickers-file", "tickers.txt")) == 2
-    said = capsys.readouterr().err
-    assert said == "error: tickers.txt, line 2: 'AAPL' is there already, on line 1\n"
-
-
-def universe(*arguments: str) -> Config:
-    parser = Parser("")
-    add_configuration_options(parser)
-    add_scale(parser)
-    return resolve(parser.parse(list(arguments)))
-
-
 @pytest.mark.parametrize(("name", "count"), [("dow30", 30), ("sectors", 11)])
 def test_a_universe_by_name_stands_for_its_tickers(name: str, count: int) -> None:
-    config = universe("--universe", name)
+    config = configured("--universe", name)
     assert (config.market.source, config.market.tickers) == ("yfinance", UNIVERSES[name])
     assert len(set(UNIVERSES[name])) == count
-    assert universe("--universe", name, "--set", "market.source=csv", "--set", "market.path=a.csv").market.path
+    assert configured("--universe", name, "--set", "market.source=csv", "--set", "market.path=a.csv").market.path
 
 
 def test_a_universe_by_name_is_the_whole_choice_of_tickers(
@@ -122,6 +106,6 @@ def test_a_universe_by_name_is_the_whole_choice_of_tickers(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FinflowError, match="--universe sectors names the tickers; leave --tickers and --tickers-file"):
-        universe("--universe", "sectors", "--tickers", "A", "B")
+        configured("--universe", "sectors", "--tickers", "A", "B")
     assert main(("--mode", "train", "--universe", "dow3")) == 2
     assert "dow3 does not exist; --universe takes a file, or dow30 or sectors" in capsys.readouterr().err

@@ -1,13 +1,10 @@
-"""Yahoo's answers through the installed yfinance itself: its own frames, threads and errors, without a network.
-
-Only the HTTP requests are answered here, with charts as Yahoo's server writes them; everything from there to the panel
-is the real code.
-"""
+"""Prices of Yahoo are what its server says, and every failure is named as what it is."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import datetime as dt
+import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,132 +16,84 @@ from yfinance.exceptions import YFRateLimitError
 
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
-from finflow.market.panel import MarketPanel
-from finflow.market.sources.panel_loader import load_panel
+from finflow.market.sources.yahoo import request_end, tables_from_frame
+from tests.market.conftest import DAYS, FIELDS, Load, Server
 
-DAYS = pd.bdate_range("2020-01-01", periods=40)
-ZONES = {"TKY": "Asia/Tokyo", "LON": "Europe/London"}
-
-
-class Reply:
-    """What the HTTP library gives back."""
-
-    def __init__(self, content: dict[str, Any], status: int = 200) -> None:
-        self.text = json.dumps(content)
-        self.status_code = status
-        self.url = "https://query2.finance.yahoo.com/"
-
-    def json(self) -> Any:
-        return json.loads(self.text)
+DOWN = ConnectionError("Could not resolve host: query2.finance.yahoo.com")
 
 
-def prices(seed: int, bars: int = len(DAYS)) -> dict[str, list[Any]]:
-    close = 50.0 + seed + np.arange(bars) / 8.0
-    return {
-        "open": list(close - 0.25),
-        "high": list(close + 0.5),
-        "low": list(close - 0.5),
-        "close": list(close),
-        "volume": [1000 * seed + bar for bar in range(bars)],
-    }
+def test_many_tickers_are_adjusted_in_every_price_and_not_in_volume(server: Server, load: Load) -> None:
+    server.charts["BBB"]["adjusted"] *= 0.5
+    panel = load(tickers=("bbb", "AAA"), benchmark="ccc")
+    assert (panel.assets, panel.benchmark_name) == (("BBB", "AAA"), "CCC")
+    assert panel.dates.tolist() == DAYS[:60].to_numpy("datetime64[D]").tolist()
+    charts = server.charts
+    for field in FIELDS:
+        expected = np.stack([charts["BBB"][field] * (1.0 if field == "volume" else 0.5), charts["AAA"][field]], axis=1)
+        np.testing.assert_allclose(getattr(panel, field), expected[:60], rtol=1e-12)
+    np.testing.assert_allclose(panel.benchmark, charts["CCC"]["close"][:60], rtol=1e-12)
+    assert "dividends and splits" in panel.provenance["adjusted"]
 
 
-def chart(
-    ticker: str, days: pd.DatetimeIndex, quote: dict[str, list[Any]], ratio: float = 0.5, kind: str = "EQUITY"
-) -> Reply:
-    """A chart as Yahoo's server writes it: times of opening in seconds, quotes, adjusted closes."""
-    zone = ZONES.get(ticker, "America/New_York")
-    opened = (days + pd.Timedelta(hours=9, minutes=30)).tz_localize(zone)
-    meta = {
-        "currency": "USD",
-        "symbol": ticker,
-        "exchangeTimezoneName": zone,
-        "instrumentType": kind,
-        "priceHint": 2,
-        "regularMarketTime": int(opened[-1].timestamp()) if len(opened) else 0,
-        "gmtoffset": 0,
-        "validRanges": ["1d", "max"],
-        "dataGranularity": "1d",
-    }
-    adjusted = [None if close is None else close * ratio for close in quote["close"]]
-    result = {
-        "meta": meta,
-        "timestamp": [int(stamp.timestamp()) for stamp in opened],
-        "indicators": {"quote": [quote], "adjclose": [{"adjclose": adjusted}]},
-        "events": {"dividends": {str(int(opened[5].timestamp())): {"amount": 0.5, "date": int(opened[5].timestamp())}}},
-    }
-    return Reply({"chart": {"result": [result], "error": None}})
+def test_without_adjustment_prices_are_yahoos_own_and_end_where_they_are_to_end(server: Server, load: Load) -> None:
+    server.charts["BBB"]["adjusted"] *= 0.5
+    dates = {"train_end": DAYS[20].date(), "validation_end": DAYS[30].date(), "test_end": DAYS[40].date()}
+    panel = load(auto_adjust=False, start=DAYS[10].date(), **dates)
+    for field in ("open", "close"):
+        assert getattr(panel, field)[:, 1].tolist() == server.charts["BBB"][field][10:41].tolist()
+    assert panel.provenance["adjusted"].startswith("prices adjusted for splits only")
 
 
-def refusal(description: str) -> Reply:
-    return Reply({"chart": {"result": None, "error": {"code": "Not Found", "description": description}}}, 404)
+@pytest.mark.parametrize(
+    ("now", "end"),
+    [
+        ("2024-06-14T15:30+00:00", "2024-06-14"),  # New York trades, and the 14th has begun everywhere
+        ("2024-06-15T00:30+09:00", "2024-06-14"),  # the same moment, on a desk in Tokyo
+        ("2024-06-14T20:30-04:00", "2024-06-14"),  # New York has closed, and Honolulu has not
+        ("2024-06-15T12:00+00:00", "2024-06-15"),
+    ],
+)
+def test_an_unfinished_bar_is_not_asked_for_wherever_the_user_sits(
+    monkeypatch: pytest.MonkeyPatch, now: str, end: str
+) -> None:
+    monkeypatch.setattr("finflow.market.sources.yahoo._now", lambda: dt.datetime.fromisoformat(now))
+    assert str(request_end(MarketConfig(source="yfinance", tickers=("AAA", "BBB")))) == end
 
 
-Answers = dict[str, Callable[[], Reply]]
-
-
-@pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., MarketPanel]:
-    """Load a panel from yfinance while the requests for each ticker are answered as told."""
-
-    class Memory:
-        def lookup(self, ticker: str) -> None:
-            return None
-
-        def store(self, ticker: str, zone: str | None) -> None:
-            pass
-
-    def loaded(answers: Answers, **settings: Any) -> MarketPanel:
-        def get(self: Any, url: str, params: Any = None, timeout: Any = 30) -> Reply:
-            return answers[url.rpartition("/")[2]]()
-
-        monkeypatch.setattr("yfinance.data.YfData.get", get)
-        monkeypatch.setattr("yfinance.data.YfData.cache_get", get)
-        values = {"source": "yfinance", "tickers": list(answers), "cache_dir": tmp_path / "store", **settings}
-        return load_panel(MarketConfig.model_validate(values))
-
-    monkeypatch.setattr("yfinance.cache.get_tz_cache", Memory)
-    monkeypatch.setattr("yfinance.base._tz_info_fetch_ctr", 2)
-    monkeypatch.setattr("finflow.market.sources.yahoo._wait", lambda seconds: None)
-    return loaded
-
-
-def whole(ticker: str, seed: int) -> Callable[[], Reply]:
-    return lambda: chart(ticker, DAYS, prices(seed))
-
-
-def test_many_tickers_are_adjusted_in_every_price_and_not_in_volume(load: Callable[..., MarketPanel]) -> None:
-    panel = load({"BBB": whole("BBB", 2), "AAA": whole("AAA", 1)})
-    assert panel.assets == ("BBB", "AAA")
-    assert panel.dates.tolist() == DAYS.to_numpy("datetime64[D]").tolist()
-    for field in ("open", "high", "low", "close"):
-        expected = np.stack([np.array(prices(2)[field]), np.array(prices(1)[field])], axis=1) * 0.5
-        np.testing.assert_allclose(getattr(panel, field), expected, rtol=1e-12)
-    assert panel.volume is not None
-    assert panel.volume[:, 0].tolist() == prices(2)["volume"]
-    assert "auto_adjust" in panel.provenance["adjusted"]
-
-
-def test_without_adjustment_the_closes_are_yahoos_own(load: Callable[..., MarketPanel]) -> None:
-    panel = load({"AAA": whole("AAA", 1), "BBB": whole("BBB", 2)}, auto_adjust=False)
-    assert panel.close[:, 1].tolist() == prices(2)["close"]
-    assert panel.open is not None
-    assert panel.open[:, 0].tolist() == prices(1)["open"]
-
-
-def test_exchanges_in_other_time_zones_share_their_dates(load: Callable[..., MarketPanel]) -> None:
-    panel = load({name: whole(name, seed) for seed, name in enumerate(("AAA", "TKY", "LON"))})
+def test_exchanges_in_other_time_zones_share_their_dates(server: Server, load: Load) -> None:
+    server.zones |= {"BBB": "Asia/Tokyo", "CCC": "Europe/London"}
+    panel = load()
     assert panel.listed.all()
-    assert panel.dates.tolist() == DAYS.to_numpy("datetime64[D]").tolist()
+    assert panel.dates.tolist() == DAYS[:60].to_numpy("datetime64[D]").tolist()
 
 
-def test_a_delisted_name_with_prices_is_a_listing_that_ends(load: Callable[..., MarketPanel]) -> None:
-    short = chart("OLD", DAYS[:25], prices(3, 25))
-    late = chart("NEW", DAYS[10:], prices(4, 30))
-    panel = load({"AAA": whole("AAA", 1), "OLD": lambda: short, "NEW": lambda: late})
-    assert panel.listed.sum(axis=0).tolist() == [40, 25, 30]
-    assert panel.listed[:25, 1].all()
-    assert panel.listed[10:, 2].all()
+def test_every_shape_that_some_yfinance_gives_is_read_alike() -> None:
+    columns = pd.MultiIndex.from_product([("Close", "High", "Low", "Open", "Volume"), ["AAA"]])
+    one = pd.DataFrame(np.arange(400.0).reshape(80, 5), DAYS, columns)
+    expected = tables_from_frame(one, ["AAA"])
+    shapes = [
+        one.swaplevel(axis=1),
+        one.droplevel(1, axis=1),
+        one.rename(columns=str.lower, level=1),
+        one.tz_localize("Asia/Tokyo"),
+        pd.concat([one, one.iloc[-1:]]),
+        one.iloc[::-1],
+        one.astype(object),
+    ]
+    for shape in shapes:
+        tables = tables_from_frame(shape, ["AAA"])
+        assert tables.keys() == expected.keys() == {"close", "open", "high", "low", "volume"}
+        for field, table in tables.items():
+            pd.testing.assert_frame_equal(table, expected[field], check_freq=False, check_names=False)
+
+
+def test_a_delisted_name_with_prices_is_a_listing_that_ends(server: Server, load: Load) -> None:
+    server.put("OLD", 3, DAYS[:25])
+    server.put("NEW", 4, DAYS[10:])
+    panel = load()
+    assert panel.listed.sum(axis=0).tolist() == [60, 60, 60, 25, 50]
+    assert panel.listed[:25, 3].all()
+    assert panel.listed[10:, 4].all()
     assert panel.volume is not None
 
 
@@ -156,70 +105,99 @@ def test_a_delisted_name_with_prices_is_a_listing_that_ends(load: Callable[..., 
         "",  # an unknown ticker: Yahoo names no time zone, and yfinance says "possibly delisted"
     ],
 )
-def test_a_delisted_name_without_prices_is_named_with_what_to_do(load: Callable[..., MarketPanel], said: str) -> None:
+def test_a_delisted_name_without_prices_is_named_with_what_to_do(server: Server, load: Load, said: str) -> None:
+    server.said = said
     with pytest.raises(MarketError) as caught:
-        load({"AAA": whole("AAA", 1), "BBB": whole("BBB", 2), "GONE": lambda: refusal(said)})
+        load(tickers=("AAA", "BBB", "GONE"))
     message = str(caught.value)
     assert "no prices for GONE, though 2 other tickers were found" in message
     assert "leave it out of market.tickers" in message
     assert "\n" not in message
 
 
-def test_rate_limiting_is_named_as_such(load: Callable[..., MarketPanel]) -> None:
-    asked = []
-
-    def limited() -> Reply:
-        asked.append(1)
-        raise YFRateLimitError
-
-    with pytest.raises(MarketError, match="Yahoo limits the rate of requests and gave no prices for BBB; wait"):
-        load({"AAA": whole("AAA", 1), "BBB": limited})
-    assert len(asked) == 3
-
-
-class Known:
-    """A cache that knows the time zones, as on a machine that asked before."""
-
-    def lookup(self, ticker: str) -> str:
-        return "America/New_York"
-
-
-def test_a_network_that_fails_for_one_ticker_is_tried_again(
-    load: Callable[..., MarketPanel], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limited", [("BBB",), ("AAA", "BBB", "CCC")])
+def test_rate_limiting_is_waited_for_and_named(
+    server: Server, load: Load, monkeypatch: pytest.MonkeyPatch, limited: tuple[str, ...]
 ) -> None:
-    """yfinance, left to itself, calls such a ticker delisted and says nothing of the network."""
-    monkeypatch.setattr("yfinance.cache.get_tz_cache", Known)
-    asked = []
+    """Though all other waiting has lasted long enough."""
+    waits: list[float] = []
+    monkeypatch.setattr("finflow.market.sources.yahoo._wait", waits.append)
+    monkeypatch.setattr("finflow.market.sources.yahoo._PATIENCE", -1.0)
+    server.fail(YFRateLimitError(), *limited)
+    with pytest.raises(MarketError, match=f"limits the rate of requests and gave no prices for {', '.join(limited)};"):
+        load()
+    assert waits == [5.0, 20.0]
+    server.fail(YFRateLimitError(), *limited, times=2)
+    assert load().n_bars == 60
 
-    def flaky() -> Reply:
-        asked.append(1)
-        if len(asked) == 1:
-            raise ConnectionError("Connection reset by peer")
-        return whole("BBB", 2)()
 
-    assert load({"AAA": whole("AAA", 1), "BBB": flaky}).listed.all()
+def test_only_what_a_failing_network_kept_back_is_asked_for_again(server: Server, load: Load) -> None:
+    """Yfinance, left to itself, calls such a ticker delisted and says nothing of the network."""
+    server.fail(ConnectionError("Connection reset by peer"), "BBB", times=1)
+    assert load().listed.all()
+    assert sorted(ticker for ticker, _ in server.asked) == ["AAA", "BBB", "BBB", "CCC"]
 
 
-def test_a_network_that_is_down_is_not_called_delisting(load: Callable[..., MarketPanel]) -> None:
-    def down() -> Reply:
-        raise ConnectionError("Could not resolve host: query2.finance.yahoo.com")
-
+@pytest.mark.parametrize(("patience", "times"), [(-1.0, 1), (6.0, 3)])
+def test_a_network_that_is_down_is_not_called_delisting_nor_waited_for_long(
+    server: Server, load: Load, monkeypatch: pytest.MonkeyPatch, patience: float, times: int
+) -> None:
+    monkeypatch.setattr("finflow.market.sources.yahoo._PATIENCE", patience)
+    server.fail(DOWN)
     with pytest.raises(MarketError) as caught:
-        load({"AAA": down, "BBB": down})
+        load()
     for word in ("AAA, BBB", "check the network", "market.source=embedded", "Could not resolve host"):
         assert word in str(caught.value)
     assert "delisted" not in str(caught.value)
+    assert len(server.asked) == 3 * times
 
 
-def test_days_without_a_close_cost_no_field(load: Callable[..., MarketPanel]) -> None:
+def test_what_was_downloaded_needs_no_network_and_another_request_does(server: Server, load: Load) -> None:
+    first = load(tickers=("AAA", "BBB"))
+    server.fail(DOWN)
+    again = load(tickers=("AAA", "BBB"))
+    assert again.sha256 == first.sha256
+    assert again.provenance == first.provenance
+    others: list[dict[str, Any]] = [{"auto_adjust": False}, {"tickers": ("AAA", "CCC")}, {"benchmark": "CCC"}]
+    for settings in (*others, {"use_cache": False}, {"start": dt.date(2010, 1, 1)}):
+        with pytest.raises(MarketError, match="check the network"):
+            load(**{"tickers": ("AAA", "BBB"), **settings})
+
+
+def test_damaged_prices_are_fetched_again_or_refused(
+    server: Server, load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = load()
+    next((tmp_path / "store").glob("*.parquet")).write_bytes(b"rotten")
+    server.fail(DOWN)
+    with pytest.raises(MarketError, match=r"stored prices in .* are damaged, and no prices could be downloaded"):
+        load()
+    server.failures.clear()
+    assert load().sha256 == first.sha256
+    assert "damaged" in caplog.text
+    server.fail(DOWN)
+    assert load().sha256 == first.sha256
+
+
+def test_a_ticker_named_twice_is_refused(load: Load) -> None:
+    with pytest.raises(MarketError, match="names AAA more than once"):
+        load(tickers=("AAA", "aaa"))
+
+
+def test_a_hole_in_the_prices_is_an_error(server: Server, load: Load) -> None:
+    server.charts["BBB"] = server.charts["BBB"].drop(DAYS[10:25])
+    with pytest.raises(MarketError, match="BBB has no prices on 15 dates in a row from 2020-01-15"):
+        load()
+
+
+def test_days_without_a_close_cost_no_field(server: Server, load: Load) -> None:
     """A day that Yahoo leaves empty in all columns is dropped by yfinance; one with a volume alone comes through."""
-    quote = prices(2)
-    for field in ("open", "high", "low", "close"):
-        quote[field][20] = None
-    quote["volume"][30] = 0
-    quote["volume"][31] = None
-    panel = load({"AAA": whole("AAA", 1), "BBB": lambda: chart("BBB", DAYS, quote)})
-    assert panel.n_bars == 39
+    table = server.charts["BBB"]
+    table.loc[DAYS[20], ["open", "high", "low", "close", "adjusted"]] = np.nan
+    table.loc[DAYS[30], "volume"] = 0.0
+    table.loc[DAYS[31], "volume"] = np.nan
+    panel = load()
+    assert panel.n_bars == 59
     assert DAYS[20].to_datetime64() not in panel.dates
     assert panel.provenance["dates_dropped"] == 1
     assert panel.volume is not None
@@ -227,23 +205,43 @@ def test_days_without_a_close_cost_no_field(load: Callable[..., MarketPanel]) ->
     assert panel.open is not None
 
 
-@pytest.mark.parametrize(("field", "value"), [("open", 0.0), ("high", None), ("low", 0.0)])
-def test_a_price_field_with_holes_is_left_out_and_said(
-    load: Callable[..., MarketPanel], field: str, value: float | None
+@pytest.mark.parametrize(
+    ("field", "value", "left_out"),
+    [
+        ("open", 0.0, "open: missing or zero where there is a closing price"),
+        ("high", np.nan, "high: missing or zero where there is a closing price"),
+        ("high", 1.0, "high, low: a high is under its low"),
+    ],
+)
+def test_a_field_with_impossible_prices_is_left_out_and_said(
+    server: Server, load: Load, field: str, value: float, left_out: str
 ) -> None:
-    quote = prices(2)
-    quote[field][3] = value
-    panel = load({"AAA": whole("AAA", 1), "BBB": lambda: chart("BBB", DAYS, quote)})
+    """Those of the index cost the assets nothing."""
+    server.charts["BBB"].loc[DAYS[3], field] = value
+    panel = load()
     assert getattr(panel, field) is None
     assert panel.volume is not None
-    assert panel.provenance["fields_left_out"].startswith(field)
+    assert panel.provenance["fields_left_out"] == left_out
+    of_others = load(tickers=("AAA", "CCC"), benchmark="BBB")
+    assert getattr(of_others, field) is not None
+    assert "fields_left_out" not in of_others.provenance
 
 
-def test_an_impossible_adjusted_close_says_whose_it_is(load: Callable[..., MarketPanel]) -> None:
+def test_an_impossible_adjusted_close_says_whose_it_is(server: Server, load: Load) -> None:
+    server.charts["BBB"].loc[: DAYS[39], "adjusted"] = -28.4
     with pytest.raises(MarketError, match=r"Yahoo's close of BBB is -28\.4.* set market\.start after 2020-02-25"):
-        load({"AAA": whole("AAA", 1), "BBB": lambda: chart("BBB", DAYS, prices(2), ratio=-0.5)})
+        load()
 
 
-def test_yfinance_gets_its_options_back(load: Callable[..., MarketPanel]) -> None:
-    load({"AAA": whole("AAA", 1), "BBB": whole("BBB", 2)})
+def test_yfinance_keeps_quiet_and_gets_its_log_and_options_back(
+    server: Server, load: Load, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("yfinance")
+    before = (log.handlers[:], log.propagate, log.level)
+    server.fail(DOWN, "BBB", times=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load()
+    assert "resolve host" not in capsys.readouterr().err + caplog.text
+    assert (log.handlers, log.propagate, log.level) == before
     assert yfinance.config.debug.hide_exceptions is True

@@ -1,106 +1,25 @@
-"""Stored prices of Yahoo are extended by the new bars alone, and what Yahoo has restated since is found and said.
-
-The installed yfinance runs; its HTTP requests are answered with the part of a recorded chart that they ask for.
-"""
+"""Stored prices of Yahoo are extended by the new bars alone, and what Yahoo has restated since is found and said."""
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.panel_loader import load_panel
 from finflow.market.sources.yahoo_cache import OVERLAP
 from finflow.trading.live_market import load_prices
-from tests.market.test_yahoo import Known, Reply
+from tests.market.conftest import DAYS, FIELDS, Load, Server
 from tests.short_trainings import config_in
 from tests.trading.conftest import KEYS
 
-DAYS = pd.bdate_range("2020-01-01", periods=80)
-FIELDS = ("open", "high", "low", "close", "volume")
-
-
-class Server:
-    """Yahoo's server: charts by ticker, of which a request gets the days that it names.
-
-    Attributes
-    ----------
-    today : Timestamp
-        The bars before it are over everywhere.
-    asked : list of (str, str)
-        Ticker and first day of every request.
-    """
-
-    def __init__(self) -> None:
-        self.charts: dict[str, pd.DataFrame] = {}
-        self.today = DAYS[60]
-        self.asked: list[tuple[str, str]] = []
-        self.down = False
-
-    def put(self, ticker: str, seed: int, days: pd.DatetimeIndex = DAYS) -> None:
-        close = 50.0 + seed + np.cumsum(np.random.default_rng(seed).normal(0.0, 0.3, len(days)))
-        table = pd.DataFrame({"open": close - 0.25, "high": close + 0.5, "low": close - 0.5, "close": close}, days)
-        table["volume"] = 1000.0 * (seed + 1) + np.arange(len(days))
-        table["adjusted"] = table["close"]
-        self.charts[ticker] = table
-
-    def answer(self, ticker: str, params: dict[str, Any]) -> Any:
-        if self.down:
-            raise ConnectionError("Could not resolve host: query2.finance.yahoo.com")
-        first, end = (pd.Timestamp(params[name], unit="s") for name in ("period1", "period2"))
-        self.asked.append((ticker, str(first.date())))
-        table = self.charts[ticker]
-        opened = table.index + pd.Timedelta(hours=14, minutes=30)
-        table = table[(opened >= first) & (opened < end)]
-        stamps = [int(day.timestamp()) for day in table.index + pd.Timedelta(hours=14, minutes=30)]
-        meta = {"currency": "USD", "symbol": ticker, "exchangeTimezoneName": "America/New_York", "gmtoffset": 0}
-        meta |= {"instrumentType": "EQUITY", "priceHint": 2, "validRanges": ["1d", "max"], "dataGranularity": "1d"}
-        meta["regularMarketTime"] = stamps[-1] if stamps else 0
-        quote = {name: table[name].astype(object).where(table[name].notna(), None).tolist() for name in FIELDS}
-        adjusted = [{"adjclose": table["adjusted"].tolist()}]
-        result = {"meta": meta, "timestamp": stamps, "indicators": {"quote": [quote], "adjclose": adjusted}}
-        return {"chart": {"result": [result], "error": None}}
-
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    made = Server()
-    for seed, ticker in enumerate(("AAA", "BBB", "CCC")):
-        made.put(ticker, seed)
-
-    def get(self: Any, url: str, params: Any = None, timeout: Any = 30) -> Reply:
-        return Reply(made.answer(url.rpartition("/")[2], params))
-
-    monkeypatch.setattr("yfinance.data.YfData.get", get)
-    monkeypatch.setattr("yfinance.data.YfData.cache_get", get)
-    monkeypatch.setattr("yfinance.cache.get_tz_cache", Known)
-    monkeypatch.setattr("finflow.market.sources.yahoo._wait", lambda seconds: None)
-    monkeypatch.setattr(
-        "finflow.market.sources.yahoo._now", lambda: made.today.to_pydatetime().replace(hour=12, tzinfo=dt.UTC)
-    )
-    return made
-
-
-Load = Callable[..., MarketPanel]
-
-
-@pytest.fixture
-def load(server: Server, tmp_path: Path) -> Load:
-    """Loads a panel of the server's tickers."""
-
-    def loaded(folder: str = "store", **settings: Any) -> MarketPanel:
-        values = {"source": "yfinance", "tickers": list(server.charts), "cache_dir": tmp_path / folder}
-        return load_panel(MarketConfig.model_validate({"extend_cache": True, **values, **settings}))
-
-    return loaded
+def load(load: Load) -> Load:
+    """As elsewhere, with the key that extends."""
+    return lambda *arguments, **settings: load(*arguments, **{"extend_cache": True, **settings})
 
 
 def whole(server: Server, load: Load) -> MarketPanel:
@@ -114,7 +33,7 @@ def whole(server: Server, load: Load) -> MarketPanel:
 def test_only_new_bars_are_asked_for_day_after_day(server: Server, load: Load) -> None:
     first = load()
     assert str(first.dates[-1]) == str(DAYS[59].date())
-    for day in range(61, 65):
+    for day in (61, 62):
         server.today = DAYS[day]
         server.asked.clear()
         panel = load()
@@ -131,18 +50,12 @@ def test_several_days_at_once_and_none_at_all(server: Server, load: Load) -> Non
     assert load().n_bars == 60
     assert not server.asked  # no bar has ended since
     server.today = DAYS[75]
+    assert load(extend_cache=False).n_bars == 60
+    assert not server.asked  # nor without the key
     panel = load()
     assert panel.n_bars == 75
     assert panel.provenance["extended"] == f"15 bars after {DAYS[59].date()}"
     assert panel.sha256 == whole(server, load).sha256
-
-
-def test_without_the_key_stored_prices_stay_as_they_are(server: Server, load: Load) -> None:
-    first = load()
-    server.today = DAYS[70]
-    server.asked.clear()
-    assert load(extend_cache=False).sha256 == first.sha256
-    assert not server.asked
 
 
 @pytest.mark.parametrize(("factor", "shown"), [(0.5, "0.5"), (0.9953, "0.9953")])
@@ -162,7 +75,7 @@ def test_a_restated_ticker_is_fetched_anew_and_named(server: Server, load: Load,
     begin = str(DAYS[60 - OVERLAP].date())
     assert {one for one in server.asked if one[1] != begin} == {("BBB", "1900-01-01")}
     assert panel.provenance["restated"] == f"BBB by {shown} ({DAYS[64].date()})"
-    assert panel.sha256 == whole(server, load).sha256
+    assert panel.sha256 == whole(server, load).sha256  # so that no return at the join is one that nobody earned
     np.testing.assert_array_equal(panel.close[:60, 0], before.close[:, 0])
     np.testing.assert_allclose(panel.close[:60, 1], before.close[:, 1] * factor, rtol=1e-12)
     server.today = DAYS[70]
@@ -211,7 +124,8 @@ def test_a_holiday_of_one_exchange_is_left_out_and_counted_once(server: Server, 
 
 def test_without_a_network_the_reason_is_said_and_nothing_is_lost(server: Server, load: Load) -> None:
     first = load()
-    server.today, server.down = DAYS[65], True
+    server.today = DAYS[65]
+    server.fail(ConnectionError("Could not resolve host: query2.finance.yahoo.com"))
     with pytest.raises(MarketError, match="check the network"):
         load()
     assert load(extend_cache=False).sha256 == first.sha256
@@ -227,14 +141,3 @@ def test_todays_prices_of_a_run_are_the_extended_ones(server: Server, load: Load
     server.asked.clear()
     assert load_prices(config, fresh=True).n_bars == 65
     assert {first for _, first in server.asked} == {str(DAYS[60 - OVERLAP].date())}
-
-
-def test_a_dividend_between_two_evenings_leaves_no_jump(server: Server, load: Load) -> None:
-    """Appended to the prices of before, bars after a restatement would show a return that nobody earned."""
-    load()
-    server.today = DAYS[65]
-    server.charts["CCC"].loc[: DAYS[58], "adjusted"] *= 0.9
-    panel = load()
-    moves = np.diff(np.log(panel.close[:, 2]))
-    assert np.argmax(np.abs(moves)) == 58  # on the day itself, where Yahoo has it
-    assert panel.sha256 == whole(server, load).sha256

@@ -1,0 +1,254 @@
+"""Crisis score and regimes find the hidden states of a market, with the probabilities of independent implementations.
+
+That neither knows anything of later bars is tested with the other features.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+from statsmodels.tsa.regime_switching.markov_regression import MarkovRegression
+
+from finflow.config import MarketConfig
+from finflow.market.features.market_features import TwoStates, crisis, filtered, fit_states
+from finflow.market.features.regimes import SwitchingModel, fit_regimes, fit_switching, forward, regime, smooth
+from finflow.market.features.rolling_windows import PanelView
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.panel_loader import load_panel
+
+FloatArray = NDArray[np.float64]
+States = NDArray[np.int64]
+
+TRUTH = TwoStates(np.array([0.0006, -0.0015]), np.array([0.007, 0.02]) ** 2, np.array([0.985, 0.95]))
+MEANS = np.array([[0.5, -0.3], [-0.5, 0.6]])
+COVARIANCES = np.array([[[1.0, 0.3], [0.3, 0.5]], [[0.6, -0.2], [-0.2, 2.0]]])
+TRANSITIONS = np.array([[0.97, 0.03], [0.05, 0.95]])
+FIT = 3000
+
+
+def states_of(rng: np.random.Generator, bars: int, stay: Any) -> States:
+    """A path of two states, each with its chance to last another bar."""
+    states = np.zeros(bars, dtype=np.int64)
+    for bar in range(1, bars):
+        stays = rng.random() < stay[states[bar - 1]]
+        states[bar] = states[bar - 1] if stays else 1 - states[bar - 1]
+    return states
+
+
+def switching(seed: int, bars: int = 6000) -> tuple[FloatArray, States]:
+    """Log returns of one asset, and the states."""
+    rng = np.random.default_rng(seed)
+    states = states_of(rng, bars, TRUTH.stay)
+    return TRUTH.means[states] + np.sqrt(TRUTH.variances)[states] * rng.standard_normal(bars), states
+
+
+def leaders(bars: int = 4000, spread: float = 1.0) -> tuple[FloatArray, States]:
+    """Four assets: the first leads in one state and the last in the other; their mean is the same in both."""
+    rng = np.random.default_rng(0)
+    states = states_of(rng, bars, (0.97, 0.97))
+    lead = np.array([0.006, 0.002, -0.002, -0.006])
+    means = np.where(states[:, None] == 0, lead, lead[::-1])
+    return means + np.where(states[:, None] == 0, 1.0, spread) * 0.01 * rng.standard_normal((bars, 4)), states
+
+
+def view_of(returns: FloatArray) -> PanelView:
+    dates = np.datetime64("1990-01-01") + np.arange(len(returns))
+    assets = tuple(f"A{column}" for column in range(returns.shape[1]))
+    return PanelView(MarketPanel(dates=dates, assets=assets, close=50.0 * np.exp(np.cumsum(returns, axis=0))))
+
+
+def score_of(view: PanelView, fit_until: int) -> FloatArray:
+    """The crisis probability, fitted on the bars before `fit_until`."""
+    return crisis(view, fit_states(view.market[:fit_until, 0]))
+
+
+def area(score: FloatArray, states: States) -> float:
+    """Chance that a bar of the second state scores above one of the first."""
+    ranks, positive = np.argsort(np.argsort(score)) + 1.0, states == 1
+    count = positive.sum()
+    return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (len(score) - count)))
+
+
+def agreement(probability: FloatArray, states: States) -> float:
+    """Share of bars whose likelier regime is the true one, whatever the numbers of the regimes."""
+    right = float(((probability > 0.5) == (states == 1)).mean())
+    return max(right, 1.0 - right)
+
+
+def reference(returns: FloatArray, states: TwoStates) -> tuple[FloatArray, float]:
+    """Bayes' rule as in Hamilton (1994), chapter 22, in matrices; probabilities and the log likelihood."""
+    transition = np.array([[states.stay[0], 1 - states.stay[1]], [1 - states.stay[0], states.stay[1]]])
+    belief, rows, evidence = np.array([0.5, 0.5]), [], 0.0
+    densities = stats.norm.pdf(returns[:, None], states.means, np.sqrt(states.variances))
+    for bar, density in enumerate(densities):
+        belief = belief if bar == 0 else transition @ belief
+        if np.isfinite(density).all():
+            joint = density * belief
+            evidence += np.log(joint.sum())
+            belief = joint / joint.sum()
+        rows.append(belief)
+    return np.array(rows), float(evidence)
+
+
+def test_the_crisis_filter_equals_bayes_rule() -> None:
+    returns, _ = switching(0, 1500)
+    returns[[0, 700, 701]] = np.nan
+    expected, _ = reference(returns, TRUTH)
+    result = filtered(returns, TRUTH)
+    known = np.isfinite(returns)
+    assert np.isnan(result[~known]).all()
+    np.testing.assert_allclose(result[known], expected[known, 1], atol=1e-10)
+
+
+def test_the_crisis_score_separates_the_states_out_of_sample() -> None:
+    """As well as the filter that knows the truth, up to what 3000 bars can teach."""
+    returns, states = switching(0)
+    apart = np.random.default_rng(9).standard_normal(len(returns)) * 0.005
+    score = score_of(view_of(np.stack([returns + apart, returns - apart], axis=1)), FIT)
+    found, best = area(score[FIT:], states[FIT:]), area(filtered(returns, TRUTH)[FIT:], states[FIT:])
+    assert found > 0.9
+    assert found > best - 0.01
+
+
+def test_the_fit_of_the_crisis_score_is_the_likeliest() -> None:
+    returns, _ = switching(0, 2500)
+    fitted = fit_states(returns)
+    best = reference(returns, fitted)[1]
+    assert best > reference(returns, TRUTH)[1]
+    for name in ("means", "variances", "stay"):
+        for state, factor in itertools.product(range(2), (0.97, 1.01)):
+            moved = np.array(getattr(fitted, name))
+            moved[state] = min(moved[state] * factor, 1.0 - 1e-4)
+            assert reference(returns, fitted._replace(**{name: moved}))[1] < best + 1e-3
+    np.testing.assert_allclose(np.sqrt(fitted.variances), np.sqrt(TRUTH.variances), rtol=0.12)
+    np.testing.assert_allclose(fitted.stay, TRUTH.stay, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    "returns",
+    [
+        np.zeros(400),
+        np.random.default_rng(0).standard_normal(400) * 0.01,
+        np.where(np.arange(400) == 200, -4.6, 0.001),
+        np.concatenate([np.full(399, np.nan), [0.01]]),
+        np.full(400, np.nan),
+    ],
+    ids=["still", "one state", "a crash of 99 %", "one return", "none"],
+)
+def test_markets_without_two_states_give_probabilities(returns: FloatArray) -> None:
+    fitted = fit_states(returns)
+    assert all(np.isfinite(part).all() for part in fitted)
+    score = filtered(returns, fitted)[np.isfinite(returns)]
+    assert ((score >= 0.0) & (score <= 1.0)).all()
+
+
+def test_known_crises_of_the_embedded_market_score_high() -> None:
+    panel = load_panel(MarketConfig())
+    score = score_of(PanelView(panel), 5547)
+    years = panel.dates.astype("datetime64[Y]").astype(int) + 1970
+    mean = {year: float(np.nanmean(score[years == year])) for year in range(1991, 2023)}
+    assert {2008, 2002, 2009} == set(sorted(mean, key=lambda year: mean[year])[-3:])
+    assert mean[2020] > 4.0 * max(mean[2013], mean[2014], mean[2017], mean[2021])
+
+
+def test_the_bad_state_is_the_wilder_one_whatever_its_mean() -> None:
+    returns, states = switching(4)
+    fitted = fit_states(-returns)
+    assert fitted.variances[1] > fitted.variances[0]
+    assert area(filtered(-returns, fitted), states) > 0.9
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[FloatArray, SwitchingModel]:
+    """Returns of two regimes, and the model fitted to them."""
+    rng = np.random.default_rng(0)
+    regimes = states_of(rng, 20_000, TRANSITIONS.diagonal())
+    noise = rng.standard_normal((20_000, 2))
+    returns = MEANS[regimes] + np.einsum("tij,tj->ti", np.linalg.cholesky(COVARIANCES)[regimes], noise)
+    return returns, fit_switching(returns, np.ones(20_000, dtype=np.bool_))
+
+
+def test_the_law_of_two_regimes_is_recovered(fitted: tuple[FloatArray, SwitchingModel]) -> None:
+    """Tolerances of three standard errors: some 7,500 and 12,500 bars of returns of unit size."""
+    model = fitted[1]
+    order = np.argsort(-model.means[:, 0])
+    assert np.abs(model.means[order] - MEANS).max() < 0.07
+    assert np.abs(model.covariances[order] - COVARIANCES).max() < 0.15
+    assert np.abs(model.transitions[np.ix_(order, order)] - TRANSITIONS).max() < 0.01
+
+
+def test_probabilities_are_those_of_an_independent_implementation(fitted: tuple[FloatArray, SwitchingModel]) -> None:
+    """Statsmodels' filter and smoother in one dimension, which begin from the stationary distribution."""
+    returns, known = np.ascontiguousarray(fitted[0][:2000, :1]), np.ones(2000, dtype=np.bool_)
+    model = fit_switching(returns, known)
+    theirs = MarkovRegression(returns[:, 0], k_regimes=2, switching_variance=True)
+    parameters = [*model.transitions[:, 0], *model.means[:, 0], *model.covariances[:, 0, 0]]
+    found = theirs.smooth(np.array(parameters))
+    leaving = model.transitions[[1, 0], [0, 1]]
+    first = leaving / leaving.sum()
+    densities = model.log_densities(returns, known)
+    probabilities, likelihood = forward(densities, model.transitions, first)
+    assert np.abs(probabilities - found.filtered_marginal_probabilities).max() < 1e-9
+    assert likelihood - 0.5 * 2000 * np.log(2.0 * np.pi) == pytest.approx(found.llf, abs=1e-6)
+    smoothed, pairs, _ = smooth(densities, model.transitions, first)
+    assert np.abs(smoothed - found.smoothed_marginal_probabilities).max() < 1e-9
+    theirs_pairs = found.smoothed_joint_probabilities[:, :, 1:].sum(axis=2)  # [to, from]
+    assert np.abs(pairs - theirs_pairs.T).max() < 1e-6
+
+
+def test_the_likelihood_is_that_of_all_paths(fitted: tuple[FloatArray, SwitchingModel]) -> None:
+    """Summed over the 2^10 paths of ten bars."""
+    few, model = fitted[0][:10], fitted[1]
+    densities = np.stack(
+        [stats.multivariate_normal(m, c).pdf(few) for m, c in zip(model.means, model.covariances, strict=True)], axis=1
+    )
+    total = np.zeros(2)
+    for states in itertools.product((0, 1), repeat=10):
+        moves = np.prod([model.transitions[a, b] for a, b in itertools.pairwise(states)])
+        total[states[-1]] += 0.5 * moves * np.prod([densities[t, s] for t, s in enumerate(states)])
+    assert model.filtered(few, np.ones(10, dtype=np.bool_))[-1] == pytest.approx(total / total.sum(), abs=1e-12)
+
+
+def test_where_no_regime_can_have_given_a_return_nothing_is_known_and_nothing_fails() -> None:
+    """The first regime is never left, and the second alone explains the bar: its density over the first's is beyond a
+    number."""
+    densities, stays = np.array([[0.0, 0.0], [-800.0, 0.0]]), np.array([[1.0, 0.0], [0.02, 0.98]])
+    found, _ = forward(densities, stays, np.array([1.0, 0.0]))
+    assert np.array_equal(found, [[1.0, 0.0], [np.nan, np.nan]], equal_nan=True)
+
+
+def test_regimes_see_who_leads_where_the_mean_says_nothing() -> None:
+    returns, states = leaders()
+    view = view_of(returns)
+    found = regime(view, fit_regimes(view, FIT))
+    assert agreement(found[FIT:], states[FIT:]) > 0.9  # bars that it was not fitted to
+    assert agreement(score_of(view, FIT)[FIT:], states[FIT:]) < 0.65
+
+
+@pytest.mark.parametrize("columns", [[0, 1, 2, 3], [3, 2, 1, 0]])
+def test_the_second_regime_is_the_one_that_spreads_more(columns: list[int]) -> None:
+    returns, states = leaders(spread=2.0)
+    view = view_of(returns[:, columns])
+    assert ((regime(view, fit_regimes(view, FIT)) > 0.5) == (states == 1)).mean() > 0.95
+
+
+def test_regimes_are_found_though_assets_list_late_or_end_early() -> None:
+    returns, states = leaders()
+    close = view_of(returns).panel.close.copy()
+    close[:1500, 1] = np.nan
+    close[3200:, 2] = np.nan
+    view = PanelView(MarketPanel(dates=view_of(returns).panel.dates, assets=tuple("ABCD"), close=close))
+    found = regime(view, fit_regimes(view, FIT))
+    assert np.isfinite(found).all()
+    assert agreement(found[FIT:], states[FIT:]) > 0.85
+
+
+def test_with_few_bars_the_regime_is_constant() -> None:
+    view = view_of(leaders(bars=800)[0])
+    assert fit_regimes(view, 200) is None
+    np.testing.assert_array_equal(regime(view, None), 0.5)
