@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from finflow.evaluation.analysis.attribution import attribute, expert_shares, se
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.strategies.strategy import Information
+from tests.evaluation.made_up import backtest_of, context_of, process_of
 
 EXPERTS = ("one", "two")
 
@@ -50,9 +50,7 @@ def played(process: DecisionProcess) -> tuple[Backtest, np.ndarray]:
 
 
 @pytest.mark.parametrize("settings", [{}, {"execution_lag": 0}, {"execution_lag": 2}, {"max_weight": 0.3}])
-def test_every_day_and_the_whole_window_sum_to_the_return(
-    process_of: Callable[..., DecisionProcess], settings: dict[str, float]
-) -> None:
+def test_every_day_and_the_whole_window_sum_to_the_return(settings: dict[str, float]) -> None:
     run, growth = played(process_of(commission_bps=30.0, **settings))
     found = attribute(run, growth)
     assert run.costs.min() > 0.0
@@ -64,10 +62,10 @@ def test_every_day_and_the_whole_window_sum_to_the_return(
     np.testing.assert_allclose(found.experts.sum(axis=1), found.assets.sum(axis=1), rtol=0.0, atol=1e-14)
 
 
-def test_two_days_worked_by_hand(backtest: Callable[..., Backtest]) -> None:
+def test_two_days_worked_by_hand() -> None:
     """Half in A, half cash, 1 % cost; A gains 10 %, then all of it held, A loses 20 %, for free."""
     run = dataclasses.replace(
-        backtest("hand", steps=2),
+        backtest_of("hand", steps=2),
         weights=np.array([[0.5, 0.5], [1.0, 0.0]]),
         costs=np.array([0.01, 0.0]),
         returns=np.array([0.99 * 1.05 - 1.0, -0.2]),
@@ -105,9 +103,7 @@ def test_a_holding_is_shared_by_those_who_built_it() -> None:
     assert expert_shares(dataclasses.replace(run, explanation=None)) is None
 
 
-def test_the_section_has_lines_that_sum_and_equal_weight_beside(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_the_section_has_lines_that_sum_and_equal_weight_beside() -> None:
     process = process_of()
     made = section(context_of(process, range(300, 700), "risk-parity", "equal-weight"), EXPERTS)
     for numbers in made.numbers.values():
@@ -122,16 +118,3 @@ def test_the_section_has_lines_that_sum_and_equal_weight_beside(
     assert list(agent["experts"]) == ["one", "two", "none"]
     assert sum(agent["experts"].values()) == pytest.approx(agent["risky"], abs=1e-12)
     json.dumps(agent, allow_nan=False)
-
-
-def test_of_many_assets_the_ends_are_shown(
-    process_of: Callable[..., DecisionProcess],
-    context_of: Callable[..., ComparisonContext],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("finflow.evaluation.analysis.attribution.SHOWN", 2)
-    made = section(context_of(process_of(), range(300, 700), "buy-and-hold"), EXPERTS)
-    assert len(made.tables[0].rows) == 4 + 3
-    assert "metrics.json has all" in made.tables[0].caption
-    earned = made.numbers["buy-and-hold"]["assets"]
-    assert made.tables[0].rows[0].heading == max(earned, key=earned.get)

@@ -73,18 +73,9 @@ def back_filling(panel: MarketPanel) -> FloatArray:
     return close
 
 
-def centred_window(panel: MarketPanel) -> FloatArray:
-    moves = returns(panel)
-    return np.stack([np.convolve(column, np.ones(5) / 5.0, mode="same") for column in moves.T], axis=1)
-
-
 def calendar_that_knows_listings(panel: MarketPanel) -> FloatArray:
     survivors = panel.listed[-1]
     return np.where(survivors, returns(panel), 0.0)
-
-
-def calendar_that_knows_its_end(panel: MarketPanel) -> FloatArray:
-    return np.arange(panel.n_bars) / panel.n_bars
 
 
 def benchmark_with_hindsight(panel: MarketPanel) -> FloatArray:
@@ -101,15 +92,6 @@ def forward_looking_volume_rank(panel: MarketPanel) -> FloatArray:
     volume = np.nan_to_num(panel.volume)
     ahead = np.cumsum(volume[::-1], axis=0)[::-1]
     return rolling.percentile_rank(ahead)
-
-
-def rebalancing_by_future_volatility(panel: MarketPanel) -> FloatArray:
-    """Trades on the ten calmest days to come of each month."""
-    size = np.abs(returns(panel)).sum(axis=1)
-    days = np.zeros(panel.n_bars)
-    for start in range(0, panel.n_bars, 21):
-        days[start + np.argsort(size[start : start + 21])[:10]] = 1.0
-    return days
 
 
 def next_interest(panel: MarketPanel) -> FloatArray:
@@ -249,21 +231,3 @@ def test_a_shock_reaches_every_field(kind: str) -> None:
         assert (before != after).mean() > 0.9, name
     if kind != "shuffled":  # a constant rate is the same in any order
         assert (panel.cash_returns[101:] != other.cash_returns[101:]).all()
-
-
-def test_a_shuffled_future_is_the_same_moves_on_other_days() -> None:
-    panel = market(ragged=False)
-    other = shocked(panel, "shuffled", 100, 0)
-    ours, theirs = returns(panel)[101:], returns(other)[101:]
-    assert not np.allclose(ours, theirs)
-    np.testing.assert_allclose(np.sort(ours, axis=0), np.sort(theirs, axis=0), atol=1e-12)
-    order = [int(np.argmin(np.abs(ours[:, 0] - move))) for move in theirs[:, 0]]
-    np.testing.assert_allclose(ours[order], theirs, atol=1e-12)  # the days stay whole
-
-
-def test_other_listings_end_a_third_and_bring_in_the_newcomers_at_once() -> None:
-    panel = market()
-    other = shocked(panel, "relisted", 90, 0)
-    assert panel.listed[90].sum() - other.listed[91].sum() + 1 == 2  # two of four end, one comes
-    assert not panel.listed[91, 2]
-    assert other.listed[91, 2]

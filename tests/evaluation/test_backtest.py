@@ -22,7 +22,7 @@ from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight, SixtyForty
 from finflow.strategies.rolling_rules import InverseVolatility, MinimumVariance
-from finflow.strategies.strategy import Information, Strategy
+from finflow.strategies.strategy import Information
 
 FloatArray = NDArray[np.float64]
 
@@ -121,50 +121,6 @@ def test_a_ledger_of_shares_and_cash_comes_to_the_same(lag: int, seed: int) -> N
 
 
 @LAGS
-def test_equal_weight_pays_for_rebalancing_and_buy_and_hold_pays_once(lag: int) -> None:
-    process = made_process(execution_lag=lag)
-    equal, held = run_backtests(process, WINDOW, [EqualWeight(), BuyAndHold()])
-    assert (equal.costs > 0.0).all()
-    assert (equal.turnover > 0.0).all()
-    assert equal.costs[1:].sum() > 0.001
-    assert held.costs[0] == pytest.approx(RATE / (1.0 + RATE), abs=1e-15)
-    assert (held.costs[1:] == 0.0).all()
-    assert (held.turnover[1:] == 0.0).all()
-
-
-@LAGS
-def test_holding_between_two_decisions_trades_nothing(lag: int) -> None:
-    process = made_process(execution_lag=lag)
-    (backtest,) = run_backtests(process, WINDOW, [SixtyForty(rebalance_every=21)])
-    trades = np.flatnonzero(backtest.turnover > 0.0)
-    assert trades.tolist() == [0, 21, 42]
-    np.testing.assert_array_equal(np.flatnonzero(backtest.costs), trades)
-
-
-def test_buy_and_hold_lives_through_the_end_of_an_asset() -> None:
-    process = made_process()
-    close = process.panel.close.copy()
-    close[50:, 1] = np.nan
-    panel = MarketPanel(dates=process.panel.dates, assets=process.panel.assets, close=close)
-    features = Features(process.asset_features[..., :-1], process.market_features, ("bar",), ("bar",), {}, 0)
-    ended = DecisionProcess(panel, features, process.env, ObjectivesConfig(), Moments(4e-4, 1e-4))
-    (backtest,) = run_backtests(ended, WINDOW, [BuyAndHold()])
-    assert (backtest.turnover[1:] == 0.0).all()
-    assert (backtest.weights[20:, 1] == 0.0).all()
-    # bought with equal money at the prices of bar 29, which the first target was stated at
-    worth = (close[49, 1] / close[29, 1]) / (close[50, [0, 2, 3]] / close[29, [0, 2, 3]]).sum()
-    ratio = backtest.weights[20, -1] / backtest.weights[20, :-1].sum()
-    assert ratio == pytest.approx(worth, rel=1e-12)  # its last price, in cash
-
-
-def test_all_cash_earns_the_cash_rate() -> None:
-    (backtest,) = run_backtests(made_process(), WINDOW, [Rule(lambda _: np.eye(5)[-1])])
-    np.testing.assert_allclose(backtest.returns, CASH, rtol=0, atol=1e-15)
-    np.testing.assert_allclose(backtest.cash_returns, CASH, rtol=0, atol=1e-15)
-    assert (backtest.costs == 0.0).all()
-
-
-@LAGS
 def test_a_strategy_is_told_nothing_after_its_information_set(lag: int) -> None:
     process = made_process(execution_lag=lag)
     rule = random_rule(0)
@@ -196,19 +152,6 @@ def test_strategies_side_by_side_fare_as_they_would_alone() -> None:
         np.testing.assert_allclose(alone.returns, one.returns, rtol=0, atol=1e-13)
 
 
-def test_the_record_has_a_row_for_each_holding_period_inside_the_window() -> None:
-    process = made_process()
-    (backtest,) = run_backtests(process, WINDOW, [random_rule(0)])
-    steps = len(WINDOW) - 1
-    assert backtest.dates[0] == process.panel.dates[31]
-    assert backtest.dates[-1] == process.panel.dates[89]
-    for name in ("dates", "returns", "cash_returns", "costs", "turnover"):
-        assert getattr(backtest, name).shape == (steps,)
-    assert backtest.weights.shape == (steps, 5)
-    assert backtest.assets == ("A0", "A1", "A2", "A3", "cash")
-    np.testing.assert_allclose(backtest.weights.sum(axis=1), 1.0, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -228,17 +171,6 @@ def test_an_answer_that_is_no_portfolio_is_an_error_not_another_portfolio(answer
     assert "\n" not in message
     with pytest.raises(MarketError, match="needs two or more"):
         run_backtests(made_process(), range(50, 52), [EqualWeight()])
-
-
-def test_what_a_strategy_can_explain_is_kept() -> None:
-    class Explained(EqualWeight):
-        def explanation(self) -> dict[str, FloatArray]:
-            return {"trade_rate": np.ones(3)}
-
-    explained, silent = run_backtests(made_process(), WINDOW, [Explained(), EqualWeight()])
-    assert explained.explanation is not None
-    assert explained.explanation["trade_rate"].tolist() == [1.0, 1.0, 1.0]
-    assert silent.explanation is None
 
 
 def test_the_index_is_bought_once_at_the_same_costs() -> None:
@@ -278,16 +210,6 @@ def test_sharing_changes_neither_results_nor_memos(second_core: bool, monkeypatc
         memo = getattr(one, "memo", None)
         assert memo is None or len(memo) > 5
         assert memo is None or all(np.array_equal(other.memo[key], value) for key, value in memo.items())
-
-
-def test_a_single_kind_of_strategy_needs_no_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> Any:
-        raise AssertionError("a process was forked")
-
-    monkeypatch.setattr(cores, "_has_second_core", lambda: True)
-    monkeypatch.setattr(cores, "_fork", refuse)
-    chosen: list[Strategy] = [EqualWeight(), SixtyForty()]
-    assert [one.name for one in run_shared_backtests(made_process(), WINDOW, chosen)] == [one.name for one in chosen]
 
 
 def test_prices_after_the_window_decide_nothing() -> None:

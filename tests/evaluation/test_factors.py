@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import factors
-from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.report.section import section_html
 from finflow.market.sources.shipped_tables import shipped_table
-
-
-def test_the_etfs_are_there_without_a_network() -> None:
-    prices = shipped_table("factors_dataset")
-    assert list(prices.columns) == ["MTUM", "QUAL", "SIZE", "USMV", "VLUE"]
-    assert (str(prices.index[0].date()), len(prices)) == ("2014-01-02", 2264)
+from tests.evaluation.made_up import context_of, process_of
 
 
 def test_planted_exposures_are_found_within_their_errors() -> None:
@@ -46,7 +37,7 @@ def test_nothing_is_said_of_few_days_or_of_factors_that_are_one() -> None:
     assert factors.exposures(excess, {"market": holed}) is None
 
 
-def test_factors_of_a_panel_by_their_definition(process_of: Callable[..., DecisionProcess]) -> None:
+def test_factors_of_a_panel_by_their_definition() -> None:
     panel = process_of(assets=6).panel
     bars = range(250, 320)
     found = factors.panel_factors(panel, bars)
@@ -62,9 +53,7 @@ def test_factors_of_a_panel_by_their_definition(process_of: Callable[..., Decisi
     assert found["volatility"][row] == pytest.approx(today[moved[-2:]].mean() - today[moved[:2]].mean())
 
 
-def test_equal_weight_is_the_market_less_what_it_costs(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_equal_weight_is_the_market_less_what_it_costs() -> None:
     process, window = process_of(), range(300, 600)
     context = context_of(process, window, "buy-and-hold", "equal-weight")
     bars = process.decision_bars(window)
@@ -80,9 +69,7 @@ def test_equal_weight_is_the_market_less_what_it_costs(
     assert 'data-path="factors/panel/equal-weight/beta/momentum"' in section_html(made)
 
 
-def test_etfs_count_on_the_days_they_have(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_etfs_count_on_the_days_they_have() -> None:
     process, window = process_of(), range(300, 600)
     context = context_of(process, window, "equal-weight")
     bars = process.decision_bars(window)

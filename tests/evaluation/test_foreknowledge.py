@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from finflow.config import load_config
 from finflow.evaluation.audit.foreknowledge import UnknownReturns, View, ranks_of, scores_of
-from finflow.evaluation.audit.foreknowledge_scores import FLOOR, Foreknowledge, views_of_portfolios
+from finflow.evaluation.audit.foreknowledge_scores import FLOOR, Foreknowledge
 from finflow.strategies.classical import EqualWeight
 from finflow.strategies.optimal.optimal_policy import optimum_of
 from finflow.strategies.strategy import Strategy
@@ -65,13 +65,6 @@ def test_the_spread_of_the_placebos_is_that_of_luck() -> None:
     assert all(score.certain == 0.0 for score in lucky)
 
 
-def test_what_is_not_listed_counts_for_nothing() -> None:
-    moves = returns()
-    moves[:, 2] = np.nan
-    sizes = one_hot(np.full(800, 2))
-    assert scores_of(View("unlisted", sizes), UnknownReturns("returns", moves), 0) == []
-
-
 def test_few_trades_that_outweigh_all_others_prove_nothing() -> None:
     """Two large trades against a lasting drift, on the rare days when it pauses, were taken for foreknowledge."""
     moves = returns() + np.linspace(-0.03, 0.03, 6)
@@ -80,17 +73,6 @@ def test_few_trades_that_outweigh_all_others_prove_nothing() -> None:
     found = scores_of(View("trades", sizes), UnknownReturns("returns", moves), 0)
     assert len(found) == 6  # the two blocks with those trades are left out, and so are all decisions together
     assert not any(row in score.rows for score in found for row in (150, 350))
-
-
-def test_a_timer_of_the_market_is_seen_over_time() -> None:
-    moves = returns()
-    close = np.exp(np.cumsum(moves, axis=0))
-    rising = np.append(moves[1:].mean(axis=1) > 0.0, False)
-    targets = np.where(rising[:, None], np.append(np.full(6, 1.0 / 6.0), 0.0), np.eye(7)[6])
-    views = views_of_portfolios(targets, np.roll(targets, 1, axis=0))
-    known = np.arange(800)
-    found = {one.score.view for one in Foreknowledge(close).scores(views, known)}
-    assert "invested share" in found
 
 
 # --- honest strategies

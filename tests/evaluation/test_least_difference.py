@@ -7,13 +7,12 @@ import math
 import numpy as np
 import pytest
 from scipy.signal import lfilter
-from scipy.stats import norm
 
 from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.least_difference import POWER, LeastDifference, _by_mean, least_difference
+from finflow.evaluation.statistics.least_difference import POWER, LeastDifference, least_difference
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import Resampling, track_of
+from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict
 
 DAYS, SAMPLES = 750, 200
@@ -102,12 +101,3 @@ def test_the_interval_without_spread_is_worked_out_by_hand() -> None:
     assert found is not None
     assert found.of_interval == pytest.approx(2.0 * (value - d), rel=1e-9)
     assert found.standard_error == 0.0
-
-
-def test_the_hurdle_is_the_sharpe_ratio_that_the_deflated_one_asks_for() -> None:
-    """One resample that is the window itself strays nowhere: what it must reach has a probability of just 95 %."""
-    active = np.random.default_rng(4).normal(0.0, 0.01, DAYS)
-    record = track_of(active)
-    (needed,) = _by_mean(active, record, np.arange(DAYS)[None, :], Tries())
-    reached = float(needed) / float(active.std(ddof=1))
-    assert norm.cdf(reached * math.sqrt((DAYS - 1) / record.spread)) == pytest.approx(0.95, rel=1e-9)

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis.extra.numpy import arrays
 
-from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import metrics
+from tests.evaluation.made_up import backtest_of
 
-SERIES = arrays(np.float64, st.integers(2, 60), elements=st.floats(-0.5, 0.5))
 OF_RETURNS = (
     metrics.annual_return,
     metrics.annual_volatility,
@@ -41,15 +37,6 @@ def test_ruin_is_a_return_of_minus_one() -> None:
     assert metrics.annual_return([0.1, -1.0, 0.1]) == -1.0
     assert metrics.max_drawdown([0.1, -1.0, 0.1]) == -1.0
     assert metrics.calmar([0.1, -1.0, 0.1]) == -1.0
-
-
-def test_risk_at_the_limit_of_rounding_is_no_risk(monkeypatch: pytest.MonkeyPatch) -> None:
-    returns = np.array([0.01, 0.03])
-    risk = float(returns.std(ddof=1))
-    monkeypatch.setattr(metrics, "FLAT", risk)
-    assert math.isnan(metrics.sharpe(returns))
-    monkeypatch.setattr(metrics, "FLAT", 0.99 * risk)
-    assert metrics.sharpe(returns) > 0.0
 
 
 def test_volatility_has_one_degree_of_freedom_less() -> None:
@@ -119,15 +106,8 @@ def test_each_of_several_series_is_worth_what_it_is_alone(metric: Callable[..., 
     assert np.array_equal(metric(several), [[metric(series) for series in pair] for pair in several])
 
 
-@given(SERIES, st.floats(0.01, 0.99), st.floats(0.01, 0.99))
-def test_a_larger_tail_is_a_milder_one(returns: np.ndarray, first: float, second: float) -> None:
-    low, high = sorted((first, second))
-    assert metrics.cvar(returns, low) <= metrics.cvar(returns, high) + 1e-12
-    assert returns.min() - 1e-12 <= metrics.cvar(returns, low) <= returns.mean() + 1e-12
-
-
-def test_the_summary_has_every_metric(backtest: Callable[..., Backtest]) -> None:
-    run = backtest("x")
+def test_the_summary_has_every_metric() -> None:
+    run = backtest_of("x")
     summary = metrics.summarise(run, 0.1)
     assert summary["sharpe"] == metrics.sharpe(run.returns, run.cash_returns)
     assert summary["cvar"] == metrics.cvar(run.returns, 0.1)

@@ -112,14 +112,6 @@ def test_a_market_without_an_edge_has_nothing_to_score() -> None:
     assert found["agent"][0].utility < 0.8 * utility
 
 
-def test_the_ends_of_the_scale() -> None:
-    made, best = training_data("mean-reverting", 0), best_of("mean-reverting")
-    rules, window = [EqualWeight(), best.policy, BuyAndHold()], made.split.validation
-    known = score_runs(made.process, window, run_backtests(made.process, window, rules), best)
-    assert [known.scores[name].score for name in ("equal-weight", "optimal")] == pytest.approx([0.0, 1.0])
-    assert known.window.baseline_name == "equal-weight"
-
-
 def test_runs_side_by_side_are_scored_as_each_alone() -> None:
     made, best = training_data("mean-reverting", 0), best_of("mean-reverting")
     window = range(made.split.validation.start, made.split.validation.start + 300)

@@ -77,15 +77,6 @@ def test_the_probability_of_improvement_is_over_equal_weight_in_the_same_window(
     assert (told["probability"], told["interval_low"], told["interval_high"]) == (expected, expected, expected)
 
 
-def test_the_spread_over_paths_is_that_of_their_sharpe_ratios() -> None:
-    found = found_in(seeds=5)
-    spread = cast("dict[str, dict[str, float]]", protocol_section(found, 0.95, 0).numbers["of_paths"])["sharpe"]
-    sharpes = np.sort([metrics.sharpe(run.returns) for run in found.agents])
-    assert (spread["low"], spread["median"], spread["high"]) == (sharpes[0], sharpes[2], sharpes[4])
-    assert spread["interquartile_mean"] == pytest.approx(sharpes[1:4].mean())
-    assert spread["count"] == 5
-
-
 def test_one_path_says_what_it_cannot_show() -> None:
     made = protocol_section(found_in(seeds=1), 0.95, 0)
     assert made.numbers["of_paths"] == {}

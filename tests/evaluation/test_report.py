@@ -20,15 +20,15 @@ import pandas as pd
 import pytest
 
 from finflow.errors import OutputError
-from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report import metric_tables, page, report, tearsheet
-from finflow.evaluation.report.report import ReportData, write_report
+from finflow.evaluation.report.report import write_report
 from finflow.evaluation.report.results import Results, as_json, compute_results
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.evaluation.statistics.verdict import Reason
+from tests.evaluation.made_up import backtest_of, report_data
 
 pytestmark = pytest.mark.usefixtures("tear_sheets")
 
@@ -40,7 +40,7 @@ ALWAYS = ["equity", "sharpe", "drawdown", "costs", "weights", "overfitting"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, report_data: Callable[..., ReportData], tear_sheets: None) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, tear_sheets: None) -> Path:
     """A report with everything in it, written once."""
     folder = tmp_path_factory.mktemp("report") / "reports"
     settings, level = dict(matplotlib.rcParams), logging.getLogger("matplotlib.font_manager").level
@@ -126,9 +126,7 @@ def test_every_number_of_the_page_is_in_metrics_json(
     assert count > 100
 
 
-def test_metrics_json_has_the_metrics_and_no_times_or_paths(
-    folder: Path, report_data: Callable[..., ReportData]
-) -> None:
+def test_metrics_json_has_the_metrics_and_no_times_or_paths(folder: Path) -> None:
     text = (folder / "metrics.json").read_text("utf-8")
     content = json.loads(text)
     data = report_data()
@@ -142,7 +140,7 @@ def test_metrics_json_has_the_metrics_and_no_times_or_paths(
     assert "/" not in text
 
 
-def test_the_same_data_and_seed_give_the_same_bytes(folder: Path, report_data: Callable[..., ReportData]) -> None:
+def test_the_same_data_and_seed_give_the_same_bytes(folder: Path) -> None:
     data = report_data()
     results = compute_results(data)
     assert as_json(data, results) == (folder / "metrics.json").read_text("utf-8")
@@ -152,7 +150,7 @@ def test_the_same_data_and_seed_give_the_same_bytes(folder: Path, report_data: C
     assert as_json(other, compute_results(other)) != as_json(data, results)
 
 
-def test_returns_csv_gives_back_every_return(folder: Path, report_data: Callable[..., ReportData]) -> None:
+def test_returns_csv_gives_back_every_return(folder: Path) -> None:
     table = pd.read_csv(folder / "returns.csv", dtype=str)
     data = report_data()
     assert list(table.columns) == ["date", "agent", *(run.name for run in data.strategies), "cash"]
@@ -169,7 +167,7 @@ def with_verdict(results: Results, answer: str, *enough: bool) -> Results:
     return dataclasses.replace(results, evidence=dataclasses.replace(results.evidence, verdict=verdict))
 
 
-def test_the_verdict_comes_first_with_its_reasons(report_data: Callable[..., ReportData]) -> None:
+def test_the_verdict_comes_first_with_its_reasons() -> None:
     data = report_data(tries=Tries(configurations=3, others=2))
     results = compute_results(data)
 
@@ -189,7 +187,7 @@ def test_the_verdict_comes_first_with_its_reasons(report_data: Callable[..., Rep
     assert "Earlier readings of this window were not counted" in page.build_page(report_data(), results, [], [], [])
 
 
-def test_the_interval_that_is_shown_is_the_one_asked_for(report_data: Callable[..., ReportData]) -> None:
+def test_the_interval_that_is_shown_is_the_one_asked_for() -> None:
     data = report_data(confidence=0.8)
     results = compute_results(data)
     shown = page.build_page(data, results, [], [], [])
@@ -202,7 +200,7 @@ def test_the_interval_that_is_shown_is_the_one_asked_for(report_data: Callable[.
     assert results.evidence.verdict.difference.low < bounds.low, "the verdict's own level cannot be softened"
 
 
-def test_metrics_json_has_the_evidence_under_its_keys(folder: Path, report_data: Callable[..., ReportData]) -> None:
+def test_metrics_json_has_the_evidence_under_its_keys(folder: Path) -> None:
     content = json.loads((folder / "metrics.json").read_text("utf-8"))
     data = report_data()
     baseline = next(run for run in data.strategies if run.name == "equal-weight")
@@ -223,9 +221,7 @@ def test_metrics_json_has_the_evidence_under_its_keys(folder: Path, report_data:
     assert set(content["stepm"]["superior"]) <= set(content["strategies"]) == set(content["overfitting"]["among"])
 
 
-def test_patient_equal_weight_is_asked_before_a_yes(
-    report_data: Callable[..., ReportData], backtest: Callable[..., Backtest]
-) -> None:
+def test_patient_equal_weight_is_asked_before_a_yes() -> None:
     baseline = report_data().baseline
     better = dataclasses.replace(baseline, name="agent", returns=baseline.returns + 1e-3 + 1e-5 * baseline.turnover)
     yes = compute_results(report_data(agent=better)).evidence.verdict
@@ -235,14 +231,12 @@ def test_patient_equal_weight_is_asked_before_a_yes(
     assert held.answer == "not shown"
     assert not held.reasons[-1].enough
     with pytest.raises(ValueError, match="covers other days"):
-        report_data(patient=backtest("patient", steps=10))
+        report_data(patient=backtest_of("patient", steps=10))
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_fixed_strategy_has_no_gate_experts_or_training(
-    tmp_path: Path, report_data: Callable[..., ReportData], backtest: Callable[..., Backtest]
-) -> None:
-    data = report_data(agent=backtest("risk-parity", seed=4), training=pd.DataFrame(), notes=(), facts={})
+def test_a_fixed_strategy_has_no_gate_experts_or_training(tmp_path: Path) -> None:
+    data = report_data(agent=backtest_of("risk-parity", seed=4), training=pd.DataFrame(), notes=(), facts={})
     text = write_report(tmp_path, data).read_text("utf-8")
     assert {name.stem for name in tmp_path.glob("*.png")} == set(ALWAYS)
     assert text.count("<img ") == len(ALWAYS)
@@ -253,9 +247,7 @@ def test_a_fixed_strategy_has_no_gate_experts_or_training(
     ], "the strategy is not compared with itself"
 
 
-def test_equal_weight_is_not_compared_with_itself(
-    tmp_path: Path, report_data: Callable[..., ReportData], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_weight_is_not_compared_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "draw_figures", lambda data, results: [])
     data = report_data(agent=report_data().strategies[1], training=pd.DataFrame())
     text = write_report(tmp_path, data).read_text("utf-8")
@@ -268,11 +260,10 @@ def test_equal_weight_is_not_compared_with_itself(
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("days", [1, 60])
-def test_a_short_window_has_a_report_without_intervals(
-    tmp_path: Path, report_data: Callable[..., ReportData], backtest: Callable[..., Backtest], days: int
-) -> None:
+def test_a_short_window_has_a_report_without_intervals(tmp_path: Path, days: int) -> None:
     data = report_data(
-        agent=backtest("agent", steps=days, explained=True), strategies=(backtest("equal-weight", steps=days, seed=3),)
+        agent=backtest_of("agent", steps=days, explained=True),
+        strategies=(backtest_of("equal-weight", steps=days, seed=3),),
     )
     text = write_report(tmp_path, data).read_text("utf-8")
     assert f"The window has {days} days; intervals need 105" in text
@@ -295,16 +286,14 @@ def test_a_short_window_has_a_report_without_intervals(
     ],
     ids=["all cash", "gap", "doubling", "one day"],
 )
-def test_returns_that_quantstats_cannot_judge_are_told(
-    backtest: Callable[..., Backtest], change: Callable[[np.ndarray], np.ndarray], reason: str
-) -> None:
-    agent, baseline = backtest("agent"), backtest("equal-weight")
+def test_returns_that_quantstats_cannot_judge_are_told(change: Callable[[np.ndarray], np.ndarray], reason: str) -> None:
+    agent, baseline = backtest_of("agent"), backtest_of("equal-weight")
     assert tearsheet.tear_sheet_obstacle(agent, baseline) is None
     told = tearsheet.tear_sheet_obstacle(dataclasses.replace(agent, returns=change(agent.returns)), baseline)
     assert reason in str(told)
 
 
-def test_a_gap_in_the_returns_still_has_a_report(tmp_path: Path, report_data: Callable[..., ReportData]) -> None:
+def test_a_gap_in_the_returns_still_has_a_report(tmp_path: Path) -> None:
     agent = report_data().agent
     returns = agent.returns.copy()
     returns[5] = np.nan
@@ -316,7 +305,7 @@ def test_a_gap_in_the_returns_still_has_a_report(tmp_path: Path, report_data: Ca
 
 
 @pytest.mark.usefixtures("quick")
-def test_ruin_is_drawn_and_told(tmp_path: Path, report_data: Callable[..., ReportData]) -> None:
+def test_ruin_is_drawn_and_told(tmp_path: Path) -> None:
     agent = report_data().agent
     returns = agent.returns.copy()
     returns[200] = -1.0
@@ -340,38 +329,16 @@ def test_names_cannot_break_the_tear_sheet() -> None:
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, report_data: Callable[..., ReportData]) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "reports").write_text("a file, no folder")
     with pytest.raises(OutputError, match="reports"):
         write_report(tmp_path / "reports", report_data(bootstrap_samples=100))
 
 
-def test_strategies_over_other_days_are_refused(
-    report_data: Callable[..., ReportData], backtest: Callable[..., Backtest]
-) -> None:
+def test_strategies_over_other_days_are_refused() -> None:
     with pytest.raises(ValueError, match="other days"):
-        report_data(strategies=(backtest("equal-weight", steps=10),))
+        report_data(strategies=(backtest_of("equal-weight", steps=10),))
     with pytest.raises(ValueError, match="share a name"):
-        report_data(strategies=(backtest("x"), backtest("x")))
+        report_data(strategies=(backtest_of("x"), backtest_of("x")))
     with pytest.raises(ValueError, match="no returns"):
-        report_data(agent=backtest("x", steps=0), strategies=())
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of #rgb or #rrggbb, as the WCAG define it."""
-    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
-    parts = [int(digits[place : place + 2], 16) / 255.0 for place in (0, 2, 4)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_text_stands_out_from_every_ground_it_is_on() -> None:
-    """A contrast of 4.5 or more (WCAG 2, level AA) in light, dark and print."""
-    looks = re.findall(r":root\{([^}]*)\}", (Path(page.__file__).parent / "templates" / "style.css").read_text("utf-8"))
-    assert len(looks) == 3
-    for look in looks:
-        colours = dict(re.findall(r"--(\w+):(#[0-9a-f]+)", look))
-        for ink in ("ink", "soft", "accent"):
-            for ground in ("paper", "card", "mark"):
-                light, dark = sorted((luminance(colours[ink]), luminance(colours[ground])), reverse=True)
-                assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{ink} on {ground}: {look}"
+        report_data(agent=backtest_of("x", steps=0), strategies=())

@@ -10,13 +10,12 @@ import jsonschema
 import pytest
 
 from finflow.evaluation.report.json_schemas import json_schema
-from finflow.evaluation.report.results import ReportData, as_json, compute_results
+from finflow.evaluation.report.results import as_json, compute_results
+from tests.evaluation.made_up import report_data
 
 
 @pytest.fixture(scope="module")
-def content(
-    report_data: Callable[..., ReportData],
-) -> Any:
+def content() -> Any:
     """metrics.json of a report; tests of training have the sections."""
     data = report_data()
     return json.loads(as_json(data, compute_results(data)))

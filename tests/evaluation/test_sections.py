@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from finflow.evaluation.report import section
 from finflow.evaluation.report.page import build_page
 from finflow.evaluation.report.report_numbers import look_up, show
-from finflow.evaluation.report.results import ReportData, as_json, compute_results
+from finflow.evaluation.report.results import as_json, compute_results
 from finflow.evaluation.report.section import Cell, Row, Section, Table, section_html
+from tests.evaluation.made_up import report_data
 
 NUMBERS = {"a<b": {"sharpe": 1.23456, "error": 0.5, "nothing": None, "word": "yes"}}
 
@@ -68,7 +65,7 @@ def test_numbers_are_written_with_their_units(value: float, unit: str, decimals:
     assert show(value, unit, decimals, plus=plus).replace("\N{NARROW NO-BREAK SPACE}", " ") == said
 
 
-def test_a_section_is_in_the_page_in_its_contents_and_in_metrics_json(report_data: Callable[..., ReportData]) -> None:
+def test_a_section_is_in_the_page_in_its_contents_and_in_metrics_json() -> None:
     data = report_data(sections=(made(Cell(("a<b", "sharpe"))),))
     results = compute_results(data)
     page = build_page(data, results, [], [], [])
@@ -83,11 +80,3 @@ def test_a_row_has_a_cell_under_every_heading() -> None:
     Table("as headed", ("name", "first", "second"), (row,))
     with pytest.raises(ValueError, match="one of shifted has 2 cells for 1"):
         Table("shifted", ("name", "first"), (row,))
-
-
-def test_the_templates_are_installed() -> None:
-    package = Path(section.__file__).parents[2]
-    patterns = tomllib.loads((package.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    shipped = {path for pattern in patterns["finflow"] for path in package.glob(pattern)}
-    templates = set((package / "evaluation" / "report" / "templates").iterdir())
-    assert {"page.html.j2", "section.html.j2", "sort.js", "style.css"} == {path.name for path in templates & shipped}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import stress
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.section import section_html
 from finflow.market.splits import Split
 from finflow.strategies.classical import EqualWeight
+from tests.evaluation.made_up import context_of, process_of
 
 SPLIT = Split(400, 500, 900)
 OWN = (
@@ -34,9 +33,7 @@ def _periods() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def context(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> ComparisonContext:
+def context() -> ComparisonContext:
     """From 2007-01-01 to mid-2010; the test window begins at the end of 2008."""
     return context_of(process_of(bars=900), SPLIT.test, "equal-weight", "buy-and-hold")
 
@@ -85,17 +82,6 @@ def test_another_period_is_run_with_time_to_buy_in(numbers: dict[str, Any], cont
     assert found["turnover"] < 0.5  # the first purchase lies before
 
 
-def test_a_market_without_any_of_them_has_no_section(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_a_market_without_any_of_them_has_no_section() -> None:
     context = context_of(process_of(start="2010-06-01"), range(300, 420), "equal-weight")
     assert stress.section(context, Split(200, 300, 420)) is None
-
-
-def test_the_section_marks_every_table(context: ComparisonContext) -> None:
-    made = stress.section(context, SPLIT)
-    assert made is not None
-    html = section_html(made)
-    assert html.count('<th scope="col">late, out-of-sample</th>') == 2
-    assert "<td>validation</td>" in html
-    assert 'data-path="stress/chosen/strategies/INDEX/max_drawdown"' in html

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 
 from finflow import cores
 from finflow.config import CostsConfig
-from finflow.env.decision_process import DecisionProcess
 from finflow.env.process_variants import with_costs
 from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.analysis.sweeps import break_even_bps
@@ -21,15 +19,14 @@ from finflow.evaluation.report.section import Section, section_html
 from finflow.evaluation.statistics import metrics
 from finflow.strategies.classical import EqualWeight
 from finflow.strategies.rolling_rules import MinimumVariance, Momentum
+from tests.evaluation.made_up import context_of, process_of
 
 WINDOW = range(300, 420)
 NAMES = ("minimum-variance", "equal-weight", "buy-and-hold")
 
 
 @pytest.fixture(scope="module")
-def context(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> ComparisonContext:
+def context() -> ComparisonContext:
     return context_of(process_of(), WINDOW, *NAMES)
 
 
@@ -52,9 +49,7 @@ def test_another_core_finds_the_same(
         assert dict(sweeps.section(context).numbers) == numbers
 
 
-def test_costs_replace_commission_and_slippage(
-    numbers: dict[str, Any], process_of: Callable[..., DecisionProcess]
-) -> None:
+def test_costs_replace_commission_and_slippage(numbers: dict[str, Any]) -> None:
     assert list(numbers["costs_bps"]) == ["0", "5", "10", "25", "50"]
     for bps in (0, 25):
         process = process_of(commission_bps=bps, slippage_bps=0.0)
@@ -64,9 +59,7 @@ def test_costs_replace_commission_and_slippage(
         assert found["annual_cost"] == metrics.annual_cost(run.costs)
 
 
-def test_lags_are_those_of_the_information_set(
-    numbers: dict[str, Any], process_of: Callable[..., DecisionProcess]
-) -> None:
+def test_lags_are_those_of_the_information_set(numbers: dict[str, Any]) -> None:
     for lag in (0, 1, 2):
         (run,) = run_backtests(process_of(execution_lag=lag), WINDOW, [MinimumVariance(lookback=20)])
         found = numbers["lags"][str(lag)]["minimum-variance"]
@@ -74,9 +67,7 @@ def test_lags_are_those_of_the_information_set(
     assert numbers["lags"]["1"] == numbers["configured"]
 
 
-def test_the_break_even_cost_is_where_both_earn_the_same(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_the_break_even_cost_is_where_both_earn_the_same() -> None:
     process = process_of(seed=0)
     context = context_of(process, range(300, 600), "momentum", "equal-weight")
     found = dict(sweeps.section(context).numbers)["break_even"]
@@ -93,16 +84,12 @@ def test_the_break_even_cost_is_where_both_earn_the_same(
     assert ratios[0] == pytest.approx(ratios[1], abs=1e-4)
 
 
-def test_equal_weight_is_not_held_against_itself(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_equal_weight_is_not_held_against_itself() -> None:
     made = sweeps.section(context_of(process_of(), WINDOW, "equal-weight", "buy-and-hold"))
     assert set(dict(made.numbers)["break_even"].values()) == {None}
 
 
-def test_capital_counts_only_where_a_cost_depends_on_it(
-    numbers: dict[str, Any], process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_capital_counts_only_where_a_cost_depends_on_it(numbers: dict[str, Any]) -> None:
     assert numbers["capital"] == {}
     process = process_of(costs=CostsConfig(impact=1.0))
     made = sweeps.section(context_of(process, WINDOW, "minimum-variance", "equal-weight"))
@@ -113,34 +100,10 @@ def test_capital_counts_only_where_a_cost_depends_on_it(
     assert "By initial capital" in section_html(made)
 
 
-def test_a_fill_at_the_open_has_no_lag_of_zero(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_a_fill_at_the_open_has_no_lag_of_zero() -> None:
     process = process_of()
     context = context_of(process, WINDOW, "buy-and-hold")
     process.env = process.env.model_copy(update={"fill": "open"})
     made = sweeps.section(context)
     assert list(made.numbers["lags"]) == ["1", "2"]
     assert any("no lag of 0" in sentence for sentence in made.words)
-
-
-def test_strategies_are_fitted_once_for_all_costs(
-    process_of: Callable[..., DecisionProcess],
-    context_of: Callable[..., ComparisonContext],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fits: list[int] = []
-    fit = MinimumVariance.fit
-    monkeypatch.setattr(MinimumVariance, "fit", lambda self, returns: (fits.append(1), fit(self, returns))[1])
-    context = context_of(process_of(), range(300, 342), "minimum-variance")
-    assert len(fits) == 2
-    for bps in (0.0, 50.0):
-        context.backtest(with_costs(context.process, context.process.env.model_copy(update={"commission_bps": bps})))
-    assert len(fits) == 2
-
-
-def test_the_section_shows_the_sweeps(made: Section) -> None:
-    html = section_html(made)
-    assert 'data-path="sweeps/costs_bps/50/minimum-variance/sharpe"' in html
-    assert 'data-path="sweeps/lags/2/buy-and-hold/sharpe"' in html
-    assert any("no configured cost depends on the size" in sentence for sentence in made.words)

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.analysis.account import after_tax, tax_section
+from finflow.evaluation.analysis.account import after_tax
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight
-from tests.evaluation.plain_processes import Planned, process_on
+from tests.evaluation.made_up import Planned, process_on
 
 FloatArray = NDArray[np.float64]
 FREE = {"commission_bps": 0.0, "slippage_bps": 0.0}
@@ -95,17 +95,6 @@ def test_tax_takes_more_from_the_one_that_trades_and_waits_for_the_other() -> No
     taxed_equal, taxed_held = after_tax(process, window, equal, tax), after_tax(process, window, held, tax)
     assert sum(taxed_equal.paid.values()) > 0.0
     assert taxed_held.paid == {2015: 0.0, 2016: 0.0}
-
-
-def test_the_section_shows_what_tax_leaves() -> None:
-    process, window = random_market(), range(10, 650)
-    runs = run_backtests(process, window, [EqualWeight(), BuyAndHold()])
-    made = tax_section(process, window, runs, TaxConfig(enabled=True))
-    figures = made.numbers["strategies"]
-    assert isinstance(figures, dict)
-    assert figures["equal-weight"]["after"] < figures["equal-weight"]["before"]
-    assert figures["buy-and-hold"]["rate"] == 0.0
-    assert [row.heading for row in made.tables[0].rows] == ["equal-weight", "buy-and-hold"]
 
 
 def test_an_asset_that_ends_is_sold_at_its_last_price() -> None:

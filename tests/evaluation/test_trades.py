@@ -16,7 +16,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold
-from tests.evaluation.plain_processes import Wandering, process_on
+from tests.evaluation.made_up import Wandering, process_on
 
 FloatArray = NDArray[np.float64]
 WINDOW = range(4, 48)

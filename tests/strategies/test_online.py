@@ -62,10 +62,6 @@ def days(close: FloatArray) -> Iterator[tuple[int, list[float]]]:
         yield t, [float(close[t, i] / close[t - 1, i]) for i in range(ASSETS)]
 
 
-def paper_crp(close: FloatArray) -> list[list[float]]:
-    return [[1.0 / ASSETS] * ASSETS for _ in range(STEPS + 1)]
-
-
 def paper_eg(close: FloatArray, eta: float = 0.05) -> list[list[float]]:
     """Helmbold et al. (1998), equation 3.3: w_i exp(eta x_i / w.x) / sum_j w_j exp(eta x_j / w.x)."""
     w = [1.0 / ASSETS] * ASSETS

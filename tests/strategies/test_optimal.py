@@ -142,19 +142,6 @@ def test_one_asset_that_is_always_best_is_best_at_any_cost(assets: int) -> None:
     assert dear.policy.rule.targets(np.zeros(1), np.empty(0))[0].argmax() == 0
 
 
-@pytest.mark.parametrize("kind", ["lognormal", "mean-reverting"])
-def test_four_assets_without_costs(kind: str) -> None:
-    process = process_for(kind, 4)
-    best = optimum(process, 0.0)
-    portfolios = best.policy.rule.targets(process.beliefs, np.empty(0))
-    assert portfolios.min() >= 0.0
-    np.testing.assert_allclose(portfolios.sum(axis=1), 1.0)
-    equal = np.tile([0.25] * 4 + [0.0], (len(process.beliefs), 1))
-    assert (
-        expected_growth(process, portfolios, process.beliefs) >= expected_growth(process, equal, process.beliefs) - 1e-6
-    ).all()
-
-
 @pytest.mark.parametrize(
     ("rate", "participation", "error"), [(RATE, 0.0, RATE**2), (0.0, 0.1, 1e-15), (RATE, 0.01, 1e-5)]
 )
