@@ -27,9 +27,10 @@ class Orders(bt.Algo):
         self.trades = shares.diff().fillna(shares.iloc[:1])
 
     def __call__(self, target: Any) -> bool:
-        for name, quantity in self.trades.loc[target.now].items() if target.now in self.trades.index else ():
-            if quantity != 0.0:
-                target.transact(quantity, child=name)
+        if target.now in self.trades.index:
+            for name, quantity in self.trades.loc[target.now].items():
+                if quantity != 0.0:
+                    target.transact(quantity, child=name)
         return True
 
 

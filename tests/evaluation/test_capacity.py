@@ -52,15 +52,14 @@ def made_process(edge: float = EDGE, volume: float | None = 1e6, noise: float = 
     return process_on(panel, execution_lag=0, **{"commission_bps": 0.0, "slippage_bps": 0.0, **env})
 
 
-@pytest.mark.parametrize("make", [Switcher, Remembering])
-def test_the_break_even_cost_of_a_switcher_is_known(make: type[Switcher]) -> None:
+def test_the_break_even_cost_of_a_switcher_is_known() -> None:
     """29 periods, an edge of e / 2 in each; 28 switches at 2 c, and one purchase at c that equal weight makes too.
 
     So c = 29 (e / 2) / 56, 5.18 bp for e of 20 bp, but for terms of second order.
     """
-    found = break_even_bps(made_process(), WINDOW, make)
+    found = break_even_bps(made_process(), WINDOW, Switcher)
     assert found == pytest.approx(1e4 * 29.0 * (EDGE / 2.0) / 56.0, rel=0.003)
-    assert found == break_even_bps(made_process(commission_bps=70.0, slippage_bps=9.0), WINDOW, make)
+    assert found == break_even_bps(made_process(commission_bps=70.0, slippage_bps=9.0), WINDOW, Switcher)
 
 
 def test_the_ends_of_what_can_be_borne_are_nothing_and_anything() -> None:
