@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from finflow.evaluation.analysis import factors
-from finflow.evaluation.report.section import section_html
 from finflow.market.sources.shipped_tables import shipped_table
 from tests.evaluation.made_up import context_of, process_of
 
@@ -53,36 +52,26 @@ def test_factors_of_a_panel_by_their_definition() -> None:
     assert found["volatility"][row] == pytest.approx(today[moved[-2:]].mean() - today[moved[:2]].mean())
 
 
-def test_equal_weight_is_the_market_less_what_it_costs() -> None:
+def test_equal_weight_is_the_market_less_what_it_costs_and_etfs_count_on_the_days_they_have() -> None:
     process, window = process_of(), range(300, 600)
     context = context_of(process, window, "buy-and-hold", "equal-weight")
     bars = process.decision_bars(window)
-    ends = range(bars.start + 1, bars.stop + 1)
-    made = factors.section(process.panel, ends, context.runs, None)
-    assert made is not None
-    assert made.numbers["etfs"] == {}
-    equal, held = (made.numbers["panel"][name] for name in ("equal-weight", "buy-and-hold"))
+    dates = pd.DatetimeIndex(process.panel.dates[350:560])
+    moves = np.random.default_rng(0).normal(0, 0.01, (210, 2))
+    prices = pd.DataFrame(np.exp(np.cumsum(moves, axis=0)), index=dates, columns=["X", "Y"])
+    now, early = (
+        factors.section(process.panel, range(bars.start + 1, bars.stop + 1), context.runs, etfs)
+        for etfs in (prices, shipped_table("factors_dataset"))
+    )
+    assert now is not None
+    assert early is not None
+    equal, held = (now.numbers["panel"][name] for name in ("equal-weight", "buy-and-hold"))
     assert equal["beta"]["market"] == pytest.approx(1.0, abs=5e-3)
     assert equal["r_squared"] > 0.999
     assert -0.01 < equal["alpha"] < 0.0
     assert held["r_squared"] < equal["r_squared"]
-    assert 'data-path="factors/panel/equal-weight/beta/momentum"' in section_html(made)
-
-
-def test_etfs_count_on_the_days_they_have() -> None:
-    process, window = process_of(), range(300, 600)
-    context = context_of(process, window, "equal-weight")
-    bars = process.decision_bars(window)
-    ends = range(bars.start + 1, bars.stop + 1)
-    rng = np.random.default_rng(0)
-    dates = pd.DatetimeIndex(process.panel.dates[350:560])
-    prices = pd.DataFrame(np.exp(np.cumsum(rng.normal(0, 0.01, (210, 2)), axis=0)), index=dates, columns=["X", "Y"])
-    made = factors.section(process.panel, ends, context.runs, prices)
-    assert made is not None
-    assert made.numbers["etfs"]["equal-weight"]["days"] == 209
-    assert list(made.numbers["etfs"]["equal-weight"]["beta"]) == ["market", "X", "Y"]
-    early = factors.section(process.panel, ends, context.runs, shipped_table("factors_dataset"))
-    assert early is not None
+    assert now.numbers["etfs"]["equal-weight"]["days"] == 209
+    assert list(now.numbers["etfs"]["equal-weight"]["beta"]) == ["market", "X", "Y"]
     assert early.numbers["etfs"] == {}
     assert any("no window of this market has enough days" in sentence for sentence in early.words)
 

@@ -25,10 +25,6 @@ def test_updates_are_counted_on_through_the_phases() -> None:
     assert positions([*offline, *continued]) == [0, 50, 100, 110, 120]
 
 
-def test_rows_without_updates_are_counted() -> None:
-    assert positions([{"v_loss": 1.0}, {"v_loss": 2.0}]) == [0, 1]
-
-
 def test_a_record_without_curves_has_no_figure() -> None:
     assert training(pd.DataFrame()) is None
     assert training(pd.DataFrame({"phase": ["online"], "update": [1]})) is None
@@ -41,20 +37,6 @@ def test_the_best_validation_is_told_and_losses_are_named() -> None:
     assert figure is not None
     assert "0.90, after 10 updates" in figure.alt
     assert "q loss" in figure.alt
-
-
-def test_thinning_keeps_the_ends() -> None:
-    rows = drawing.thinned(1760, 300)
-    assert len(rows) == 300
-    assert rows[0] == 0
-    assert rows[-1] == 1759
-    np.testing.assert_array_equal(drawing.thinned(5, 300), np.arange(5))
-    assert len(drawing.thinned(0, 300)) == 0
-
-
-def test_lines_of_many_strategies_can_be_told_apart() -> None:
-    styles = {tuple(drawing.line_style(position).values()) for position in range(24)}
-    assert len(styles) == 24
 
 
 def test_a_legend_of_long_names_stays_within_the_figure() -> None:

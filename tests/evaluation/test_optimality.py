@@ -30,13 +30,7 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 
 #: Samples of each market; two where one leaves the score in doubt.
-SEEDS = {
-    "lognormal": (0, 1),
-    "constant-drift": (0,),
-    "mean-reverting": (0,),
-    "regime": (0,),
-    "exchangeable": (0,),
-}
+SEEDS = {"lognormal": (0, 1), "constant-drift": (0,), "mean-reverting": (0,), "exchangeable": (0,)}
 
 
 def settings(kind: str, seed: int) -> Config:
@@ -80,9 +74,6 @@ def scores(kind: str) -> dict[str, tuple[OptimalityScore, OptimumWindow]]:
     return {name: optimality(own) for name, own in samples.items()}
 
 
-WITH_AN_EDGE = [kind for kind in SEEDS if kind != "exchangeable"]
-
-
 @pytest.mark.parametrize("kind", ["lognormal", "constant-drift"])
 def test_a_plug_in_estimate_reaches_the_optimum(kind: str) -> None:
     result, window = scores(kind)["plug-in"]
@@ -91,7 +82,7 @@ def test_a_plug_in_estimate_reaches_the_optimum(kind: str) -> None:
     assert window.optimum == pytest.approx(best_of(kind).utility, rel=0.1)
 
 
-@pytest.mark.parametrize("kind", WITH_AN_EDGE)
+@pytest.mark.parametrize("kind", ["lognormal", "constant-drift", "mean-reverting"])
 def test_an_untrained_agent_does_not(kind: str) -> None:
     result, _ = scores(kind)["agent"]
     assert result.score + 2.0 * result.standard_error <= 0.3
