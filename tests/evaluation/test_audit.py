@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from finflow.evaluation.audit.findings import verdict_of
 from finflow.evaluation.audit.look_ahead import Answer, Component, Probe, Rows, audit, by_bar
@@ -18,8 +17,8 @@ from finflow.evaluation.audit.shocked_panels import REPEAT, SHOCKS, shocked
 from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
+from tests.evaluation.made_up import FloatArray
 
-FloatArray = NDArray[np.float64]
 BARS, ASSETS = 240, 5
 PROBES = tuple(Probe(last, kind) for last in (60, 149, 200, BARS - 4) for kind in SHOCKS)
 

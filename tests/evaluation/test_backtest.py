@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from finflow import cores
@@ -20,9 +19,7 @@ from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight, SixtyForty
 from finflow.strategies.rolling_rules import InverseVolatility, MinimumVariance
 from finflow.strategies.strategy import Information
-from tests.evaluation.made_up import process_on
-
-FloatArray = NDArray[np.float64]
+from tests.evaluation.made_up import FloatArray, process_on
 
 LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 WINDOW = range(30, 90)

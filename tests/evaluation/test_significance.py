@@ -64,15 +64,12 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     assert 0.80 <= covered / worlds <= 0.97
 
 
-def test_a_window_of_few_blocks_has_no_interval() -> None:
+def test_a_window_of_few_blocks_and_an_undefined_resample_have_no_interval() -> None:
     run = backtest_of("x", steps=104)
     draws = significance.draw_days(104, 100, 21, seed=0)
     assert draws.shape == (0, 104)
     assert not significance.interval(significance.resample(run, draws, 0.05)["sharpe"], 0.95).defined
     assert len(significance.draw_days(105, 100, 21, seed=0)) == 100
-
-
-def test_an_undefined_resample_leaves_no_interval() -> None:
     assert not significance.interval(np.array([1.0, 2.0, np.nan]), 0.95).defined
 
 

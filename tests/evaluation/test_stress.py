@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,6 @@ OWN = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _periods() -> Iterator[None]:
-    """Two periods that lie in the data, and one that does not, beside the usual ones."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stress, "PERIODS", (*stress.PERIODS, *OWN))
-        yield
-
-
 @pytest.fixture(scope="module")
 def context() -> ComparisonContext:
     """From 2007-01-01 to mid-2010; the test window begins at the end of 2008."""
@@ -40,20 +31,18 @@ def context() -> ComparisonContext:
 
 @pytest.fixture(scope="module")
 def numbers(context: ComparisonContext) -> dict[str, Any]:
-    made = stress.section(context, SPLIT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stress, "PERIODS", (*stress.PERIODS, *OWN))
+        made = stress.section(context, SPLIT)
     assert made is not None
     return dict(made.numbers)
 
 
-def test_only_periods_that_the_data_has_are_judged(numbers: dict[str, Any]) -> None:
-    assert list(numbers) == ["2008-2009", "late", "chosen"]
-    assert numbers["2008-2009"]["first"] == "2008-01-01"
-    assert numbers["2008-2009"]["last"] == "2009-12-31"
-
-
-def test_a_period_says_whether_the_agent_had_learned_from_it(numbers: dict[str, Any]) -> None:
-    samples = {name: period["sample"] for name, period in numbers.items()}
-    assert samples == {
+def test_periods_that_the_data_has_are_judged_and_say_whether_the_agent_learned_from_them(
+    numbers: dict[str, Any],
+) -> None:
+    assert (numbers["2008-2009"]["first"], numbers["2008-2009"]["last"]) == ("2008-01-01", "2009-12-31")
+    assert {name: period["sample"] for name, period in numbers.items()} == {
         "2008-2009": "in-sample and validation and out-of-sample",
         "late": "out-of-sample",
         "chosen": "validation",
