@@ -38,7 +38,6 @@ class Orders(bt.Algo):
 @pytest.mark.parametrize("make", [EqualWeight, BuyAndHold, MeanReversion])
 def test_bt_with_our_shares_has_our_equity(make: type[Strategy], lag: int) -> None:
     process = process_of(420, execution_lag=lag, initial_capital=CAPITAL)
-    process.growth[:, -1] = 1.0  # bt pays no interest
     window = range(280, 420)
     (run,) = run_backtests(process, window, [make()])
     bars = process.decision_bars(window)

@@ -132,6 +132,6 @@ def test_the_score_is_worked_by_hand() -> None:
 
 
 def test_a_market_that_is_not_synthetic_is_refused() -> None:
-    made = prepare(load_config(None, {}, {}))
+    made = prepare(load_config(None, {"features.filters": "none", "features.regimes": False}, {}))
     with pytest.raises(MarketError, match=r"market\.source=synthetic"):
         score_runs(made.process, made.split.validation, [], best_of("lognormal"))
