@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis.attribution import attribute, expert_shares, section
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.strategies.strategy import Information
+from tests.evaluation.made_up import backtest_of, context_of, process_of
 
 EXPERTS = ("one", "two")
+WINDOW = range(300, 700)
 
 
 class Mixing:
@@ -23,13 +23,12 @@ class Mixing:
 
     name = "mixing"
 
-    def __init__(self, assets: int = 5) -> None:
+    def __init__(self) -> None:
         self.rng = np.random.default_rng(3)
-        self.assets = assets
         self.reasons: dict[str, list[np.ndarray]] = {name: [] for name in ("gate", "experts", "trade_rate", "held")}
 
     def decide(self, information: Information) -> np.ndarray:
-        experts = self.rng.dirichlet(np.full(self.assets + 1, 0.5), size=2)
+        experts = self.rng.dirichlet(np.full(6, 0.5), size=2)
         gate, rate = self.rng.dirichlet(np.ones(2)), self.rng.uniform(0.0, 0.4)
         for name, value in zip(
             self.reasons, (gate, experts, np.array(rate), information.portfolio.copy()), strict=True
@@ -41,20 +40,12 @@ class Mixing:
         return {name: np.stack(values) for name, values in self.reasons.items()}
 
 
-def played(process: DecisionProcess) -> tuple[Backtest, np.ndarray]:
-    """A run of the mixing strategy, and the growth over its days."""
-    window = range(300, 700)
-    (run,) = run_backtests(process, window, [Mixing()])
-    bars = process.decision_bars(window)
-    return run, process.growth[bars.start + 1 : bars.stop + 1]
-
-
 @pytest.mark.parametrize("settings", [{}, {"execution_lag": 0}, {"execution_lag": 2}, {"max_weight": 0.3}])
-def test_every_day_and_the_whole_window_sum_to_the_return(
-    process_of: Callable[..., DecisionProcess], settings: dict[str, float]
-) -> None:
-    run, growth = played(process_of(commission_bps=30.0, **settings))
-    found = attribute(run, growth)
+def test_every_day_and_the_whole_window_sum_to_the_return(settings: dict[str, float]) -> None:
+    process = process_of(commission_bps=30.0, **settings)
+    (run,) = run_backtests(process, WINDOW, [Mixing()])
+    bars = process.decision_bars(WINDOW)
+    found = attribute(run, process.growth[bars.start + 1 : bars.stop + 1])
     assert run.costs.min() > 0.0
     daily = found.assets.sum(axis=1) + found.cash + found.costs
     np.testing.assert_allclose(daily, run.returns, rtol=0.0, atol=1e-14)
@@ -64,10 +55,10 @@ def test_every_day_and_the_whole_window_sum_to_the_return(
     np.testing.assert_allclose(found.experts.sum(axis=1), found.assets.sum(axis=1), rtol=0.0, atol=1e-14)
 
 
-def test_two_days_worked_by_hand(backtest: Callable[..., Backtest]) -> None:
+def test_two_days_worked_by_hand() -> None:
     """Half in A, half cash, 1 % cost; A gains 10 %, then all of it held, A loses 20 %, for free."""
     run = dataclasses.replace(
-        backtest("hand", steps=2),
+        backtest_of("hand", steps=2),
         weights=np.array([[0.5, 0.5], [1.0, 0.0]]),
         costs=np.array([0.01, 0.0]),
         returns=np.array([0.99 * 1.05 - 1.0, -0.2]),
@@ -105,33 +96,19 @@ def test_a_holding_is_shared_by_those_who_built_it() -> None:
     assert expert_shares(dataclasses.replace(run, explanation=None)) is None
 
 
-def test_the_section_has_lines_that_sum_and_equal_weight_beside(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_the_section_has_lines_that_sum_and_equal_weight_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finflow.evaluation.analysis.attribution.SHOWN", 2)
     process = process_of()
-    made = section(context_of(process, range(300, 700), "risk-parity", "equal-weight"), EXPERTS)
+    made = section(context_of(process, WINDOW, "risk-parity", "equal-weight"), EXPERTS)
+    assert len(made.tables[0].rows) == 4 + 3, "of many assets the best and the worst"
     for numbers in made.numbers.values():
         assert numbers["experts"] is None
         assert sum(numbers["assets"].values()) + numbers["cash"] + numbers["costs"] == pytest.approx(
             numbers["total"], abs=1e-10
         )
     assert [len(table.columns) for table in made.tables] == [3]
-    window = range(300, 700)
-    context = ComparisonContext(process, window, {"mixing": Mixing}, run_backtests(process, window, [Mixing()]))
+    context = ComparisonContext(process, WINDOW, {"mixing": Mixing}, run_backtests(process, WINDOW, [Mixing()]))
     agent = section(context, EXPERTS).numbers["mixing"]
     assert list(agent["experts"]) == ["one", "two", "none"]
     assert sum(agent["experts"].values()) == pytest.approx(agent["risky"], abs=1e-12)
     json.dumps(agent, allow_nan=False)
-
-
-def test_of_many_assets_the_ends_are_shown(
-    process_of: Callable[..., DecisionProcess],
-    context_of: Callable[..., ComparisonContext],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("finflow.evaluation.analysis.attribution.SHOWN", 2)
-    made = section(context_of(process_of(), range(300, 700), "buy-and-hold"), EXPERTS)
-    assert len(made.tables[0].rows) == 4 + 3
-    assert "metrics.json has all" in made.tables[0].caption
-    earned = made.numbers["buy-and-hold"]["assets"]
-    assert made.tables[0].rows[0].heading == max(earned, key=earned.get)

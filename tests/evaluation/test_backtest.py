@@ -8,23 +8,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from finflow import cores
-from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.objective import Moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.comparison_context import run_shared_backtests
-from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight, SixtyForty
 from finflow.strategies.rolling_rules import InverseVolatility, MinimumVariance
-from finflow.strategies.strategy import Information, Strategy
-
-FloatArray = NDArray[np.float64]
+from finflow.strategies.strategy import Information
+from tests.evaluation.made_up import FloatArray, process_on
 
 LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 WINDOW = range(30, 90)
@@ -46,43 +41,30 @@ class Rule:
         return self._decide(information)
 
 
-def made_process(seed: int = 0, assets: int = 4, bars: int = 100, index: bool = False, **env: Any) -> DecisionProcess:
+def made_process(seed: int = 0, index: bool = False, **env: Any) -> DecisionProcess:
     """Random walks with cash that earns, and features that only say which bar they are of."""
     rng = np.random.default_rng(seed)
-    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.03, size=(bars, assets)), axis=0))
-    cash = np.full(bars, CASH)
-    cash[0] = 0.0
     panel = MarketPanel(
-        dates=np.datetime64("2000-01-03") + np.arange(bars),
-        assets=tuple(f"A{i}" for i in range(assets)),
-        close=close,
-        cash_returns=cash,
-        benchmark=1000.0 * np.exp(np.cumsum(rng.normal(0.0, 0.01, bars))) if index else None,
+        dates=np.datetime64("2000-01-03") + np.arange(100),
+        assets=("A0", "A1", "A2", "A3"),
+        close=50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.03, size=(100, 4)), axis=0)),
+        cash_returns=np.append(0.0, np.full(99, CASH)),
+        benchmark=1000.0 * np.exp(np.cumsum(rng.normal(0.0, 0.01, 100))) if index else None,
         benchmark_name="INDEX" if index else None,
     )
-    numbers = np.arange(bars, dtype=np.float32)
-    features = Features(
-        assets=np.repeat(numbers[:, None, None], assets, axis=1),
-        market=numbers[:, None],
-        asset_names=("bar",),
-        market_names=("bar",),
-        lenses={},
-        first_bar=0,
-    )
-    return DecisionProcess(panel, features, EnvConfig(**env), ObjectivesConfig(), Moments(4e-4, 1e-4))
+    process = process_on(panel, **env)
+    process.market_features[:] = np.arange(100)[:, None]
+    return process
 
 
-def random_rule(seed: int, weights: int = 5) -> Rule:
+def random_rule(seed: int) -> Rule:
     rng = np.random.default_rng(seed)
-    return Rule(lambda _: rng.dirichlet(np.full(weights, 0.3)))
+    return Rule(lambda _: rng.dirichlet(np.full(5, 0.3)))
 
 
 def wealth_left(value: FloatArray, held: FloatArray, wealth: float) -> float:
     """Money left by a fill: what it charges and what is left are what there was."""
-
-    def too_much(left: float) -> float:
-        return left + RATE * np.abs(left * value[:-1] - held).sum() - wealth
-
+    too_much = lambda left: left + RATE * np.abs(left * value[:-1] - held).sum() - wealth  # noqa: E731
     return float(brentq(too_much, 0.5 * wealth, 1.01 * wealth, xtol=1e-9, rtol=1e-15))
 
 
@@ -106,7 +88,7 @@ def in_money(process: DecisionProcess, targets: FloatArray, bars: range, lag: in
 
 
 @LAGS
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_ledger_of_shares_and_cash_comes_to_the_same(lag: int, seed: int) -> None:
     process = made_process(seed, execution_lag=lag)
     rule = random_rule(seed)
@@ -118,50 +100,8 @@ def test_a_ledger_of_shares_and_cash_comes_to_the_same(lag: int, seed: int) -> N
         # 60 fills, each rounded to 1e-15 in either ledger
         np.testing.assert_allclose(getattr(backtest, name), expected[name], rtol=0, atol=1e-10)
     np.testing.assert_array_equal(backtest.dates, expected.index.to_numpy().astype("datetime64[D]"))
-
-
-@LAGS
-def test_equal_weight_pays_for_rebalancing_and_buy_and_hold_pays_once(lag: int) -> None:
-    process = made_process(execution_lag=lag)
-    equal, held = run_backtests(process, WINDOW, [EqualWeight(), BuyAndHold()])
-    assert (equal.costs > 0.0).all()
-    assert (equal.turnover > 0.0).all()
-    assert equal.costs[1:].sum() > 0.001
-    assert held.costs[0] == pytest.approx(RATE / (1.0 + RATE), abs=1e-15)
-    assert (held.costs[1:] == 0.0).all()
-    assert (held.turnover[1:] == 0.0).all()
-
-
-@LAGS
-def test_holding_between_two_decisions_trades_nothing(lag: int) -> None:
-    process = made_process(execution_lag=lag)
-    (backtest,) = run_backtests(process, WINDOW, [SixtyForty(rebalance_every=21)])
-    trades = np.flatnonzero(backtest.turnover > 0.0)
-    assert trades.tolist() == [0, 21, 42]
-    np.testing.assert_array_equal(np.flatnonzero(backtest.costs), trades)
-
-
-def test_buy_and_hold_lives_through_the_end_of_an_asset() -> None:
-    process = made_process()
-    close = process.panel.close.copy()
-    close[50:, 1] = np.nan
-    panel = MarketPanel(dates=process.panel.dates, assets=process.panel.assets, close=close)
-    features = Features(process.asset_features[..., :-1], process.market_features, ("bar",), ("bar",), {}, 0)
-    ended = DecisionProcess(panel, features, process.env, ObjectivesConfig(), Moments(4e-4, 1e-4))
-    (backtest,) = run_backtests(ended, WINDOW, [BuyAndHold()])
-    assert (backtest.turnover[1:] == 0.0).all()
-    assert (backtest.weights[20:, 1] == 0.0).all()
-    # bought with equal money at the prices of bar 29, which the first target was stated at
-    worth = (close[49, 1] / close[29, 1]) / (close[50, [0, 2, 3]] / close[29, [0, 2, 3]]).sum()
-    ratio = backtest.weights[20, -1] / backtest.weights[20, :-1].sum()
-    assert ratio == pytest.approx(worth, rel=1e-12)  # its last price, in cash
-
-
-def test_all_cash_earns_the_cash_rate() -> None:
-    (backtest,) = run_backtests(made_process(), WINDOW, [Rule(lambda _: np.eye(5)[-1])])
-    np.testing.assert_allclose(backtest.returns, CASH, rtol=0, atol=1e-15)
     np.testing.assert_allclose(backtest.cash_returns, CASH, rtol=0, atol=1e-15)
-    assert (backtest.costs == 0.0).all()
+    assert backtest.assets == ("A0", "A1", "A2", "A3", "cash")
 
 
 @LAGS
@@ -196,19 +136,6 @@ def test_strategies_side_by_side_fare_as_they_would_alone() -> None:
         np.testing.assert_allclose(alone.returns, one.returns, rtol=0, atol=1e-13)
 
 
-def test_the_record_has_a_row_for_each_holding_period_inside_the_window() -> None:
-    process = made_process()
-    (backtest,) = run_backtests(process, WINDOW, [random_rule(0)])
-    steps = len(WINDOW) - 1
-    assert backtest.dates[0] == process.panel.dates[31]
-    assert backtest.dates[-1] == process.panel.dates[89]
-    for name in ("dates", "returns", "cash_returns", "costs", "turnover"):
-        assert getattr(backtest, name).shape == (steps,)
-    assert backtest.weights.shape == (steps, 5)
-    assert backtest.assets == ("A0", "A1", "A2", "A3", "cash")
-    np.testing.assert_allclose(backtest.weights.sum(axis=1), 1.0, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -222,23 +149,11 @@ def test_the_record_has_a_row_for_each_holding_period_inside_the_window() -> Non
 def test_an_answer_that_is_no_portfolio_is_an_error_not_another_portfolio(answer: FloatArray, says: str) -> None:
     with pytest.raises(MarketError, match=says) as raised:
         run_backtests(made_process(), WINDOW, [Rule(lambda _: answer, name="mine")])
-    message = str(raised.value)
-    assert "mine" in message
-    assert "2000-02-02" in message
-    assert "\n" not in message
+    assert "mine" in str(raised.value)
+    assert "2000-02-02" in str(raised.value)
+    assert "\n" not in str(raised.value)
     with pytest.raises(MarketError, match="needs two or more"):
         run_backtests(made_process(), range(50, 52), [EqualWeight()])
-
-
-def test_what_a_strategy_can_explain_is_kept() -> None:
-    class Explained(EqualWeight):
-        def explanation(self) -> dict[str, FloatArray]:
-            return {"trade_rate": np.ones(3)}
-
-    explained, silent = run_backtests(made_process(), WINDOW, [Explained(), EqualWeight()])
-    assert explained.explanation is not None
-    assert explained.explanation["trade_rate"].tolist() == [1.0, 1.0, 1.0]
-    assert silent.explanation is None
 
 
 def test_the_index_is_bought_once_at_the_same_costs() -> None:
@@ -280,19 +195,8 @@ def test_sharing_changes_neither_results_nor_memos(second_core: bool, monkeypatc
         assert memo is None or all(np.array_equal(other.memo[key], value) for key, value in memo.items())
 
 
-def test_a_single_kind_of_strategy_needs_no_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> Any:
-        raise AssertionError("a process was forked")
-
-    monkeypatch.setattr(cores, "_has_second_core", lambda: True)
-    monkeypatch.setattr(cores, "_fork", refuse)
-    chosen: list[Strategy] = [EqualWeight(), SixtyForty()]
-    assert [one.name for one in run_shared_backtests(made_process(), WINDOW, chosen)] == [one.name for one in chosen]
-
-
 def test_prices_after_the_window_decide_nothing() -> None:
-    process = made_process(bars=100)
-    other = made_process(bars=100)
+    process, other = made_process(), made_process()
     other.growth[90:, :-1] *= 1.5
     left, right = (run_backtests(world, WINDOW, [EqualWeight()])[0] for world in (process, other))
     np.testing.assert_array_equal(left.returns, right.returns)

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import factors
-from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.section import section_html
 from finflow.market.sources.shipped_tables import shipped_table
-
-
-def test_the_etfs_are_there_without_a_network() -> None:
-    prices = shipped_table("factors_dataset")
-    assert list(prices.columns) == ["MTUM", "QUAL", "SIZE", "USMV", "VLUE"]
-    assert (str(prices.index[0].date()), len(prices)) == ("2014-01-02", 2264)
+from tests.evaluation.made_up import context_of, process_of
 
 
 def test_planted_exposures_are_found_within_their_errors() -> None:
@@ -46,7 +36,7 @@ def test_nothing_is_said_of_few_days_or_of_factors_that_are_one() -> None:
     assert factors.exposures(excess, {"market": holed}) is None
 
 
-def test_factors_of_a_panel_by_their_definition(process_of: Callable[..., DecisionProcess]) -> None:
+def test_factors_of_a_panel_by_their_definition() -> None:
     panel = process_of(assets=6).panel
     bars = range(250, 320)
     found = factors.panel_factors(panel, bars)
@@ -62,40 +52,26 @@ def test_factors_of_a_panel_by_their_definition(process_of: Callable[..., Decisi
     assert found["volatility"][row] == pytest.approx(today[moved[-2:]].mean() - today[moved[:2]].mean())
 
 
-def test_equal_weight_is_the_market_less_what_it_costs(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_equal_weight_is_the_market_less_what_it_costs_and_etfs_count_on_the_days_they_have() -> None:
     process, window = process_of(), range(300, 600)
     context = context_of(process, window, "buy-and-hold", "equal-weight")
     bars = process.decision_bars(window)
-    ends = range(bars.start + 1, bars.stop + 1)
-    made = factors.section(process.panel, ends, context.runs, None)
-    assert made is not None
-    assert made.numbers["etfs"] == {}
-    equal, held = (made.numbers["panel"][name] for name in ("equal-weight", "buy-and-hold"))
+    dates = pd.DatetimeIndex(process.panel.dates[350:560])
+    moves = np.random.default_rng(0).normal(0, 0.01, (210, 2))
+    prices = pd.DataFrame(np.exp(np.cumsum(moves, axis=0)), index=dates, columns=["X", "Y"])
+    now, early = (
+        factors.section(process.panel, range(bars.start + 1, bars.stop + 1), context.runs, etfs)
+        for etfs in (prices, shipped_table("factors_dataset"))
+    )
+    assert now is not None
+    assert early is not None
+    equal, held = (now.numbers["panel"][name] for name in ("equal-weight", "buy-and-hold"))
     assert equal["beta"]["market"] == pytest.approx(1.0, abs=5e-3)
     assert equal["r_squared"] > 0.999
     assert -0.01 < equal["alpha"] < 0.0
     assert held["r_squared"] < equal["r_squared"]
-    assert 'data-path="factors/panel/equal-weight/beta/momentum"' in section_html(made)
-
-
-def test_etfs_count_on_the_days_they_have(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
-    process, window = process_of(), range(300, 600)
-    context = context_of(process, window, "equal-weight")
-    bars = process.decision_bars(window)
-    ends = range(bars.start + 1, bars.stop + 1)
-    rng = np.random.default_rng(0)
-    dates = pd.DatetimeIndex(process.panel.dates[350:560])
-    prices = pd.DataFrame(np.exp(np.cumsum(rng.normal(0, 0.01, (210, 2)), axis=0)), index=dates, columns=["X", "Y"])
-    made = factors.section(process.panel, ends, context.runs, prices)
-    assert made is not None
-    assert made.numbers["etfs"]["equal-weight"]["days"] == 209
-    assert list(made.numbers["etfs"]["equal-weight"]["beta"]) == ["market", "X", "Y"]
-    early = factors.section(process.panel, ends, context.runs, shipped_table("factors_dataset"))
-    assert early is not None
+    assert now.numbers["etfs"]["equal-weight"]["days"] == 209
+    assert list(now.numbers["etfs"]["equal-weight"]["beta"]) == ["market", "X", "Y"]
     assert early.numbers["etfs"] == {}
     assert any("no window of this market has enough days" in sentence for sentence in early.words)
 

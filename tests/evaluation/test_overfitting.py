@@ -117,16 +117,6 @@ def test_the_histogram_counts_what_is_level_with_the_middle_as_overfitted() -> N
     assert {edge: share for edge, share in shares.items() if share} == {-1.75: 0.25, -0.25: 0.25, 0.25: 0.5}
 
 
-def test_returns_that_vary_by_rounding_have_no_ratio() -> None:
-    """Up and down by 1.5e-12 is a deviation; by half of it, none."""
-    swings = np.tile([1.0, -1.0], 8)
-    excess = np.column_stack([1e-3 + 1.5e-12 * swings, 1e-3 + 0.75e-12 * swings])
-    found = overfitting(excess, blocks=4)
-    assert (found.inside > 1e8).all()
-    assert set(found.chosen) == {0}
-    assert (overfitting(np.column_stack([excess[:, 1], excess[:, 1]]), blocks=4).inside == 0.0).all()
-
-
 def test_what_cannot_be_chosen_among_is_refused_in_words() -> None:
     returns = np.random.default_rng(0).normal(0.0, 0.01, (100, 3))
     with pytest.raises(EvidenceError, match="needs two strategies"):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import ndcg_score
 
-from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import ranking
-from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.section import section_html
+from tests.evaluation.made_up import process_of
 
 FILLS, ASSETS = 60, 8
 
@@ -33,15 +29,6 @@ def test_ndcg_and_rank_ic_are_those_of_the_libraries(forward: np.ndarray, tied: 
     assert found.ndcg == pytest.approx(ndcg_score(gains, weights, k=3), abs=1e-12)
     correlations = [spearmanr(one, other).statistic for one, other in zip(weights, forward, strict=True)]
     assert found.rank_ic == pytest.approx(np.mean(correlations), abs=1e-12)
-
-
-def test_a_ranking_that_knows_is_perfect_and_its_reverse_is_the_worst(forward: np.ndarray) -> None:
-    best, worst = ranking.rank(forward, forward, 3), ranking.rank(-forward, forward, 3)
-    assert best is not None
-    assert worst is not None
-    assert (best.ndcg, best.hit, best.mrr, best.rank_ic) == pytest.approx((1.0, 1.0, 1.0, 1.0))
-    assert (worst.hit, worst.mrr, worst.rank_ic) == pytest.approx((0.0, 0.0, -1.0))
-    assert worst.ndcg < best.ndcg_chance < 1.0
 
 
 def test_equal_weights_are_chance_itself(forward: np.ndarray) -> None:
@@ -71,7 +58,7 @@ def test_assets_that_cannot_be_followed_are_left_out(forward: np.ndarray) -> Non
     assert ranking.rank(weights[:, :2], forward[:, :2], 3) is None
 
 
-def test_forward_returns_begin_at_the_fill_and_end_at_the_horizon(process_of: Callable[..., DecisionProcess]) -> None:
+def test_forward_returns_begin_at_the_fill_and_end_at_the_horizon() -> None:
     process = process_of()
     close, bars = process.panel.close, range(100, 110)
     found = ranking.forward_returns(process.growth, process.listed, bars, 5, stop=110)
@@ -83,20 +70,6 @@ def test_forward_returns_begin_at_the_fill_and_end_at_the_horizon(process_of: Ca
     found = ranking.forward_returns(process.growth, listed, bars, 5, stop=110)
     assert np.isnan([found[3, 0], found[3, 1]]).all()
     assert np.isfinite(found[3, 2])
-
-
-def test_the_section_has_every_horizon_that_fits(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
-    process, window = process_of(), range(300, 370)
-    run = context_of(process, window, "momentum").runs[0]
-    made = ranking.section(process, window, run, 2)
-    assert made is not None
-    assert list(made.numbers["horizons"]) == ["1", "5", "21"]
-    assert [one["fills"] for one in made.numbers["horizons"].values()] == [69, 65, 49]
-    html = section_html(made)
-    assert "NDCG@2" in html
-    assert 'data-path="ranking/horizons/21/rank_ic"' in html
 
 
 @pytest.mark.parametrize("horizon", [5, 21])

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
-from collections.abc import Callable
-from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from finflow.evaluation.report import section
+from finflow.cli.output import distance_lines
+from finflow.evaluation.analysis import feature_distance
+from finflow.evaluation.analysis.training_sections import generalisation_section
 from finflow.evaluation.report.page import build_page
 from finflow.evaluation.report.report_numbers import look_up, show
-from finflow.evaluation.report.results import ReportData, as_json, compute_results
+from finflow.evaluation.report.results import as_json, compute_results
 from finflow.evaluation.report.section import Cell, Row, Section, Table, section_html
+from tests.evaluation.made_up import report_data
 
 NUMBERS = {"a<b": {"sharpe": 1.23456, "error": 0.5, "nothing": None, "word": "yes"}}
 
@@ -68,7 +70,7 @@ def test_numbers_are_written_with_their_units(value: float, unit: str, decimals:
     assert show(value, unit, decimals, plus=plus).replace("\N{NARROW NO-BREAK SPACE}", " ") == said
 
 
-def test_a_section_is_in_the_page_in_its_contents_and_in_metrics_json(report_data: Callable[..., ReportData]) -> None:
+def test_a_section_is_in_the_page_in_its_contents_and_in_metrics_json() -> None:
     data = report_data(sections=(made(Cell(("a<b", "sharpe"))),))
     results = compute_results(data)
     page = build_page(data, results, [], [], [])
@@ -85,9 +87,46 @@ def test_a_row_has_a_cell_under_every_heading() -> None:
         Table("shifted", ("name", "first"), (row,))
 
 
-def test_the_templates_are_installed() -> None:
-    package = Path(section.__file__).parents[2]
-    patterns = tomllib.loads((package.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    shipped = {path for pattern in patterns["finflow"] for path in package.glob(pattern)}
-    templates = set((package / "evaluation" / "report" / "templates").iterdir())
-    assert {"page.html.j2", "section.html.j2", "sort.js", "style.css"} == {path.name for path in templates & shipped}
+def test_the_distance_between_the_features_of_two_markets_by_hand() -> None:
+    """Training's `shifted` has a mean of 1, a deviation of 1 and a range of 0 to 2; `flat` never moved in it."""
+    trained = {"calm": np.array([-1.0, 1.0]), "shifted": np.array([0.0, 2.0]), "flat": np.zeros(2)}
+    judged = {"calm": np.array([-1.0, 1.0]), "shifted": np.array([1.0, 4.0, 5.0, 6.0]), "flat": np.array([0.0, 2.0])}
+    found = feature_distance.measure_distance(trained, judged)
+    assert list(found["features"]) == ["shifted", "flat", "calm"]
+    assert found["features"]["shifted"] == {"outside": 0.75, "shift": 3.0, "furthest": 4.0}
+    assert found["features"]["flat"] == {"outside": 0.5, "shift": 1.0, "furthest": 2.0}
+    assert found["features"]["calm"] == {"outside": 0.0, "shift": 0.0, "furthest": 0.0}
+    assert found["outside"] == pytest.approx(4 / 8)
+    assert (found["largest"], found["largest_of"]) == (3.0, "shifted")
+    shown = feature_distance.section(found)
+    assert 'data-path="feature_distance/features/shifted/shift"' in section_html(shown)
+    (line,) = distance_lines({"feature_distance": shown.numbers})
+    assert "50.0% of the features' values" in line
+    assert "mean of shifted is 3.00 deviations" in line
+
+
+def test_the_first_best_and_last_point_of_how_a_training_generalised_are_shown() -> None:
+    train, validation = [1e-4, 3e-4, 6e-4], [1e-4, 2e-4, 5e-5]
+    points = [
+        {
+            "phase": "online",
+            "update": 100 * (place + 1),
+            "validation_value": validation[place],
+            "generalisation_train_value": train[place],
+            "generalisation_validation_value": validation[place],
+            "generalisation_train_sharpe": 1.0 + place,
+            "generalisation_validation_sharpe": 0.5,
+            "generalisation_gap": train[place] - validation[place],
+            "generalisation_kl": 0.1 * place,
+        }
+        for place in range(3)
+    ]
+    losses = {"phase": "online", "update": 150, "q_loss": 0.1}
+    found = generalisation_section(pd.DataFrame([points[0], losses, *points[1:]]))
+    assert found is not None
+    assert found.numbers["points"] == 3
+    assert [look_up(found.numbers, (point, "update")) for point in ("first", "best", "last")] == [100, 200, 300]
+    assert look_up(found.numbers, ("last", "gap")) == 6e-4 - 5e-5
+    assert look_up(found.numbers, ("best", "kl")) == 0.1
+    assert 'data-path="generalisation/best/validation_value"' in section_html(found)
+    assert generalisation_section(pd.DataFrame([losses])) is None

@@ -55,17 +55,6 @@ def test_paths_of_a_protocol_are_summed_up() -> None:
     assert level.share_positive == 0.5, "a path that is level is not positive"
 
 
-def test_two_paths_have_a_spread_of_every_figure_and_one_says_why_it_has_none() -> None:
-    keys = ("sharpe", "max_drawdown", "annual_turnover", "annual_return", "sharpe_difference")
-    rows = {name: dict.fromkeys(keys, value) for name, value in (("first", 0.1), ("second", 0.3))}
-    words: list[str] = []
-    found = seeds.distribution(rows, 0, 0.95, "paths", words, "There is one path.")
-    assert {key: (one.count, one.low, one.high) for key, one in found.items()} == dict.fromkeys(keys, (2, 0.1, 0.3))
-    assert words == []
-    assert seeds.distribution({"first": rows["first"]}, 0, 0.95, "paths", words, "There is one path.") == {}
-    assert words == ["There is one path."]
-
-
 def test_one_seed_has_no_interval_and_missing_scores_are_told() -> None:
     with pytest.raises(EvidenceError, match="needs 2 runs or more, and the agent has 1"):
         seeds.interquartile_estimate([0.4], seed=0, name="the agent")

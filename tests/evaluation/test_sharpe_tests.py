@@ -109,7 +109,3 @@ def test_after_the_minimum_track_record_the_confidence_is_the_one_asked_for() ->
 def test_returns_that_cannot_be_tested_are_refused_in_words(returns: list[float], said: str) -> None:
     with pytest.raises(EvidenceError, match=said):
         track_of(np.array(returns), "mine")
-
-
-def test_the_papers_strategist_is_measured_against_the_expected_maximum_that_the_paper_prints() -> None:
-    assert f"{expected_maximum(100, 0.5 / 250.0):.4f}" == "0.1132"

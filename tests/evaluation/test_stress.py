@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import stress
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.section import section_html
 from finflow.market.splits import Split
 from finflow.strategies.classical import EqualWeight
+from tests.evaluation.made_up import context_of, process_of
 
 SPLIT = Split(400, 500, 900)
 OWN = (
@@ -25,38 +23,26 @@ OWN = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _periods() -> Iterator[None]:
-    """Two periods that lie in the data, and one that does not, beside the usual ones."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stress, "PERIODS", (*stress.PERIODS, *OWN))
-        yield
-
-
 @pytest.fixture(scope="module")
-def context(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> ComparisonContext:
+def context() -> ComparisonContext:
     """From 2007-01-01 to mid-2010; the test window begins at the end of 2008."""
     return context_of(process_of(bars=900), SPLIT.test, "equal-weight", "buy-and-hold")
 
 
 @pytest.fixture(scope="module")
 def numbers(context: ComparisonContext) -> dict[str, Any]:
-    made = stress.section(context, SPLIT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stress, "PERIODS", (*stress.PERIODS, *OWN))
+        made = stress.section(context, SPLIT)
     assert made is not None
     return dict(made.numbers)
 
 
-def test_only_periods_that_the_data_has_are_judged(numbers: dict[str, Any]) -> None:
-    assert list(numbers) == ["2008-2009", "late", "chosen"]
-    assert numbers["2008-2009"]["first"] == "2008-01-01"
-    assert numbers["2008-2009"]["last"] == "2009-12-31"
-
-
-def test_a_period_says_whether_the_agent_had_learned_from_it(numbers: dict[str, Any]) -> None:
-    samples = {name: period["sample"] for name, period in numbers.items()}
-    assert samples == {
+def test_periods_that_the_data_has_are_judged_and_say_whether_the_agent_learned_from_them(
+    numbers: dict[str, Any],
+) -> None:
+    assert (numbers["2008-2009"]["first"], numbers["2008-2009"]["last"]) == ("2008-01-01", "2009-12-31")
+    assert {name: period["sample"] for name, period in numbers.items()} == {
         "2008-2009": "in-sample and validation and out-of-sample",
         "late": "out-of-sample",
         "chosen": "validation",
@@ -85,17 +71,6 @@ def test_another_period_is_run_with_time_to_buy_in(numbers: dict[str, Any], cont
     assert found["turnover"] < 0.5  # the first purchase lies before
 
 
-def test_a_market_without_any_of_them_has_no_section(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_a_market_without_any_of_them_has_no_section() -> None:
     context = context_of(process_of(start="2010-06-01"), range(300, 420), "equal-weight")
     assert stress.section(context, Split(200, 300, 420)) is None
-
-
-def test_the_section_marks_every_table(context: ComparisonContext) -> None:
-    made = stress.section(context, SPLIT)
-    assert made is not None
-    html = section_html(made)
-    assert html.count('<th scope="col">late, out-of-sample</th>') == 2
-    assert "<td>validation</td>" in html
-    assert 'data-path="stress/chosen/strategies/INDEX/max_drawdown"' in html

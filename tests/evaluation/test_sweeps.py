@@ -1,8 +1,7 @@
-"""A sweep is the backtest at other costs, lags and capital, and nothing else."""
+"""A sweep is the backtest at other costs, lags and capital; what can be borne of each is known in closed form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,109 +12,82 @@ from finflow import cores
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.process_variants import with_costs
+from finflow.errors import ConfigError
 from finflow.evaluation.analysis import sweeps
-from finflow.evaluation.analysis.sweeps import break_even_bps
-from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.section import Section, section_html
+from finflow.evaluation.analysis.sweeps import break_even_bps, capacity
+from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics import metrics
-from finflow.strategies.classical import EqualWeight
+from finflow.market.panel import MarketPanel
+from finflow.strategies.classical import BuyAndHold, EqualWeight
 from finflow.strategies.rolling_rules import MinimumVariance, Momentum
+from finflow.strategies.strategy import Information
+from tests.evaluation.made_up import FloatArray, context_of, process_of, process_on
 
+BARS, EDGE = 60, 2e-3
+LATE = range(30, BARS)
 WINDOW = range(300, 420)
-NAMES = ("minimum-variance", "equal-weight", "buy-and-hold")
+
+
+def numbers_of(process: DecisionProcess, *names: str, window: range = WINDOW) -> dict[str, Any]:
+    return dict(sweeps.section(context_of(process, window, *names)).numbers)
 
 
 @pytest.fixture(scope="module")
-def context(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> ComparisonContext:
-    return context_of(process_of(), WINDOW, *NAMES)
+def numbers() -> dict[str, Any]:
+    return numbers_of(process_of(), "minimum-variance", "equal-weight", "buy-and-hold")
 
 
-@pytest.fixture(scope="module")
-def made(context: ComparisonContext) -> Section:
-    return sweeps.section(context)
-
-
-@pytest.fixture(scope="module")
-def numbers(made: Section) -> dict[str, Any]:
-    return dict(made.numbers)
-
-
-def test_another_core_finds_the_same(
-    context: ComparisonContext, numbers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_another_core_finds_the_same(count: int, numbers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    for count in (1, 2):
-        monkeypatch.setattr(cores, "available_cores", lambda count=count: count)
-        assert dict(sweeps.section(context).numbers) == numbers
+    monkeypatch.setattr(cores, "available_cores", lambda: count)
+    assert numbers_of(process_of(), "minimum-variance", "equal-weight", "buy-and-hold") == numbers
 
 
-def test_costs_replace_commission_and_slippage(
-    numbers: dict[str, Any], process_of: Callable[..., DecisionProcess]
-) -> None:
+@pytest.mark.parametrize(
+    ("sweep", "key", "env"),
+    [
+        ("costs_bps", "0", {"commission_bps": 0.0, "slippage_bps": 0.0}),
+        ("costs_bps", "25", {"commission_bps": 25.0, "slippage_bps": 0.0}),
+        *(("lags", str(lag), {"execution_lag": lag}) for lag in (0, 1, 2)),
+    ],
+)
+def test_a_sweep_is_the_backtest_there(sweep: str, key: str, env: dict[str, Any], numbers: dict[str, Any]) -> None:
+    (run,) = run_backtests(process_of(**env), WINDOW, [MinimumVariance(lookback=20)])
+    found = numbers[sweep][key]["minimum-variance"]
+    assert found["sharpe"] == metrics.sharpe(run.returns, run.cash_returns)
+    assert found["annual_cost"] == metrics.annual_cost(run.costs)
     assert list(numbers["costs_bps"]) == ["0", "5", "10", "25", "50"]
-    for bps in (0, 25):
-        process = process_of(commission_bps=bps, slippage_bps=0.0)
-        (run,) = run_backtests(process, WINDOW, [MinimumVariance(lookback=20)])
-        found = numbers["costs_bps"][str(bps)]["minimum-variance"]
-        assert found["sharpe"] == metrics.sharpe(run.returns, run.cash_returns)
-        assert found["annual_cost"] == metrics.annual_cost(run.costs)
-
-
-def test_lags_are_those_of_the_information_set(
-    numbers: dict[str, Any], process_of: Callable[..., DecisionProcess]
-) -> None:
-    for lag in (0, 1, 2):
-        (run,) = run_backtests(process_of(execution_lag=lag), WINDOW, [MinimumVariance(lookback=20)])
-        found = numbers["lags"][str(lag)]["minimum-variance"]
-        assert found["sharpe"] == metrics.sharpe(run.returns, run.cash_returns)
     assert numbers["lags"]["1"] == numbers["configured"]
 
 
-def test_the_break_even_cost_is_where_both_earn_the_same(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
-    process = process_of(seed=0)
-    context = context_of(process, range(300, 600), "momentum", "equal-weight")
-    found = dict(sweeps.section(context).numbers)["break_even"]
-    bps = found["return_bps"]
-    assert bps == pytest.approx(break_even_bps(process, range(300, 600), Momentum), abs=0.02)
-    assert bps > 1.0
-    even = with_costs(process, process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
-    own, equal = run_backtests(even, range(300, 600), [Momentum(), EqualWeight()])
+def test_the_break_even_cost_is_where_both_earn_the_same() -> None:
+    process, window = process_of(), range(300, 600)
+    found = numbers_of(process, "momentum", "equal-weight", window=window)["break_even"]
+    assert found["return_bps"] == pytest.approx(break_even_bps(process, window, Momentum), abs=0.02)
+    assert found["return_bps"] > 1.0
+
+    def both_at(bps: float) -> list[Backtest]:
+        even = with_costs(process, process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
+        return run_backtests(even, window, [Momentum(), EqualWeight()])
+
+    own, equal = both_at(found["return_bps"])
     assert own.returns.mean() == pytest.approx(equal.returns.mean(), abs=1e-8)
-    bps = found["sharpe_bps"]
-    even = with_costs(process, process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
-    own, equal = run_backtests(even, range(300, 600), [Momentum(), EqualWeight()])
-    ratios = [metrics.sharpe(run.returns, run.cash_returns) for run in (own, equal)]
-    assert ratios[0] == pytest.approx(ratios[1], abs=1e-4)
+    own, equal = (metrics.sharpe(run.returns, run.cash_returns) for run in both_at(found["sharpe_bps"]))
+    assert own == pytest.approx(equal, abs=1e-4)
+    assert set(numbers_of(process, "equal-weight", "buy-and-hold")["break_even"].values()) == {None}
 
 
-def test_equal_weight_is_not_held_against_itself(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
-    made = sweeps.section(context_of(process_of(), WINDOW, "equal-weight", "buy-and-hold"))
-    assert set(dict(made.numbers)["break_even"].values()) == {None}
-
-
-def test_capital_counts_only_where_a_cost_depends_on_it(
-    numbers: dict[str, Any], process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_capital_counts_only_where_a_cost_depends_on_it(numbers: dict[str, Any]) -> None:
     assert numbers["capital"] == {}
-    process = process_of(costs=CostsConfig(impact=1.0))
-    made = sweeps.section(context_of(process, WINDOW, "minimum-variance", "equal-weight"))
-    costs = [made.numbers["capital"][f"{capital:.0f}"]["minimum-variance"] for capital in sweeps.CAPITALS]
+    by_capital = numbers_of(process_of(costs=CostsConfig(impact=1.0)), "minimum-variance", "equal-weight")["capital"]
+    costs = [by_capital[f"{capital:.0f}"]["minimum-variance"] for capital in sweeps.CAPITALS]
     paid = [one["annual_cost"] for one in costs if not one["refused"]]
     assert len(paid) >= 4
     assert (np.diff(paid) > 0.0).all()
-    assert "By initial capital" in section_html(made)
 
 
-def test_a_fill_at_the_open_has_no_lag_of_zero(
-    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
-) -> None:
+def test_a_fill_at_the_open_has_no_lag_of_zero() -> None:
     process = process_of()
     context = context_of(process, WINDOW, "buy-and-hold")
     process.env = process.env.model_copy(update={"fill": "open"})
@@ -124,23 +96,87 @@ def test_a_fill_at_the_open_has_no_lag_of_zero(
     assert any("no lag of 0" in sentence for sentence in made.words)
 
 
-def test_strategies_are_fitted_once_for_all_costs(
-    process_of: Callable[..., DecisionProcess],
-    context_of: Callable[..., ComparisonContext],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fits: list[int] = []
-    fit = MinimumVariance.fit
-    monkeypatch.setattr(MinimumVariance, "fit", lambda self, returns: (fits.append(1), fit(self, returns))[1])
-    context = context_of(process_of(), range(300, 342), "minimum-variance")
-    assert len(fits) == 2
-    for bps in (0.0, 50.0):
-        context.backtest(with_costs(context.process, context.process.env.model_copy(update={"commission_bps": bps})))
-    assert len(fits) == 2
+class Switcher:
+    """All in A on even days, all in B on odd ones."""
+
+    name = "switcher"
+
+    def decide(self, information: Information) -> FloatArray:
+        return np.eye(3)[information.step % 2]
 
 
-def test_the_section_shows_the_sweeps(made: Section) -> None:
-    html = section_html(made)
-    assert 'data-path="sweeps/costs_bps/50/minimum-variance/sharpe"' in html
-    assert 'data-path="sweeps/lags/2/buy-and-hold/sharpe"' in html
-    assert any("no configured cost depends on the size" in sentence for sentence in made.words)
+def by_turns(edge: float = EDGE, volume: float = 1e6, noise: float = 0.0, **env: Any) -> DecisionProcess:
+    """A and B rise by turns, and each by nothing on the other's days; so the switcher earns the edge every day."""
+    rng = np.random.default_rng(0)
+    moves, days = np.zeros((BARS, 2)), np.arange(1, BARS)
+    # the fill at bar 30 is step 0, in A, and earns until bar 31: A rises at odd bars
+    moves[days, (days + 1) % 2] = np.log1p(edge)
+    moves += noise * rng.standard_normal(moves.shape)
+    close = 100.0 * np.exp(np.cumsum(moves, axis=0))
+    panel = MarketPanel(
+        dates=np.datetime64("2000-01-03") + np.arange(BARS),
+        assets=("A", "B"),
+        close=close,
+        volume=volume / close,
+    )
+    return process_on(panel, execution_lag=0, **{"commission_bps": 0.0, "slippage_bps": 0.0, **env})
+
+
+def test_the_break_even_cost_of_a_switcher_is_known() -> None:
+    """29 periods, an edge of e / 2 in each; 28 switches at 2 c, and one purchase at c that equal weight makes too.
+
+    So c = 29 (e / 2) / 56, 5.18 bp for e of 20 bp, but for terms of second order.
+    """
+    found = break_even_bps(by_turns(), LATE, Switcher)
+    assert found == pytest.approx(1e4 * 29.0 * (EDGE / 2.0) / 56.0, rel=0.003)
+    assert found == break_even_bps(by_turns(commission_bps=70.0, slippage_bps=9.0), LATE, Switcher)
+
+
+def test_the_ends_of_what_can_be_borne_are_nothing_and_anything() -> None:
+    assert break_even_bps(by_turns(edge=-EDGE), LATE, Switcher) == 0.0
+    assert break_even_bps(by_turns(), LATE, EqualWeight) == 0.0
+    assert capacity(by_turns(edge=-EDGE, costs=CostsConfig(impact=1.0)), LATE, Switcher) == 0.0
+    with pytest.raises(ConfigError, match=r"env\.costs\.impact"):
+        capacity(by_turns(costs=CostsConfig(minimum=1.0)), LATE, Switcher)
+    drifting = by_turns(edge=0.0, noise=0.03)
+    drifting.growth[1:, 0], drifting.growth[1:, 1] = 1.02, 1.0  # A trends: holding it beats selling it
+    assert break_even_bps(drifting, LATE, BuyAndHold) == float("inf")
+
+
+def test_capacity_follows_from_the_square_root_law() -> None:
+    """Flat volatility s and volume V: all of W is sold and bought, costs 2 k s sqrt(W / V) a day, of an edge of e / 2.
+
+    So half of it is gone at W = V (e / (8 k s))^2, but for terms of the order of the costs themselves.
+    """
+    process = by_turns(volume=1e9, costs=CostsConfig(impact=1.0, window=20))
+    assert process.liquidity is not None
+    volatility = float(process.liquidity.volatility[LATE.start : -1].mean())
+    found = capacity(process, LATE, Switcher)
+    assert found == pytest.approx(1e9 * (EDGE / (8.0 * volatility)) ** 2, rel=0.08)
+
+
+def test_at_capacity_half_is_gone() -> None:
+    costs = CostsConfig(impact=0.5, slippage_linear_bps=50.0, slippage_sqrt_bps=10.0, window=20, minimum=0.01)
+    process = by_turns(volume=1e8, noise=0.0005, commission_bps=1.0, costs=costs)
+    found = capacity(process, LATE, Switcher)
+    assert 1e3 < found < 1e9
+
+    def taken(capital: float) -> float:
+        env = process.env.model_copy(update={"initial_capital": capital})
+        free = env.model_copy(update={"costs": CostsConfig(minimum=0.01)})
+        (full,) = run_backtests(with_costs(process, env), LATE, [Switcher()])
+        ideal, equal = run_backtests(with_costs(process, free), LATE, [Switcher(), EqualWeight()])
+        return float((ideal.returns.mean() - full.returns.mean()) / (ideal.returns.mean() - equal.returns.mean()))
+
+    assert taken(found) <= 0.5 < taken(1.001 * found)
+    assert taken(found) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_orders_that_cannot_be_paid_are_on_the_record() -> None:
+    process = by_turns(volume=1e3, costs=CostsConfig(impact=10.0, slippage_linear_bps=10_000.0, window=20))
+    (switcher,) = run_backtests(process, LATE, [Switcher()])
+    assert switcher.refused is not None
+    assert switcher.refused.all()
+    assert (switcher.returns == 0.0).all()
+    (patient,) = run_backtests(by_turns(), LATE, [Switcher()])
+    assert patient.refused is None

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.analysis.account import after_tax, tax_section
+from finflow.evaluation.analysis.account import after_tax
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight
-from tests.evaluation.plain_processes import Planned, process_on
+from tests.evaluation import made_up
+from tests.evaluation.made_up import Planned, process_on
 
-FloatArray = NDArray[np.float64]
 FREE = {"commission_bps": 0.0, "slippage_bps": 0.0}
 
 
@@ -73,39 +72,15 @@ def test_costs_are_part_of_the_gains() -> None:
     assert account.wealth[-1] == pytest.approx(1960.396 - 0.37 * 960.396, abs=1e-3)
 
 
-def random_market(bars: int = 700) -> DecisionProcess:
-    rng = np.random.default_rng(0)
-    close = 50.0 * np.exp(np.cumsum(rng.normal(4e-4, 0.01, size=(bars, 2)), axis=0))
-    dates = np.datetime64("2015-01-01") + np.arange(bars)
-    return process_of([str(date) for date in dates], close.tolist(), [0.0, *[1e-4] * (bars - 1)])
-
-
-def test_without_tax_the_account_is_the_backtest() -> None:
-    process, window = random_market(), range(10, 650)
-    free = TaxConfig(short_rate=0.0, long_rate=0.0)
-    for run in run_backtests(process, window, [EqualWeight(), BuyAndHold()]):
-        account = after_tax(process, window, run, free)
-        np.testing.assert_allclose(account.wealth[1:] / account.wealth[:-1] - 1.0, run.returns, rtol=0, atol=1e-12)
-
-
-def test_tax_takes_more_from_the_one_that_trades_and_waits_for_the_other() -> None:
-    process, window = random_market(), range(10, 650)
+def test_without_tax_the_account_is_the_backtest_and_tax_waits_for_the_one_that_holds() -> None:
+    process, window = made_up.process_of(execution_lag=0), range(10, 650)
+    process.growth[:, -1] = 1.0  # cash without interest: there is nothing to tax but gains
     equal, held = run_backtests(process, window, [EqualWeight(), BuyAndHold()])
-    tax = TaxConfig()
-    taxed_equal, taxed_held = after_tax(process, window, equal, tax), after_tax(process, window, held, tax)
-    assert sum(taxed_equal.paid.values()) > 0.0
-    assert taxed_held.paid == {2015: 0.0, 2016: 0.0}
-
-
-def test_the_section_shows_what_tax_leaves() -> None:
-    process, window = random_market(), range(10, 650)
-    runs = run_backtests(process, window, [EqualWeight(), BuyAndHold()])
-    made = tax_section(process, window, runs, TaxConfig(enabled=True))
-    figures = made.numbers["strategies"]
-    assert isinstance(figures, dict)
-    assert figures["equal-weight"]["after"] < figures["equal-weight"]["before"]
-    assert figures["buy-and-hold"]["rate"] == 0.0
-    assert [row.heading for row in made.tables[0].rows] == ["equal-weight", "buy-and-hold"]
+    for run in (equal, held):
+        wealth = after_tax(process, window, run, TaxConfig(short_rate=0.0, long_rate=0.0)).wealth
+        np.testing.assert_allclose(wealth[1:] / wealth[:-1] - 1.0, run.returns, rtol=0, atol=1e-12)
+    assert sum(after_tax(process, window, equal, TaxConfig()).paid.values()) > 0.0
+    assert after_tax(process, window, held, TaxConfig()).paid == {2007: 0.0, 2008: 0.0, 2009: 0.0}
 
 
 def test_an_asset_that_ends_is_sold_at_its_last_price() -> None:

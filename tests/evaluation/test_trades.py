@@ -7,7 +7,6 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
 
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
@@ -16,9 +15,8 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold
-from tests.evaluation.plain_processes import Wandering, process_on
+from tests.evaluation.made_up import FloatArray, Wandering, process_on
 
-FloatArray = NDArray[np.float64]
 WINDOW = range(4, 48)
 
 

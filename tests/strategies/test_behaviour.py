@@ -66,14 +66,6 @@ def test_permuting_assets_permutes_the_portfolio_and_units_do_not_matter(family:
 
 
 @EACH
-def test_variants_differ(family: str) -> None:
-    tables = family_tables(market(ragged=False), family)[:, 850]
-    for one in range(len(tables)):
-        for other in range(one):
-            assert np.abs(tables[one] - tables[other]).sum() > 0.02
-
-
-@EACH
 def test_assets_that_do_not_move_or_are_the_same_break_nothing(family: str) -> None:
     close = np.array(market(ragged=False).close)
     close[:, 0] = 7.0

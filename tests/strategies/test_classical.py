@@ -12,13 +12,12 @@ import pytest
 from numpy.typing import NDArray
 from skfolio.moments import LedoitWolf, ShrunkMu, ShrunkMuMethods
 
-from finflow.config import EvaluationConfig, MarketConfig
+from finflow.config import EvaluationConfig
 from finflow.errors import FinflowError
 from finflow.evaluation.statistics.metrics import cvar
-from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import NAMED, named_strategy
 from finflow.strategies.rolling_rules import Momentum, Rolling
-from finflow.strategies.strategy import Information, Strategy, equal_weights, with_cash
+from finflow.strategies.strategy import Information, Strategy, equal_weights
 
 CONFIG = EvaluationConfig()
 FITTED = (
@@ -327,17 +326,3 @@ def test_a_strategy_that_cannot_be_imported_is_one_clear_line(users_module: str,
     with pytest.raises(FinflowError, match=words) as caught:
         named_strategy(path, CONFIG)
     assert "\n" not in str(caught.value)
-
-
-def test_cash_takes_what_the_risky_weights_leave_over() -> None:
-    np.testing.assert_allclose(with_cash(np.array([0.25, 0.25])), [0.25, 0.25, 0.5])
-    np.testing.assert_allclose(with_cash(np.array([3.0, 1.0, -1.0])), [0.75, 0.25, 0.0, 0.0])
-
-
-def test_real_prices_are_fitted_from_the_first_year_to_the_last() -> None:
-    panel = load_panel(MarketConfig())
-    for name in FITTED:
-        strategy = named_strategy(name, CONFIG)
-        for bar in (252, 4700, panel.n_bars - 1):
-            known = information(panel.close[: bar + 1], portfolio=np.full(21, 1 / 21))
-            assert_portfolio(strategy.decide(known), 20)

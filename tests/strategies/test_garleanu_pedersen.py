@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from finflow.ledger.costs import LinearSlippage
 from finflow.market.synthetic.price_processes import MeanReversion
-from finflow.strategies.optimal.dynamic_programming import solve_with_costs, trading_cost
 from finflow.strategies.optimal.garleanu_pedersen import PartialTrading, SpreadRule, spread_rule
 from finflow.strategies.optimal.optimal_policy import CLOSED_FORM, ON_A_GRID, Rule, optimum
 from tests.strategies.earned_growth import PATHS, draw_paths, earned_growth
@@ -73,21 +72,6 @@ def test_costs_in_proportion_to_risk_give_the_published_formula() -> None:
     np.testing.assert_allclose(given.aim, markowitz @ np.linalg.inv(np.eye(2) + given.decay * a / 2.0), atol=1e-12)
 
 
-def test_dear_trading_is_slow_and_looks_ahead_and_free_trading_is_markowitz() -> None:
-    given = problem(0.0)
-    free, dear = (
-        PartialTrading(given.covariance, given.loadings, np.diag([0.02, 0.5]), scale * given.covariance, 2.0)
-        for scale in (1e-9, 100.0)
-    )
-    markowitz = np.linalg.solve(2.0 * given.covariance, given.loadings)
-    np.testing.assert_allclose(free.rate, np.eye(3), atol=1e-6)
-    np.testing.assert_allclose(free.aim, markowitz, rtol=1e-6)
-    assert np.trace(dear.rate) / 3.0 < 0.2
-    kept = dear.aim / markowitz
-    assert (kept[:, 0] > 0.8).all()  # the signal that lasts counts ...
-    assert (kept[:, 1] < 0.3).all()  # ... the one that fades hardly does
-
-
 @lru_cache
 def slow_spread() -> MeanReversion:
     """Weights within 0.15 of one half without costs, persistent enough that a bar says little."""
@@ -114,19 +98,6 @@ def test_no_other_rate_or_aim_earns_more_on_the_ledger() -> None:
     for rate, aim in ((0.6, 1.0), (1.5, 1.0), (0.0, 1.0), (1.0, 0.6), (1.0, 1.5), (1.0, 0.0), (1.0, -1.0)):
         gain = earned(SpreadRule(rate * rule.rate, aim * rule.aim)) - own
         assert gain.mean() < -4.0 * gain.std() / np.sqrt(PATHS), (rate, aim)
-
-
-def test_dynamic_programming_on_the_grid_gains_next_to_nothing_over_the_closed_form() -> None:
-    """Targets agree to a step and a half of 161 nodes, growth to 2 % of what trading gains."""
-    process = slow_spread()
-    rule, utility = solve_with_costs(process, trading_cost(0.0, COST), 0.0, (np.ones(1), np.linspace(0.0, 1.0, 161)))
-    closed = spread_rule(process, COST)
-    assert utility == pytest.approx(closed.utility, rel=0.02)
-    own, grid, still = (earned(each) for each in (closed.rule, rule, SpreadRule(closed.rule.rate, 0.0)))
-    assert abs((grid - own).mean()) < 0.02 * (own - still).mean() + 2e-6
-    held = np.tile([0.5, 0.5, 0.0], (5, 1))
-    beliefs = np.linspace(-1.0, 1.0, 5) * process.deviation
-    np.testing.assert_allclose(rule.targets(beliefs, held), closed.rule.targets(beliefs, held), atol=1.5 / 160.0)
 
 
 def test_where_bounds_bind_the_grid_takes_over() -> None:

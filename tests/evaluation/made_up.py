@@ -1,30 +1,33 @@
-"""Backtests of made-up strategies on random walks."""
+"""Markets, strategies, backtests and reports that are made up."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
+from numpy.typing import NDArray
 
-from finflow.config import EvaluationConfig
+from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
+from finflow.env.objective import Moments
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.comparison_context import ComparisonContext, with_memos
 from finflow.evaluation.report.results import ReportData
+from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import named_strategy
-from tests.evaluation.plain_processes import process_on
+from finflow.strategies.strategy import Information
+
+FloatArray = NDArray[np.float64]
 
 STRATEGIES = ("buy-and-hold", "equal-weight", "risk-parity")
 DAYS = 400
 
 
-def make_backtest(name: str, steps: int = DAYS, seed: int = 0, *, explained: bool = False) -> Backtest:
+def backtest_of(name: str, steps: int = DAYS, seed: int = 0, *, explained: bool = False) -> Backtest:
     """A backtest of three assets and cash with a market that strategies share."""
     market = np.random.default_rng(99).normal(4e-4, 0.01, steps)
     generator = np.random.default_rng(seed)
@@ -59,12 +62,12 @@ def make_training() -> pd.DataFrame:
     return pd.DataFrame([*offline, *online])
 
 
-def make_data(**changes: object) -> ReportData:
+def report_data(**changes: object) -> ReportData:
     """A report with everything in it; `changes` replace fields."""
     data = ReportData(
         title="Agent & <script>alert(1)</script>",
-        agent=make_backtest("agent", seed=1, explained=True),
-        strategies=tuple(make_backtest(name, seed=2 + i) for i, name in enumerate(STRATEGIES)),
+        agent=backtest_of("agent", seed=1, explained=True),
+        strategies=tuple(backtest_of(name, seed=2 + i) for i, name in enumerate(STRATEGIES)),
         bootstrap_samples=200,
         confidence=0.95,
         block_length=21,
@@ -77,17 +80,7 @@ def make_data(**changes: object) -> ReportData:
     return dataclasses.replace(data, **changes)
 
 
-@pytest.fixture(scope="session")
-def backtest() -> Callable[..., Backtest]:
-    return make_backtest
-
-
-@pytest.fixture(scope="session")
-def report_data() -> Callable[..., ReportData]:
-    return make_data
-
-
-def make_process(
+def process_of(
     bars: int = 700, assets: int = 5, seed: int = 0, start: str = "2007-01-01", **env: Any
 ) -> DecisionProcess:
     """Random walks with volume, an index and cash that earns; features that say nothing."""
@@ -106,7 +99,7 @@ def make_process(
     return process_on(panel, **env)
 
 
-def make_context(process: DecisionProcess, window: range, *names: str, **settings: Any) -> ComparisonContext:
+def context_of(process: DecisionProcess, window: range, *names: str, **settings: Any) -> ComparisonContext:
     """These named strategies, judged over the window; the first is the one that is judged."""
     config = EvaluationConfig(lookback=20, **settings)
     makers = with_memos({name: partial(named_strategy, name, config) for name in names})
@@ -115,11 +108,38 @@ def make_context(process: DecisionProcess, window: range, *names: str, **setting
     )
 
 
-@pytest.fixture(scope="session")
-def process_of() -> Callable[..., DecisionProcess]:
-    return make_process
+def process_on(panel: MarketPanel, **env: Any) -> DecisionProcess:
+    """The process on a panel; ``env`` are keys of the environment's section."""
+    features = Features(
+        assets=np.zeros((panel.n_bars, panel.n_assets, 1), dtype=np.float32),
+        market=np.zeros((panel.n_bars, 1), dtype=np.float32),
+        asset_names=("none",),
+        market_names=("none",),
+        lenses={},
+        first_bar=0,
+    )
+    return DecisionProcess(panel, features, EnvConfig(**env), ObjectivesConfig(), Moments(4e-4, 1e-4))
 
 
-@pytest.fixture(scope="session")
-def context_of() -> Callable[..., ComparisonContext]:
-    return make_context
+class Planned:
+    """Names these weights, one decision after the other."""
+
+    name = "planned"
+
+    def __init__(self, weights: list[list[float]]) -> None:
+        self.weights = np.array(weights)
+
+    def decide(self, information: Information) -> FloatArray:
+        return self.weights[information.step]
+
+
+class Wandering:
+    """A new portfolio every day."""
+
+    name = "wandering"
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(1)
+
+    def decide(self, information: Information) -> FloatArray:
+        return self._rng.dirichlet(np.ones(len(information.portfolio)))
