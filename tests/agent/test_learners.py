@@ -15,7 +15,6 @@ from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.learners.soft_actor_critic import minimum_value
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.config import AnchorConfig, BCellConfig
 from tests.agent import helpers
 from tests.agent.helpers import CPU, actor_loss, coverage, generator
@@ -26,66 +25,6 @@ CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=3, iql_extraction
 
 def make_iql(shape: NetworkShape, config: BCellConfig = CONFIG) -> IQL:
     return helpers.make_iql(shape, config)
-
-
-def test_iql_updates_in_the_published_order(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch, learner = make_batch(), make_iql(shape)
-    reference = make_iql(shape)
-    metrics = learner.update(batch, 0.0, generator())
-    # V first, from the target critics of before
-    size = len(batch.rewards)
-    with torch.no_grad():
-        encoding = reference.target_critic.encode(batch.both)
-        data = reference.target_critic.value(encoding.groups(0, size), batch.states, batch.actions.unsqueeze(1))
-        value = reference.value(batch.states)
-        difference = data.mean[..., 0].min(dim=0).values - value
-        weight = torch.where(difference < 0, 0.3, 0.7)
-    torch.testing.assert_close(metrics["v_loss"], (weight * difference**2).mean())
-    # then Q, toward r + gamma (1 - d) V(s') with the V of after
-    with torch.no_grad():
-        next_value = learner.value(batch.next_states)
-        target = batch.rewards + 0.99 * (1 - batch.terminated) * next_value
-        before = reference.critic.value(
-            reference.critic.encode(batch.states), batch.states, batch.actions.unsqueeze(1)
-        ).mean[..., 0]
-    torch.testing.assert_close(metrics["q_loss"], ((before - target) ** 2).mean(dim=1).sum())
-    # and the targets follow by tau
-    for old, new, target_parameter in zip(
-        reference.critic.parameters(), learner.critic.parameters(), learner.target_critic.parameters(), strict=True
-    ):
-        torch.testing.assert_close(target_parameter, old + 0.005 * (new - old))
-
-
-@pytest.mark.parametrize("family", [2, 5])
-def test_an_expert_learns_from_its_own_family_only_and_the_gate_from_all(
-    family: int, shape: NetworkShape, make_batch: MakeBatch
-) -> None:
-    """5 is the coverage mixture, of no expert."""
-    batch, learner = make_batch()._replace(families=torch.full((16,), family)), make_iql(shape)
-    before, gate = learner.policy.score.weight.detach().clone(), learner.policy.gate.weight.detach().clone()
-    learner.update(batch, 0.0, generator())
-    moved = (learner.policy.score.weight - before).abs().flatten(1).sum(dim=1) > 0
-    assert moved.tolist() == [expert == family for expert in range(5)]
-    assert not torch.equal(learner.policy.gate.weight, gate)
-
-
-def test_an_expert_names_the_aim_of_a_family_that_goes_part_of_the_way(
-    shape: NetworkShape, make_batch: MakeBatch
-) -> None:
-    batch, learner = make_batch(), make_iql(shape)
-    aim = torch.tensor([0.55, 0.2, 0.1, 0.1, 0.05])[: batch.actions.shape[1]]
-    aim = aim / aim.sum()
-    moved = (1.0 - FAMILY_RATE) * batch.states.weights + FAMILY_RATE * aim
-    batch = batch._replace(actions=moved, families=torch.arange(16) % 5)
-    optimiser = torch.optim.Adam(learner.policy.parameters(), lr=1e-2)
-    for _ in range(400):
-        optimiser.zero_grad()
-        loss, _ = learner.policy.imitation_loss(batch, torch.ones(16, 1))
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    named = learner.policy(batch.states).experts[torch.arange(16), batch.families].detach()
-    apart = (named - aim).abs().amax(dim=1)
-    assert apart.median() < 0.01
 
 
 def test_seeding_is_exact(shape: NetworkShape, make_batch: MakeBatch) -> None:
@@ -125,15 +64,6 @@ def test_transitions_of_one_bar_learn_the_same_from_one_row_of_the_market_as_fro
             torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-6, msg=f"{method.__name__} {name}")
 
 
-def test_the_behaviours_value_teaches_nothing_to_iqls(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch = make_batch()
-    first, second = make_iql(shape), make_iql(shape)
-    first.update(batch, 0.0, generator())
-    second.update(batch._replace(behaviour_returns=batch.behaviour_returns + 5.0), 0.0, generator())
-    for (name, one), other in zip(first.value.named_parameters(), second.value.parameters(), strict=True):
-        assert torch.equal(one, other) != name.startswith("behaviour."), name
-
-
 def test_cloning_is_iql_without_preference(shape: NetworkShape, make_batch: MakeBatch) -> None:
     batch, indifferent = make_batch(), CONFIG.model_copy(update={"iql_temperature": 0.0})
     one = make_iql(shape, indifferent)
@@ -160,20 +90,6 @@ def test_smoothed_portfolios_stay_on_the_simplex_and_near(shape: NetworkShape, m
     before, after = (learner.policy.coordinates(one, batch.states) for one in (batch.actions, moved))
     apart = (after - before).abs()
     assert 0.0 < apart.max() <= 0.5 + 1e-5
-
-
-def test_a_scalar_critic_has_no_spread_and_the_same_mean_rule(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    scalar = CONFIG.model_copy(update={"n_quantiles": 1})
-    batch, learner = make_batch(), make_iql(shape, scalar)
-    learner.critic.mean.load_state_dict(make_iql(shape).critic.mean.state_dict())
-    quantiles = learner.critic.quantiles.weight.detach().clone()
-    metrics = learner.update(batch, 0.0, generator())
-    assert metrics["quantile_loss"] == 0.0
-    assert torch.equal(learner.critic.quantiles.weight, quantiles)
-    agent = BCell(shape, scalar, generator(9), CPU)
-    agent.seed_from(learner)
-    online = agent.update_sac(batch, coverage(16, 5), generator(), 5000)
-    assert all(torch.isfinite(value).all() for value in online.values())
 
 
 def test_critic_only_updates_leave_the_policy_alone(shape: NetworkShape, make_batch: MakeBatch) -> None:

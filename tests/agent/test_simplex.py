@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.integrate import dblquad, quad
 from scipy.special import digamma, gammaln, polygamma
 
 from finflow.agent.networks.logistic_normal import (
@@ -21,22 +20,6 @@ from finflow.agent.networks.logistic_normal import (
 def distribution(location: list[float], scale: float) -> LogisticNormal:
     centre = torch.tensor([location], dtype=torch.float64)
     return LogisticNormal(centre, torch.full_like(centre, math.log(scale)))
-
-
-def density(law: LogisticNormal, *risky: float) -> float:
-    weights = torch.tensor([[*risky, 1.0 - sum(risky)]], dtype=torch.float64)
-    return math.exp(law.log_density(weights).item()) if weights.min() > 0 else 0.0
-
-
-def test_density_integrates_to_one_over_two_weights() -> None:
-    total, _ = quad(lambda w: density(distribution([0.4], 0.7), w), 0.0, 1.0)
-    assert total == pytest.approx(1.0, abs=1e-3)
-
-
-def test_density_integrates_to_one_over_three_weights() -> None:
-    law = distribution([0.3, -0.5], 0.6)
-    total, _ = dblquad(lambda y, x: density(law, x, y), 0.0, 1.0, 0.0, lambda x: 1.0 - x, epsabs=1e-4)
-    assert total == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize("n_weights", [5, 8, 21])
@@ -56,33 +39,6 @@ def test_density_integrates_to_one_over_many_weights_by_importance_sampling(n_we
     assert abs(ratio.mean() - 1.0) < 4.0 * standard_error
 
 
-def sampled_entropy(law: LogisticNormal, count: int = 100_000) -> tuple[float, float]:
-    """Entropy of one law by its own samples, and the standard error."""
-    shape = (1, count, law.location.shape[1])
-    noise = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    _, log_density = law.sample(noise)
-    return -log_density.mean().item(), log_density.std().item() / math.sqrt(count)
-
-
-def test_sampled_entropy_is_the_integral_over_two_weights() -> None:
-    law = distribution([0.4], 0.7)
-    entropy, _ = quad(lambda w: -density(law, w) * math.log(density(law, w) or 1.0), 0.0, 1.0)
-    found, error = sampled_entropy(law)
-    assert abs(found - entropy) < 4.0 * error < 0.05
-
-
-def test_sampled_entropy_is_the_integral_over_three_weights() -> None:
-    law = distribution([0.3, -0.5], 0.6)
-
-    def integrand(y: float, x: float) -> float:
-        height = density(law, x, y)
-        return -height * math.log(height or 1.0)
-
-    entropy, _ = dblquad(integrand, 0.0, 1.0, 0.0, lambda x: 1.0 - x, epsabs=1e-3)
-    found, error = sampled_entropy(law)
-    assert abs(found - entropy) < 4.0 * error + 1e-3
-
-
 def test_samples_carry_their_own_density() -> None:
     law = distribution([0.2, -0.3, 0.1], 0.5)
     noise = torch.randn(1, 64, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -92,33 +48,9 @@ def test_samples_carry_their_own_density() -> None:
     torch.testing.assert_close(portfolios.sum(-1), torch.ones(1, 64, dtype=torch.float64))
 
 
-def test_gradients_reach_location_and_scale() -> None:
-    noise = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    location = torch.randn(3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
-    log_scale = torch.full((3, 4), -0.5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda a, b: LogisticNormal(a, b).sample(noise), (location, log_scale))
-
-
-def test_gradients_of_the_density_are_those_of_finite_differences() -> None:
-    generator = torch.Generator().manual_seed(2)
-    location = torch.randn(3, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    log_scale = torch.full((3, 4), -0.5, dtype=torch.float64, requires_grad=True)
-    portfolios = torch.softmax(torch.randn(3, 5, generator=generator, dtype=torch.float64), dim=-1).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda a, b, w: LogisticNormal(a, b).log_density(w), (location, log_scale, portfolios)
-    )
-
-
 def test_the_centre_is_the_softmax_of_the_location() -> None:
     weights = torch.tensor([[0.5, 0.2, 0.2, 0.1]], dtype=torch.float64)
     torch.testing.assert_close(log_portfolio(log_ratios(weights)).exp(), weights)
-
-
-def test_no_policy_has_more_entropy_than_the_uniform_one() -> None:
-    noise = torch.randn(1, 20_000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for scale in (0.3, 1.0, 1.5, 3.0):
-        _, log_density = distribution([0.0, 0.0, 0.0], scale).sample(noise)
-        assert -log_density.mean().item() < -math.lgamma(4)
 
 
 def test_the_entropy_target_is_that_of_normal_log_ratios_of_the_scale() -> None:
