@@ -1,4 +1,4 @@
-"""Losses over several actions of each state, against their formulas and against problems solved by hand."""
+"""Losses over several actions of each state, against their formulas and against numbers found by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from finflow.agent.losses.counterfactual import (
     advantage_scale,
@@ -21,20 +20,6 @@ from finflow.agent.networks.critic import Valuation
 from tests.agent.helpers import generator
 
 DOUBLE = torch.float64
-
-
-def random_problem(critics: int, states: int, actions: int, known: int, quantiles: int) -> tuple[Valuation, Tensor]:
-    """Values of actions, quantiles of the first ``known`` of them, and their targets (states, actions)."""
-    noise = generator(critics + actions)
-    mean = torch.randn(critics, states, actions, generator=noise, dtype=DOUBLE)
-    spread = torch.randn(critics, states, known, quantiles, generator=noise, dtype=DOUBLE)
-    return Valuation(mean, spread), torch.randn(states, actions, generator=noise, dtype=DOUBLE)
-
-
-def target_of(mean: Tensor, critics: int, quantiles: int) -> CriticTarget:
-    """The targets, with samples (critics, states, actions, quantiles) around them."""
-    spread = torch.randn(critics, *mean.shape, quantiles, generator=generator(9), dtype=mean.dtype)
-    return CriticTarget(mean, mean.unsqueeze(-1) + spread)
 
 
 def test_the_return_of_decisions_is_their_discounted_sum() -> None:
@@ -80,8 +65,12 @@ def test_what_actions_share_is_weighed_in_rewards_and_differences_in_sigma_a() -
 def test_the_loss_of_several_actions_is_its_formula() -> None:
     """Two critics, five actions, quantiles of the first three: every sum written out."""
     critics, states, actions, known, unit = 2, 6, 5, 3, 0.2
-    values, returns = random_problem(critics, states, actions, known, 4)
-    target = target_of(returns, critics, 4)
+    noise = generator(critics + actions)
+    mean = torch.randn(critics, states, actions, generator=noise, dtype=DOUBLE)
+    spread = torch.randn(critics, states, known, 4, generator=noise, dtype=DOUBLE)
+    values, returns = Valuation(mean, spread), torch.randn(states, actions, generator=noise, dtype=DOUBLE)
+    samples = torch.randn(critics, states, actions, 4, generator=noise, dtype=DOUBLE)
+    target = CriticTarget(returns, returns.unsqueeze(-1) + samples)
     loss, metrics = choice_loss(values, target, unit)
     expected = 0.0
     for critic in range(critics):

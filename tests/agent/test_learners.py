@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from finflow.agent.learners.td3bc import TD3BC
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config import AnchorConfig, BCellConfig
 from tests.agent import helpers
-from tests.agent.helpers import CPU, actor_loss, coverage, generator
+from tests.agent.helpers import CPU, coverage, generator
 
 MakeBatch = Callable[..., Batch]
 CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=3, iql_extraction="awr")
@@ -92,22 +93,18 @@ def test_smoothed_portfolios_stay_on_the_simplex_and_near(shape: NetworkShape, m
     assert 0.0 < apart.max() <= 0.5 + 1e-5
 
 
-def test_critic_only_updates_leave_the_policy_alone(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    agent, batch = BCell(shape, CONFIG, generator(), CPU), make_batch()
-    policy = {name: tensor.clone() for name, tensor in agent.policy.state_dict().items()}
-    critic = {name: tensor.clone() for name, tensor in agent.critic.state_dict().items()}
-    agent.update_sac(batch, coverage(16, 5), generator(), 0, actor=False)
-    assert all(torch.equal(tensor, policy[name]) for name, tensor in agent.policy.state_dict().items())
-    assert not all(torch.equal(tensor, critic[name]) for name, tensor in agent.critic.state_dict().items())
-
-
-def test_the_actor_step_gives_the_critics_no_gradient(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    with_actor, without = (BCell(shape, CONFIG, generator(), CPU) for _ in range(2))
-    batch = make_batch()
-    with_actor.update_sac(batch, coverage(16, 5), generator(3), 0, actor=True)
-    without.update_sac(batch, coverage(16, 5), generator(3), 0, actor=False)
-    for name, tensor in with_actor.critic.state_dict().items():
-        assert torch.equal(tensor, without.critic.state_dict()[name]), name
+def test_critics_learn_the_same_with_the_actor_and_without_which_leaves_the_policy_alone(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    learned = []
+    for actor in (True, False):
+        agent = BCell(shape, CONFIG, generator(), CPU)
+        before = helpers.parameters(agent.policy), helpers.parameters(agent.critic)
+        agent.update_sac(make_batch(), coverage(16, 5), generator(3), 0, actor=actor)
+        assert torch.equal(helpers.parameters(agent.policy), before[0]) is not actor
+        assert not torch.equal(helpers.parameters(agent.critic), before[1])
+        learned.append(helpers.parameters(agent.critic))
+    assert torch.equal(*learned)
 
 
 def test_the_actor_gradient_equals_backpropagation_through_the_critic(
@@ -116,18 +113,15 @@ def test_the_actor_gradient_equals_backpropagation_through_the_critic(
     agent, states = BCell(shape, CONFIG, generator(), CPU), make_batch().states
     noise = torch.randn(16, 1, 4, generator=generator(1))
     encoding = agent.critic.encode(states).detach()
-    alpha = torch.tensor(0.3)
 
     def gradient(direct: bool) -> torch.Tensor:
         agent.policy.zero_grad()
-        drawn, log_density = agent.policy(states).distribution.sample(noise)
+        drawn, _ = agent.policy(states).distribution.sample(noise)
         if direct:
             value = agent.critic.value(encoding, states, drawn).mean[..., 0].min(dim=0).values
-            loss = (alpha * log_density[:, 0] / 4 - value).mean()
         else:
             value = minimum_value(agent.critic, encoding, states, drawn[:, 0], agent.config)
-            loss = actor_loss(log_density[:, 0], value, alpha, 4)
-        loss.backward()
+        value.sum().backward()
         return torch.cat([p.grad.flatten() for p in agent.policy.parameters() if p.grad is not None])
 
     torch.testing.assert_close(gradient(direct=False), gradient(direct=True), rtol=1e-4, atol=1e-7)
@@ -142,15 +136,9 @@ def bandit(batch: Batch, portfolio: torch.Tensor) -> torch.Tensor:
 @pytest.mark.timeout(120)
 def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) -> None:
     shape = NetworkShape(7, 4, 32, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
-    rates = {"actor_lr": 1e-2, "critic_lr": 1e-2}
-    sizes = {"hidden_dim": 32, "n_quantiles": 4, "cql_samples": 1}
-    free = {
-        "cql_alpha": 0.01,
-        "alpha_init": 0.01,
-        "alpha_mode": "fixed",
-        "anchor": AnchorConfig(weight=0.0),
-    }
-    config = BCellConfig(**sizes, **rates, **free, iql_temperature=30.0)
+    sizes = {"hidden_dim": 32, "n_quantiles": 4, "cql_samples": 1, "actor_lr": 1e-2, "critic_lr": 1e-2}
+    free = {"cql_alpha": 0.01, "alpha_init": 0.01, "alpha_mode": "fixed", "anchor": AnchorConfig(weight=0.0)}
+    config = BCellConfig(**sizes, **free, iql_temperature=30.0)
     iql = make_iql(shape, config)
     test = make_batch(256, 4, seed=10_000)
 
@@ -176,6 +164,25 @@ def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) ->
     assert untrained < 0.25
     assert offline > behaviour + 0.08
     assert online > 0.85
+
+
+def test_quantiles_reach_neither_v_nor_the_policy_nor_the_readout_of_the_mean(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    """The mean of the critic is scalar IQL's critic: layers that it shares with the quantiles apart."""
+    # no gradient is shortened: its norm is over the whole critic, so that quantiles would scale the step of the mean
+    config = CONFIG.model_copy(update={"gradient_norm": 1e9})
+    plain, loud = (make_iql(shape, config) for _ in range(2))
+    with torch.no_grad():
+        for critic in (loud.critic, loud.target_critic):
+            critic.quantiles.weight *= 5.0
+    found = [learner.update(make_batch(), 0.0, generator()) for learner in (plain, loud)]
+    for name in ("v_loss", "q_loss", "policy_loss", "expert_loss", "q", "advantage"):
+        assert torch.equal(found[0][name], found[1][name]), name
+    assert not torch.equal(found[0]["quantile_loss"], found[1]["quantile_loss"])
+    for part in ("value", "policy", "critic.mean", "target_critic.mean", "critic.head"):
+        ours, theirs = (helpers.parameters(attrgetter(part)(learner)) for learner in (plain, loud))
+        assert torch.equal(ours, theirs) is (part != "critic.head"), part
 
 
 def test_without_a_method_critics_alone_are_fitted(shape: NetworkShape, make_batch: MakeBatch) -> None:

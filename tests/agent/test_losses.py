@@ -1,4 +1,4 @@
-"""Each loss against its formula, written out independently, and against finite differences."""
+"""Each loss against its formula, written out independently."""
 
 from __future__ import annotations
 

@@ -17,12 +17,7 @@ from finflow.agent.networks.logistic_normal import (
 )
 
 
-def distribution(location: list[float], scale: float) -> LogisticNormal:
-    centre = torch.tensor([location], dtype=torch.float64)
-    return LogisticNormal(centre, torch.full_like(centre, math.log(scale)))
-
-
-@pytest.mark.parametrize("n_weights", [5, 8, 21])
+@pytest.mark.parametrize("n_weights", [5, 21])
 def test_density_integrates_to_one_over_many_weights_by_importance_sampling(n_weights: int) -> None:
     # drawn from a Dirichlet, whose log ratios have mean digamma(a_i) - digamma(a_K) and variance about trigamma(a_i)
     # where a_K is large; the law is made to be near it, and a little narrower, so that no draw weighs much
@@ -35,12 +30,13 @@ def test_density_integrates_to_one_over_many_weights_by_importance_sampling(n_we
     many = LogisticNormal(location.expand(len(draws), -1), log_scale.expand(len(draws), -1))
     ratio = np.exp(many.log_density(torch.from_numpy(draws)).numpy() - log_proposal)
     standard_error = ratio.std() / math.sqrt(len(ratio))
-    assert standard_error < 0.01  # seen: 0.0014, 0.0020 and 0.0035
+    assert standard_error < 0.01  # seen: 0.0014 and 0.0035
     assert abs(ratio.mean() - 1.0) < 4.0 * standard_error
 
 
 def test_samples_carry_their_own_density() -> None:
-    law = distribution([0.2, -0.3, 0.1], 0.5)
+    location = torch.tensor([[0.2, -0.3, 0.1]], dtype=torch.float64)
+    law = LogisticNormal(location, torch.full_like(location, math.log(0.5)))
     noise = torch.randn(1, 64, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     portfolios, log_density = law.sample(noise)
     many = LogisticNormal(law.location.expand(64, -1), law.log_scale.expand(64, -1))
@@ -68,16 +64,3 @@ def test_entropy_is_of_the_density_in_log_ratios() -> None:
     expected = of_ratios.log_prob(location + log_scale.exp() * noise).sum(dim=1)
     torch.testing.assert_close(law.entropy_density(noise), expected)
     torch.testing.assert_close(law.entropy_density(noise), log_density[:, 0] + portfolios[:, 0].log().sum(dim=1))
-
-
-def test_entropy_does_not_move_the_centre() -> None:
-    """Its gradient is one per dimension for the scale and none for the location; that of weights has one for both."""
-    noise = torch.randn(4000, 1, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    location = torch.tensor([[1.5, -0.5, 0.3]], dtype=torch.float64, requires_grad=True)
-    log_scale = torch.full((1, 3), -1.5, dtype=torch.float64, requires_grad=True)
-    law = LogisticNormal(location.expand(4000, -1), log_scale.expand(4000, -1))
-    of_ratios = torch.autograd.grad(-law.entropy_density(noise[:, 0]).mean(), (location, log_scale), allow_unused=True)
-    assert of_ratios[0] is None
-    torch.testing.assert_close(of_ratios[1], torch.ones(1, 3, dtype=torch.float64))
-    (of_weights,) = torch.autograd.grad(-law.sample(noise)[1].mean(), location)
-    assert of_weights[0, 0] < -0.5  # toward equal weight, of the largest weight first
