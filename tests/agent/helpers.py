@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from finflow.agent.batch import Batch, Choices, States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
-from finflow.agent.learners.soft_actor_critic import ascent
 from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config import BCellConfig
@@ -57,10 +55,3 @@ def with_choices(batch: Batch, count: int = 4, seed: int = 7) -> Batch:
     portfolio = torch.cat([held, reward_state], dim=-1).flatten(0, 1)
     after = States(following.assets, following.market, portfolio, following.complete)
     return batch._replace(choices=Choices(actions, rewards, ended, after))
-
-
-def actor_loss(log_density: Tensor, value: Tensor, alpha: Tensor, n_dimensions: int) -> Tensor:
-    """The actor's loss by the critics alone, as an update takes it."""
-    density = log_density / n_dimensions
-    earned, ahead = ascent(density.new_zeros(0, len(density)), density.unsqueeze(0), value, alpha, 0.99)
-    return -(earned + ahead).mean()

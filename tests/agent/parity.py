@@ -12,12 +12,11 @@ from finflow.agent.batch import Batch
 from scripts.evidence.box_task import BoxLayers, box_batch
 
 FIXTURES = Path(__file__).parent / "fixtures"
-TYPES = [torch.float32, torch.float64]
 Arrays = dict[str, Tensor]
 
 
-def load(name: str, dtype: torch.dtype | None = None) -> Arrays:
-    """The arrays of one fixture, in a type or as they were written."""
+def load(name: str, dtype: torch.dtype | None = torch.float64) -> Arrays:
+    """The arrays of one fixture, in a type or, without one, as they were written."""
     with np.load(FIXTURES / f"{name}.npz") as file:
         return {key: torch.from_numpy(file[key]).to(dtype) for key in file.files if "version" not in key}
 
@@ -29,6 +28,12 @@ def layers(arrays: Arrays, name: str, rows: Tensor) -> Tensor:
         rows = rows @ arrays[f"{name}.{index}.weight"].T + arrays[f"{name}.{index}.bias"]
         rows = rows.relu() if index < count - 1 else rows
     return rows
+
+
+def critics(arrays: Arrays, name: str, observations: Tensor, actions: Tensor) -> Tensor:
+    """Outputs of both critics, (2, B, outputs)."""
+    rows = torch.cat([observations, actions], dim=1)
+    return torch.stack([layers(arrays, f"{name}.{critic}", rows) for critic in range(2)])
 
 
 def take_over(arrays: Arrays, names: list[str], network: BoxLayers) -> None:

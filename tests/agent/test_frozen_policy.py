@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 
 from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
-from finflow.agent.networks.policy import ExpertPolicy, blended
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import deployed_policy
 from tests.agent.test_policy_ensemble import ASSETS, make_members, make_states
 
@@ -24,7 +21,6 @@ BLENDS = [
     Blend(0.0, "inverse-volatility", VOLATILITY),
     Blend(0.25, "inverse-volatility", VOLATILITY),
     Blend(1.0, "equal-weight", VOLATILITY),
-    Blend(0.6, "equal-weight", VOLATILITY),
 ]
 
 
@@ -37,36 +33,20 @@ def make_deployed(blend: Blend | None) -> ExpertPolicy:
     return deployed_policy(policy, others, blend)
 
 
-def tensors_of(frozen: FrozenPolicy) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in frozen.state_dict().items()}
-
-
 @pytest.mark.parametrize("blend", BLENDS)
-def test_it_decides_and_draws_as_the_agent_was_deployed(blend: Blend | None) -> None:
+def test_it_decides_as_the_agent_was_deployed_and_is_read_back_from_its_tensors(blend: Blend | None) -> None:
     deployed, states = make_deployed(blend), make_states(9, groups=3)
     frozen, wanted = FrozenPolicy.of(deployed, VOLATILITY), deployed(states)
     found = frozen(states)
     for name in ("centre", "aim", "trade_rate", "log_scale"):
         torch.testing.assert_close(getattr(found, name), getattr(wanted, name), rtol=1e-5, atol=1e-6)
     assert not any(parameter.requires_grad for parameter in frozen.parameters())
-
-
-@pytest.mark.parametrize("blend", BLENDS)
-def test_it_is_read_back_from_its_tensors_bit_for_bit(blend: Blend | None) -> None:
-    """By a policy of the same shape with other weights."""
-    frozen, states = FrozenPolicy.of(make_deployed(blend), VOLATILITY), make_states(9)
-    read = FrozenPolicy.from_tensors(make_members(9)[-1], tensors_of(frozen))
+    tensors = {name: tensor.clone() for name, tensor in frozen.state_dict().items()}
+    read = FrozenPolicy.from_tensors(make_members(9)[-1], tensors)  # a policy of the same shape with other weights
     assert read.blend == blend
-    for one, other in zip(frozen(states)[:6], read(states)[:6], strict=True):
+    for one, other in zip(found[:6], read(states)[:6], strict=True):
         assert torch.equal(one, other)
-    assert all(torch.equal(tensor, read.state_dict()[name]) for name, tensor in frozen.state_dict().items())
-
-
-def test_its_scale_is_the_geometric_mean_of_its_members() -> None:
-    frozen, states = FrozenPolicy.of(make_deployed(Blend(0.6, "equal-weight", VOLATILITY)), VOLATILITY), make_states(7)
-    scales = torch.stack([one(states).log_scale.exp() for one in frozen.policies()])
-    wanted = scales.log().mean(dim=0).exp()
-    torch.testing.assert_close(frozen(states).log_scale.exp(), wanted)
+    assert all(torch.equal(tensor, read.state_dict()[name]) for name, tensor in tensors.items())
 
 
 def test_what_becomes_of_the_agent_later_does_not_move_it() -> None:
@@ -103,28 +83,8 @@ def test_the_divergence_in_closed_form_is_the_mean_of_sampled_log_ratios(blend: 
     assert bool((closed > 10.0 * error).all())  # which tells it from none
 
 
-def test_a_closed_form_by_hand() -> None:
-    """Two policies that differ by their scales alone: K - 1 times that of two normal distributions."""
-    policy, states = make_members(1)[0], make_states(4)
-    wide = copy.deepcopy(policy)
-    with torch.no_grad():
-        policy.trade.weight[1], policy.trade.bias[1] = 0.0, math.log(0.2)
-        wide.trade.weight[1], wide.trade.bias[1] = 0.0, math.log(0.4)
-    frozen = FrozenPolicy.of(wide, VOLATILITY)
-    found = kl_per_dimension(policy(states).distribution, frozen(states).distribution)
-    torch.testing.assert_close(found, torch.full((4,), math.log(2.0) + 0.5 * 0.25 - 0.5), rtol=1e-4, atol=1e-5)
-
-
-Change = Callable[[dict[str, Tensor]], object]
-
-
 def test_tensors_of_other_policies_are_refused() -> None:
-    tensors = tensors_of(FrozenPolicy.of(make_deployed(Blend(0.25, "equal-weight", VOLATILITY)), VOLATILITY))
+    tensors = FrozenPolicy.of(make_deployed(Blend(0.25, "equal-weight", VOLATILITY)), VOLATILITY).state_dict()
     del tensors["members.1.gate.bias"]
     with pytest.raises(RuntimeError, match=r"gate\.bias"):
         FrozenPolicy.from_tensors(make_members(1)[0], tensors)
-
-
-def test_a_policy_without_a_blend_is_itself() -> None:
-    policy, states = make_members(1)[0], make_states(6)
-    torch.testing.assert_close(FrozenPolicy.of(policy, VOLATILITY)(states).centre, blended(policy, None)(states).centre)

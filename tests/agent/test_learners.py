@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 import pytest
 import torch
@@ -15,10 +16,9 @@ from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.learners.soft_actor_critic import minimum_value
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.config import AnchorConfig, BCellConfig
 from tests.agent import helpers
-from tests.agent.helpers import CPU, actor_loss, coverage, generator
+from tests.agent.helpers import CPU, coverage, generator
 
 MakeBatch = Callable[..., Batch]
 CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=3, iql_extraction="awr")
@@ -26,66 +26,6 @@ CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=3, iql_extraction
 
 def make_iql(shape: NetworkShape, config: BCellConfig = CONFIG) -> IQL:
     return helpers.make_iql(shape, config)
-
-
-def test_iql_updates_in_the_published_order(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch, learner = make_batch(), make_iql(shape)
-    reference = make_iql(shape)
-    metrics = learner.update(batch, 0.0, generator())
-    # V first, from the target critics of before
-    size = len(batch.rewards)
-    with torch.no_grad():
-        encoding = reference.target_critic.encode(batch.both)
-        data = reference.target_critic.value(encoding.groups(0, size), batch.states, batch.actions.unsqueeze(1))
-        value = reference.value(batch.states)
-        difference = data.mean[..., 0].min(dim=0).values - value
-        weight = torch.where(difference < 0, 0.3, 0.7)
-    torch.testing.assert_close(metrics["v_loss"], (weight * difference**2).mean())
-    # then Q, toward r + gamma (1 - d) V(s') with the V of after
-    with torch.no_grad():
-        next_value = learner.value(batch.next_states)
-        target = batch.rewards + 0.99 * (1 - batch.terminated) * next_value
-        before = reference.critic.value(
-            reference.critic.encode(batch.states), batch.states, batch.actions.unsqueeze(1)
-        ).mean[..., 0]
-    torch.testing.assert_close(metrics["q_loss"], ((before - target) ** 2).mean(dim=1).sum())
-    # and the targets follow by tau
-    for old, new, target_parameter in zip(
-        reference.critic.parameters(), learner.critic.parameters(), learner.target_critic.parameters(), strict=True
-    ):
-        torch.testing.assert_close(target_parameter, old + 0.005 * (new - old))
-
-
-@pytest.mark.parametrize("family", [2, 5])
-def test_an_expert_learns_from_its_own_family_only_and_the_gate_from_all(
-    family: int, shape: NetworkShape, make_batch: MakeBatch
-) -> None:
-    """5 is the coverage mixture, of no expert."""
-    batch, learner = make_batch()._replace(families=torch.full((16,), family)), make_iql(shape)
-    before, gate = learner.policy.score.weight.detach().clone(), learner.policy.gate.weight.detach().clone()
-    learner.update(batch, 0.0, generator())
-    moved = (learner.policy.score.weight - before).abs().flatten(1).sum(dim=1) > 0
-    assert moved.tolist() == [expert == family for expert in range(5)]
-    assert not torch.equal(learner.policy.gate.weight, gate)
-
-
-def test_an_expert_names_the_aim_of_a_family_that_goes_part_of_the_way(
-    shape: NetworkShape, make_batch: MakeBatch
-) -> None:
-    batch, learner = make_batch(), make_iql(shape)
-    aim = torch.tensor([0.55, 0.2, 0.1, 0.1, 0.05])[: batch.actions.shape[1]]
-    aim = aim / aim.sum()
-    moved = (1.0 - FAMILY_RATE) * batch.states.weights + FAMILY_RATE * aim
-    batch = batch._replace(actions=moved, families=torch.arange(16) % 5)
-    optimiser = torch.optim.Adam(learner.policy.parameters(), lr=1e-2)
-    for _ in range(400):
-        optimiser.zero_grad()
-        loss, _ = learner.policy.imitation_loss(batch, torch.ones(16, 1))
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    named = learner.policy(batch.states).experts[torch.arange(16), batch.families].detach()
-    apart = (named - aim).abs().amax(dim=1)
-    assert apart.median() < 0.01
 
 
 def test_seeding_is_exact(shape: NetworkShape, make_batch: MakeBatch) -> None:
@@ -125,15 +65,6 @@ def test_transitions_of_one_bar_learn_the_same_from_one_row_of_the_market_as_fro
             torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-6, msg=f"{method.__name__} {name}")
 
 
-def test_the_behaviours_value_teaches_nothing_to_iqls(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch = make_batch()
-    first, second = make_iql(shape), make_iql(shape)
-    first.update(batch, 0.0, generator())
-    second.update(batch._replace(behaviour_returns=batch.behaviour_returns + 5.0), 0.0, generator())
-    for (name, one), other in zip(first.value.named_parameters(), second.value.parameters(), strict=True):
-        assert torch.equal(one, other) != name.startswith("behaviour."), name
-
-
 def test_cloning_is_iql_without_preference(shape: NetworkShape, make_batch: MakeBatch) -> None:
     batch, indifferent = make_batch(), CONFIG.model_copy(update={"iql_temperature": 0.0})
     one = make_iql(shape, indifferent)
@@ -162,36 +93,18 @@ def test_smoothed_portfolios_stay_on_the_simplex_and_near(shape: NetworkShape, m
     assert 0.0 < apart.max() <= 0.5 + 1e-5
 
 
-def test_a_scalar_critic_has_no_spread_and_the_same_mean_rule(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    scalar = CONFIG.model_copy(update={"n_quantiles": 1})
-    batch, learner = make_batch(), make_iql(shape, scalar)
-    learner.critic.mean.load_state_dict(make_iql(shape).critic.mean.state_dict())
-    quantiles = learner.critic.quantiles.weight.detach().clone()
-    metrics = learner.update(batch, 0.0, generator())
-    assert metrics["quantile_loss"] == 0.0
-    assert torch.equal(learner.critic.quantiles.weight, quantiles)
-    agent = BCell(shape, scalar, generator(9), CPU)
-    agent.seed_from(learner)
-    online = agent.update_sac(batch, coverage(16, 5), generator(), 5000)
-    assert all(torch.isfinite(value).all() for value in online.values())
-
-
-def test_critic_only_updates_leave_the_policy_alone(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    agent, batch = BCell(shape, CONFIG, generator(), CPU), make_batch()
-    policy = {name: tensor.clone() for name, tensor in agent.policy.state_dict().items()}
-    critic = {name: tensor.clone() for name, tensor in agent.critic.state_dict().items()}
-    agent.update_sac(batch, coverage(16, 5), generator(), 0, actor=False)
-    assert all(torch.equal(tensor, policy[name]) for name, tensor in agent.policy.state_dict().items())
-    assert not all(torch.equal(tensor, critic[name]) for name, tensor in agent.critic.state_dict().items())
-
-
-def test_the_actor_step_gives_the_critics_no_gradient(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    with_actor, without = (BCell(shape, CONFIG, generator(), CPU) for _ in range(2))
-    batch = make_batch()
-    with_actor.update_sac(batch, coverage(16, 5), generator(3), 0, actor=True)
-    without.update_sac(batch, coverage(16, 5), generator(3), 0, actor=False)
-    for name, tensor in with_actor.critic.state_dict().items():
-        assert torch.equal(tensor, without.critic.state_dict()[name]), name
+def test_critics_learn_the_same_with_the_actor_and_without_which_leaves_the_policy_alone(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    learned = []
+    for actor in (True, False):
+        agent = BCell(shape, CONFIG, generator(), CPU)
+        before = helpers.parameters(agent.policy), helpers.parameters(agent.critic)
+        agent.update_sac(make_batch(), coverage(16, 5), generator(3), 0, actor=actor)
+        assert torch.equal(helpers.parameters(agent.policy), before[0]) is not actor
+        assert not torch.equal(helpers.parameters(agent.critic), before[1])
+        learned.append(helpers.parameters(agent.critic))
+    assert torch.equal(*learned)
 
 
 def test_the_actor_gradient_equals_backpropagation_through_the_critic(
@@ -200,18 +113,15 @@ def test_the_actor_gradient_equals_backpropagation_through_the_critic(
     agent, states = BCell(shape, CONFIG, generator(), CPU), make_batch().states
     noise = torch.randn(16, 1, 4, generator=generator(1))
     encoding = agent.critic.encode(states).detach()
-    alpha = torch.tensor(0.3)
 
     def gradient(direct: bool) -> torch.Tensor:
         agent.policy.zero_grad()
-        drawn, log_density = agent.policy(states).distribution.sample(noise)
+        drawn, _ = agent.policy(states).distribution.sample(noise)
         if direct:
             value = agent.critic.value(encoding, states, drawn).mean[..., 0].min(dim=0).values
-            loss = (alpha * log_density[:, 0] / 4 - value).mean()
         else:
             value = minimum_value(agent.critic, encoding, states, drawn[:, 0], agent.config)
-            loss = actor_loss(log_density[:, 0], value, alpha, 4)
-        loss.backward()
+        value.sum().backward()
         return torch.cat([p.grad.flatten() for p in agent.policy.parameters() if p.grad is not None])
 
     torch.testing.assert_close(gradient(direct=False), gradient(direct=True), rtol=1e-4, atol=1e-7)
@@ -226,15 +136,9 @@ def bandit(batch: Batch, portfolio: torch.Tensor) -> torch.Tensor:
 @pytest.mark.timeout(120)
 def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) -> None:
     shape = NetworkShape(7, 4, 32, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
-    rates = {"actor_lr": 1e-2, "critic_lr": 1e-2}
-    sizes = {"hidden_dim": 32, "n_quantiles": 4, "cql_samples": 1}
-    free = {
-        "cql_alpha": 0.01,
-        "alpha_init": 0.01,
-        "alpha_mode": "fixed",
-        "anchor": AnchorConfig(weight=0.0),
-    }
-    config = BCellConfig(**sizes, **rates, **free, iql_temperature=30.0)
+    sizes = {"hidden_dim": 32, "n_quantiles": 4, "cql_samples": 1, "actor_lr": 1e-2, "critic_lr": 1e-2}
+    free = {"cql_alpha": 0.01, "alpha_init": 0.01, "alpha_mode": "fixed", "anchor": AnchorConfig(weight=0.0)}
+    config = BCellConfig(**sizes, **free, iql_temperature=30.0)
     iql = make_iql(shape, config)
     test = make_batch(256, 4, seed=10_000)
 
@@ -260,6 +164,25 @@ def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) ->
     assert untrained < 0.25
     assert offline > behaviour + 0.08
     assert online > 0.85
+
+
+def test_quantiles_reach_neither_v_nor_the_policy_nor_the_readout_of_the_mean(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    """The mean of the critic is scalar IQL's critic: layers that it shares with the quantiles apart."""
+    # no gradient is shortened: its norm is over the whole critic, so that quantiles would scale the step of the mean
+    config = CONFIG.model_copy(update={"gradient_norm": 1e9})
+    plain, loud = (make_iql(shape, config) for _ in range(2))
+    with torch.no_grad():
+        for critic in (loud.critic, loud.target_critic):
+            critic.quantiles.weight *= 5.0
+    found = [learner.update(make_batch(), 0.0, generator()) for learner in (plain, loud)]
+    for name in ("v_loss", "q_loss", "policy_loss", "expert_loss", "q", "advantage"):
+        assert torch.equal(found[0][name], found[1][name]), name
+    assert not torch.equal(found[0]["quantile_loss"], found[1]["quantile_loss"])
+    for part in ("value", "policy", "critic.mean", "target_critic.mean", "critic.head"):
+        ours, theirs = (helpers.parameters(attrgetter(part)(learner)) for learner in (plain, loud))
+        assert torch.equal(ours, theirs) is (part != "critic.head"), part
 
 
 def test_without_a_method_critics_alone_are_fitted(shape: NetworkShape, make_batch: MakeBatch) -> None:

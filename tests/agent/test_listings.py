@@ -16,7 +16,6 @@ from torch import Tensor
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.learners import learning, sac_critics
-from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
@@ -104,9 +103,7 @@ def test_offline_learners_learn_the_same(
 ) -> None:
     config, batch = BCellConfig.model_validate(SMALL), complete(make_batch())
     pair = [learner(portfolio_networks(shape, config, generator()), config, CPU) for _ in range(2)]
-    noise = torch.randn(16, 4, generator=generator(3))
-    drawn = lambda shape, generator, like: noise if shape[-1] == 4 else wider(noise, 1.0)  # noqa: E731
-    monkeypatch.setattr("finflow.agent.learners.td3bc.standard_normal", drawn)
+    monkeypatch.setattr("finflow.agent.learners.td3bc.standard_normal", same_draws)
     for _ in range(2):
         narrow, wide = (
             one.update(data, 0.0, generator()) for one, data in zip(pair, (batch, wider_batch(batch)), strict=True)
@@ -133,18 +130,13 @@ def test_the_online_update_learns_the_same(
     for module in (learning, sac_critics):
         monkeypatch.setattr(module, "standard_normal", same_draws)
     batch, settings = complete(make_batch()), {"anchor": {"to": anchor, "weight": 0.3}, **changes}
-    learn_alike([make_agent(shape, **settings) for _ in range(2)], with_choices(batch) if several else batch)
-
-
-def learn_alike(pair: list[BCell], batch: Batch) -> None:
-    """Two updates of the first agent without the assets that are not listed, and of the second with them."""
-    proposals = coverage()
+    batch, proposals = with_choices(batch) if several else batch, coverage()
     wide_proposals = CoverageProposals(wider(proposals.portfolios), proposals.log_density)
+    without, with_others = (make_agent(shape, **settings) for _ in range(2))
     for _ in range(2):
-        narrow = pair[0].update_sac(batch, proposals, generator(1), 0)
-        wide = pair[1].update_sac(wider_batch(batch), wide_proposals, generator(1), 0)
-        agree(wide, narrow)
-    assert pair[1].log_alpha.item() == pytest.approx(pair[0].log_alpha.item(), abs=1e-6)
+        narrow = without.update_sac(batch, proposals, generator(1), 0)
+        agree(with_others.update_sac(wider_batch(batch), wide_proposals, generator(1), 0), narrow)
+    assert with_others.log_alpha.item() == pytest.approx(without.log_alpha.item(), abs=1e-6)
 
 
 def test_the_entropy_of_the_next_decision_is_compared_with_the_target_of_what_is_listed_then(

@@ -9,7 +9,7 @@ import torch
 from finflow.agent.batch import States
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, ValueNetwork
 from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout
-from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
+from finflow.agent.networks.policy import ExpertPolicy
 
 MakeStates = Callable[[int, int, int], States]
 
@@ -82,17 +82,6 @@ def test_permuting_the_assets_changes_no_value(shape: NetworkShape, make_states:
         torch.testing.assert_close(value(states), value(other), rtol=1e-4, atol=1e-5)
 
 
-def test_one_agent_runs_on_any_number_of_assets(shape: NetworkShape, make_states: MakeStates) -> None:
-    policy, critic = ExpertPolicy(shape, generator()), CriticEnsemble(shape, 8, generator())
-    for n_assets in (2, 20, 60):
-        states = make_states(3, n_assets, 0)
-        decision = policy(states)
-        centre = decision.distribution.centre()
-        assert centre.shape == (3, n_assets + 1)
-        torch.testing.assert_close(centre.sum(-1), torch.ones(3))
-        assert critic.value(critic.encode(states), states, centre.unsqueeze(1)).mean.shape == (2, 3, 1)
-
-
 def test_an_expert_sees_its_own_lens_only(shape: NetworkShape, make_states: MakeStates) -> None:
     policy, states = ExpertPolicy(shape, generator()), make_states(4, 5, 0)
     for expert, lens in enumerate(shape.lenses):
@@ -103,15 +92,6 @@ def test_an_expert_sees_its_own_lens_only(shape: NetworkShape, make_states: Make
             before, after = policy(states), policy(states._replace(assets=changed))
         assert torch.equal(before.experts[:, expert], after.experts[:, expert])
         assert not torch.equal(before.experts, after.experts)
-
-
-def test_nothing_is_put_into_an_asset_that_is_not_listed(shape: NetworkShape, make_states: MakeStates) -> None:
-    states = make_states(4, 5, 0)
-    states.assets[:, 2] = 0.0
-    with torch.no_grad():
-        decision = ExpertPolicy(shape, generator())(states)
-    assert (decision.experts[:, :, 2] == 0.0).all()
-    torch.testing.assert_close(decision.experts.sum(-1), torch.ones(4, len(EXPERTS)))
 
 
 def test_the_centre_lies_between_the_current_weights_and_the_aim(shape: NetworkShape, make_states: MakeStates) -> None:

@@ -11,119 +11,36 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import Networks
 from finflow.agent.losses import losses
 from finflow.config import BCellConfig
 from scripts.evidence.box_task import BoxCritic, BoxPolicy, BoxValue
-from tests.agent.parity import TYPES, Arrays, layers, load, take_over, their_batch
+from tests.agent.parity import critics, layers, load, take_over, their_batch
 
 GAMMA, EXPECTILE, TEMPERATURE = 0.97, 0.8, 5.0
 TOLERANCE = 1e-5
 
 
-def critics(arrays: Arrays, name: str, observations: Tensor, actions: Tensor) -> Tensor:
-    """Values by both critics, (2, B)."""
-    rows = torch.cat([observations, actions], dim=1)
-    return torch.stack([layers(arrays, f"{name}.{critic}", rows)[:, 0] for critic in range(2)])
-
-
-def column(arrays: Arrays, name: str) -> Tensor:
-    """d3rlpy keeps scalars of a transition as (B, 1); ours are (B,)."""
-    return arrays[name].squeeze(1)
-
-
-def advantage(arrays: Arrays) -> Tensor:
-    """Both take the least value over the target critics, less V: d3rlpy's reduction is ``min`` as well."""
-    data = critics(arrays, "target_critic", arrays["batch.observations"], arrays["batch.actions"]).min(dim=0).values
-    return data - layers(arrays, "value", arrays["batch.observations"])[:, 0]
-
-
-def log_probabilities(arrays: Arrays) -> Tensor:
-    """d3rlpy's policy for IQL: a plain normal around ``tanh(mu)``, not a squashed normal, so without a Jacobian.
-
-    Its deviation is one parameter an action dimension, squeezed into ``exp(-5) .. exp(2)`` by a sigmoid. Dimensions
-    are summed.
-    """
-    mean = layers(arrays, "policy", arrays["batch.observations"]).tanh()
-    log_deviation = -5.0 + 7.0 * arrays["policy.log_deviation_parameter"].sigmoid()
-    standard = (arrays["batch.actions"] - mean) / log_deviation.exp()
-    return (-0.5 * standard.square() - log_deviation - 0.5 * math.log(2.0 * math.pi)).sum(dim=1)
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_v_loss_is_that_of_d3rlpy(dtype: torch.dtype) -> None:
-    # the mean over the batch of |tau - 1(u < 0)| u^2, without a factor of a half, on both sides
-    arrays = load("d3rlpy_iql", dtype)
-    value = layers(arrays, "value", arrays["batch.observations"])[:, 0]
-    loss = losses.expectile_loss(advantage(arrays) + value, value, EXPECTILE)
-    assert loss.item() == pytest.approx(arrays["v_loss"].item(), abs=TOLERANCE)
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_q_loss_is_that_of_d3rlpy(dtype: torch.dtype) -> None:
-    # the sum over critics of the mean over the batch, without a factor of a half, on both sides; both use V(s')
-    # itself, not a target network of V
-    arrays = load("d3rlpy_iql", dtype)
-    next_value = layers(arrays, "value", arrays["batch.next_observations"])[:, 0]
-    target = losses.bellman_target(
-        column(arrays, "batch.rewards"), column(arrays, "batch.terminals"), next_value, GAMMA
-    )
-    mean = critics(arrays, "critic", arrays["batch.observations"], arrays["batch.actions"])
-    assert losses.mean_loss(mean, target).item() == pytest.approx(arrays["q_loss"].item(), abs=TOLERANCE)
-
-
-def test_advantage_weights_are_those_of_d3rlpy() -> None:
-    # d3rlpy cuts exp(beta A) at 100, we cut beta A at log 100: the same number, without an infinity on the way
-    arrays = load("d3rlpy_iql", torch.float64)
-    weights = losses.advantage_weights(advantage(arrays), TEMPERATURE)
-    np.testing.assert_allclose(weights, column(arrays, "advantage_weights"), rtol=TOLERANCE)
-    assert (weights > 99.999).any()  # the cut is at work in this batch
-    assert (weights < 1.0).any()
-
-
-def test_policy_loss_is_that_of_d3rlpy() -> None:
-    # d3rlpy does not divide by the dimensions of the action, so neither do we here: n_dimensions = 1
-    arrays = load(
-        "d3rlpy_iql", torch.float64
-    )  # in float32 rounding alone moves a loss of 101 by more than the tolerance
-    weights = losses.advantage_weights(advantage(arrays), TEMPERATURE)
-    loss = losses.weighted_likelihood_loss(log_probabilities(arrays), weights, 1)
-    assert loss.item() == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)
-
-
-def test_the_networks_written_out_here_are_those_of_d3rlpy() -> None:
-    arrays = load("d3rlpy_iql", torch.float64)
-    for name, observations in (("values", "batch.observations"), ("next_values", "batch.next_observations")):
-        np.testing.assert_allclose(layers(arrays, "value", arrays[observations]), arrays[name], atol=TOLERANCE)
-    np.testing.assert_allclose(log_probabilities(arrays), column(arrays, "log_probabilities"), atol=TOLERANCE)
-    data = critics(arrays, "target_critic", arrays["batch.observations"], arrays["batch.actions"])
-    np.testing.assert_allclose(data.min(dim=0).values, column(arrays, "data_values"), atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_td3bc_critic_target_and_loss_are_those_of_d3rlpy(dtype: torch.dtype) -> None:
+def test_td3bc_critic_target_and_loss_are_those_of_d3rlpy() -> None:
     # smoothing noise of deviation 0.2 cut at 0.5, the action cut to -1..1, the least value over target critics
-    arrays = load("d3rlpy_td3bc", dtype)
+    arrays = load("d3rlpy_td3bc")
     smoothed = layers(arrays, "target_policy", arrays["batch.next_observations"]).tanh()
     smoothed = (smoothed + (0.2 * arrays["noise"]).clamp(-0.5, 0.5)).clamp(-1.0, 1.0)
-    ahead = critics(arrays, "target_critic", arrays["batch.next_observations"], smoothed)
+    ahead = critics(arrays, "target_critic", arrays["batch.next_observations"], smoothed)[..., 0]
     next_value = losses.pessimistic_value(ahead, torch.zeros(*ahead.shape, 2), dropped=0, share=0.0)
-    np.testing.assert_allclose(next_value, column(arrays, "next_values"), atol=TOLERANCE)
-    target = losses.bellman_target(
-        column(arrays, "batch.rewards"), column(arrays, "batch.terminals"), next_value, GAMMA
-    )
-    mean = critics(arrays, "critic", arrays["batch.observations"], arrays["batch.actions"])
+    np.testing.assert_allclose(next_value, arrays["next_values"][:, 0], atol=TOLERANCE)
+    target = losses.bellman_target(arrays["batch.rewards"][:, 0], arrays["batch.terminals"][:, 0], next_value, GAMMA)
+    mean = critics(arrays, "critic", arrays["batch.observations"], arrays["batch.actions"])[..., 0]
     assert losses.mean_loss(mean, target).item() == pytest.approx(arrays["q_loss"].item(), abs=TOLERANCE)
 
 
 def test_td3bc_policy_loss_is_that_of_d3rlpy() -> None:
     # lambda = 2.5 / mean |Q| by the first critic, without gradient; the squared error is meant over dimensions too
-    arrays = load("d3rlpy_td3bc", torch.float64)
+    arrays = load("d3rlpy_td3bc")
     action = layers(arrays, "policy", arrays["batch.observations"]).tanh()
-    value = critics(arrays, "critic", arrays["batch.observations"], action)[0]
+    value = critics(arrays, "critic", arrays["batch.observations"], action)[0, :, 0]
     distance = (action - arrays["batch.actions"]).square().mean(dim=1)
     assert distance.mean().item() == pytest.approx(arrays["bc_loss"].item(), abs=TOLERANCE)
     assert losses.td3bc_loss(value, distance).item() == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)
@@ -132,7 +49,7 @@ def test_td3bc_policy_loss_is_that_of_d3rlpy() -> None:
 def test_an_update_of_iql_reports_the_losses_of_d3rlpy() -> None:
     # the learner itself, on the networks for Box tasks; d3rlpy computes all losses before any step, we V's first, so
     # steps are next to nothing here
-    arrays = load("d3rlpy_iql", torch.float64)
+    arrays = load("d3rlpy_iql")
     config = BCellConfig(
         gamma=GAMMA,
         iql_expectile=EXPECTILE,
@@ -162,7 +79,7 @@ def test_an_update_of_iql_reports_the_losses_of_d3rlpy() -> None:
 def test_cloning_is_that_of_d3rlpy_under_a_scale_of_one() -> None:
     # d3rlpy's cloning is the squared error of a deterministic policy, meant over batch and dimensions; ours is a
     # likelihood, which at a deviation of one is half of it per dimension, and a constant
-    arrays = load("d3rlpy_bc", torch.float64)
+    arrays = load("d3rlpy_bc")
     mean = layers(arrays, "policy", arrays["batch.observations"]).tanh()
     density = torch.distributions.Normal(mean, 1.0).log_prob(arrays["batch.actions"]).sum(dim=1)
     loss = losses.weighted_likelihood_loss(density, torch.ones_like(density), mean.shape[1])

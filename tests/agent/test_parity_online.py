@@ -17,13 +17,12 @@ from torch import Tensor
 
 from finflow.agent.learners import learning, sac_critics
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.losses import losses, regularisers
+from finflow.agent.losses import losses
 from finflow.agent.losses.pinball import pinball_loss
 from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.config import BCellConfig
 from scripts.evidence.box_sac import LOG_SCALE_RANGE, SquashedNormal, box_agent
-from tests.agent.helpers import actor_loss
-from tests.agent.parity import TYPES, Arrays, layers, load, take_over, their_batch
+from tests.agent.parity import Arrays, critics, layers, load, take_over, their_batch
 
 GAMMA, TEMPERATURE, TOLERANCE = 0.97, 0.3, 1e-5
 SIZE, OBSERVATION, ACTION, HIDDEN = 32, 5, 3, 8
@@ -31,161 +30,50 @@ DROPPED = 2  # of each of TQC's critics
 WEIGHT, THRESHOLD = 5.0, 0.7  # of d3rlpy's conservative penalty
 
 
-def policy(arrays: Arrays, name: str, observations: Tensor) -> SquashedNormal:
-    """Theirs, as our distribution: the last layer gives means and then log deviations, cut at -20 and 2 by all."""
-    location, log_scale = layers(arrays, name, observations).chunk(2, dim=1)
-    return SquashedNormal(location, log_scale.clamp(*LOG_SCALE_RANGE))
-
-
-def critics(arrays: Arrays, name: str, observations: Tensor, actions: Tensor) -> Tensor:
-    """Outputs of both critics for P actions a state (B, P, K), (2, B, P, outputs)."""
-    rows = torch.cat([observations.unsqueeze(1).expand(-1, actions.shape[1], -1), actions], dim=-1)
-    return torch.stack([layers(arrays, f"{name}.{critic}", rows) for critic in range(2)])
-
-
 def drawn(arrays: Arrays, observations: str, noise: int) -> tuple[Tensor, Tensor]:
-    """Action (B, 1, K) and log density (B, 1) under SB3's noise."""
-    return policy(arrays, "actor", arrays[observations]).sample(arrays["noise"][noise].unsqueeze(1))
+    """Action (B, K) and log density (B,) under SB3's noise, the last layer's means and then log deviations."""
+    location, log_scale = layers(arrays, "actor", arrays[observations]).chunk(2, dim=1)
+    law = SquashedNormal(location, log_scale.clamp(*LOG_SCALE_RANGE))
+    actions, log_density = law.sample(arrays["noise"][noise].unsqueeze(1))
+    return actions[:, 0], log_density[:, 0]
 
 
-@pytest.mark.parametrize("name", ["sb3_sac", "sb3_tqc"])
-@pytest.mark.parametrize("dtype", TYPES)
-def test_draws_and_their_densities_are_those_of_sb3(name: str, dtype: torch.dtype) -> None:
-    # SB3 takes log(1 - a^2 + 1e-6), we the logarithm itself: up to 1e-5 where a is 0.95
-    arrays = load(name, dtype)
+def test_draws_their_densities_and_the_temperature_loss_are_those_of_sb3() -> None:
+    # SB3 takes log(1 - a^2 + 1e-6), we the logarithm itself: up to 1e-5 where a is 0.95. Both take the gradient in
+    # log alpha; SB3's target entropy is minus the number of dimensions, which are summed
+    arrays = load("sb3_sac")
     for prefix, observations, place in (("", "batch.observations", 0), ("next_", "batch.next_observations", 1)):
         actions, log_density = drawn(arrays, observations, place)
-        np.testing.assert_allclose(actions[:, 0], arrays[f"{prefix}actions"], atol=TOLERANCE)
-        np.testing.assert_allclose(log_density[:, 0], arrays[f"{prefix}log_density"], atol=3 * TOLERANCE)
-
-
-@pytest.mark.parametrize("name", ["sb3_sac", "sb3_tqc"])
-@pytest.mark.parametrize("dtype", TYPES)
-def test_temperature_loss_is_that_of_sb3(name: str, dtype: torch.dtype) -> None:
-    # both take the gradient in log alpha; SB3's target entropy is minus the number of dimensions, which are summed
-    arrays = load(name, dtype)
+        np.testing.assert_allclose(actions, arrays[f"{prefix}actions"], atol=TOLERANCE)
+        np.testing.assert_allclose(log_density, arrays[f"{prefix}log_density"], atol=3 * TOLERANCE)
     _, log_density = drawn(arrays, "batch.observations", 0)
-    log_alpha = torch.tensor(math.log(TEMPERATURE), dtype=dtype)
+    log_alpha = torch.tensor(math.log(TEMPERATURE), dtype=torch.float64)
     loss = losses.temperature_loss(log_alpha, log_density, -float(ACTION), n_dimensions=1)
     assert loss.item() == pytest.approx(arrays["ent_coef_loss"].item(), abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-def test_actor_loss_is_that_of_sb3_sac(dtype: torch.dtype) -> None:
-    # the least of the critics; SB3 does not divide the entropy by the dimensions of the action: n_dimensions = 1
-    arrays = load("sb3_sac", dtype)
-    actions, log_density = drawn(arrays, "batch.observations", 0)
-    value = critics(arrays, "critic", arrays["batch.observations"], actions)[..., 0, 0].min(dim=0).values
-    loss = actor_loss(log_density[:, 0], value, torch.tensor(TEMPERATURE, dtype=dtype), n_dimensions=1)
-    assert loss.item() == pytest.approx(arrays["actor_loss"].item(), abs=TOLERANCE)
-
-
-@pytest.mark.parametrize("entropy", [True, False])
-@pytest.mark.parametrize("dtype", TYPES)
-def test_critic_loss_is_that_of_sb3_sac(dtype: torch.dtype, entropy: bool) -> None:
-    # SB3 halves the squared loss; with entropy in the backup and without
-    arrays = load("sb3_sac", dtype)
-    actions, log_density = drawn(arrays, "batch.next_observations", 1)
-    ahead = critics(arrays, "target_critic", arrays["batch.next_observations"], actions)[..., 0, 0]
-    next_value = losses.pessimistic_value(ahead, torch.zeros(*ahead.shape, 2), dropped=0, share=0.0)
-    np.testing.assert_allclose(next_value, arrays["next_values"][:, 0], atol=TOLERANCE)
-    if entropy:
-        next_value = next_value - TEMPERATURE * log_density[:, 0]
-    rewards, terminated = arrays["batch.rewards"][:, 0], arrays["batch.dones"][:, 0]
-    target = losses.bellman_target(rewards, terminated, next_value, GAMMA)
-    mean = critics(arrays, "critic", arrays["batch.observations"], arrays["batch.actions"].unsqueeze(1))[..., 0, 0]
-    expected = arrays["critic_loss" if entropy else "critic_loss_without_entropy"]
-    assert 0.5 * losses.mean_loss(mean, target).item() == pytest.approx(expected.item(), abs=TOLERANCE)
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_quantile_huber_loss_is_that_of_tqc(dtype: torch.dtype) -> None:
+def test_quantile_huber_loss_is_that_of_tqc() -> None:
     # width 1, mean over quantiles and samples on both sides; sb3-contrib takes the mean over critics, we their sum
-    arrays = load("sb3_tqc", dtype)
-    quantiles = critics(arrays, "critic", arrays["batch.observations"], arrays["batch.actions"].unsqueeze(1))[:, :, 0]
+    arrays = load("sb3_tqc")
+    quantiles = critics(arrays, "critic", arrays["batch.observations"], arrays["batch.actions"])
     np.testing.assert_allclose(quantiles.transpose(0, 1), arrays["quantiles"], atol=TOLERANCE)
     samples = arrays["targets"].expand(2, -1, -1)
     loss = pinball_loss(quantiles, samples, width=1.0) / 2
     assert loss.item() == pytest.approx(arrays["critic_loss"].item(), abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-def test_truncated_target_is_that_of_tqc(dtype: torch.dtype) -> None:
+def test_truncated_target_is_that_of_tqc() -> None:
     # TQC pools the critics' quantiles before it cuts; so do we here, as one critic of all of them. What we bootstrap
     # from, mean and truncated spread, is the mean of what it bootstraps from
-    arrays = load("sb3_tqc", dtype)
+    arrays = load("sb3_tqc")
     actions, log_density = drawn(arrays, "batch.next_observations", 1)
-    ahead = critics(arrays, "target_critic", arrays["batch.next_observations"], actions)[:, :, 0]
+    ahead = critics(arrays, "target_critic", arrays["batch.next_observations"], actions)
     pooled = ahead.transpose(0, 1).flatten(1).unsqueeze(0)
     mean = pooled.mean(dim=-1)
     next_value = losses.pessimistic_value(mean, pooled - mean.unsqueeze(-1), dropped=2 * DROPPED, share=1.0)
-    next_value = next_value - TEMPERATURE * log_density[:, 0]
+    next_value = next_value - TEMPERATURE * log_density
     target = losses.bellman_target(arrays["batch.rewards"][:, 0], arrays["batch.dones"][:, 0], next_value, GAMMA)
     np.testing.assert_allclose(target, arrays["targets"].mean(dim=1), atol=TOLERANCE)
-
-
-def test_actor_loss_is_that_of_tqc() -> None:
-    # the mean over critics, where SAC takes the least
-    arrays = load("sb3_tqc", torch.float64)
-    actions, log_density = drawn(arrays, "batch.observations", 0)
-    value = critics(arrays, "critic", arrays["batch.observations"], actions)[:, :, 0].mean(dim=-1).mean(dim=0)
-    loss = actor_loss(log_density[:, 0], value, torch.tensor(TEMPERATURE, dtype=torch.float64), 1)
-    assert loss.item() == pytest.approx(arrays["actor_loss"].item(), abs=TOLERANCE)
-
-
-def proposals(arrays: Arrays) -> CoverageProposals:
-    """Those of d3rlpy: uniform ones, then of the policy now and ahead; (B, 3 P, K)."""
-    uniform = arrays["uniform"]
-    parts = [(uniform, uniform.new_full(uniform.shape[:2], -ACTION * math.log(2.0)))]
-    for place, observations in enumerate(("batch.observations", "batch.next_observations")):
-        noise = arrays["noise"][place].transpose(0, 1)
-        parts.append(policy(arrays, "policy", arrays[observations]).sample(noise))
-    actions, log_density = (torch.cat(columns, dim=1) for columns in zip(*parts, strict=True))
-    return CoverageProposals(actions, log_density)
-
-
-def penalty(arrays: Arrays, calibration: float = -math.inf, every: bool = True) -> Tensor:
-    """Ours, of d3rlpy's proposals."""
-    found = proposals(arrays)
-    count = found.portfolios.shape[1]
-    values = critics(arrays, "critic", arrays["batch.observations"], found.portfolios)[..., 0]
-    data = critics(arrays, "critic", arrays["batch.observations"], arrays["batch.actions"].unsqueeze(1))[..., 0, 0]
-    policy_drawn = torch.full((count,), every) & (torch.arange(count) >= count // 3)
-    bound = torch.full((SIZE,), calibration, dtype=data.dtype)
-    return regularisers.conservative_loss(values, found.log_density, data, policy_drawn, bound, n_dimensions=1)
-
-
-def of_d3rlpy(arrays: Arrays) -> float:
-    """Its penalty, summed over critics, without weight and threshold.
-
-    It takes the logarithm of a sum over proposals, we of their mean: a constant, which teaches nothing.
-    """
-    own = arrays["conservative_loss"] / WEIGHT + THRESHOLD - math.log(3 * arrays["uniform"].shape[1])
-    return float(own.sum())
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_conservative_penalty_is_that_of_d3rlpy(dtype: torch.dtype) -> None:
-    arrays = load("d3rlpy_cql", dtype)
-    assert penalty(arrays, every=False).item() == pytest.approx(of_d3rlpy(arrays), abs=TOLERANCE)
-
-
-def test_cal_ql_with_an_infinite_lower_bound_is_cql_and_with_a_high_one_is_not() -> None:
-    arrays = load("d3rlpy_cql", torch.float64)
-    assert penalty(arrays, calibration=-math.inf).item() == pytest.approx(of_d3rlpy(arrays), abs=TOLERANCE)
-    assert penalty(arrays, calibration=1.0).item() > of_d3rlpy(arrays) + 0.01
-
-
-def test_actor_loss_is_that_of_d3rlpy() -> None:
-    arrays = load("d3rlpy_cql", torch.float64)
-    decided = policy(arrays, "policy", arrays["batch.observations"])
-    actions, log_density = decided.sample(arrays["actor_noise"].unsqueeze(1))
-    value = critics(arrays, "critic", arrays["batch.observations"], actions)[..., 0, 0].min(dim=0).values
-    loss = actor_loss(log_density[:, 0], value, torch.tensor(TEMPERATURE, dtype=torch.float64), 1)
-    assert loss.item() == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)
-
-
-# the whole update -------------------------------------------------------------------------------
 
 
 def agent_of(arrays: Arrays, actor: str, targets: str, **settings: object) -> BCell:
@@ -215,7 +103,7 @@ def hand_out(noise: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> Iterator[T
 
 def test_an_update_reports_the_losses_of_sb3_sac(monkeypatch: pytest.MonkeyPatch) -> None:
     # entropy is per dimension with us, so the temperature is three times SB3's for the same objective
-    arrays = load("sb3_sac", torch.float64)
+    arrays = load("sb3_sac")
     agent = agent_of(arrays, "actor", "target_critic", cql_alpha=0.0)
     batch = their_batch(arrays, "dones")
     none = arrays["noise"][0][:0]  # no proposals, as there is no penalty
@@ -229,7 +117,7 @@ def test_an_update_reports_the_losses_of_sb3_sac(monkeypatch: pytest.MonkeyPatch
 
 def test_an_update_reports_the_conservative_penalty_of_d3rlpy(monkeypatch: pytest.MonkeyPatch) -> None:
     # as published where the action has one free dimension; ours counts entropy per dimension, so we are told of one
-    arrays = load("d3rlpy_cql", torch.float64)
+    arrays = load("d3rlpy_cql")
     agent = agent_of(arrays, "policy", "critic", cql_samples=arrays["uniform"].shape[1])
     monkeypatch.setattr(type(agent.policy), "free_dimensions", lambda self, actions, states: 1)
     batch = their_batch(arrays)._replace(calibrations=torch.full((SIZE,), -math.inf, dtype=torch.float64))
@@ -240,5 +128,7 @@ def test_an_update_reports_the_conservative_penalty_of_d3rlpy(monkeypatch: pytes
     coverage = CoverageProposals(uniform, uniform.new_full(uniform.shape[:2], -ACTION * math.log(2.0)))
     metrics = agent.update_sac(batch, coverage, torch.Generator(), 0, alpha=TEMPERATURE)
     assert next(handed, None) is None
-    assert metrics["cql_loss"].item() == pytest.approx(of_d3rlpy(arrays), abs=TOLERANCE)
+    # theirs by critic, weighed and less a threshold, is of the logarithm of a sum over proposals, ours of their mean
+    theirs = arrays["conservative_loss"] / WEIGHT + THRESHOLD - math.log(3 * uniform.shape[1])
+    assert metrics["cql_loss"].item() == pytest.approx(theirs.sum().item(), abs=TOLERANCE)
     assert metrics["actor_loss"].item() == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)

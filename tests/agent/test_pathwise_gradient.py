@@ -9,26 +9,12 @@ import torch
 
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import linearised
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.losses.losses import ddpg_bc_loss
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape
 from finflow.agent.networks.policy import LEAST_PULL, ExpertPolicy
-from finflow.config import BCellConfig
-from tests.agent.helpers import CPU, generator
+from tests.agent.helpers import generator
 
 MakeBatch = Callable[..., Batch]
-
-
-def test_the_linear_value_has_the_value_and_its_gradient() -> None:
-    weight = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
-    parameter = torch.rand(4, 2, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
-    value = linearised(lambda action: (weight * action.square()).sum((-2, -1)), parameter.sin())
-    torch.testing.assert_close(value, (weight * parameter.sin().square()).sum((-2, -1)))
-    value.sum().backward()
-    expected = 2.0 * weight * parameter.sin() * parameter.cos()
-    torch.testing.assert_close(parameter.grad, expected.detach())
-    assert weight.grad is None
 
 
 def test_of_several_inputs_each_has_the_gradient_of_autograd(shape: NetworkShape, make_batch: MakeBatch) -> None:
@@ -94,18 +80,6 @@ def test_a_pull_changes_gradients_and_no_decision(shape: NetworkShape, make_batc
     ratio = (slopes[1].norm() / slopes[0].norm()).item()
     rates = plain.trade_rate
     assert LEAST_PULL / rates.max().item() * 0.3 < ratio < LEAST_PULL / rates.min().item()  # part comes by the rate
-
-
-def test_gradient_ascent_reaches_experts_and_no_critic(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    config = BCellConfig(hidden_dim=32, n_quantiles=4, iql_extraction="gradient")
-    learner, batch = IQL(portfolio_networks(shape, config, generator()), config, CPU), make_batch()
-    batch = batch._replace(families=torch.full((16,), 5))  # of no expert: only gradient ascent can teach them
-    values = learner.target_values(batch)
-    loss, _ = learner._policy_loss(batch, values, torch.zeros(16, 1), noise=None)
-    loss.backward()
-    assert learner.policy.score.weight.grad.abs().sum() > 0.0
-    assert all(parameter.grad is None for parameter in learner.target_critic.parameters())
-    assert all(parameter.grad is None for parameter in learner.critic.parameters())
 
 
 def test_gradient_ascent_finds_the_better_portfolio(shape: NetworkShape, make_batch: MakeBatch) -> None:

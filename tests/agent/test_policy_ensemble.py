@@ -33,9 +33,13 @@ def make_states(batch: int, seed: int = 0, groups: int | None = None) -> States:
 @pytest.mark.parametrize("groups", [12, 4])
 def test_an_ensemble_decides_by_the_mean_of_its_members(groups: int) -> None:
     members, states = make_members(3), make_states(12, groups=groups)
+    with torch.no_grad():
+        members[1].trade.bias[1] -= 0.5
     found = PolicyEnsemble(members)(states)
     mean = torch.stack([one(states).centre for one in members]).mean(dim=0)
     torch.testing.assert_close(found.centre, mean, rtol=1e-5, atol=1e-7)
+    scales = torch.stack([one(states).log_scale for one in members])  # the geometric mean of scales
+    torch.testing.assert_close(found.log_scale, scales.mean(dim=0))
 
 
 def test_its_parts_lead_to_its_decision() -> None:

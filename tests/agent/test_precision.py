@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,17 +14,15 @@ from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
+from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.layers import EnsembleReadout
-from finflow.agent.precision import recomputed
 from finflow.config import BCellConfig
 from tests.agent.helpers import CPU, SMALL, coverage, generator, make_agent, parameters, with_choices
 
 MakeBatch = Callable[..., Batch]
 PRODUCTS = ("bmm", "baddbmm", "mm", "addmm")
-SEVERAL = (False, True)  # actions a state
 
 
 class Products(TorchDispatchMode):
@@ -39,23 +38,6 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture
-def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts products sees those of its own thread."""
-    monkeypatch.setattr(cores, "available_cores", lambda: 1)
-
-
-@pytest.mark.usefixtures("one_core")
-def test_products_of_an_update_are_in_bfloat16(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    """Most of them: experts' mixing, gate, readouts, quantiles and what their gradients need stay in float32."""
-    for mixed in (False, True):
-        agent = make_agent(shape, mixed_precision=mixed)
-        with Products() as products:
-            agent.update_sac(make_batch(), coverage(), generator(3), 0)
-        narrow, wide = products.count.get(torch.bfloat16, 0), products.count.get(torch.float32, 0)
-        assert (narrow > wide) if mixed else (narrow == 0 and wide > 0), products.count
-
-
 def test_what_is_read_out_is_in_float32() -> None:
     """A value of 3 in eight bits is known to 1/64, and targets, advantages and slopes are differences of values."""
     readout, hidden = EnsembleReadout(2, 64, generator()), torch.rand(2, 16, 3, 64, generator=generator(1)).bfloat16()
@@ -64,18 +46,13 @@ def test_what_is_read_out_is_in_float32() -> None:
     torch.testing.assert_close(found, readout(hidden.float()), rtol=0.0, atol=0.0)
 
 
-@pytest.mark.parametrize("several", SEVERAL)
-def test_parameters_moments_and_decisions_stay_in_float32(
-    several: bool, shape: NetworkShape, make_batch: MakeBatch
-) -> None:
-    agent, batch = make_agent(shape, mixed_precision=True), make_batch()
-    batch = with_choices(batch) if several else batch
+def test_parameters_moments_and_decisions_stay_in_float32(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    agent, batch = make_agent(shape, mixed_precision=True), with_choices(make_batch())
     metrics = agent.update_sac(batch, coverage(), generator(3), 0)
     for part in (agent.policy, agent.critic):
         assert {parameter.dtype for parameter in part.parameters()} == {torch.float32}
-        assert {parameter.grad.dtype for parameter in part.parameters() if parameter.grad is not None} == {
-            torch.float32
-        }
+        gradients = [parameter.grad for parameter in part.parameters() if parameter.grad is not None]
+        assert {gradient.dtype for gradient in gradients} == {torch.float32}
     for state in agent.critic_optimiser.state.values():
         assert state["exp_avg"].dtype == torch.float32
     assert {value.dtype for value in metrics.values()} == {torch.float32}
@@ -98,17 +75,25 @@ def test_losses_in_bfloat16_stay_near(shape: NetworkShape, make_batch: MakeBatch
     assert runs[True]["q_loss"] != runs[False]["q_loss"]
 
 
-@pytest.mark.usefixtures("one_core")
-@pytest.mark.parametrize("method", [IQL, TD3BC, BehaviourCloning])
-def test_the_offline_methods_obey_too(method: type[OfflineLearner], shape: NetworkShape, make_batch: MakeBatch) -> None:
+@pytest.mark.parametrize("method", [BCell, IQL, TD3BC, BehaviourCloning])
+def test_products_of_an_update_are_in_bfloat16(
+    method: Any, shape: NetworkShape, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of them: experts' mixing, gate, readouts, quantiles and what their gradients need stay in float32."""
+    monkeypatch.setattr(cores, "available_cores", lambda: 1)  # what counts products sees those of its own thread
     found = {}
     for mixed in (False, True):
         config = BCellConfig(**SMALL, mixed_precision=mixed)
-        learner = method(portfolio_networks(shape, config, generator()), config, CPU)
         with Products() as products:
-            found[mixed] = learner.update(make_batch(), 0.0, generator())
-        assert (products.count.get(torch.bfloat16, 0) > 0) is mixed
-    assert found[True]["v_loss"].item() == pytest.approx(found[False]["v_loss"].item(), rel=0.03)
+            if method is BCell:
+                found[mixed] = make_agent(shape, mixed_precision=mixed).update_sac(make_batch(), coverage())
+            else:
+                learner = method(portfolio_networks(shape, config, generator()), config, CPU)
+                found[mixed] = learner.update(make_batch(), 0.0, generator())
+        narrow, wide = products.count.get(torch.bfloat16, 0), products.count.get(torch.float32, 0)
+        assert (narrow > wide) if mixed else (narrow == 0 and wide > 0), products.count
+    name = "q_loss" if method is BCell else "v_loss"
+    assert found[True][name].item() == pytest.approx(found[False][name].item(), rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -155,25 +140,3 @@ def test_computing_twice_keeps_less(shape: NetworkShape, make_batch: MakeBatch) 
         kept_bytes(make_agent(shape, hidden_dim=64, gradient_checkpointing=option), batch) for option in (False, True)
     )
     assert twice < 0.6 * once, (once, twice)
-
-
-def test_what_is_computed_twice_draws_its_noise_once() -> None:
-    noise, seen = generator(1), []
-
-    def noisy(rows: torch.Tensor) -> torch.Tensor:
-        drawn = torch.rand(rows.shape, generator=noise)
-        seen.append(drawn)
-        return (rows * drawn).sin()
-
-    rows = torch.ones(5, requires_grad=True)
-    total = recomputed(noisy, noise)(rows).sum()
-    torch.rand(3, generator=noise)  # others draw before the second time
-    left = noise.get_state()
-    total.backward()
-    assert len(seen) == 2
-    assert torch.equal(noise.get_state(), left)
-    assert torch.equal(*seen)
-    torch.testing.assert_close(rows.grad, seen[0] * seen[0].cos())
-    with torch.no_grad():
-        recomputed(noisy, noise)(rows)
-    assert len(seen) == 3

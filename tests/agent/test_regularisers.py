@@ -16,17 +16,15 @@ from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.losses.regularisers import (
     FROM_EQUAL,
-    CoverageProposals,
     anchor_weight,
     kl_from_equal_weight,
     kl_per_dimension,
-    policy_regulariser,
 )
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
-from tests.agent.helpers import CPU, generator
+from tests.agent.helpers import CPU, coverage, generator
 
 MakeBatch = Callable[..., Batch]
 MakeStates = Callable[[int, int, int], States]
@@ -39,18 +37,13 @@ CONFIG = BCellConfig(
 )
 
 
-def coverage(batch: Batch, samples: int = 2) -> CoverageProposals:
-    size, n_weights = batch.actions.shape
-    return CoverageProposals(torch.full((size, samples, n_weights), 1.0 / n_weights), torch.zeros(size, samples))
-
-
 def trained(shape: NetworkShape, make_batch: MakeBatch, updates: int = 25, **changes: object) -> BCell:
     """An agent after some updates on one batch, from a policy of its own."""
     config = CONFIG.model_copy(update=changes)
     agent, batch, noise = BCell(shape, config, generator(1), CPU), make_batch(32), generator(2)
     agent.seed_from(IQL(portfolio_networks(shape, config, generator(3)), config, CPU))
     for update in range(updates):
-        agent.update_sac(batch, coverage(batch), noise, update)
+        agent.update_sac(batch, coverage(32, 5, 2), noise, update)
     return agent
 
 
@@ -68,50 +61,22 @@ def test_the_divergence_is_that_of_two_normals() -> None:
     expected = torch.distributions.kl_divergence(*normals).mean(dim=-1)
     torch.testing.assert_close(kl_per_dimension(own, other), expected)
     assert kl_per_dimension(own, own).abs().max() < 1e-6
-    drawn, density = own.sample(torch.randn(5, 200_000, 3, generator=noise))
-    sampled = torch.stack(
-        [
-            (density[row] - LogisticNormal(other.location[row], other.log_scale[row]).log_density(drawn[row])).mean()
-            / 3
-            for row in range(5)
-        ]
-    )
-    torch.testing.assert_close(kl_per_dimension(own, other), sampled, rtol=0.05, atol=0.02)  # the action's own
 
 
-def test_a_heavy_anchor_keeps_the_policy_where_it_was(shape: NetworkShape, make_batch: MakeBatch) -> None:
+def test_a_heavy_anchor_keeps_the_policy_where_it_was_or_spreads_its_aim(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
     states = make_batch(64, seed=9).states
-    free = moved(trained(shape, make_batch), states)
-    held = moved(trained(shape, make_batch, anchor=AnchorConfig(weight=1e4, to="pretrained")), states)
-    assert free > 0.02
-    assert held < 0.1 * free
 
+    def held(**anchor: object) -> BCell:
+        return trained(shape, make_batch, actor_lr=1e-2, anchor=AnchorConfig.model_validate(anchor))
 
-def test_an_anchor_to_equal_weight_spreads_the_aim(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    states = make_batch(64, seed=9).states
-    free = trained(shape, make_batch, 60).decide(states).aim
+    free = held(weight=0.0)
+    assert moved(free, states) > 0.02
+    assert moved(held(weight=1e4, to="pretrained"), states) < 0.1 * moved(free, states)
     for to, divergence in FROM_EQUAL.items():
-        anchor = AnchorConfig.model_validate({"weight": 1e3, "to": to})
-        held = trained(shape, make_batch, 60, anchor=anchor).decide(states).aim
-        assert divergence(held, states.listed).mean() < 0.3 * divergence(free, states.listed).mean(), to
-
-
-def test_the_anchor_is_weighed_in_sigma_a(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    """What families name is learned offline alone."""
-    batch = make_batch()
-    batch = batch._replace(named=torch.softmax(torch.randn(16, 5, 5, generator=generator(4)), dim=-1))
-    anchor = AnchorConfig(weight=2.0, to="equal-weight")
-    policy = BCell(shape, CONFIG.model_copy(update={"expert_cloning": 3.0}), generator(1), CPU).policy
-    penalty, metrics = policy_regulariser(policy(batch.states), batch, policy, 2.0, anchor, unit=0.5)
-    assert min(value.item() for value in metrics.values()) > 0.0
-    assert "naming_loss" not in metrics
-    torch.testing.assert_close(penalty, 0.5 * 2.0 * metrics["anchor_loss"])
-
-
-def test_by_default_nothing_holds_the_policy_back(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    agent, batch = BCell(shape, BCellConfig(hidden_dim=32, n_quantiles=8), generator(1), CPU), make_batch()
-    weight = anchor_weight(agent.config.anchor, 3, 10)
-    assert policy_regulariser(agent.policy(batch.states), batch, agent.prior, weight, agent.config.anchor) == (0.0, {})
+        aim = held(weight=1e3, to=to).decide(states).aim
+        assert divergence(aim, states.listed).mean() < 0.3 * divergence(free.decide(states).aim, states.listed).mean()
 
 
 def test_the_sleeve_is_judged_without_cash() -> None:

@@ -9,7 +9,6 @@ import torch
 
 from finflow import cores
 from finflow.agent.batch import Batch
-from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
@@ -37,10 +36,19 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def learned(update: Callable[[int], dict[str, torch.Tensor]], *modules: torch.nn.Module) -> torch.Tensor:
-    """What four updates leave, and what they say of themselves."""
-    said = [torch.stack([value.double() for value in update(number).values()]) for number in range(4)]
-    return torch.cat([parameters(*modules).double(), *said])
+Update = Callable[[int], dict[str, torch.Tensor]]  # what an update says of itself, by its number
+
+
+def assert_same_bits(make: Callable[[], tuple[Update, list[torch.nn.Module]]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What four updates leave and say of themselves is the same with one core and with two."""
+    found = []
+    for count in (1, 2):
+        monkeypatch.setattr(cores, "available_cores", lambda count=count: count)
+        update, modules = make()
+        said = [torch.stack([value.double() for value in update(number).values()]) for number in range(4)]
+        found.append(torch.cat([parameters(*modules).double(), *said]))
+    assert cores._second is not None, "the second core was not used"
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["transitions", "several actions"])
@@ -52,19 +60,17 @@ def test_online_updates_are_the_same_bits(
     make_batch: MakeBatch,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = []
-    for count in (1, 2):
-        monkeypatch.setattr(cores, "available_cores", lambda count=count: count)
+    def make() -> tuple[Update, list[torch.nn.Module]]:
         agent, noise = make_agent(shape, **options), generator(3)
 
-        def update(number: int, agent: BCell = agent, noise: torch.Generator = noise) -> dict[str, torch.Tensor]:
+        def update(number: int) -> dict[str, torch.Tensor]:
             batch = make_batch(seed=number)
             batch = with_choices(batch, seed=number) if several else batch
             return agent.update_sac(batch, coverage(seed=number), noise, number, actor=number > 0, total=4)
 
-        found.append(learned(update, agent.policy, agent.critic, agent.target_critic))
-    assert cores._second is not None, "the second core was not used"
-    assert torch.equal(*found)
+        return update, [agent.policy, agent.critic, agent.target_critic]
+
+    assert_same_bits(make, monkeypatch)
 
 
 @pytest.mark.parametrize("method", [IQL, BehaviourCloning])
@@ -76,20 +82,13 @@ def test_offline_updates_are_the_same_bits(
     make_batch: MakeBatch,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = []
-    for count in (1, 2):
-        monkeypatch.setattr(cores, "available_cores", lambda count=count: count)
+    def make() -> tuple[Update, list[torch.nn.Module]]:
         config = BCellConfig(**{**SMALL, **options})
         learner, noise = method(portfolio_networks(shape, config, generator()), config, CPU), generator(3)
+        parts = [learner.policy, learner.critic, learner.value, learner.target_critic]
+        return lambda number: learner.update(make_batch(seed=number), 0.25 * (number + 1), noise), parts
 
-        def update(
-            number: int, learner: OfflineLearner = learner, noise: torch.Generator = noise
-        ) -> dict[str, torch.Tensor]:
-            return learner.update(make_batch(seed=number), 0.25 * (number + 1), noise)
-
-        found.append(learned(update, learner.policy, learner.critic, learner.value, learner.target_critic))
-    assert cores._second is not None, "the second core was not used"
-    assert torch.equal(*found)
+    assert_same_bits(make, monkeypatch)
 
 
 def test_there_are_no_denormal_numbers_in_an_update_and_elsewhere_there_are(make_batch: MakeBatch) -> None:

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.integrate import dblquad, quad
 from scipy.special import digamma, gammaln, polygamma
 
 from finflow.agent.networks.logistic_normal import (
@@ -18,28 +17,7 @@ from finflow.agent.networks.logistic_normal import (
 )
 
 
-def distribution(location: list[float], scale: float) -> LogisticNormal:
-    centre = torch.tensor([location], dtype=torch.float64)
-    return LogisticNormal(centre, torch.full_like(centre, math.log(scale)))
-
-
-def density(law: LogisticNormal, *risky: float) -> float:
-    weights = torch.tensor([[*risky, 1.0 - sum(risky)]], dtype=torch.float64)
-    return math.exp(law.log_density(weights).item()) if weights.min() > 0 else 0.0
-
-
-def test_density_integrates_to_one_over_two_weights() -> None:
-    total, _ = quad(lambda w: density(distribution([0.4], 0.7), w), 0.0, 1.0)
-    assert total == pytest.approx(1.0, abs=1e-3)
-
-
-def test_density_integrates_to_one_over_three_weights() -> None:
-    law = distribution([0.3, -0.5], 0.6)
-    total, _ = dblquad(lambda y, x: density(law, x, y), 0.0, 1.0, 0.0, lambda x: 1.0 - x, epsabs=1e-4)
-    assert total == pytest.approx(1.0, abs=1e-3)
-
-
-@pytest.mark.parametrize("n_weights", [5, 8, 21])
+@pytest.mark.parametrize("n_weights", [5, 21])
 def test_density_integrates_to_one_over_many_weights_by_importance_sampling(n_weights: int) -> None:
     # drawn from a Dirichlet, whose log ratios have mean digamma(a_i) - digamma(a_K) and variance about trigamma(a_i)
     # where a_K is large; the law is made to be near it, and a little narrower, so that no draw weighs much
@@ -52,39 +30,13 @@ def test_density_integrates_to_one_over_many_weights_by_importance_sampling(n_we
     many = LogisticNormal(location.expand(len(draws), -1), log_scale.expand(len(draws), -1))
     ratio = np.exp(many.log_density(torch.from_numpy(draws)).numpy() - log_proposal)
     standard_error = ratio.std() / math.sqrt(len(ratio))
-    assert standard_error < 0.01  # seen: 0.0014, 0.0020 and 0.0035
+    assert standard_error < 0.01  # seen: 0.0014 and 0.0035
     assert abs(ratio.mean() - 1.0) < 4.0 * standard_error
 
 
-def sampled_entropy(law: LogisticNormal, count: int = 100_000) -> tuple[float, float]:
-    """Entropy of one law by its own samples, and the standard error."""
-    shape = (1, count, law.location.shape[1])
-    noise = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    _, log_density = law.sample(noise)
-    return -log_density.mean().item(), log_density.std().item() / math.sqrt(count)
-
-
-def test_sampled_entropy_is_the_integral_over_two_weights() -> None:
-    law = distribution([0.4], 0.7)
-    entropy, _ = quad(lambda w: -density(law, w) * math.log(density(law, w) or 1.0), 0.0, 1.0)
-    found, error = sampled_entropy(law)
-    assert abs(found - entropy) < 4.0 * error < 0.05
-
-
-def test_sampled_entropy_is_the_integral_over_three_weights() -> None:
-    law = distribution([0.3, -0.5], 0.6)
-
-    def integrand(y: float, x: float) -> float:
-        height = density(law, x, y)
-        return -height * math.log(height or 1.0)
-
-    entropy, _ = dblquad(integrand, 0.0, 1.0, 0.0, lambda x: 1.0 - x, epsabs=1e-3)
-    found, error = sampled_entropy(law)
-    assert abs(found - entropy) < 4.0 * error + 1e-3
-
-
 def test_samples_carry_their_own_density() -> None:
-    law = distribution([0.2, -0.3, 0.1], 0.5)
+    location = torch.tensor([[0.2, -0.3, 0.1]], dtype=torch.float64)
+    law = LogisticNormal(location, torch.full_like(location, math.log(0.5)))
     noise = torch.randn(1, 64, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     portfolios, log_density = law.sample(noise)
     many = LogisticNormal(law.location.expand(64, -1), law.log_scale.expand(64, -1))
@@ -92,33 +44,9 @@ def test_samples_carry_their_own_density() -> None:
     torch.testing.assert_close(portfolios.sum(-1), torch.ones(1, 64, dtype=torch.float64))
 
 
-def test_gradients_reach_location_and_scale() -> None:
-    noise = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    location = torch.randn(3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
-    log_scale = torch.full((3, 4), -0.5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda a, b: LogisticNormal(a, b).sample(noise), (location, log_scale))
-
-
-def test_gradients_of_the_density_are_those_of_finite_differences() -> None:
-    generator = torch.Generator().manual_seed(2)
-    location = torch.randn(3, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    log_scale = torch.full((3, 4), -0.5, dtype=torch.float64, requires_grad=True)
-    portfolios = torch.softmax(torch.randn(3, 5, generator=generator, dtype=torch.float64), dim=-1).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda a, b, w: LogisticNormal(a, b).log_density(w), (location, log_scale, portfolios)
-    )
-
-
 def test_the_centre_is_the_softmax_of_the_location() -> None:
     weights = torch.tensor([[0.5, 0.2, 0.2, 0.1]], dtype=torch.float64)
     torch.testing.assert_close(log_portfolio(log_ratios(weights)).exp(), weights)
-
-
-def test_no_policy_has_more_entropy_than_the_uniform_one() -> None:
-    noise = torch.randn(1, 20_000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for scale in (0.3, 1.0, 1.5, 3.0):
-        _, log_density = distribution([0.0, 0.0, 0.0], scale).sample(noise)
-        assert -log_density.mean().item() < -math.lgamma(4)
 
 
 def test_the_entropy_target_is_that_of_normal_log_ratios_of_the_scale() -> None:
@@ -136,16 +64,3 @@ def test_entropy_is_of_the_density_in_log_ratios() -> None:
     expected = of_ratios.log_prob(location + log_scale.exp() * noise).sum(dim=1)
     torch.testing.assert_close(law.entropy_density(noise), expected)
     torch.testing.assert_close(law.entropy_density(noise), log_density[:, 0] + portfolios[:, 0].log().sum(dim=1))
-
-
-def test_entropy_does_not_move_the_centre() -> None:
-    """Its gradient is one per dimension for the scale and none for the location; that of weights has one for both."""
-    noise = torch.randn(4000, 1, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    location = torch.tensor([[1.5, -0.5, 0.3]], dtype=torch.float64, requires_grad=True)
-    log_scale = torch.full((1, 3), -1.5, dtype=torch.float64, requires_grad=True)
-    law = LogisticNormal(location.expand(4000, -1), log_scale.expand(4000, -1))
-    of_ratios = torch.autograd.grad(-law.entropy_density(noise[:, 0]).mean(), (location, log_scale), allow_unused=True)
-    assert of_ratios[0] is None
-    torch.testing.assert_close(of_ratios[1], torch.ones(1, 3, dtype=torch.float64))
-    (of_weights,) = torch.autograd.grad(-law.sample(noise)[1].mean(), location)
-    assert of_weights[0, 0] < -0.5  # toward equal weight, of the largest weight first

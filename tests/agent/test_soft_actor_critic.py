@@ -19,7 +19,6 @@ from finflow.agent.losses.losses import CriticTarget, critic_target, mean_loss, 
 from finflow.agent.losses.pinball import pinball_loss
 from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.agent.networks.logistic_normal import log_ratio_entropy
-from finflow.config import AnchorConfig
 from tests.agent.helpers import coverage, generator, make_agent, parameters, with_choices
 
 MakeBatch = Callable[..., Batch]
@@ -217,13 +216,3 @@ def test_scheduled_coefficients_take_the_place_of_the_configured_ones(
     before = agent.log_alpha.item()
     assert agent.update_sac(make_batch(), None, generator(3), alpha=0.4)["alpha"].item() == pytest.approx(0.4)
     assert agent.log_alpha.item() == before  # the tuned one is left alone
-
-
-def test_the_anchor_is_annealed_over_the_updates_of_the_phase(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    weights = []
-    for update in (0, 5, 10):
-        agent = make_agent(shape, anchor=AnchorConfig(weight=2.0, final=1.0))
-        agent.advantage_scale = 0.5
-        metrics = agent.update_sac(make_batch(), None, generator(3), update, total=10)
-        weights.append(metrics["effective_anchor"].item())
-    assert weights == pytest.approx([1.0, 0.75, 0.5])

@@ -1,17 +1,17 @@
-"""Losses of PPO against their definitions, one decision at a time."""
+"""Losses of PPO, clipped and with a KL penalty, and the penalty's controllers, against their definitions."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from finflow.agent.on_policy.clipped_objective import (
-    approximate_kl,
-    clip_fraction,
-    clipped_policy_loss,
-    penalised_policy_loss,
-    surrogate_loss,
-)
+from finflow.agent.on_policy.clipped_objective import clipped_policy_loss, penalised_policy_loss, surrogate_loss
+from finflow.agent.on_policy.kl_controller import DoublingKL, ProportionalKL
+from finflow.errors import ConfigError
 
 
 @pytest.mark.parametrize("advantage", [0.5, 1.0, 2.0])
@@ -25,20 +25,45 @@ def test_gains_end_at_the_limit_and_losses_do_not(advantage: float) -> None:
     assert objective(1.5, -advantage) == pytest.approx(-1.5 * advantage)
 
 
-def test_clipped_decisions_have_no_gradient() -> None:
-    ratio = torch.tensor([1.5, 0.5, 1.1], requires_grad=True)
-    clipped_policy_loss(ratio, torch.tensor([1.0, -1.0, 1.0]), 0.2).backward()  # type: ignore[no-untyped-call]
-    assert ratio.grad is not None
-    torch.testing.assert_close(ratio.grad, torch.tensor([0.0, 0.0, -1.0 / 3.0]))
-
-
 def test_penalised_loss_charges_beta_times_the_divergence() -> None:
     ratio, advantages, divergence = torch.tensor([1.0, 2.0]), torch.tensor([3.0, -1.0]), torch.tensor([0.1, 0.3])
     assert float(penalised_policy_loss(ratio, advantages, divergence, 0.5)) == pytest.approx(-0.5 + 0.1)
     assert float(surrogate_loss(ratio, advantages)) == pytest.approx(-0.5)
 
 
-def test_approximate_kl_and_clip_fraction() -> None:
-    log_ratio = torch.tensor([0.0, 0.5])
-    assert float(approximate_kl(log_ratio)) == pytest.approx((torch.tensor(0.5).exp() - 1.5).item() / 2)
-    assert float(clip_fraction(log_ratio.exp(), 0.2)) == 0.5
+@given(st.lists(st.floats(1e-6, 1.0), max_size=20))
+def test_doubling_rule_counts_powers_of_two(divergences: list[float]) -> None:
+    controller = DoublingKL(0.01, target=0.01)
+    for one in divergences:
+        controller.update(one, 64)
+    ups = sum(one > 0.015 for one in divergences)
+    downs = sum(one < 0.01 / 1.5 for one in divergences)
+    assert controller.beta == pytest.approx(0.01 * 2.0 ** (ups - downs))
+
+
+@given(st.floats(0.0, 100.0), st.integers(1, 9999))
+def test_proportional_controller_is_that_of_ziegler(divergence: float, decisions: int) -> None:
+    controller = ProportionalKL(0.2, target=6.0, horizon=10_000)
+    error = max(-0.2, min(0.2, divergence / 6.0 - 1.0))
+    assert controller.update(divergence, decisions) == pytest.approx(0.2 * (1.0 + error * decisions / 10_000))
+
+
+def test_betas_survive_a_divergence_that_is_no_number() -> None:
+    for controller in (DoublingKL(0.1), ProportionalKL(0.1)):
+        assert controller.update(math.nan, 64) == 0.1
+
+
+def test_state_is_saved_and_restored() -> None:
+    controller = DoublingKL(0.1, target=0.01)
+    controller.update(1.0, 1)
+    other = DoublingKL()
+    other.restore(*controller.capture())
+    assert other.beta == 0.2
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: DoublingKL(-1.0), lambda: DoublingKL(target=0.0), lambda: ProportionalKL(horizon=0)]
+)
+def test_values_that_cannot_be_are_one_line(make: object) -> None:
+    with pytest.raises(ConfigError):
+        make()  # type: ignore[operator]

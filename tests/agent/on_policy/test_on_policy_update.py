@@ -43,8 +43,7 @@ def play(one: OnPolicyLearner, size: int = 256) -> Rollout:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", ["box", "discrete"])
 def test_every_configuration_solves_a_bandit(algorithm: str, kind: str) -> None:
-    rate = {"a2c": 1e-2, "reinforce": 1e-2, "trpo": 1e-2}.get(algorithm, 1e-2)
-    one = learner(algorithm, kind, learning_rate=rate, entropy_coefficient=0.0)
+    one = learner(algorithm, kind, learning_rate=1e-2, entropy_coefficient=0.0)
     first = play(one).returns.mean()
     for _ in range(150 if algorithm in ("a2c", "reinforce") else 12):
         figures = one.update(play(one))
@@ -89,16 +88,6 @@ def test_advantages_that_are_no_numbers_change_no_policy(algorithm: str) -> None
     assert torch.equal(parameters_to_vector(one.agent.actor_parameters()).detach(), before)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_figures_are_logged(algorithm: str) -> None:
-    one = learner(algorithm)
-    figures = one.update(play(one), entropy_coefficient=0.003)
-    logged = {"kl", "approximate_kl", "clip_fraction", "entropy", "explained_variance", "beta", "policy_loss"}
-    assert logged <= set(figures)
-    assert "value_loss" in figures
-    assert all(math.isfinite(value) for value in figures.values())
-
-
 def test_a_rollout_shorter_than_a_minibatch_is_one_line_and_changes_nothing() -> None:
     one = learner("ppo")
     before = parameters_to_vector(one.agent.actor_parameters()).detach().clone()
@@ -128,10 +117,9 @@ def test_settings_that_cannot_be_are_one_line(algorithm: str, changes: dict[str,
 def test_parameters_in_one_vector_learn_the_same(algorithm: str) -> None:
     learned = []
     for flat in (False, True):
-        generator = torch.Generator().manual_seed(3)
-        agent = TaskActorCritic(2, 2, "box", generator, hidden=16)
-        one = OnPolicyLearner(agent, OnPolicySettings.of(algorithm), generator, flat=flat)
+        made = learner(algorithm, seed=3)
+        one = OnPolicyLearner(made.agent, made.settings, made.generator, flat=flat)
         for _ in range(3):
             one.update(play(one))
-        learned.append(parameters_to_vector(agent.parameters()).detach())
+        learned.append(parameters_to_vector(one.agent.parameters()).detach())
     torch.testing.assert_close(learned[0], learned[1], rtol=1e-3, atol=1e-4)
