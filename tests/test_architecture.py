@@ -276,18 +276,6 @@ def test_a_planted_import_is_caught(module: str, source: str) -> None:
     assert order_violations(source, module)
 
 
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("finflow.training.trainer", "from finflow.agent import policy\nfrom finflow.guard.rollback import x"),
-        ("finflow.market.sources.loader", "from .panel import MarketPanel\nfrom finflow.config import MarketConfig"),
-        ("finflow", "from finflow.training import FinFlowTrainer"),
-    ],
-)
-def test_an_import_that_keeps_the_order_is_allowed(module: str, source: str) -> None:
-    assert order_violations(source, module) == []
-
-
 def test_no_modules_import_one_another() -> None:
     packages = frozenset(module_of(path) for path in SOURCES if path.name == "__init__.py")
     graph = import_graph({module_of(path): path.read_text("utf-8") for path in SOURCES}, packages)
@@ -316,10 +304,6 @@ def test_a_planted_circle_is_caught(first: str) -> None:
     assert circle(import_graph(sources, frozenset({"finflow.market"}))) == expected
 
 
-def test_a_relative_import_in_a_package_starts_at_that_package() -> None:
-    assert list(imported(parsed("from .panel import x"), "finflow.market", True)) == ["finflow.market.panel.x"]
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -332,10 +316,6 @@ def test_a_relative_import_in_a_package_starts_at_that_package() -> None:
 )
 def test_planted_unpickling_is_caught(source: str) -> None:
     assert unpickling(source)
-
-
-def test_safe_loading_is_allowed() -> None:
-    assert unpickling("import numpy as np\nimport yaml\nnp.load('x', allow_pickle=False)\nyaml.safe_load('x')") == []
 
 
 @pytest.mark.parametrize(
@@ -355,19 +335,6 @@ def test_safe_loading_is_allowed() -> None:
 )
 def test_planted_global_randomness_is_caught(source: str) -> None:
     assert global_randomness(source)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import numpy as np\ndef f(rng: np.random.Generator): return rng.normal()",
-        "import torch\ntorch.randn(3, generator=g)",
-        "from torch import nn\nnn.init.xavier_uniform_(w, generator=g)",
-        "def f(random): return random.normal()",
-    ],
-)
-def test_generators_that_are_passed_along_are_allowed(source: str) -> None:
-    assert global_randomness(source) == []
 
 
 LONGEST_FILE, LARGEST_CLASS, LARGEST_FOLDER = 350, 200, 15

@@ -24,9 +24,8 @@ from finflow.strategies.strategy import Strategy
 from finflow.trading.paper.expectation import ALPHA
 from finflow.training.data.training_data import prepare
 from scripts.evidence import anytime, null_markets
-from scripts.evidence.anytime import AnytimeStudy, anytime_page, first_answers, garch, in_blocks, measure, permuted
+from scripts.evidence.anytime import AnytimeStudy, first_answers, measure, permuted
 from scripts.evidence.null_markets import WARM_UP, FirstHalf, NullStudy, judge_market, permuted_panel, process_after
-from scripts.evidence.tables import share_interval
 from scripts.evidence.walk_forward_nulls import RANDOM, WINNERS, HeldWeights, judge_joined_market, untrained
 
 DAYS = 900
@@ -111,12 +110,6 @@ def test_a_frozen_agent_reads_the_features_of_its_training(tmp_path: Path) -> No
     assert found["verdicts"]["demo agent, frozen"]["answer"] in ("yes", "not shown", "no")
 
 
-def test_the_interval_of_a_share_is_wilsons() -> None:
-    """Brown, Cai and DasGupta 2001: 0 of 10 gives 0 to 0.278; and the two sides mirror each other."""
-    assert share_interval(0, 10, 2, "wilson") == "0.00% (0.00% to 27.75%)"
-    assert share_interval(10, 10, 2, "wilson") == "100.00% (72.25% to 100.00%)"
-
-
 # --- the joined verdict of a walk-forward
 
 
@@ -170,24 +163,10 @@ def test_the_joined_verdict_finds_a_large_edge_and_nothing_where_nothing_is(pane
 SMALL = AnytimeStudy(paths=60, backtest=400, account=252, shifts=(6.0,))
 
 
-def test_blocks_keep_what_hangs_together_and_lose_the_mean() -> None:
-    days = np.arange(1000.0)
-    drawn = in_blocks(np.random.default_rng(0), 200, 300, days, 20)
-    assert drawn.mean() == pytest.approx(0.0, abs=30.0)
-    steps = np.diff(drawn, axis=1)
-    assert np.mean(np.isclose(steps, 1.0) | np.isclose(steps, -999.0)) == pytest.approx(0.95, abs=0.01)
-
-
 def test_portfolios_on_permuted_labels_have_the_mean_of_equal_weight() -> None:
     returns = np.random.default_rng(0).normal(np.linspace(-0.01, 0.01, 6), 0.01, (900, 6))
     drawn = permuted(np.random.default_rng(1), 200, 500, returns)
     assert abs(float(drawn.mean())) < 4.0 * float(drawn.std()) / math.sqrt(drawn.size)
-
-
-def test_garch_has_unit_variance_and_fat_tails() -> None:
-    drawn = garch(np.random.default_rng(0), 400, 1000)
-    assert drawn.var() == pytest.approx(1.0, rel=0.15)
-    assert stats.kurtosis(drawn.ravel()) > 0.5
 
 
 def test_the_fixed_test_is_welchs_and_the_repeated_one_looks_from_the_21st_day() -> None:
@@ -215,20 +194,3 @@ def test_looking_every_day_misleads_the_t_test_and_not_the_sequential_one() -> N
     for one in result["power"]:
         assert one["answers"]["sequential"] > 0.8 * SMALL.paths
         assert one["median_day"]["sequential"] < SMALL.account
-
-
-def test_the_table_is_of_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {"answers": {"sequential": 2, "repeated": 30, "fixed": 3}}
-    days = {"median_day": {"sequential": None, "repeated": 41.0, "fixed": None}}
-    monkeypatch.setattr(anytime, "load_panel", lambda market: None)
-    monkeypatch.setattr(anytime, "real_days", lambda panel: {})
-    made = {
-        "nulls": [{"law": "normal", **counts, **days}],
-        "power": [{"law": "normal", "shift": 0.5, **counts, **days}],
-    }
-    monkeypatch.setattr(anytime, "measure", lambda *given: made)
-    page = anytime_page(tmp_path / "anytime.json", SMALL)
-    assert "| normal | 3.3% (0.4% to 11.5%) | 50.0% (" in page, "2 of 60, Clopper and Pearson"
-    assert "| normal | 0.5 | 3.3% | never | 5.0% | 50.0% | 41 |" in page
-    monkeypatch.setattr(anytime, "measure", lambda *given: pytest.fail("measured again"))
-    assert anytime_page(tmp_path / "anytime.json", SMALL) == page

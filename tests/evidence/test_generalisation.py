@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.config import config_hash, load_config
 from finflow.errors import EvidenceError
 from scripts.evidence import generalisation
 from scripts.evidence.generalisation import (
     CLASSICAL,
-    CONFIGURATIONS,
-    REDUCED,
     WITHDRAWN,
     account,
     chosen,
@@ -92,16 +89,6 @@ def test_what_is_promised_to_be_off_is_no_default() -> None:
     assert chosen([*best, *second], {}) == "best"
     with pytest.raises(EvidenceError, match=r"bcell\.dropout"):
         chosen(best, configurations)
-
-
-def test_at_least_eight_configurations_were_compared_and_all_can_be_configured() -> None:
-    assert len(CONFIGURATIONS) + WITHDRAWN >= 8
-    hashes = {
-        config_hash(load_config(None, {**REDUCED, **overrides}, environ={})) for overrides in CONFIGURATIONS.values()
-    }
-    assert len(hashes) == len(CONFIGURATIONS)
-    variants = walk_forward_variants(2)
-    assert len({variant.name for variant in variants}) == len(variants) == 3 * (len(CONFIGURATIONS) + 1)
 
 
 def test_a_fold_is_trained_judged_on_its_own_window_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,6 @@ from scripts.evidence import ablation, coefficients, rollout_controls, rollouts
 from scripts.evidence.generalisation import CLASSICAL
 from scripts.evidence.guard_faults import guard_table, guard_variants
 from scripts.evidence.preferences import MeanVarianceReward, preference_table
-from scripts.evidence.rankings import rankings_table
-from scripts.evidence.transfer import transfer_table
 from scripts.evidence.tuning_evidence import tuning_table
 
 PLANTED, PREFIX = rollouts.PLANTED, rollouts.PREFIX
@@ -95,33 +93,6 @@ def test_the_true_reward_of_preferences_sums_to_the_judges_utility_but_for_the_m
     assert lines[2] == "| 3 | 0.900 | 1.00 | 0.010 | 10.00 | 20.00 | 19.00 | 0.95 |"
 
 
-def test_agents_of_other_stocks_are_paired_by_seed() -> None:
-    results = [
-        {
-            "market": "embedded",
-            "learned": 10,
-            "targets": {"others": {"visitor": visitor, "resident": 0.9, "equal-weight": 0.7, "names": 10}},
-        }
-        for visitor in (0.8, 0.7)
-    ]
-    table = transfer_table(results)
-    assert "| embedded | 10 | others (10) | 2 |" in table
-    assert "| 0.15 ± 0.64 |" in table  # of 0.1 and 0.2: Student's t of one degree of freedom
-
-
-def test_rankings_are_compared_with_the_law() -> None:
-    agents = [
-        {
-            "variant": f"ranking-planted-{name}",
-            "seed": 0,
-            "ndcg": {"agent": agent, "law": 0.75, "chance": 0.5},
-            **{"annual_return": 0.5, "sharpe": 2.0, "annual_turnover": 8.0},
-        }
-        for name, agent in (("ranking", 0.7), ("builtin", 0.55))
-    ]
-    assert "| NDCG@2 | 1 | 0.700 | 0.750 | 0.500 | 0.93 | 0.80 | 50.0 | 2.00 | 8.0 |" in rankings_table(agents)
-
-
 def test_searches_are_compared_in_pairs_and_noise_does_not_pass_for_no_worse() -> None:
     results = [
         {"variant": f"tune-{way}-5", "seed": pair, "score": score + pair, "seconds": {}}
@@ -160,16 +131,6 @@ def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_inter
     assert page.count("25% (1% to 81%)") == len(rollouts.NULLS)  # one of four, exact binomial
     assert "| monthly | 1 | 0.77 |" in page
     assert page.endswith("| equal-weight | 0123 |\n")  # its prices are not here to make it anew
-
-
-def test_controls_stand_beside_the_default_on_the_same_samples() -> None:
-    default = [{"variant": PREFIX + kind, "own": 0.9} for kind in PLANTED]
-    controls = [{"variant": f"{PREFIX}{kind}-h-0", "own": 0.2, "seconds": {"online": 60.0}} for kind in PLANTED]
-    lines = rollout_controls.control_table(controls, default).splitlines()
-    assert "| regime | 0.900 | none | - | 0.200 | 60 | none | - | none | - | none | - |" in lines
-    stopped = [rollout("regime", end, 0.0) | {"variant": "rollouts-regime-h-0", "own": end} for end in (0.2, 0.4)]
-    stopped[0]["stopped"] = True
-    assert "0.200, 0.400 (1 of 2 stopped)" in rollout_controls.control_table(stopped, [])
 
 
 def test_later_years_are_compared_with_the_best_of_what_needs_no_learning_online() -> None:

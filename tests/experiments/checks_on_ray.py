@@ -24,7 +24,7 @@ import pytest
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.reward_queue import queued_rewards
-from finflow.errors import MarketError, TrainingError
+from finflow.errors import MarketError
 from finflow.experiments.jobs.independent_trainings import Training, finished_best, train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.experiments.jobs.training_jobs import make_seed_job
@@ -36,11 +36,11 @@ from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from finflow.training.data.training_data import prepare
-from finflow.worker_pool import OrderedPool, _RayTasks
+from finflow.worker_pool import OrderedPool
 from scripts.evidence.durability import small_config
 from tests.experiments.tasks_on_ray import fail_once_begun, in_a_task, stopped, total
 from tests.short_trainings import SHORT, TINY, config_in, write_market
-from tests.test_worker_pool import KEY, failing, killed_once, slept
+from tests.test_worker_pool import KEY, killed_once
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'finflow[ray]'")
 OWN = "tests.env.rewards.own_rewards"
@@ -113,33 +113,12 @@ def test_what_tasks_share_is_stored_once(cluster: Any, tmp_path: Path) -> None:
 # --- workers of a training, on a cluster with room for one task
 
 
-def test_results_come_in_the_order_of_the_calls(connection: None) -> None:
-    with OrderedPool(slept, 0.1, 2, KEY) as pool:
-        assert isinstance(pool._workers, _RayTasks)
-        for number in range(6):
-            pool.submit(number)
-        assert [number for number, _ in pool.results()] == list(range(6))
-
-
 def test_a_killed_process_loses_nothing(connection: None, tmp_path: Path) -> None:
     with OrderedPool(killed_once, tmp_path / "mark", 2, KEY) as pool:
         for number in range(8):
             pool.submit(number)
         assert pool.results() == list(range(8))
     assert (tmp_path / "mark").exists()
-
-
-def results_of_failing() -> list[object]:
-    with OrderedPool(failing, None, 2, KEY) as pool:
-        for number in range(5):
-            pool.submit(number)
-        return pool.results()
-
-
-def test_the_earliest_error_is_raised_as_it_is(connection: None) -> None:
-    """At the latest when the results are asked for."""
-    with pytest.raises(TrainingError, match=r"^call 3$"):
-        results_of_failing()
 
 
 def test_a_task_lends_its_processor_to_its_own_calls(connection: None) -> None:

@@ -29,7 +29,6 @@ from finflow.errors import CheckpointError, OutputError
 from finflow.experiments.jobs.independent_trainings import Training, describe_trainings, finished_best, train, train_all
 from finflow.experiments.jobs.training_jobs import SeedJob, make_seed_job, run_all
 from finflow.experiments.tasks.task_runner import ComputeResources
-from finflow.files import in_use
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.strategy import Information
 from finflow.training.checkpoints.run_resolver import resolve_run
@@ -166,23 +165,6 @@ def test_the_folder_of_a_job_keeps_no_password(serial: SeedJob, tmp_path: Path) 
     config = small_config(tmp_path, {"tune.storage": "postgresql://me:secret@db/none"})
     SeedJob(config, serial.panel, tmp_path / "job").begin()
     assert "secret" not in (tmp_path / "job" / "config.yaml").read_text()
-
-
-def test_a_folder_is_let_go_of_when_its_process_is_killed(tmp_path: Path) -> None:
-    folder = tmp_path / "new"
-    script = "import sys; from pathlib import Path; from finflow.files import in_use\n"
-    script += "with in_use(Path(sys.argv[1])): print(flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        with pytest.raises(OutputError, match="another process"), in_use(folder):
-            pass
-        other.kill()
-    with in_use(folder):
-        assert [path.name for path in folder.iterdir()] == [".lock"]
-    assert not list(folder.iterdir())
 
 
 def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(serial: SeedJob, tmp_path: Path) -> None:

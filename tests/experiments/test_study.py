@@ -286,13 +286,3 @@ def test_a_storage_that_cannot_be_used_is_named_without_its_password(storage: st
 def test_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no study mine"):
         open_store(TuneConfig(), tmp_path, "mine", IDENTITY, 10, False)
-
-
-@pytest.mark.parametrize("pruner", ["median", "hyperband", "none"])
-def test_pruning_has_no_meaning_for_several_objectives(pruner: str) -> None:
-    one, both = (
-        study.pruner_of(TuneConfig.model_validate({"pruner": pruner, "objective": names}), 20)
-        for names in ("sharpe", "sharpe,cvar")
-    )
-    assert isinstance(both, optuna.pruners.NopPruner)
-    assert isinstance(one, optuna.pruners.NopPruner) == (pruner == "none")

@@ -24,7 +24,7 @@ import pytest
 
 from finflow.errors import ConfigError, MarketError, OutputError, TrainingError
 from finflow.experiments.tasks import ray_cluster
-from finflow.experiments.tasks.task_progress import task_folder, task_progress
+from finflow.experiments.tasks.task_progress import task_folder
 from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
 from tests.commands import refusal
 
@@ -63,18 +63,6 @@ def use(package: str) -> dict[str, Any]:
 
 def divide() -> dict[str, Any]:
     return {"value": 1 // 0}
-
-
-def told(steps: int) -> dict[str, Any]:
-    progress = task_progress()
-    assert progress is not None
-    print("a warning of its own")
-    progress.start_phase("offline", steps)
-    for _ in range(steps):
-        progress.advance(1, sharpe=0.5)
-        time.sleep(0.01)
-    progress.end_phase()
-    return {}
 
 
 def wait_or_end(folder: Path, name: str, seconds: float) -> dict[str, Any]:
@@ -153,15 +141,6 @@ def test_a_fault_in_a_worker_comes_with_its_traceback() -> None:
     with pytest.raises(RuntimeError, match="broken: ZeroDivisionError") as caught:
         run([Task("broken", divide, {})], TWO)
     assert "in divide" in "".join(traceback.format_exception(caught.value))
-
-
-def test_progress_and_prints_of_all_tasks_are_in_one_display() -> None:
-    _, said = run([Task(name, told, {"steps": 5}) for name in ("a", "b")], TWO)
-    lines = said.splitlines()
-    for name in ("a", "b"):
-        assert f"{name}: begun" in lines
-        assert f"{name}: a warning of its own" in lines
-    assert sum("done in" in line for line in lines) == 2
 
 
 def test_tasks_are_drawn_when_there_is_room_and_after_what_ended_was_handed_out() -> None:

@@ -33,7 +33,7 @@ from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, decode_re
 from finflow.experiments.tuning.trial_store import TrialStore
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
 from finflow.experiments.tuning.trial_worker import rerun, run_waiting_trials, work
-from finflow.experiments.tuning.tuning import StudyOutcome, describe_plan, tune
+from finflow.experiments.tuning.tuning import StudyOutcome, tune
 from finflow.training.phases.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
@@ -388,23 +388,6 @@ def test_a_study_that_was_not_begun_to_the_end_can_be_begun_again(
     assert begin(config).store.counts.all == 6
 
 
-def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = begin(made(tmp_path, tune__name="mine", output__logs_dir=str(tmp_path / "my logs")))
-    command = f"python main.py --mode tune --resume '{begun.folder}'"
-    assert tuning._resume_hint(begun) == f"stopped; 0 of 6 trials are over; to continue: {command}"
-    assert command in (begun.folder / "study.yaml").read_text()
-
-    def lose(store: TrialStore) -> None:
-        raise OSError("the server is gone")
-
-    monkeypatch.setattr(TrialStore, "counts", property(lose))
-    assert tuning._resume_hint(begun) == f"stopped; to continue: {command}"
-    with pytest.raises(ConfigError, match=r"cannot use the storage .*: the server is gone"):
-        tuning._work(begun, HERE, print)
-
-
 # --- other machines
 
 
@@ -567,12 +550,6 @@ def test_the_seeds_of_a_search_are_those_of_its_trials_alone(tmp_path: Path, mon
     assert given == [load_config(None, {"tune.seeds": 4}, environ={})]
 
 
-def test_options_of_a_search_are_refused_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    for option in (["--workers", "2"], ["--cluster", "auto"], ["--trial", "1"]):
-        said = refusal(capsys, "--mode", "backtest", "--strategy", "momentum", *option)
-        assert f"{option[0]} belongs to --mode t" in said
-
-
 def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tune.yaml").write_text(dump_config(made(tmp_path, tune__seeds=3)))
     before = sorted(tmp_path.rglob("*"))
@@ -580,10 +557,3 @@ def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.Capt
     said = capsys.readouterr().out
     assert said == "6 trials of 3 trainings each (1 folds, 3 seeds): 18 trainings over 3 searched keys\n"
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_dry_run_counts_what_is_left(outcome: StudyOutcome) -> None:
-    more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 10}, environ={})
-    over = begin(stored_study(outcome.folder), outcome.folder).store.counts.finished
-    said, left = describe_plan(more, outcome.folder), 10 - over
-    assert said.startswith(f"10 trials of 1 trainings each (1 folds, 1 seeds), {over} of them over: {left} trainings ")

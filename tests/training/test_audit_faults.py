@@ -18,18 +18,14 @@ from finflow.market.sources import panel_loader as sources
 from finflow.market.splits import Split, split_panel
 from finflow.training.audit import audit_subjects as audited
 from finflow.training.audit import configuration_audit as auditing
-from finflow.training.audit.configuration_audit import Audit, audit_configuration
+from finflow.training.audit.configuration_audit import audit_configuration
 from finflow.training.data import training_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
+from tests.training.test_auditing import bad
 from tests.training.whole_trainings import Make, checkpoint_of, train_through
 
 pytestmark = pytest.mark.usefixtures("smaller_audit")
-
-
-def bad(found: Audit) -> list[str]:
-    """Components that are not clean, in order."""
-    return list(dict.fromkeys(finding.component for finding in found.findings if finding.verdict != "clean"))
 
 
 def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,20 +40,6 @@ def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "fit_features", scaled_by_all_bars)
 
 
-def _turbulence_of_all_bars(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.market.features import feature_set as features
-
-    real = features.fit_turbulence
-    monkeypatch.setattr(features, "fit_turbulence", lambda view, fit_until: real(view, len(view.returns)))
-
-
-def _fitted_on_validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(panel: Any, fit: int, chosen: Any = None) -> Any:
-        return compute_features(panel, panel.n_bars, chosen)
-
-    monkeypatch.setattr(training_data, "compute_features", late)
-
-
 def _moments_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     real = training_data.equal_weight_moments
     monkeypatch.setattr(
@@ -69,16 +51,6 @@ def _moments_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _nothing_is_hidden_from_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_data, "visible", lambda panel, split: panel)
-
-
-def _prices_back_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = sources._assemble
-
-    def filled(tables: Any, facts: Any, config: Any) -> Any:
-        smooth = {name: frame.rolling(3, center=True, min_periods=1).mean() for name, frame in tables.items()}
-        return real(smooth, facts, config)
-
-    monkeypatch.setattr(sources, "_assemble", filled)
 
 
 def _family_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,11 +222,8 @@ def _ask_no_further_than(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ("plant", "named"),
     [
         (_full_sample_scaling, "features"),
-        (_turbulence_of_all_bars, "features"),
-        (_fitted_on_validation, "training"),
         (_moments_of_validation, "training"),
         (_nothing_is_hidden_from_training, "training"),
-        (_prices_back_filled, "source"),
         (_family_shifted, "family momentum"),
         (_observation_of_the_fill_bar, "environment, lag 1"),
         (_portfolio_of_the_fill_bar, "environment, lag 1"),

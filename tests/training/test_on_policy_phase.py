@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +13,15 @@ import torch
 from pydantic import ValidationError
 
 from finflow.agent.on_policy.policy_interface import Rollout
-from finflow.config import Config, changed_keys, load_config
+from finflow.config import Config, load_config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
 from finflow.training.on_policy.market_rollouts import RolloutCollector
-from finflow.training.on_policy.on_policy_state import UNREAD, rollouts_of, steps_per_rollout
+from finflow.training.on_policy.on_policy_state import rollouts_of, steps_per_rollout
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import reward_units
-from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.durability import in_child
 from tests.training.test_guarding import QUICK, events_of
 from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
 
@@ -115,12 +110,6 @@ def new_collector(tiny: Make, **keys: Any) -> RolloutCollector:
     return RolloutCollector(state.played.env, state.agent, units, trainer.config, run.state.exploration, lambda _: None)
 
 
-def test_keys_that_are_not_read_online_are_named(tiny: Make) -> None:
-    before = changed_keys(tiny(**SMALL), UNREAD)
-    assert changed_keys(tiny(**SMALL, bcell__cql_alpha=10.0), UNREAD) == ["bcell.cql_alpha", *before]
-    assert changed_keys(Config(), UNREAD) == []
-
-
 def test_it_starts_from_scratch_without_an_offline_phase(tiny: Make) -> None:
     trainer = FinFlowTrainer(tiny(**SMALL, offline__method="none"))
     assert "v_loss" not in trainer.train_iql()
@@ -138,28 +127,6 @@ def test_a_resumed_run_equals_one_that_never_stopped(
     resumed = train_through(tiny(**keys), resume=stopped.run_folder)
     for name in ("models/checkpoint_latest.safetensors", "models/checkpoint_best.safetensors", "metrics.jsonl"):
         assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
-def test_a_killed_run_resumes_to_the_same_bits(tiny: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    config = tiny(**SMALL)
-    whole, calls, original = train_through(config), 0, TrainingRun.stop_if_asked
-
-    def count(run: TrainingRun) -> None:
-        nonlocal calls
-        calls += 1
-        original(run)
-        if calls == 14 + 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingRun, "stop_if_asked", count)
-        status, said = in_child(lambda: train_through(config))
-    assert status == -signal.SIGKILL, said
-    (folder,) = (run for run in (tmp_path / "logs").iterdir() if run.name != whole.run_folder.name)
-    train_through(config, resume=folder)
-    for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
-        assert (folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
 
 
 # --- faults

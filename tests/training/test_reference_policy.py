@@ -60,16 +60,6 @@ def test_several_looks_beyond_twice_the_target_end_the_phase() -> None:
     assert control.stopped
 
 
-def test_a_penalty_holds_an_on_policy_algorithm_to_its_reference(tiny: Make) -> None:
-    """Without it the entropy draws the policy away."""
-    keys = {**SMALL, "online__entropy_coefficient": 0.3, "online__learning_rate": 1e-2}
-    keys |= {"online__rollout": 256, "online__portfolios": 8, "online__minibatch": 64}
-    keys |= {"train__online_episodes": 100, "train__validation_updates": 10_000}
-    keys |= {"online__reference": "pretrained", "online__reference_target": 1e6}
-    free, held = (apart(train_through(tiny(**keys, online__reference_beta=beta))) for beta in (1e-9, 10.0))
-    assert free > 4.0 * held
-
-
 def test_the_early_stop_is_an_event_of_the_guard_and_ends_the_phase(tiny: Make) -> None:
     target = {"online__reference": "pretrained", "online__reference_target": 1e-6}
     config = tiny(**{**SMALL, **FAST, **target}, online__reference_beta=1e-9)
@@ -81,19 +71,6 @@ def test_the_early_stop_is_an_event_of_the_guard_and_ends_the_phase(tiny: Make) 
     before = facts["counters"]
     again = train_through(config, resume=trainer.run_folder)
     assert read_tensors(latest(again))[1]["training"]["counters"] == before  # it is over
-
-
-def test_a_file_is_the_reference_and_a_resume_does_not_need_it(tiny: Make) -> None:
-    first = train_through(tiny(**SMALL, bcell__hidden_dim=16))
-    path = latest(first)
-    keys = {**SMALL, "online__reference": str(path), "train__seed": 1}
-    trainer = train_through(tiny(**keys))
-    reference = first.agent.policy.state_dict()
-    assert trainer.agent.reference is not None
-    (kept,) = trainer.agent.reference.policies()
-    assert all(torch.equal(reference[name], tensor) for name, tensor in kept.state_dict().items())
-    path.unlink()
-    FinFlowTrainer(tiny(**keys), resume=trainer.run_folder).finetune()
 
 
 def test_a_reference_that_does_not_fit_is_one_line_and_writes_nothing(
@@ -260,23 +237,3 @@ def test_a_penalty_holds_the_policy_to_a_blended_agent(
     keys |= {"online__reference": str(default_agents["several"])}
     free, held = (apart(train_through(tiny(**keys, online__reference_beta=beta))) for beta in (1e-9, 100.0))
     assert free > 2.0 * held
-
-
-def test_a_checkpoint_whose_reference_is_none_is_one_line(
-    default_agents: dict[str, Path], tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keys = {**SMALL, "online__reference": str(default_agents["several"]), "train__online_episodes": 2}
-    trained = train_through(tiny(**keys))
-    tensors, facts = read_tensors(latest(trained))
-    for change, words in (
-        ({"bcell/reference/members.0.gate.other": torch.ones(1)}, "gate.other"),
-        ({"bcell/reference/members.0.gate.bias": torch.zeros(0)}, "gate.bias"),
-    ):
-        write_tensors(latest(trained), tensors | change, facts)
-        files = {path: path.read_bytes() for path in sorted((tmp_path / "logs").rglob("*")) if path.is_file()}
-        capsys.readouterr()
-        assert main(["--mode", "train", "--resume", str(trained.run_folder)]) == 2
-        said = capsys.readouterr().err
-        assert words in said
-        assert said.count("\n") == 1
-        assert {path: path.read_bytes() for path in sorted((tmp_path / "logs").rglob("*")) if path.is_file()} == files

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 
-from finflow import cores
 from finflow.agent.learners.bcell import BCell
 from finflow.config import ActingConfig
 from finflow.errors import CheckpointError, MarketError
@@ -103,21 +102,6 @@ def test_prices_after_validation_cannot_change_what_is_learned(whole: Whole, sha
     (tensors, _), (others, _) = read_tensors(latest(calm)), read_tensors(latest(crash))
     assert tensors.keys() == others.keys()
     assert all(torch.equal(tensors[name], others[name]) for name in tensors)
-
-
-def test_seeding_loses_nothing(shared: Make) -> None:
-    trainer = FinFlowTrainer(shared(train__online_episodes=0, train__warmup_episodes=0))
-    trainer.train_iql()
-    iql = trainer._begin().state.learner
-    assert iql is not None
-    before = {
-        (part, name): tensor.clone()
-        for part in ("policy", "critic", "target_critic")
-        for name, tensor in getattr(iql, part).state_dict().items()
-    }
-    trainer.finetune()
-    agent = trainer.agent
-    assert all(torch.equal(tensor, getattr(agent, part).state_dict()[name]) for (part, name), tensor in before.items())
 
 
 @pytest.mark.parametrize("when", [9, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
@@ -254,11 +238,3 @@ def test_options_train_to_the_end(shared: Make, changes: dict[str, object]) -> N
     assert np.isfinite(list(trainer.finetune().values())).all()
     traces = sorted(path.name for path in trainer.run_folder.glob("trace_*.json"))
     assert traces == (["trace_offline.json", "trace_online.json"] if trainer.config.train.profile else [])
-
-
-def test_a_trace_shows_what_is_done_on_the_second_core(shared: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    trainer = FinFlowTrainer(shared(train__profile=True, train__offline_training_epochs=4))
-    trainer.train_iql()
-    events = json.loads((trainer.run_folder / "trace_offline.json").read_text())["traceEvents"]
-    assert len({event["tid"] for event in events if event["name"] == "aten::bmm"}) == 2
