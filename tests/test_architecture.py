@@ -284,27 +284,6 @@ def test_no_modules_import_one_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "first",
-    [
-        "from finflow.market.features import compute_features",
-        "from . import features",
-        "def f():\n    from finflow.market.features import compute_features",
-        "if TYPE_CHECKING:\n    from finflow.market import features",
-    ],
-)
-def test_a_planted_circle_is_caught(first: str) -> None:
-    sources = {
-        "finflow.market": "",
-        "finflow.market.panel": first,
-        "finflow.market.features": "def g():\n    from finflow.market.store import save",
-        "finflow.market.store": "from finflow.market.panel import MarketPanel\nimport numpy",
-        "finflow.market.cash": "from finflow.market.panel import MarketPanel",
-    }
-    expected = {"finflow.market.panel", "finflow.market.features", "finflow.market.store"}
-    assert circle(import_graph(sources, frozenset({"finflow.market"}))) == expected
-
-
-@pytest.mark.parametrize(
     "source",
     [
         "import torch\ntorch.load('x')",

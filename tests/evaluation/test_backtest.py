@@ -200,3 +200,15 @@ def test_prices_after_the_window_decide_nothing() -> None:
     other.growth[90:, :-1] *= 1.5
     left, right = (run_backtests(world, WINDOW, [EqualWeight()])[0] for world in (process, other))
     np.testing.assert_array_equal(left.returns, right.returns)
+
+
+@LAGS
+def test_equal_weight_pays_for_rebalancing_and_buy_and_hold_pays_once(lag: int) -> None:
+    process = made_process(execution_lag=lag)
+    equal, held = run_backtests(process, WINDOW, [EqualWeight(), BuyAndHold()])
+    assert (equal.costs > 0.0).all()
+    assert (equal.turnover > 0.0).all()
+    assert equal.costs[1:].sum() > 0.001
+    assert held.costs[0] == pytest.approx(RATE / (1.0 + RATE), abs=1e-15)
+    assert (held.costs[1:] == 0.0).all()
+    assert (held.turnover[1:] == 0.0).all()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import socket
+import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,3 +70,18 @@ def test_what_an_installed_library_reads_while_it_is_imported_is_not_reported(
     assert seen(lambda: importlib.import_module("installed_library")) == []
     library = sys.modules.pop("installed_library")
     assert seen(library.later) == [f"reads the file {tmp_path / 'settings.txt'}"]  # a data set that it ships
+
+
+def test_connections_and_programs_are_reported() -> None:
+    def refused(call: Callable[[], object]) -> None:
+        with contextlib.suppress(OSError):
+            call()
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        host = f"127.0.0.1:{taken.getsockname()[1]}"
+        connects = seen(lambda: refused(lambda: socket.create_connection(taken.getsockname(), timeout=0.1)))
+        asks = seen(lambda: refused(lambda: urllib.request.urlopen(f"http://{host}/prices", timeout=0.1)))
+    assert connects == [f"connects to {host}"]
+    assert asks[0] == f"asks for http://{host}/prices"
+    assert f"runs {sys.executable}" in seen(lambda: subprocess.run([sys.executable, "-c", ""], check=True))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,7 @@ import pytest
 from finflow.cli.output import distance_lines
 from finflow.evaluation.analysis import feature_distance
 from finflow.evaluation.analysis.training_sections import generalisation_section
+from finflow.evaluation.report import page
 from finflow.evaluation.report.page import build_page
 from finflow.evaluation.report.report_numbers import look_up, show
 from finflow.evaluation.report.results import as_json, compute_results
@@ -130,3 +133,23 @@ def test_the_first_best_and_last_point_of_how_a_training_generalised_are_shown()
     assert look_up(found.numbers, ("best", "kl")) == 0.1
     assert 'data-path="generalisation/best/validation_value"' in section_html(found)
     assert generalisation_section(pd.DataFrame([losses])) is None
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rgb or #rrggbb, as the WCAG define it."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[place : place + 2], 16) / 255.0 for place in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_text_stands_out_from_every_ground_it_is_on() -> None:
+    """A contrast of 4.5 or more (WCAG 2, level AA) in light, dark and print."""
+    looks = re.findall(r":root\{([^}]*)\}", (Path(page.__file__).parent / "templates" / "style.css").read_text("utf-8"))
+    assert len(looks) == 3
+    for look in looks:
+        colours = dict(re.findall(r"--(\w+):(#[0-9a-f]+)", look))
+        for ink in ("ink", "soft", "accent"):
+            for ground in ("paper", "card", "mark"):
+                light, dark = sorted((luminance(colours[ink]), luminance(colours[ground])), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{ink} on {ground}: {look}"

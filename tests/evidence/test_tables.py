@@ -10,46 +10,11 @@ import pytest
 
 from finflow.config import Config, flatten, load_config
 from finflow.training.off_policy.learners import online_updates
-from scripts.evidence import ablation, coefficients, rollout_controls, rollouts
+from scripts.evidence import ablation, rollout_controls, rollouts
 from scripts.evidence.generalisation import CLASSICAL
-from scripts.evidence.guard_faults import guard_table, guard_variants
 from scripts.evidence.preferences import MeanVarianceReward, preference_table
-from scripts.evidence.tuning_evidence import tuning_table
 
 PLANTED, PREFIX = rollouts.PLANTED, rollouts.PREFIX
-
-
-def test_the_guards_table_counts_seeds_that_end_near_the_undisturbed() -> None:
-    healthy = {"detected": None, "signal": None, "alarms": 0, "lowered": 0, "rollbacks": 0}
-    results: list[dict[str, Any]] = [
-        {"variant": variant.name, "seed": seed, "value": 4e-4 + 1e-5 * seed, **healthy}
-        for variant in guard_variants(2)
-        for seed in variant.seeds
-    ]
-    for row in results:
-        if row["variant"] == "guard-off-gate-dies" and row["seed"] == 1:
-            row["value"] = -1e-3
-        if row["variant"] == "guard-off-poisoned-batches-nan":
-            row["value"] = None
-        if row["variant"] == "guard-on-critic-explodes":
-            row |= {"detected": 1 + row["seed"], "signal": "q", "rollbacks": 1}
-    lines = guard_table(results).splitlines()
-    assert lines[0] == "Undisturbed: 4.050, standard deviation over 2 seeds 0.071."
-    assert "| critic explodes | on | 2 | q | 0.0 | 1.0 | 4.050 | 2 of 2 |" in lines
-    assert "| gate dies | off | no | | 0.0 | 0.0 | -3.000 | 1 of 2 |" in lines
-    assert "| poisoned batches, NaN | off | no | | 0.0 | 0.0 | none (2 ended in an error) | 0 of 2 |" in lines
-
-
-def test_a_change_of_a_coefficient_is_compared_with_the_default_of_the_same_seed() -> None:
-    """Differences of .1, .2 and .3, whatever the seeds' own level: mean .2, t of .2 over .1 / root of 3."""
-    results = []
-    for seed, level in enumerate((10.0, 20.0, 30.0)):
-        for change, value in (("default", level), ("cql-alpha-10", level + 0.1 * (seed + 1))):
-            name = f"coefficients-embedded-{change}"
-            results.append({"variant": name, "seed": seed, **dict.fromkeys(coefficients.SHOWN, value)})
-    lines = coefficients.coefficient_table(results[::-1]).splitlines()
-    assert lines[2].startswith("| embedded | default | 3 | 20.000 | |")
-    assert lines[3].startswith("| embedded | cql_alpha 10 | 3 | +0.200 ± 0.248 | 3.5 |")
 
 
 def test_a_part_of_the_agent_is_left_out_by_keys_that_differ_and_compared_seed_by_seed() -> None:
@@ -91,26 +56,6 @@ def test_the_true_reward_of_preferences_sums_to_the_judges_utility_but_for_the_m
     utility = {"untrained": 0.001, "true": 0.002, "model": 0.0019}
     lines = preference_table([{"seed": 3, **figures, "utility": utility}]).splitlines()
     assert lines[2] == "| 3 | 0.900 | 1.00 | 0.010 | 10.00 | 20.00 | 19.00 | 0.95 |"
-
-
-def test_searches_are_compared_in_pairs_and_noise_does_not_pass_for_no_worse() -> None:
-    results = [
-        {"variant": f"tune-{way}-5", "seed": pair, "score": score + pair, "seconds": {}}
-        | ({} if way == "default" else {"updates": updates, "value": 1.0})
-        for pair in (0, 1, 2)
-        for way, score, updates in (("tpe", 0.6, 100), ("random", 0.5, 100), ("pruned", 0.6, 50), ("default", 0.2, 0))
-    ]
-    lines = tuning_table(results).splitlines()
-    shown = "| best of TPE less best of as many random trials | 0.100 ± 0.000 | 3 of 3 | no worse by 0.05: yes |"
-    assert shown in lines
-    assert "| best of TPE less no search | 0.400 ± 0.000 | 3 of 3 | better: yes |" in lines
-    assert lines[-1] == "Pruning saved 50% of the updates (50% to 50%)."
-    noisy = [
-        {"variant": f"tune-{way}-5", "seed": pair, "score": score, "seconds": {}, "updates": 1, "value": 1.0}
-        for pair, scores in enumerate(((0.9, 0.1), (0.1, 0.9), (0.5, 0.4)))
-        for way, score in zip(("tpe", "random"), scores, strict=True)
-    ]
-    assert "no worse by 0.05: no |" in tuning_table(noisy)
 
 
 def rollout(kind: str, end: float, confidence: float) -> dict[str, Any]:

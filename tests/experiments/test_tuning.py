@@ -557,3 +557,31 @@ def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.Capt
     said = capsys.readouterr().out
     assert said == "6 trials of 3 trainings each (1 folds, 3 seeds): 18 trainings over 3 searched keys\n"
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = begin(made(tmp_path, tune__name="mine", output__logs_dir=str(tmp_path / "my logs")))
+    command = f"python main.py --mode tune --resume '{begun.folder}'"
+    assert tuning._resume_hint(begun) == f"stopped; 0 of 6 trials are over; to continue: {command}"
+    assert command in (begun.folder / "study.yaml").read_text()
+
+    def lose(store: TrialStore) -> None:
+        raise OSError("the server is gone")
+
+    monkeypatch.setattr(TrialStore, "counts", property(lose))
+    assert tuning._resume_hint(begun) == f"stopped; to continue: {command}"
+    with pytest.raises(ConfigError, match=r"cannot use the storage .*: the server is gone"):
+        tuning._work(begun, HERE, print)
+
+
+def test_a_fault_of_the_report_is_none_of_the_storage(outcome: StudyOutcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = begin(stored_study(outcome.folder), outcome.folder)
+
+    def fail(*given: object) -> None:
+        raise OSError("no font")
+
+    monkeypatch.setattr(tuning, "report_study", fail)
+    with pytest.raises(OSError, match="no font"):
+        tuning.conclude(begun)
