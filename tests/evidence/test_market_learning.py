@@ -16,8 +16,8 @@ from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.optimality import judge_of
 from scripts.evidence.planted_signals import LEARNING, OWN
+from tests.evidence.planted_markets import Learned, learn
 from tests.short_trainings import config_in
-from tests.training.planted_markets import Learned, learn
 
 pytestmark = pytest.mark.learning
 

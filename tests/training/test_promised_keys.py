@@ -22,6 +22,7 @@ from tests.short_trainings import SHORT, SHORT_MARKET, config_in
 from tests.training.whole_trainings import train_through
 
 DECIDED: dict[str, np.ndarray] = {}
+LEFT: dict[str, list[str]] = {}
 PREPARED: dict[str, TrainingData] = {}
 
 
@@ -170,8 +171,11 @@ def answers(folder: Path, changes: Mapping[str, object]) -> object:
 
 
 def files(folder: Path, changes: Mapping[str, object]) -> list[str]:
-    """Checkpoints that a training leaves."""
-    return sorted(path.name for path in (trained(folder, changes).run_folder / "models").iterdir())
+    """Checkpoints that a training leaves; the same training happens once."""
+    name = repr(sorted(changes.items()))
+    if name not in LEFT:
+        LEFT[name] = sorted(path.name for path in (trained(folder, changes).run_folder / "models").iterdir())
+    return LEFT[name]
 
 
 def data(folder: Path, changes: Mapping[str, object]) -> tuple[object, ...]:

@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 
 from finflow.market.bar_frequency import BARS_PER_YEAR
-from tests.training.planted_markets import learn
+from tests.evidence.planted_markets import learn
 
 pytestmark = pytest.mark.learning
-
-
-#: Of both markets.
 KEYS: dict[str, object] = {"market__validation_end": "2014-12-31", "train__offline_batch_size": 256}
 
 
