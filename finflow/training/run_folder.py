@@ -22,8 +22,7 @@ from finflow.json_text import format_json
 from finflow.offline.dataset import OfflineDataset, card_file
 from finflow.provenance import code_hash
 from finflow.training.checkpoints.run_resolver import CONFIG
-from finflow.training.data.offline_data import CARD
-from finflow.training.data.training_data import TrainingData
+from finflow.training.data.training_data import CARD, TrainingData
 
 MANIFEST = "manifest.json"
 LIBRARIES = ("finflow", "torch", "numpy", "pandas", "gymnasium", "skfolio", "safetensors", "pydantic")

@@ -16,8 +16,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.reference_policy import read_reference
 from finflow.training.checkpoints.starting_point import read_start, starting_point
-from finflow.training.data.offline_data import OfflineData, offline_data
-from finflow.training.data.training_data import TrainingData, choose_device, prepare
+from finflow.training.data.training_data import OfflineData, TrainingData, choose_device, offline_data, prepare
 from finflow.training.judging.evaluations import evaluate_agent
 from finflow.training.judging.held_out import AGENT, EvaluationOutcome
 from finflow.training.logs.progress_display import ProgressDisplay
