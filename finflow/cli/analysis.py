@@ -96,7 +96,7 @@ def run_inspection(path: Path) -> None:
 def run_explanation(arguments: argparse.Namespace, checkpoint: Path, dates: Sequence[str], output: Path | None) -> None:
     """Print why an agent traded on some dates; `output` is a JSON file to write."""
     overrides = evaluation_overrides(arguments, checkpoint)
-    from finflow.evaluation.report.report_numbers import json_text
+    from finflow.evaluation.page.page_numbers import json_text
     from finflow.files import write_atomically
     from finflow.training.judging.explainer import explain_dates
 

@@ -15,7 +15,7 @@ from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import ConfigError, MarketError
-from finflow.evaluation.report.report_numbers import Answer
+from finflow.evaluation.page.page_numbers import Answer
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import FeatureRanges, Features, compute_features_and_ranges
 from finflow.market.panel import MarketPanel

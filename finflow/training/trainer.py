@@ -22,8 +22,8 @@ from finflow.training.judging.evaluations import evaluate_agent
 from finflow.training.judging.held_out import AGENT, EvaluationOutcome
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.trackers import check_tracker, open_tracker
-from finflow.training.out_of_fold.pretraining import pretraining_in_parallel
 from finflow.training.phase_names import OFFLINE, ONLINE
+from finflow.training.phases.block_pretraining import pretraining_in_parallel
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.finetune_on_policy import finetune_on_policy
 from finflow.training.phases.pretrain import pretrain

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from finflow.agent.learners.bcell import BCell
 from finflow.config import Config
 from finflow.errors import EvidenceError
-from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.experiments.jobs.independent_trainings import train_all
 from finflow.experiments.jobs.protocols import make_protocol_job

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from finflow.config import flatten
 from finflow.config.yaml_text import parse_file
 from finflow.errors import EvidenceError, one_line
+from finflow.evaluation.backtest import BASELINE, CASH
 from finflow.evaluation.multi_run import comparison_page
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds
-from finflow.evaluation.report.results import BASELINE, CASH
-from finflow.evaluation.report.section import Section
+from finflow.evaluation.page.section import Section
 from finflow.evaluation.statistics.configuration_choice import (
     Choice,
     DailyReturns,

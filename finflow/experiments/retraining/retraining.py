@@ -19,10 +19,9 @@ import pandas as pd
 
 from finflow.config import Config, EvaluationConfig, RetrainConfig, config_hash, replace_values
 from finflow.errors import ConfigError, MarketError
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
-from finflow.evaluation.report.report_numbers import json_text
-from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.page.page_numbers import json_text
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.evaluation.statistics.significance_tests import Resampling

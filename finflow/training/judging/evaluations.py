@@ -19,7 +19,7 @@ from finflow.config import ActingConfig, Config
 from finflow.errors import CheckpointError, ConfigError, MarketError
 from finflow.evaluation.analysis.feature_distance import Values, measure_distance, section
 from finflow.evaluation.comparison_context import Make, with_memos
-from finflow.evaluation.report.section import Section
+from finflow.evaluation.page.section import Section
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
 from finflow.training.checkpoints.checkpoint_reader import (

@@ -26,8 +26,7 @@ from finflow.evaluation.analysis.decision_explanation import (
     Weights,
     largest_trades,
 )
-from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.market.features.feature_set import Features
 from finflow.strategies.classical import named_strategy

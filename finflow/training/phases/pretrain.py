@@ -22,7 +22,7 @@ from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.critic_quality import measure_decision_scale
-from finflow.training.out_of_fold.evidence import training_segments
+from finflow.training.off_policy.evidence import training_segments
 from finflow.training.phase_names import OFFLINE
 from finflow.training.phases.offline_batches import Epochs, OfflineBatches, epoch_order, group_size
 from finflow.training.phases.run_guard import LearnerProbe
