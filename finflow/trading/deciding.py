@@ -15,7 +15,7 @@ import numpy as np
 
 from finflow.config import Config
 from finflow.errors import ConfigError, FinflowError, MarketError
-from finflow.evaluation.report.report_numbers import json_text, plain
+from finflow.evaluation.page.page_numbers import json_text, plain
 from finflow.files import exclusively, write_together
 from finflow.market.panel import MarketPanel
 from finflow.trading import price_checks

@@ -16,7 +16,7 @@ import torch
 from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import FinflowError
-from finflow.evaluation.report.report_numbers import look_up
+from finflow.evaluation.page.page_numbers import look_up
 from finflow.experiments.jobs import independent_trainings as trainings
 from finflow.experiments.jobs.folds import Fold
 from finflow.experiments.jobs.independent_trainings import describe_trainings, finished_best, train

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from finflow.errors import ConfigError, FinflowError
-from finflow.evaluation.report.report_numbers import json_text
+from finflow.evaluation.page.page_numbers import json_text
 from finflow.files import in_use, write_together
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel

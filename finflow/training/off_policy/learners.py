@@ -25,8 +25,8 @@ from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData
 from finflow.training.off_policy.counterfactuals import Comparison
+from finflow.training.off_policy.evidence import training_blocks, training_segments
 from finflow.training.off_policy.later_groups import LaterGroups
-from finflow.training.out_of_fold.evidence import training_blocks, training_segments
 
 
 class Portfolios:
