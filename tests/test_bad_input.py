@@ -18,7 +18,7 @@ import pytest
 from finflow.cli import main
 from finflow.config import dump_config, load_config
 from finflow.tensor_file import read_tensors, write_tensors
-from finflow.training.checkpoints.run_resolver import resolve_run
+from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.phases.stopping import request_stop
 from tests.commands import refusal
 from tests.short_trainings import TINY, write_market

@@ -24,7 +24,7 @@ from finflow.market.sources import price_sheet
 from finflow.market.sources.price_sheet import read_sheet
 from finflow.trading.decision_log import DecisionLog
 from finflow.trading.holdings import read_fills, read_holdings
-from finflow.training.checkpoints.run_resolver import JOB, is_plain_name, resolve_run
+from finflow.training.checkpoints.run_folder import JOB, is_plain_name, resolve_run
 from finflow.training.logs.run_log import _row_of
 
 DEEP = "[" * 100_000
