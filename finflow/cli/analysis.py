@@ -40,7 +40,7 @@ def run_evaluation(
     first = paths[0]
     overrides = evaluation_overrides(arguments, first)
     elsewhere = explicit(arguments).get("output.logs_dir")
-    from finflow.training.checkpoints.run_resolver import Kind, resolve_run
+    from finflow.training.checkpoints.run_folder import Kind, resolve_run
     from finflow.training.judging.evaluations import evaluate_checkpoint, evaluate_ensemble
 
     run = resolve_run(first)
@@ -96,7 +96,7 @@ def run_inspection(path: Path) -> None:
 def run_explanation(arguments: argparse.Namespace, checkpoint: Path, dates: Sequence[str], output: Path | None) -> None:
     """Print why an agent traded on some dates; `output` is a JSON file to write."""
     overrides = evaluation_overrides(arguments, checkpoint)
-    from finflow.evaluation.report.report_numbers import json_text
+    from finflow.evaluation.page.page_numbers import json_text
     from finflow.files import write_atomically
     from finflow.training.judging.explainer import explain_dates
 

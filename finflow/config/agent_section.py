@@ -75,16 +75,10 @@ class MirroredConfig(Section):
 
     weight: Number = key(
         0.5,
-        "weight of bars mirrored around their predicted returns: 0 uses the historical bars only, at 0.5 noise "
-        "cancels to first order",
+        "weight of bars mirrored around their predicted returns, less where predictions of other bars are too large: 0 "
+        "uses the historical bars only, at 0.5 noise cancels to first order",
         ge=0.0,
         le=0.5,
-    )
-    scaled: Flag = key(True, "scale that weight by max(0, 2 b - 1), b the slope of returns on predictions elsewhere")
-    regimes: bool = key(
-        True,
-        "predict those returns by a Markov-switching model of two regimes too, as far as it predicts bars that it was "
-        "not fitted to",
     )
 
 

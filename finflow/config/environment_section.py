@@ -9,7 +9,6 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
-    Flag,
     Fraction,
     Int,
     NonNegativeNumber,
@@ -60,8 +59,6 @@ class RankingConfig(Section):
     ndcg_weight: NonNegativeNumber = key(0.7, "weight of NDCG@K in mixed")
     hit_weight: NonNegativeNumber = key(0.3, "weight of Hit@K in mixed")
     grades: Int = key(5, "quantile grades of returns; the gain of grade g is 2^g - 1", ge=2, le=16)
-    above_chance: Flag = key(False, "subtract the expectation under a random ranking, so that chance is 0")
-    temperature: PositiveNumber = key(0.1, "softness of the ranks for gradients, in multiples of an equal weight")
 
 
 class PreferenceConfig(Section):

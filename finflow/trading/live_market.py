@@ -15,7 +15,7 @@ from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import ConfigError, MarketError
-from finflow.evaluation.report.report_numbers import Answer
+from finflow.evaluation.page.page_numbers import Answer
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import FeatureRanges, Features, compute_features_and_ranges
 from finflow.market.panel import MarketPanel
@@ -28,11 +28,10 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_best,
     stored_config,
 )
-from finflow.training.checkpoints.run_resolver import resolve_run
+from finflow.training.checkpoints.run_folder import MANIFEST, resolve_run
 from finflow.training.data.training_data import device_here
 from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
 from finflow.training.judging.evaluations import check_alike, identities_of, mark_of, names_of
-from finflow.training.run_folder import MANIFEST
 
 TRADING = "trading"
 METRICS = Path("reports") / "metrics.json"
