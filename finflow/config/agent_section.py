@@ -65,12 +65,6 @@ class MirroredConfig(Section):
     """Bars mirrored around their predicted returns, whose rewards learning mixes with those of history."""
 
     weight: Number = key(0.5, "weight of mirrored bars; at 0.5 noise cancels to first order", ge=0.0, le=0.5)
-    scaled: Flag = key(True, "scale that weight by max(0, 2 b - 1), b the slope of returns on predictions elsewhere")
-    regimes: bool = key(
-        True,
-        "predict those returns by a Markov-switching model of two regimes too, as far as it predicts bars that it was "
-        "not fitted to",
-    )
 
 
 class BCellConfig(Section):

@@ -48,7 +48,6 @@ PLANTED: dict[str, object] = {
     "env.episode_length": 40,
     "bcell.hidden_dim": 32,
     "bcell.expansion": 8,
-    "bcell.mirrored.regimes": False,
     "bcell.actor_lr": 1e-2,
     "out_of_fold.blocks": 3,
     "out_of_fold.looks": 1,

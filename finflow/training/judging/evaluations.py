@@ -33,8 +33,7 @@ from finflow.training.checkpoints.checkpoint_reader import (
     stored_config,
 )
 from finflow.training.checkpoints.run_folder import write_manifest
-from finflow.training.data.offline_data import CARD
-from finflow.training.data.training_data import TrainingData, choose_device, prepare
+from finflow.training.data.training_data import CARD, TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
 from finflow.training.judging.held_out import AGENT, EvaluationOutcome, Subject, judge_held_out, maker_of
 from finflow.training.judging.reading_count import policy_identity, strategy_identity
