@@ -12,8 +12,7 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from finflow.cli import main
 from finflow.config import RetrainConfig
