@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from finflow.agent.gradient_steps import freeze
 from finflow.agent.networks.decision import Blend, no_blend
 from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
@@ -34,7 +33,7 @@ class FrozenPolicy(PolicyEnsemble):
         device = next(members[0].parameters()).device
         numbers = no_blend(device) if blend is None else blend.to_tensor(device)
         self.register_buffer("blend_numbers", numbers)
-        freeze([self])
+        self.requires_grad_(False)
 
     @classmethod
     def of(cls, deployed: ExpertPolicy, volatility: tuple[int, float]) -> FrozenPolicy:
