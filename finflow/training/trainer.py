@@ -16,8 +16,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import OFFLINE, ONLINE, read_checkpoint
 from finflow.training.checkpoints.reference_policy import read_reference
 from finflow.training.checkpoints.run_folder import RunFolder, new_run_folder
-from finflow.training.data.offline_data import OfflineData, offline_data
-from finflow.training.data.training_data import TrainingData, choose_device, prepare
+from finflow.training.data.training_data import OfflineData, TrainingData, choose_device, offline_data, prepare
 from finflow.training.judging.agent_strategy import AGENT, Agents
 from finflow.training.judging.evaluations import judge_agents
 from finflow.training.judging.held_out import EvaluationOutcome

@@ -21,8 +21,7 @@ from finflow.agent.networks.policy_ensemble import FrozenPolicy, PolicyEnsemble
 from finflow.config.preferences_section import PolicyLearningConfig
 from finflow.errors import CheckpointError
 from finflow.files import read_input
-from finflow.guard.checkpoint_folder import MODELS, CheckpointFolder
-from finflow.guard.checkpoint_folder import PRETRAINED as HANDED_OVER
+from finflow.guard.checkpoint_folder import MODELS, PRETRAINED as HANDED_OVER, CheckpointFolder
 from finflow.preferences.pair_tensors import pair_tensors
 from finflow.preferences.pairs import NAME, PairFile
 from finflow.preferences.policy_training import LearnedPolicy, Method, learn_policy

@@ -22,8 +22,7 @@ from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, stored_config
 from finflow.training.checkpoints.run_folder import write_manifest
-from finflow.training.data.offline_data import CARD
-from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.data.training_data import CARD, TrainingData, prepare
 from finflow.training.judging.agent_strategy import Agents, EnsembleStrategy
 from finflow.training.judging.held_out import EvaluationOutcome, Subject, judge_held_out, maker_of
 from finflow.training.judging.reading_count import strategy_identity
