@@ -256,7 +256,7 @@ def numbers_hold() -> Callable[[Page, Any], int]:
 def fits_schema() -> Callable[..., list[str]]:
     """What is wrong with the `metrics.json` of a report, by its schema."""
 
-    from finflow.evaluation.report.json_schemas import json_schema
+    from finflow.evaluation.report.results import json_schema
 
     validator = jsonschema.Draft202012Validator(json_schema())
 

@@ -15,10 +15,9 @@ from torch import Generator, Tensor, nn
 from finflow.agent.batch import States, states_of
 from finflow.agent.networks.critic import CriticEnsemble, ValueNetwork
 from finflow.agent.networks.decision import Blend, Decision, describe_holding, no_blend
-from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import deployed_policy
+from finflow.agent.networks.policy_ensemble import FrozenPolicy, deployed_policy
 from finflow.config import AveragingConfig, BCellConfig
 
 

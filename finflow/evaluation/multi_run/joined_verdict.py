@@ -18,9 +18,9 @@ import numpy as np
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.multi_run.repeated_trainings import ProtocolPaths
-from finflow.evaluation.report.page import verdict_table
-from finflow.evaluation.report.report_numbers import years_unit
-from finflow.evaluation.report.section import Cell, Section, Sentence
+from finflow.evaluation.page.page_numbers import years_unit
+from finflow.evaluation.page.section import Cell, Section, Sentence
+from finflow.evaluation.report.report_page import verdict_table
 from finflow.evaluation.statistics.bootstrap import draw_days, resample_sharpe
 from finflow.evaluation.statistics.least_difference import LeastDifference
 from finflow.evaluation.statistics.metrics import sharpe_of

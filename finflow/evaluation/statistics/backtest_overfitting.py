@@ -13,14 +13,18 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
+from finflow.evaluation.page.drawing import BLUE, VERMILION, Rendered, render
 from finflow.evaluation.statistics.significance_tests import check_returns
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BLOCKS = 16  # as the paper recommends: 12 870 choices
 FEWEST_DAYS = 4  # in a block
@@ -127,6 +131,36 @@ def logit_histogram(found: Overfitting) -> dict[str, list[float]]:
     # What is level with the middle counts as overfitted, so an edge belongs to the bin on its left.
     counts, _ = np.histogram(-found.logits, edges)
     return {"edges": edges.tolist(), "shares": (counts[::-1] / len(found.logits)).tolist()}
+
+
+def overfitting_histogram(
+    found: Overfitting, among: int, what: str = "strategies", name: str = "overfitting", over: str = "the window"
+) -> Rendered:
+    """Histogram of the logits of CSCV among so many candidates, called ``what``, over days cut into halves."""
+    table = logit_histogram(found)
+    edges, shares = np.array(table["edges"]), 100.0 * np.array(table["shares"])
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        below = edges[1:] <= 0.0
+        for chosen, colour, label in ((below, VERMILION, "at or below the middle"), (~below, BLUE, "above the middle")):
+            axes.bar(
+                edges[:-1][chosen], shares[chosen], np.diff(edges)[chosen], align="edge", color=colour, label=label
+            )
+        axes.axvline(0.0, color="black", linewidth=0.8)
+        axes.set_xlabel("logit of the rank out of sample")
+        axes.set_ylabel("share of the cuts, %")
+        axes.legend(frameon=False)
+
+    return Rendered(
+        name,
+        "Choosing the best of them",
+        f"For {len(found.logits):,} cuts of {over} into halves: where that one of the {what} with the best Sharpe "
+        "ratio in one half came out in the other. Mass at or left of zero is the probability of backtest overfitting.",
+        f"Histogram of the logits of the rank out of sample, for a choice among {among} {what}. "
+        f"{found.pbo:.1%} of the cuts lie at or below zero, the middle of them.",
+        render(draw, 3.2),
+    )
 
 
 def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import Number, about
+from finflow.evaluation.page.page_numbers import Number, about
 from finflow.evaluation.statistics.metrics import Array, sharpe, sharpe_of, summarise
 
 MINIMUM_BLOCKS = 5  # in fewer blocks than this every resample is nearly the window itself, and intervals collapse

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.drawing import Rendered
-from finflow.evaluation.report.figures import overfitting_histogram
-from finflow.evaluation.report.section import Cell, Row, Section, Sentence, Table
-from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
+from finflow.evaluation.page.drawing import Rendered
+from finflow.evaluation.page.section import Cell, Row, Section, Sentence, Table
+from finflow.evaluation.statistics import bootstrap as significance, metrics
+from finflow.evaluation.statistics.backtest_overfitting import (
+    Overfitting,
+    overfitting,
+    overfitting_histogram,
+    overfitting_numbers,
+)
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict

@@ -29,7 +29,7 @@ import scipy
 from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.report.report_numbers import Number, about
+from finflow.evaluation.page.page_numbers import Number, about
 from finflow.evaluation.statistics.bootstrap import Draws, chunks
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import TrackRecord, expected_maximum, track_of

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import Answer, Bounds, Number, about
+from finflow.evaluation.page.page_numbers import Answer, Bounds, Number, about
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
 from finflow.evaluation.statistics.bootstrap import Draws
 from finflow.evaluation.statistics.least_difference import LeastDifference, least_difference

@@ -30,7 +30,7 @@ import numpy as np
 import scipy
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.report.report_numbers import Number, about
+from finflow.evaluation.page.page_numbers import Number, about
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.evaluation.statistics.metrics import FLAT, Array
 

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.report.drawing import MINUS
-from finflow.evaluation.report.report_numbers import Answer, about
+from finflow.evaluation.page.drawing import MINUS
+from finflow.evaluation.page.page_numbers import Answer, about
 from finflow.evaluation.statistics.bootstrap import Interval, interval
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from finflow.config import flatten
 from finflow.config.yaml_text import parse_file
 from finflow.errors import EvidenceError, one_line
+from finflow.evaluation.backtest import BASELINE, CASH
 from finflow.evaluation.multi_run import comparison_page
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds
-from finflow.evaluation.report.results import BASELINE, CASH
-from finflow.evaluation.report.section import Section
+from finflow.evaluation.page.section import Section
 from finflow.evaluation.statistics.configuration_choice import (
     Choice,
     DailyReturns,
@@ -33,8 +33,7 @@ from finflow.json_text import parse_json
 from finflow.market.bar_frequency import bars_per_year
 from finflow.provenance import short_hash
 from finflow.strategies.classical import PATIENT
-from finflow.training.checkpoints.run_resolver import CONFIG
-from finflow.training.run_folder import MANIFEST
+from finflow.training.checkpoints.run_folder import CONFIG, MANIFEST
 
 Array = NDArray[np.float64]
 

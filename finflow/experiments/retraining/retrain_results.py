@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.drawing import BLUE, GREY, ORANGE, Rendered, date_axis, legend_of_figure, render
-from finflow.evaluation.report.json_schemas import schema_of
-from finflow.evaluation.report.report_numbers import (
+from finflow.evaluation.backtest import BASELINE, Backtest
+from finflow.evaluation.page.drawing import BLUE, GREY, ORANGE, Rendered, date_axis, legend_of_figure, render
+from finflow.evaluation.page.page_numbers import (
     Drawdown,
     Number,
     Probability,
@@ -20,9 +19,19 @@ from finflow.evaluation.report.report_numbers import (
     Turnover,
     about,
     plain,
+    schema_of,
 )
-from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.section import ROW, Cell, Headline, Row, Section, Table, Tile, make_table, render_page
+from finflow.evaluation.page.section import (
+    ROW,
+    Cell,
+    Headline,
+    Row,
+    Section,
+    Table,
+    Tile,
+    make_table,
+    render_page,
+)
 from finflow.evaluation.statistics.bootstrap import (
     Interval,
     SharpeDifference,

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.drawing import AREA_COLOURS, GREY, LIGHT_GREY
-from finflow.evaluation.report.report_numbers import show
+from finflow.evaluation.page.drawing import AREA_COLOURS, GREY, LIGHT_GREY
+from finflow.evaluation.page.page_numbers import show
 from finflow.evaluation.statistics.metrics import drawdown_series
 from finflow.preferences.segment_paths import PortfolioPath
 

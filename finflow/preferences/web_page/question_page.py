@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from finflow.evaluation.report.report_numbers import show
+from finflow.evaluation.page.page_numbers import show
 from finflow.preferences.judges import measure
 from finflow.preferences.segment_paths import PortfolioPath
 from finflow.preferences.web_page.answer_session import AnswerSession
@@ -15,7 +15,7 @@ from finflow.preferences.web_page.path_charts import LEFT, RIGHT, WIDTH, Chart, 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-STYLES = "finflow.evaluation.report"  # whose style sheet the page begins with
+STYLES = "finflow.evaluation.page"  # whose style sheet the page begins with
 FACTS = (
     ("return", "return", "%", True),
     ("max drawdown", "drawdown", "%", False),

@@ -16,9 +16,7 @@ from finflow.agent.networks.policy import blended
 from finflow.evaluation.analysis import training_sections
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import prepare
-from finflow.training.off_policy.learners import Learners
-from finflow.training.out_of_fold import pretraining
-from finflow.training.out_of_fold.evidence import (
+from finflow.training.off_policy.evidence import (
     CONFIDENCES,
     Block,
     BlockPolicy,
@@ -28,7 +26,9 @@ from finflow.training.out_of_fold.evidence import (
     training_segments,
     weigh_evidence,
 )
-from finflow.training.out_of_fold.pretraining import transitions_outside
+from finflow.training.off_policy.learners import Learners
+from finflow.training.phases import block_pretraining as pretraining
+from finflow.training.phases.block_pretraining import transitions_outside
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import WITH_BLOCKS, Make, checkpoint_of, latest, train_through
 

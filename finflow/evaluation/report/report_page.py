@@ -7,18 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from finflow.evaluation.analysis.optimality import KnownOptimum
-from finflow.evaluation.report.drawing import Rendered
-from finflow.evaluation.report.metric_tables import (
-    columns,
-    comparison_section,
-    experts_section,
-    intervals_section,
-    names_of,
-    percent,
-)
-from finflow.evaluation.report.report_numbers import DASH, THIN, look_up, years_unit
-from finflow.evaluation.report.results import BASELINE, ReportData, Results, contents
-from finflow.evaluation.report.section import (
+from finflow.evaluation.backtest import BASELINE
+from finflow.evaluation.page.drawing import Rendered
+from finflow.evaluation.page.page_numbers import DASH, THIN, look_up, years_unit
+from finflow.evaluation.page.section import (
     ROW,
     Cell,
     Headline,
@@ -30,6 +22,15 @@ from finflow.evaluation.report.section import (
     make_table,
     render_page,
 )
+from finflow.evaluation.report.metric_tables import (
+    columns,
+    comparison_section,
+    experts_section,
+    intervals_section,
+    names_of,
+    percent,
+)
+from finflow.evaluation.report.results import ReportData, Results, contents
 from finflow.evaluation.statistics.least_difference import LeastDifference
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.verdict import Verdict

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from finflow.evaluation.report.drawing import Rendered
-from finflow.evaluation.report.report_numbers import DASH, UNITS, Path, find, look_up, plain, show
+from finflow.evaluation.page.drawing import Rendered
+from finflow.evaluation.page.page_numbers import DASH, UNITS, Path, find, look_up, plain, show
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -1,7 +1,7 @@
 """Numbers of `metrics.json` and of pages: their types, their places, their JSON, and their formats.
 
 Numbers are fractions, not percent, and NaN, null in JSON, where they are undefined. The types describe themselves, for
-the JSON schemas (`json_schemas.py`).
+the JSON schemas.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, TypeAdapter, WithJsonSchema
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
-from finflow.evaluation.report.drawing import MINUS, TIMES
+from finflow.evaluation.page.drawing import MINUS, TIMES
 from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bar_name
 
 THIN = "\N{NARROW NO-BREAK SPACE}"
@@ -131,3 +133,25 @@ def plain(value: Any) -> Any:
 def json_text(content: Mapping[str, object]) -> str:
     """JSON text of a page's numbers: sorted keys, two spaces, a line break at the end; null for what is undefined."""
     return json.dumps(plain(content), indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+class _Closed(GenerateJsonSchema):
+    """Schemas whose objects take no key that is not named, without titles."""
+
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
+        return self._close(super().typed_dict_schema(schema))
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return self._close(super().dataclass_schema(schema))
+
+    def _close(self, made: JsonSchemaValue) -> JsonSchemaValue:
+        return {key: value for key, value in {**made, "additionalProperties": False}.items() if key != "title"}
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def schema_of(content: Any, title: str) -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of a `TypedDict` or dataclass: closed, with a description of every key."""
+    schema = TypeAdapter(content).json_schema(schema_generator=_Closed)
+    return {"$schema": GenerateJsonSchema.schema_dialect, **schema, "title": title}

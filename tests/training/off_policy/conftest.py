@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
+from finflow.training.off_policy.evidence import OutOfFold
 from finflow.training.off_policy.learners import Learners
-from finflow.training.out_of_fold.evidence import OutOfFold
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import WITH_BLOCKS, Make, train_through
 

@@ -26,7 +26,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import Transitions
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.critic_quality import measure_decision_scale
-from finflow.training.out_of_fold.evidence import Block, training_blocks
+from finflow.training.off_policy.evidence import Block, training_blocks
 from finflow.training.phases.offline_batches import Epochs, OfflineBatches
 from finflow.training.phases.pretrain import behaviour_returns, offline_market, reward_units
 from finflow.training.phases.training_run import TrainingRun
