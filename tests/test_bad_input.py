@@ -350,7 +350,7 @@ def test_ctrl_c_before_the_first_checkpoint_leaves_nothing(
     def press_twice(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("finflow.training.data.offline_data.collect", press_twice)
+    monkeypatch.setattr("finflow.training.data.training_data.collect", press_twice)
     before = content(desk)
     said = refusal(capsys, *TRAIN, status=130)
     assert said == "stopped before the first checkpoint: nothing to continue from\n"

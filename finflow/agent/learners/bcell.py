@@ -7,10 +7,9 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import ValidationError
 from torch import Generator, Tensor
 from torch.nn import ModuleList
 
@@ -21,11 +20,11 @@ from finflow.agent.gradient_steps import (
 )
 from finflow.agent.learners.acting import PolicyAverage
 from finflow.agent.learners.learning import LearningAgent
-from finflow.agent.learners.offline_learner import Networks, OfflineLearner, portfolio_networks
+from finflow.agent.learners.offline_learner import Networks, OfflineLearner, make_policy, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend, describe_holding, no_blend
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import deployed_policy
+from finflow.agent.networks.policy_ensemble import deployed_policy, load_members
 from finflow.config import BCellConfig
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
@@ -135,25 +134,18 @@ class BCell(LearningAgent):
         From one of the offline phase the networks are taken as the online phase would take them. A CheckpointError if
         the file is missing, damaged, or holds no B-Cell agent.
         """
-        tensors, facts = read_tensors(Path(path))
-        stored = from_learner({name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}, facts)
-        if "log_alpha" not in stored or "bcell" not in facts:
+        saved = SavedAgent.of(Path(path), *read_tensors(Path(path)))
+        if "log_alpha" not in saved.tensors:
             raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of a training")
-        try:
-            shape = NetworkShape.from_facts(facts["shape"])
-            config = stored_settings(facts["bcell"])
-            members = {name.split("/")[1].partition(".")[0] for name in stored if name.startswith("members/")}
-            blocks = len(members) if "blend" in stored else None
-            agent = cls(shape, config, Generator(), torch.device(device), blocks=blocks)
-            agent.feature_names = facts.get("features")
-        except (LookupError, TypeError, ValueError, RuntimeError, ValidationError) as error:
-            cause = " ".join(str(error).split())[:120]
-            raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({cause})") from error
+        members = {name.partition(".")[0] for name in saved.part("members")}
+        blocks = len(members) if "blend" in saved.tensors else None
+        agent = cls(saved.shape, saved.config, Generator(), torch.device(device), blocks=blocks)
+        agent.feature_names = saved.features
         with torch.no_grad():
             for name, tensor in agent._tensors():
-                if name not in stored or stored[name].shape != tensor.shape:
+                if name not in saved.tensors or saved.tensors[name].shape != tensor.shape:
                     raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
-                tensor.copy_(stored[name])
+                tensor.copy_(saved.tensors[name])
         if agent.members is None:
             agent.prior.load_state_dict(agent.policy.state_dict())
         return agent
@@ -175,26 +167,87 @@ class BCell(LearningAgent):
             yield "log_cql_alpha", self.log_cql_alpha
 
 
-def from_learner(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Tensors of a checkpoint of the offline phase by an agent's names; others as they are.
+class SavedAgent(NamedTuple):
+    """Networks and settings of an agent, from its own file or from a checkpoint of either phase of a training.
 
-    The coefficients that are tuned online, and the average, are those that the online phase begins with.
+    ``tensors`` have the names that an agent gives them, and others of the checkpoint as they are.
     """
-    learner = {name.removeprefix(LEARNER): tensor for name, tensor in tensors.items() if name.startswith(LEARNER)}
-    if "log_alpha" in tensors or not learner or "bcell" not in facts:
-        return dict(tensors)
-    agent = {
-        name.replace("value/", "behaviour_value/", 1) if name.startswith("value/") else name: tensor
-        for name, tensor in learner.items()
-    }
-    agent |= {f"average/{name.removeprefix('policy/')}": t for name, t in learner.items() if name.startswith("policy/")}
-    for name, key in (("log_alpha", "alpha_init"), ("log_cql_alpha", "cql_alpha")):
-        agent[name] = torch.tensor(math.log(max(float(facts["bcell"].get(key, 1.0)), 1e-30)))
+
+    path: Path
+    tensors: dict[str, Tensor]
+    shape: NetworkShape
+    config: BCellConfig
+    features: dict[str, list[str]] | None
+
+    @classmethod
+    def of(cls, path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> SavedAgent:
+        """Raise CheckpointError if they describe no agent."""
+        try:
+            config, shape = BCellConfig(**facts["bcell"]), NetworkShape.from_facts(facts["shape"])
+            largest = max((tensor.numel() for tensor in tensors.values()), default=0)
+            if max(shape.hidden, shape.n_asset_features, shape.n_market_features) > largest:
+                raise ValueError("no network of the sizes that it says")
+        except (LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{path} does not say how its agent is configured ({_cause(error)}); use another checkpoint"
+            ) from error
+        return cls(path, _agent_tensors(tensors, config), shape, config, facts.get("features"))
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """Tensors of one of its networks."""
+        return _within(self.tensors, f"{name}/")
+
+    def policy(self, device: torch.device) -> ExpertPolicy:
+        """The policy as it is deployed: the average, where there is one, with the blocks' policies, in a blend.
+
+        Raises CheckpointError if there is none that fits.
+        """
+        policy = make_policy(self.shape, self.config, Generator()).to(device)
+        try:
+            policy.load_state_dict(self.part("average") or self.part("policy"))
+            members = load_members(policy, self.part("members"))
+            return deployed_policy(policy, members, Blend.from_tensor(self.tensors.get("blend")))
+        except (RuntimeError, ValueError, TypeError, LookupError) as error:
+            raise CheckpointError(
+                f"the policy in {self.path} does not fit this finflow ({_cause(error)}); use the one that wrote it"
+            ) from error
+
+    def carry_over(self, agent: BCell) -> None:
+        """Load the networks into another agent; of a policy and its average the average, which was validated there.
+
+        Raises CheckpointError if a network is missing or does not fit.
+        """
+        parts = {name: self.part(name) for name in ("critic", "target_critic")}
+        parts |= {"policy": self.part("average") or self.part("policy"), "value": self.part("behaviour_value")}
+        try:
+            agent.load_networks({f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()})
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"the networks in {self.path} do not fit the configuration ({_cause(error)}); leave bcell.n_quantiles "
+                "and bcell.hidden_dim as they were"
+            ) from error
+
+
+def _agent_tensors(tensors: Mapping[str, Tensor], config: BCellConfig) -> dict[str, Tensor]:
+    """Tensors of a file by an agent's names.
+
+    Of a checkpoint of the offline phase, the coefficients that are tuned online, and the average, are those that the
+    online phase begins with.
+    """
+    agent = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    learner = _within(tensors, LEARNER)
+    if learner and "log_alpha" not in agent:
+        agent |= {name: tensor for name, tensor in learner.items() if not name.startswith("value/")}
+        agent |= {f"behaviour_value/{name}": tensor for name, tensor in _within(learner, "value/").items()}
+        agent |= {f"average/{name}": tensor for name, tensor in _within(learner, "policy/").items()}
+        for name, coefficient in (("log_alpha", config.alpha_init), ("log_cql_alpha", config.cql_alpha)):
+            agent[name] = torch.tensor(math.log(max(coefficient, 1e-30)))
     return agent
 
 
-def stored_settings(facts: Mapping[str, Any]) -> BCellConfig:
-    """Settings of an agent from a file; a TypeError for no mapping."""
-    if not isinstance(facts, Mapping):
-        raise TypeError("its settings are not a mapping")
-    return BCellConfig(**facts)
+def _within(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _cause(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]

@@ -27,9 +27,8 @@ from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash, short_hash
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import device_here, process_on
-from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.agent_strategy import AGENT, AgentStrategy
 from finflow.training.judging.held_out import (
-    AGENT,
     EvaluationOutcome,
     backtest_window,
     provenance,

@@ -26,8 +26,7 @@ from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, PRETRAINED, Ch
 from finflow.json_text import format_json, parse_json
 from finflow.offline.dataset import OfflineDataset, card_file
 from finflow.provenance import code_hash
-from finflow.training.data.offline_data import CARD
-from finflow.training.data.training_data import TrainingData
+from finflow.training.data.training_data import CARD, TrainingData
 
 CONFIG = "config.yaml"
 MANIFEST = "manifest.json"
