@@ -59,7 +59,7 @@ def run_both(first: Callable[[], R], second: Callable[[], S], device: torch.devi
     Parameters
     ----------
     second : callable
-        Denormal results are zero in it, as in an update: see `autocast_update`.
+        Denormal results are zero in it, as in an update.
     device : torch.device
         That they compute on; another than the processor is kept busy by one thread.
 

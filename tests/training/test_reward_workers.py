@@ -23,7 +23,7 @@ from finflow.errors import ConfigError, TrainingError
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import prepare
-from finflow.training.judging.evaluations import check_alike
+from finflow.training.judging.agent_strategy import check_alike
 from finflow.training.phases import finetune, finetune_on_policy
 from finflow.training.trainer import FinFlowTrainer
 from finflow.worker_pool import LocalWorkers
