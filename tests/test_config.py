@@ -299,7 +299,7 @@ OTHER: dict[str, object] = {
     **{"market.path": "prices.csv", "market.tickers": ["AAPL"], "market.tickers_file": "tickers.txt"},
     **{"market.benchmark": "SPX", "market.start": "1995-01-01", "market.test_end": "2020-01-01"},
     **{"features.extra": ["mine:value@growth"], "offline.decisions": ["mine.csv"]},
-    **{"evaluation.protocol.purge": 10, "trading.retrain.window": 500, "trading.retrain.purge": 10},
+    **{"evaluation.protocol.purge": 10, "trading.retrain.window": 500},
     **{"objectives.reward": "ranking", "objectives.rewards": [{"name": "ranking", "weight": 2.0}]},
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
     **{"train.entropy_schedule.steps": 500, "train.target_entropy_schedule.steps": 500},

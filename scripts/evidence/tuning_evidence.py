@@ -39,7 +39,7 @@ MARGIN = 0.05  # of score, by which "no worse" may be missed
 WAYS: dict[str, dict[str, object]] = {
     "tpe": {"tune.sampler": "tpe", "tune.pruner": "none"},
     "random": {"tune.sampler": "random", "tune.pruner": "none"},
-    "pruned": {"tune.sampler": "tpe", "tune.pruner": "median", "tune.pruned_after": 3},
+    "pruned": {"tune.sampler": "tpe", "tune.pruner": "median"},
     "default": {},
 }
 WORDS = {
