@@ -34,8 +34,7 @@ from finflow.trading.brokers.order_routing import OrderRouting
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
 from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.decision_making import DecisionMaking
-from finflow.trading.decision_page import decision_page
-from finflow.trading.decision_results import Check, Decision
+from finflow.trading.decision_results import Check, Decision, decision_page
 from finflow.trading.holdings import Holdings, read_fills, read_holdings
 from finflow.trading.live_market import TRADING, Agents, LiveMarket, load_agents, load_prices, market_until
 from finflow.trading.trading_calendar import TradingCalendar, calendar_of
@@ -220,7 +219,7 @@ def _write(
     A line that is there already is not written again.
     """
     content = json_text(plain(made))
-    files = {"orders.csv": orders_csv(made), "decision.html": decision_page(made), "decision.json": content}
+    files = {"orders.csv": orders_csv(made), "decision.html": decision_page(made).html(), "decision.json": content}
     folder.mkdir(parents=True, exist_ok=True)
     with exclusively(folder / ".lock"):
         log = DecisionLog.read(folder / STATE)

@@ -174,8 +174,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "market_until", market)
     rounded = once(decision_making.round_orders, lambda account, wanted, *_: repr((account, wanted.tolist())))
     monkeypatch.setattr(decision_making, "round_orders", rounded)
-    monkeypatch.setattr(deciding, "decision_page", lambda made: "")
-    monkeypatch.setattr(paper_trading, "paper_page", lambda numbers: "")
+    monkeypatch.setattr(Page, "html", lambda page: "")
     monkeypatch.setattr(Reasoning, "reasons", once(Reasoning.reasons, lambda one: str(one.market.panel.dates[-1])))
 
 

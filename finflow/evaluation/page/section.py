@@ -1,9 +1,9 @@
-"""Sections of a page: their numbers, how they are shown, and the templates that make HTML of them.
+"""Pages: sections of one document of numbers, and their three forms, which are HTML, JSON and plain text.
 
-Numbers on a page are named by their path in `metrics.json`, so a page cannot show a number that the file does not have.
-In the HTML each number carries `data-path` (a JSON pointer without its first slash), `data-value` (the value in full)
-and `data-scale` (the factor it is multiplied by, unless that is one). Templates lie in `templates/`; everything that
-they print is escaped.
+A number of a page is named by its path in the document, which is the page's JSON file, so that no form can show what
+the file does not have. In the HTML each number carries `data-path` (a JSON pointer without its first slash),
+`data-value` (the value in full) and `data-scale` (the factor it is multiplied by, unless that is one). Templates lie in
+`templates/`; everything that they print is escaped.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-from finflow.evaluation.page.drawing import Rendered
-from finflow.evaluation.page.page_numbers import DASH, UNITS, Path, find, look_up, plain, show
+from pydantic.fields import FieldInfo
+
+from finflow.evaluation.page.drawing import MINUS, Rendered
+from finflow.evaluation.page.page_numbers import DASH, THIN, UNITS, Path, Shown, find, json_text, look_up, plain, show
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 ROW = "\N{ASTERISK}"  # in the path of a cell that `make_table` repeats in every row: the keys of the row
+WIDE = 120  # characters of a terminal
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table or sentence.
+    """One number or text of a table or sentence.
 
     Attributes
     ----------
@@ -55,6 +59,8 @@ class Cell:
 
 
 Sentence = str | tuple[str | Cell, ...]
+Column = tuple[str, Cell | Mapping[str, Cell | str]]
+"""Heading, and a cell with `ROW` in its paths, or heading of a row -> its own cell or text; empty for others."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +91,38 @@ class Table:
                 )
 
 
+def columns_of(content: Any, *place: str, names: Iterable[str] | None = None) -> list[tuple[str, Cell]]:
+    """Columns of the fields of a dataclass or `TypedDict` that are `Shown`: all of them in their order, or those named.
+
+    ``place`` leads from the section's numbers to the fields, with `ROW` in it.
+    """
+    fields = _shown_fields(content)
+    return [
+        (form.heading, Cell((*place, name), form.unit, form.decimals, plus=form.plus))
+        for name, (form, _) in ((name, fields[name]) for name in names or fields)
+    ]
+
+
+def meanings_of(content: Any) -> dict[str, str]:
+    """Heading -> description of the fields that are `Shown`."""
+    return {form.heading: meaning for form, meaning in _shown_fields(content).values()}
+
+
+def _shown_fields(content: Any) -> dict[str, tuple[Shown, str]]:
+    """Field -> its form and description."""
+    found = {}
+    for name, hint in get_type_hints(content, include_extras=True).items():
+        notes = {type(note): note for note in getattr(hint, "__metadata__", ())}
+        if Shown in notes:
+            found[name] = notes[Shown], str(notes[FieldInfo].description)
+    return found
+
+
 def make_table(
     title: str,
     head: str,
     rows: Iterable[str | tuple[Path, str]],
-    columns: Sequence[tuple[str, Cell | Mapping[str, Cell | str]]],
+    columns: Sequence[Column],
     caption: str = "",
     *,
     marked: str | None = None,
@@ -103,8 +136,6 @@ def make_table(
         Heading of the first column.
     rows : iterable of str or (path, str)
         Heading of each row, which also stands for `ROW` in its cells; or the keys that do, and the heading.
-    columns : sequence of (str, Cell or mapping)
-        Heading, and a cell with `ROW` in its paths, or heading of a row -> its own cell or text; empty for others.
     marked : str, optional
         Heading of the row that is the judged strategy's.
     """
@@ -136,79 +167,127 @@ class ShownNumber(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report.
+    """A part of a page.
 
     Attributes
     ----------
     key
-        Key in `metrics.json`, and anchor on the page.
+        Anchor on the page, and key of the numbers in its document.
     numbers
-        Content of `metrics.json` under the key, kept as `plain` makes it.
+        What the document has under the key, kept as `plain` makes it; None where cells name places in the whole of it.
     words, notes
         Sentences before and after figures and tables; one with numbers in it is a sequence of texts and cells.
     facts
         Name -> text, as a list of terms.
     links
         Files beside the page.
-    within
-        Path of the numbers in `metrics.json`, where it is not the key.
     short
         Title in the contents, where it is not the heading; None for a section that is not listed there.
     """
 
     key: str
     title: str
-    numbers: Mapping[str, object]
+    numbers: Mapping[str, object] | None = None
     tables: tuple[Table, ...] = ()
     figures: tuple[Rendered, ...] = ()
     words: tuple[Sentence, ...] = ()
     notes: tuple[Sentence, ...] = ()
     facts: Mapping[str, str] | None = None
     links: tuple[str, ...] = ()
-    within: Path | None = None
     short: str | None = ""
 
     def __post_init__(self) -> None:
         """Make JSON values of the numbers."""
         object.__setattr__(self, "numbers", plain(self.numbers))
 
-    @property
-    def nav(self) -> str | None:
-        """Title in the contents; None where the section is not listed."""
-        return self.title if self.short == "" else self.short
-
-    def parts(self, sentence: Sentence) -> list[str | ShownNumber]:
-        parts = (sentence,) if isinstance(sentence, str) else sentence
-        return [part if isinstance(part, str) else self.shown(part) for part in parts]
-
-    def shown(self, cell: Cell, *, unit: bool = True) -> ShownNumber:
-        """A number of the section, with its unit or without."""
-        value, (scale, suffix) = look_up(self.numbers, cell.path), UNITS[cell.unit]
-        text = show(value, cell.unit, cell.decimals, plus=cell.plus, keep_sign=cell.keep_sign)
-        within = (self.key,) if self.within is None else self.within
-        pointer = "/".join(key.replace("~", "~0").replace("/", "~1") for key in (*within, *cell.path))
-        full = repr(value) if math.isfinite(value) else "null"
-        return ShownNumber(
-            pointer, full, "" if scale == 1.0 else repr(scale), text if unit else text.removesuffix(suffix)
-        )
+    def parts(self, sentence: Sentence, document: Mapping[str, Any]) -> list[str | ShownNumber]:
+        return [self._shown(part, document) for part in ((sentence,) if isinstance(sentence, str) else sentence)]
 
     def resolve(
-        self, cell: Cell | str
-    ) -> tuple[ShownNumber | None, ShownNumber | None, tuple[ShownNumber, ShownNumber] | None]:
-        """Number, standard error and interval of a cell, as far as it has them and they are defined."""
+        self, cell: Cell | str, document: Mapping[str, Any]
+    ) -> tuple[str | ShownNumber | None, ShownNumber | None, tuple[ShownNumber, ShownNumber] | None]:
+        """Number or text, standard error and interval of a cell, as far as it has them and they are defined."""
         if isinstance(cell, str):
-            return None, None, None
-        number = self.shown(cell) if cell.path else None
+            return cell, None, None
+        number = self._shown(cell, document) if cell.path else None
         error = bounds = None
-        if cell.error is not None and number is not None and number.text != DASH:
-            error = self.shown(Cell(cell.error, cell.unit, cell.decimals))
+        if cell.error is not None and isinstance(number, ShownNumber) and number.text != DASH:
+            error = self._number(replace(cell, path=cell.error, plus=False), document)
             error = None if error.text == DASH else error
-        if cell.bounds is not None and (found := find(self.numbers, cell.bounds)) is not None:
+        if cell.bounds is not None and (found := find(document, self._place(cell.bounds))) is not None:
             names = ("low", "high") if isinstance(found, Mapping) else ("0", "1")
-            low, high = (Cell((*cell.bounds, end), cell.unit, cell.decimals, plus=cell.plus) for end in names)
-            if all(math.isfinite(look_up(self.numbers, end.path)) for end in (low, high)):
-                bounds = (self.shown(low, unit=False), self.shown(high))
+            low, high = (self._number(replace(cell, path=(*cell.bounds, end)), document) for end in names)
+            if DASH not in (low.text, high.text):
+                bounds = low._replace(text=low.text.removesuffix(UNITS[cell.unit][1])), high
         return number, error, bounds
+
+    def text(self, document: Mapping[str, Any]) -> list[str]:
+        """Lines for a terminal: sentences, tables and facts; intervals only where the table stays narrow."""
+        lines = [self._line(said, document) for said in self.words]
+        for table in self.tables:
+            shown, bare = (
+                table_lines(
+                    [
+                        table.columns,
+                        *(
+                            (row.heading, *(self._text(cell, document, bounds) for cell in row.cells))
+                            for row in table.rows
+                        ),
+                    ]
+                )
+                for bounds in (True, False)
+            )
+            lines += ["", *(f"  {line}" for line in (shown if len(shown[0]) <= WIDE else bare)), ""]
+        lines += [f"{name}: {said}" for name, said in (self.facts or {}).items()]
+        return lines + [self._line(said, document) for said in self.notes]
+
+    def _place(self, path: Path) -> Path:
+        return path if self.numbers is None else (self.key, *path)
+
+    def _shown(self, part: Cell | str, document: Mapping[str, Any]) -> str | ShownNumber:
+        if isinstance(part, str):
+            return part
+        found = find(document, self._place(part.path))
+        return found if isinstance(found, str) else self._number(part, document)
+
+    def _number(self, cell: Cell, document: Mapping[str, Any]) -> ShownNumber:
+        place, scale = self._place(cell.path), UNITS[cell.unit][0]
+        value = look_up(document, place)
+        text = show(value, cell.unit, cell.decimals, plus=cell.plus, keep_sign=cell.keep_sign)
+        pointer = "/".join(key.replace("~", "~0").replace("/", "~1") for key in place)
+        full = repr(value) if math.isfinite(value) else "null"
+        return ShownNumber(pointer, full, "" if scale == 1.0 else repr(scale), text)
+
+    def _line(self, sentence: Sentence, document: Mapping[str, Any]) -> str:
+        parts = self.parts(sentence, document)
+        return _terminal("".join(part if isinstance(part, str) else part.text for part in parts))
+
+    def _text(self, cell: Cell | str, document: Mapping[str, Any], with_bounds: bool) -> str:
+        number, error, bounds = self.resolve(cell, document)
+        text = number.text if isinstance(number, ShownNumber) else number or ""
+        text += "" if error is None else f" ± {error.text}"
+        shown = f"{text} ({bounds[0].text} to {bounds[1].text})" if with_bounds and bounds is not None else text
+        return _terminal(shown)
+
+
+def _terminal(text: str) -> str:
+    """A text with the characters that every terminal has."""
+    return text.replace(THIN, "").replace(MINUS, "-").replace(DASH, "-")
+
+
+def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column to the left, figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+
+
+def figure_section(figure: Rendered) -> Section:
+    return Section(figure.name, figure.title, figures=(figure,))
 
 
 class Tile(NamedTuple):
@@ -231,15 +310,44 @@ class Headline(Section):
     reasons: tuple[str, ...] = ()
     tiles: tuple[Tile, ...] = ()
 
+    def text(self, document: Mapping[str, Any]) -> list[str]:
+        tiles = [self._line((f"{tile.heading}: ", tile.cell), document) for tile in self.tiles]
+        return [*super().text(document), *map(_terminal, self.reasons), *(["; ".join(tiles)] if tiles else [])]
 
-def section_html(section: Section) -> str:
-    return str(_environment().get_template("section.html.j2").module.section_html(section))  # type: ignore[attr-defined]
 
+@dataclass(frozen=True)
+class Page:
+    """A whole page: heading, finding, contents and sections; ``numbers`` are its document beside those of sections."""
 
-def render_page(title: str, subtitle: str, finding: Headline, sections: Sequence[Section]) -> str:
-    """A whole page: heading, finding, contents and sections."""
-    template = _environment().get_template("page.html.j2")
-    return template.render(title=title, subtitle=subtitle, finding=finding, sections=sections)
+    title: str
+    subtitle: str
+    finding: Headline
+    sections: Sequence[Section]
+    numbers: Any = None
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """Every number, as the JSON file has them."""
+        own = {section.key: section.numbers for section in self.sections if section.numbers is not None}
+        return {**(plain(self.numbers) or {}), **own}
+
+    def json(self) -> str:
+        return json_text(self.document)
+
+    def html(self) -> str:
+        return _environment().get_template("page.html.j2").render(page=self)
+
+    def text(self, *keys: str) -> list[str]:
+        """Lines for a terminal: the finding, and all sections or those with these keys."""
+        lines = [self.title, _terminal(self.subtitle)]
+        for section in (self.finding, *(one for one in self.sections if not keys or one.key in keys)):
+            lines += ["", section.title, *section.text(self.document)]
+        return [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
+
+    def files(self, page: str = "report.html", numbers: str = "metrics.json") -> dict[str, bytes | str]:
+        """Files by name: every figure, the numbers and the page."""
+        drawn = {f"{figure.name}.png": figure.png for section in self.sections for figure in section.figures}
+        return {**drawn, numbers: self.json(), page: self.html()}
 
 
 @functools.cache

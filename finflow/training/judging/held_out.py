@@ -50,12 +50,13 @@ class EvaluationOutcome(NamedTuple):
     """Result of an application function.
 
     ``summary``: strategy -> metric -> value, over the test window; the one reported on comes first. In a synthetic
-    market ``optimality`` is the score against the optimum.
+    market ``optimality`` is the score against the optimum. ``numbers`` are those of the report.
     """
 
     run_folder: Path
     report: Path
     summary: dict[str, dict[str, float]]
+    numbers: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +164,8 @@ def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details:
         cvar_alpha=alpha,
         **details,
     )
-    report = write_report(folder / REPORTS, data)
-    return EvaluationOutcome(folder, report, {run.name: summarise(run, alpha) for run in runs})
+    page, summary = write_report(folder / REPORTS, data), {run.name: summarise(run, alpha) for run in runs}
+    return EvaluationOutcome(folder, folder / REPORTS / "report.html", summary, page.document)
 
 
 def provenance(config: Config, panel: MarketPanel) -> dict[str, Any]:
