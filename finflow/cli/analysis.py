@@ -40,7 +40,7 @@ def run_evaluation(
     first = paths[0]
     overrides = evaluation_overrides(arguments, first)
     elsewhere = explicit(arguments).get("output.logs_dir")
-    from finflow.training.checkpoints.run_resolver import Kind, resolve_run
+    from finflow.training.checkpoints.run_folder import Kind, resolve_run
     from finflow.training.judging.evaluations import evaluate_checkpoint, evaluate_ensemble
 
     run = resolve_run(first)

@@ -15,7 +15,7 @@ from finflow.text_table import table_lines
 
 if TYPE_CHECKING:
     from finflow.evaluation.analysis.decision_explanation import Explanation
-    from finflow.evaluation.audit.findings import Finding
+    from finflow.training.audit.look_ahead import Finding
     from finflow.training.judging.held_out import EvaluationOutcome
 
 _COLUMNS = (

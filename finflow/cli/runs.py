@@ -33,7 +33,7 @@ def train(given: argparse.Namespace) -> None:
     """Train one agent, or with --seeds, --universe or the folder of a job, several that are evaluated together."""
     _read_seeds_for(given, "train")
     if given.resume is not None:
-        from finflow.training.checkpoints.run_resolver import Kind, resolve_run
+        from finflow.training.checkpoints.run_folder import Kind, resolve_run
 
         if resolve_run(given.resume).kind is Kind.JOB:
             _several(given, lambda: _resumed(given), folder=given.resume)
@@ -109,7 +109,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     parent = None
     if checkpoint is not None:
         elsewhere = explicit(given).get("output.logs_dir")
-        from finflow.training.checkpoints.run_resolver import resolve_run
+        from finflow.training.checkpoints.run_folder import resolve_run
 
         run = resolve_run(checkpoint).folder
         parent = (run if elsewhere is None else Path(str(elsewhere)) / run.name) / "protocols"
@@ -232,7 +232,7 @@ def _in_universes(
 
 
 def _resumed(given: argparse.Namespace) -> list[SeedJob]:
-    from finflow.training.checkpoints.run_resolver import resolve_run
+    from finflow.training.checkpoints.run_folder import resolve_run
 
     if given.universe is not None or given.recollect:
         raise ConfigError("a job that goes on keeps its universes and its data: leave --universe and --recollect out")

@@ -97,7 +97,7 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
     from finflow.experiments.jobs.independent_trainings import describe_trainings
     from finflow.experiments.retraining.retraining import FOLDER, compare_and_train, prepare_retraining
     from finflow.experiments.tasks.task_runner import ComputeResources, ready
-    from finflow.training.checkpoints.run_resolver import resolve_run
+    from finflow.training.checkpoints.run_folder import resolve_run
     from finflow.training.phases.stopping import request_stop
 
     elsewhere = explicit(given).get("output.logs_dir")

@@ -29,8 +29,7 @@ class JudgeConfig(Section):
     mistakes: Number = key(0.0, "share of the answers that are reversed", ge=0, lt=0.5)
     rules: tuple[str, ...] = key(
         ("drawdown <= 0.2", "turnover <= 2", "return >= 0"),
-        "of the judge rules, in order: MEASURE <= X or MEASURE >= X of drawdown, turnover (a year), volatility (a "
-        "year), return and loss (of the worst bar); the first that one segment alone keeps decides, else it is a tie",
+        "of the judge rules: MEASURE <= X or MEASURE >= X; the first that decides",
     )
     strategies: Names = key(
         ("equal-weight", "buy-and-hold", "momentum", "low-volatility", "sixty-forty", "olmar"),

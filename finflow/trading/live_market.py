@@ -28,11 +28,10 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_best,
     stored_config,
 )
-from finflow.training.checkpoints.run_resolver import resolve_run
+from finflow.training.checkpoints.run_folder import MANIFEST, resolve_run
 from finflow.training.data.training_data import device_here
 from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
 from finflow.training.judging.evaluations import check_alike, identities_of, mark_of, names_of
-from finflow.training.run_folder import MANIFEST
 
 TRADING = "trading"
 METRICS = Path("reports") / "metrics.json"

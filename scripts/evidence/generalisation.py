@@ -27,7 +27,7 @@ from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.checkpoints.run_resolver import run_folder_of
+from finflow.training.checkpoints.run_folder import run_folder_of
 from finflow.training.data.training_data import choose_device, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.validation import PREFIX

@@ -19,9 +19,9 @@ import numpy as np
 from finflow.config import Config, changed_config
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
+from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.off_policy.learners import online_updates
-from finflow.training.phase_names import ONLINE
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.generalisation import REDUCED

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from finflow.agent.losses.pinball import compiled_losses, pinball_loss, tensor_losses
 from finflow.agent.precision import no_denormals

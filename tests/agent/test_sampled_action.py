@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from finflow.agent.networks.logistic_normal import UNLISTED, LogisticNormal
 from finflow.agent.networks.sampled_action import acted_portfolio, nucleus

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics import bootstrap as significance, metrics
 from finflow.evaluation.statistics.least_difference import POWER, LeastDifference, least_difference
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from arch.bootstrap import StationaryBootstrap
 
-from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics import bootstrap as significance, metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 from tests.evaluation.made_up import backtest_of
 

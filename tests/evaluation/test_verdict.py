@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics import bootstrap as significance, metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling, track_of
 from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict

@@ -31,7 +31,7 @@ from finflow.experiments.jobs.training_jobs import SeedJob, make_seed_job, run_a
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.strategy import Information
-from finflow.training.checkpoints.run_resolver import resolve_run
+from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.judging.agent_strategy import EnsembleStrategy
 from finflow.training.judging.evaluations import evaluate_ensemble
 from finflow.training.trainer import FinFlowTrainer

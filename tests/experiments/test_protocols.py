@@ -23,8 +23,7 @@ from finflow.experiments.jobs.independent_trainings import describe_trainings, f
 from finflow.experiments.jobs.protocols import ProtocolJob, make_protocol_job
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, read_checkpoint
-from finflow.training.data.offline_data import offline_data
-from finflow.training.data.training_data import prepare
+from finflow.training.data.training_data import offline_data, prepare
 from finflow.training.phases.stopping import request_stop
 from tests.short_trainings import SHORT, config_in, write_prices
 

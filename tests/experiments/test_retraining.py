@@ -12,8 +12,7 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from finflow.cli import main
 from finflow.config import RetrainConfig
@@ -49,7 +48,6 @@ PLANTED: dict[str, object] = {
     "env.episode_length": 40,
     "bcell.hidden_dim": 32,
     "bcell.expansion": 8,
-    "bcell.mirrored.regimes": False,
     "bcell.actor_lr": 1e-2,
     "out_of_fold.blocks": 3,
     "out_of_fold.looks": 1,

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from finflow.agent.learners.offline_learner import make_policy
-from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy_ensemble import FrozenPolicy
 from finflow.config.preferences_section import PolicyLearningConfig
 from finflow.errors import FinflowError
 from finflow.preferences.judges import synthetic_judge

@@ -10,8 +10,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from finflow.config import load_config
 from finflow.offline.dataset import OfflineDataset

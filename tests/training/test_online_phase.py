@@ -13,10 +13,9 @@ from finflow.config import load_config
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, read_newest
-from finflow.training.data.offline_data import offline_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.data.training_data import prepare
+from finflow.training.data.training_data import offline_data, prepare
 from finflow.training.phases.finetune import offline_store, ramp_share
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.trainer import FinFlowTrainer

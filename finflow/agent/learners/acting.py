@@ -14,9 +14,9 @@ from torch import Generator, Tensor
 from finflow.agent.batch import States, states_of
 from finflow.agent.gradient_steps import freeze
 from finflow.agent.networks.decision import Decision
-from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy_ensemble import FrozenPolicy
 from finflow.config import AveragingConfig
 
 

@@ -15,7 +15,8 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import States
-from finflow.agent.networks.decision import Blend, Decision, MarketReading
+from finflow.agent.gradient_steps import freeze
+from finflow.agent.networks.decision import Blend, Decision, MarketReading, no_blend
 from finflow.agent.networks.policy import ExpertPolicy, blended, move_toward
 from finflow.agent.precision import full_precision
 
@@ -154,3 +155,42 @@ def load_like(policy: ExpertPolicy, tensors: Mapping[str, Tensor]) -> ExpertPoli
     loaded = copy.deepcopy(policy)
     loaded.load_state_dict(dict(tensors))
     return loaded
+
+
+class FrozenPolicy(PolicyEnsemble):
+    """Policy that an agent was deployed with, frozen: copies of one or several, in the blend that was decided on.
+
+    Its tensors alone describe it, so that a checkpoint holds nothing but tensors: fine-tuning is held to it.
+
+    Its density is logistic-normal, as that of each member: located at the log ratios of the portfolio that the agent
+    decides on, with the geometric mean of the members' scales. So the KL of another policy from it has a closed form.
+    """
+
+    blend_numbers: Tensor
+
+    def __init__(self, members: Sequence[ExpertPolicy], blend: Blend | None = None) -> None:
+        super().__init__([blended(copy.deepcopy(one), blend) for one in members], blend)
+        device = next(members[0].parameters()).device
+        numbers = no_blend(device) if blend is None else blend.to_tensor(device)
+        self.register_buffer("blend_numbers", numbers)
+        freeze([self])
+
+    @classmethod
+    def of(cls, deployed: ExpertPolicy, volatility: tuple[int, float]) -> FrozenPolicy:
+        """Freeze a policy that an agent decides by.
+
+        ``volatility`` is the column of the log volatility among the assets' features, and the deviation it is scaled
+        by, in the market that the policy is used in; another training window may have scaled it by another.
+        """
+        blend = None if deployed.blend is None else deployed.blend._replace(volatility=volatility)
+        return cls(deployed.policies() if isinstance(deployed, PolicyEnsemble) else [deployed], blend)
+
+    @classmethod
+    def from_tensors(cls, like: ExpertPolicy, tensors: Mapping[str, Tensor]) -> FrozenPolicy:
+        """Read a frozen policy back from its tensors in a file; ``like`` has the members' shape.
+
+        A RuntimeError if they do not fit.
+        """
+        named = {name.removeprefix("members."): tensor for name, tensor in tensors.items()}
+        blend = Blend.from_tensor(named.pop("blend_numbers"))
+        return cls([one for one in load_members(like, named) if isinstance(one, ExpertPolicy)], blend)

@@ -15,8 +15,7 @@ from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.page.page_numbers import Bounds, Number, Share, about, plain, schema_of
 from finflow.evaluation.page.section import Section
-from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics import bootstrap as significance, metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 from finflow.evaluation.statistics.metrics import Metrics
 from finflow.evaluation.statistics.readings_ledger import Tries

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from finflow.evaluation.page.drawing import Rendered
 from finflow.evaluation.page.section import Cell, Row, Section, Sentence, Table
-from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics import bootstrap as significance, metrics
 from finflow.evaluation.statistics.backtest_overfitting import (
     Overfitting,
     overfitting,

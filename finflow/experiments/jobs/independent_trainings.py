@@ -25,7 +25,7 @@ from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.json_text import format_json, parse_json
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
-from finflow.training.checkpoints.run_resolver import CONFIG, NOTE, best_in, is_plain_name
+from finflow.training.checkpoints.run_folder import CONFIG, NOTE, best_in, is_plain_name
 from finflow.training.data.training_data import TrainingData, prepare_from, prepare_pieces
 from finflow.training.judging.reading_count import ledger_of
 from finflow.training.trainer import FinFlowTrainer

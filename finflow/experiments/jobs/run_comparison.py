@@ -37,8 +37,7 @@ from finflow.json_text import parse_json
 from finflow.market.bar_frequency import bars_per_year
 from finflow.provenance import short_hash
 from finflow.strategies.classical import PATIENT
-from finflow.training.checkpoints.run_resolver import CONFIG
-from finflow.training.run_folder import MANIFEST
+from finflow.training.checkpoints.run_folder import CONFIG, MANIFEST
 
 Array = NDArray[np.float64]
 

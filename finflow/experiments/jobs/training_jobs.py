@@ -19,12 +19,11 @@ from finflow.json_text import format_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
-from finflow.training.checkpoints.run_resolver import CONFIG, JOB
+from finflow.training.checkpoints.run_folder import CONFIG, JOB, write_manifest
 from finflow.training.data.training_data import device_here, prepare_from
 from finflow.training.judging.evaluations import evaluate_agent, judge_ensemble
 from finflow.training.judging.held_out import REPORTS, EvaluationOutcome
 from finflow.training.phases.stopping import stopping_at_once
-from finflow.training.run_folder import write_manifest
 
 if TYPE_CHECKING:
     from finflow.experiments.jobs.protocols import ProtocolJob

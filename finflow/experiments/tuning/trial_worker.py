@@ -30,7 +30,7 @@ from finflow.experiments.tuning.trial_training import TrialContext, run_trial, t
 from finflow.files import remove_empty
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
-from finflow.training.checkpoints.run_resolver import STUDY
+from finflow.training.checkpoints.run_folder import STUDY
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.stopping import stopping_at_once
 

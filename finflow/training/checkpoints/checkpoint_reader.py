@@ -25,10 +25,10 @@ from finflow.guard.state_capture import SEPARATOR, without_prefix
 from finflow.market.features.feature_set import Features
 from finflow.tensor_file import TensorFile, read_file
 from finflow.training.checkpoints.checked_facts import checked_facts
-from finflow.training.checkpoints.run_resolver import CONFIG, STUDY, Kind, resolve_run, run_folder_of
+from finflow.training.checkpoints.run_folder import CONFIG, STUDY, Kind, resolve_run, run_folder_of
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
-from finflow.training.phase_names import ONLINE
 
+OFFLINE, ONLINE = "offline", "online"  # phases of a training, as checkpoints and logs name them
 FREE_SECTIONS = ("market.", "env.", "acting.", "evaluation.", "trading.", "output.", "train.device", "train.threads")
 """Keys that an evaluation may change."""
 PREFERENCES = "preferences"

@@ -13,7 +13,7 @@ from finflow.errors import CheckpointError
 from finflow.guard.checkpoint_folder import BEST, LATEST, PRETRAINED, SUFFIX
 from finflow.guard.state_capture import SEPARATOR
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
-from finflow.training.checkpoints.run_resolver import Kind, resolve_run
+from finflow.training.checkpoints.run_folder import Kind, resolve_run
 
 
 class Inspection(NamedTuple):

@@ -15,14 +15,12 @@ import torch
 from torch import Tensor
 
 from finflow.agent.gradient_steps import freeze
-from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import PolicyEnsemble
+from finflow.agent.networks.policy_ensemble import FrozenPolicy, PolicyEnsemble
 from finflow.config.preferences_section import PolicyLearningConfig
 from finflow.errors import CheckpointError
 from finflow.files import read_input
-from finflow.guard.checkpoint_folder import MODELS, CheckpointFolder
-from finflow.guard.checkpoint_folder import PRETRAINED as HANDED_OVER
+from finflow.guard.checkpoint_folder import MODELS, PRETRAINED as HANDED_OVER, CheckpointFolder
 from finflow.guard.state_capture import SEPARATOR
 from finflow.preferences.pair_tensors import pair_tensors
 from finflow.preferences.pairs import NAME, PairFile
@@ -30,7 +28,7 @@ from finflow.preferences.policy_training import LearnedPolicy, Method, learn_pol
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.tensor_file import write_tensors
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, LoadedAgent, policy_of, policy_part
-from finflow.training.run_folder import runtime
+from finflow.training.checkpoints.run_folder import runtime
 
 KEPT_FACTS = ("config", "config_hash", "market", "shape", "features", "bcell", "log")
 

@@ -17,8 +17,8 @@ import torch
 
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy_ensemble import FrozenPolicy
 from finflow.agent.on_policy.kl_controller import ProportionalKL
 from finflow.config import Config
 from finflow.config.online_section import OnlineConfig

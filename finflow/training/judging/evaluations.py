@@ -32,13 +32,12 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_best,
     stored_config,
 )
-from finflow.training.data.offline_data import CARD
-from finflow.training.data.training_data import TrainingData, choose_device, prepare
+from finflow.training.checkpoints.run_folder import write_manifest
+from finflow.training.data.training_data import CARD, TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
 from finflow.training.judging.held_out import AGENT, EvaluationOutcome, Subject, judge_held_out, maker_of
 from finflow.training.judging.reading_count import policy_identity, strategy_identity
 from finflow.training.logs.run_log import EVENTS, METRICS
-from finflow.training.run_folder import write_manifest
 
 SHARED_SECTIONS = ("market", "features", "env", "objectives")
 """Sections that agents acting as one must have in common: they decide what is observed."""

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States, states_of
-from finflow.agent.feature_attribution import decide, in_double, integrated_gradients, states_in_double
 from finflow.agent.networks.decision import describe_holding
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.decision_process import DecisionProcess
@@ -32,6 +31,7 @@ from finflow.market.features.feature_set import Features
 from finflow.strategies.classical import named_strategy
 from finflow.training.checkpoints.checkpoint_reader import load_agent, policy_of
 from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.feature_attribution import decide, in_double, integrated_gradients, states_in_double
 from finflow.training.judging.reading_count import count_reading, ledger_of, policy_identity
 
 REWARD_STATE = ("recent return", "recent squared return", "drawdown so far")

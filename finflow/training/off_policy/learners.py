@@ -279,7 +279,7 @@ def _slack(config: Config, capacity: int) -> int:
 def with_mirrors(market: RolloutMarket, learners: Learners, config: Config) -> RolloutMarket:
     """Market that has each learner's mirrored bars, which its portfolios are told."""
     everyone = [one.portfolios for one in learners.everyone]
-    market, mirrors = with_mirrored_bars(market, [one.segments for one in everyone], config.bcell.mirrored)
+    market, mirrors = with_mirrored_bars(market, [one.segments for one in everyone], config.bcell.mirrored.weight)
     for portfolios, mirror in zip(everyone, mirrors, strict=True):
         portfolios.mirror = mirror
     return market

@@ -18,6 +18,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.errors import TrainingError
 from finflow.offline.dataset import OfflineDataset
+from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
@@ -36,7 +37,6 @@ from finflow.training.off_policy.learners import (
     vector_steps,
     with_mirrors,
 )
-from finflow.training.phase_names import ONLINE
 from finflow.training.phases.block_pretraining import pretrain_blocks, transitions_outside
 from finflow.training.phases.learner_work import WATCHED, LearnersAtWork
 from finflow.training.phases.pretrain import (

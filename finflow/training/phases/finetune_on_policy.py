@@ -24,6 +24,7 @@ from finflow.config import Config, changed_keys
 from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.offline.dataset import OfflineDataset
+from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.data.replay import Transitions
 from finflow.training.on_policy.market_rollouts import Reference, RewardedDecisions, RolloutCollector
 from finflow.training.on_policy.on_policy_state import (
@@ -33,7 +34,6 @@ from finflow.training.on_policy.on_policy_state import (
     rollouts_of,
     steps_per_rollout,
 )
-from finflow.training.phase_names import ONLINE
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
 from finflow.training.phases.run_guard import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save

@@ -113,7 +113,7 @@ class OfflineBatches(NamedTuple):
         """Batches for a learner that may see some segments of the training years."""
         compares, mirror = config.offline.counterfactual and learner.compares_actions and epochs.total > 0, NO_MIRROR
         if compares:
-            market, (mirror,) = with_mirrored_bars(market, [segments], config.bcell.mirrored)
+            market, (mirror,) = with_mirrored_bars(market, [segments], config.bcell.mirrored.weight)
         return cls(market, store, epochs, config, compares, mirror)
 
     def draw(self, learner: OfflineLearner, noise: Generator, update: int, rollbacks: int = 0) -> Batch:

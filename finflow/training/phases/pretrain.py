@@ -17,13 +17,13 @@ from finflow.agent.networks.critic import ValueNetwork
 from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
+from finflow.training.checkpoints.checkpoint_reader import OFFLINE
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.critic_quality import measure_decision_scale
 from finflow.training.off_policy.evidence import training_segments
-from finflow.training.phase_names import OFFLINE
 from finflow.training.phases.offline_batches import Epochs, OfflineBatches, epoch_order, group_size
 from finflow.training.phases.run_guard import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun

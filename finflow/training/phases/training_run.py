@@ -23,6 +23,7 @@ from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, Chec
 from finflow.guard.signals import ALARM, WARNING, Event, advice_on, crossed, stop_report
 from finflow.guard.state_capture import capture
 from finflow.training.checkpoints.checkpoint_reader import feature_names
+from finflow.training.checkpoints.run_folder import runtime
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.validation import (
     PREFIX,
@@ -38,7 +39,6 @@ from finflow.training.on_policy.market_rollouts import EndedEpisode
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
-from finflow.training.run_folder import runtime
 
 GUARD_REPORT = "guard-report.md"
 LOG_EVERY = 50  # updates between two rows of metrics

@@ -19,14 +19,13 @@ from finflow.agent.learners.td3bc import TD3BC
 from finflow.config import Config
 from finflow.guard.rollback import GuardState
 from finflow.guard.state_capture import capture, restore
-from finflow.training.checkpoints.checkpoint_reader import feature_names
+from finflow.training.checkpoints.checkpoint_reader import OFFLINE, feature_names
 from finflow.training.checkpoints.reference_policy import ReferenceControl
 from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.training_data import TrainingData
 from finflow.training.off_policy.evidence import OutOfFold
 from finflow.training.off_policy.learners import Learners, online_updates
 from finflow.training.on_policy.on_policy_state import OnPolicyState, rollouts_of, steps_per_rollout
-from finflow.training.phase_names import OFFLINE
 from finflow.training.phases.schedules import EntropyScheduler
 
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here

@@ -168,7 +168,7 @@ def test_gradients_through_ledger_and_later_decisions_are_those_of_finite_differ
 
 def test_mirrored_bars_are_mixed_into_both_parts_by_their_weight(desk: MakeDesk) -> None:
     """Linear in the weight, to float32's 1e-3 of sigma_A; the noise there has the opposite sign."""
-    made = desk(bcell__mirrored__weight=0.5, bcell__mirrored__scaled=False, bcell__mirrored__regimes=False)
+    made = desk(bcell__mirrored__weight=0.5)
     without_entropy(made)
     portfolios = made.learners.everyone[0].portfolios
     start = start_of(made, made.learners.everyone[0])

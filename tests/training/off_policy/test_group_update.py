@@ -17,7 +17,6 @@ from tests.training.off_policy.small_learners import CPU, MIDDLE, Desk, desk_of
 from tests.training.whole_trainings import Make
 
 PLAIN: dict[str, object] = {"bcell__mirrored__weight": 0.0}
-MIRRORED: dict[str, object] = {"bcell__mirrored__scaled": False, "bcell__mirrored__regimes": False}
 OPTIONS: dict[str, object] = {
     **PLAIN,
     "bcell__anchor__weight": 0.5,
@@ -42,7 +41,7 @@ def update(desk: Desk, *numbers: int) -> list[dict[str, Tensor]]:
     return update_group(desk.material, group, MIDDLE, actor=True, measured=True)
 
 
-@pytest.mark.parametrize("keys", [PLAIN, MIRRORED, {**PLAIN, "bcell__counterfactual": False}, OPTIONS])
+@pytest.mark.parametrize("keys", [PLAIN, {}, {**PLAIN, "bcell__counterfactual": False}, OPTIONS])
 def test_two_learners_together_learn_what_each_learns_alone(tiny: Make, keys: dict[str, object]) -> None:
     """Slopes within 1e-4 of their length, since sums over a larger batch round elsewhere; the critics' bit for bit.
 
@@ -50,6 +49,8 @@ def test_two_learners_together_learn_what_each_learns_alone(tiny: Make, keys: di
     """
     config = tiny(**keys, out_of_fold__blocks=2)
     together, apart = desk_of(config), desk_of(config)
+    for one in (*together.learners.everyone, *apart.learners.everyone):
+        one.portfolios.mirror = one.portfolios.mirror._replace(weight=0.5 if not keys else 0.0)
     found = update(together, 1, 2)
     alone = [*update(apart, 1), *update(apart, 2)]
     for number, own, other in zip((1, 2), found, alone, strict=True):

@@ -9,13 +9,17 @@ decisions sums are divided by sums, so large positions count for more.
 A lasting tilt (the best asset held for ever) has a score too. What the same decisions score with outcomes of other
 dates is the placebo: its mean is taken off, its spread is the chance that remains. Dates are shifted in a circle, which
 leaves the order of the outcomes, or drawn in blocks, which leaves a month of it.
+
+Some markets are predictable from their past (mean reversion, regimes, drifts), so the limit depends on the market.
+Signals of the past (returns over many horizons) are turned into decisions in the ways that strategies do so, and the
+best of their scores measures the predictability of the market for an honest rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -31,12 +35,20 @@ BLOCK = 21
 """Bars of a block that is drawn."""
 BLOCKS, FEWEST = 8, 30
 """Blocks that a window is cut into, and the fewest decisions of one."""
+FLOOR, FACTOR = 0.15, 1.5
+"""The limit: this at least, and so many times the best score of honest signals of the same market."""
+HORIZONS = (1, 5, 21)
+"""Bars of the returns that come after what is known."""
+LOOKBACKS = (1, 2, 3, 5, 10, 21, 42, 63, 126, 252)
+"""Bars of the returns that signals are made of."""
 EFFECTIVE = 10.0
 """Effective number of decisions under which no score is given: the sum of sizes squared over the sum of squares."""
 CHANCE = 4.0
 """Standard deviations of the placebos that a score may have by chance."""
 _NO_VIEW = 1e-4
 """Mean size of a view under which it says nothing: rounding, and dust."""
+_STRONG = 0.8
+"""Quantile of the dispersion above which a signal is strong."""
 
 
 class View(NamedTuple):
@@ -102,13 +114,13 @@ def scores_of(view: View, outcome: UnknownReturns, seed: int, above: float = 0.0
     ``seed`` draws the placebos. Scores whose absolute value is not ``above`` are left out, and their placebos spared.
     """
     sizes, ranks, attainable = _pair(view, outcome)
-    if not _says_something(attainable):
-        return []
     excess = (sizes * (ranks - ranks.mean(axis=0))).sum(axis=1)
-    weights = ((span, attainable[span]) for span in _spans(len(sizes)))
-    spans = [span for span, one in weights if one.sum() ** 2 / max((one**2).sum(), 1e-300) >= EFFECTIVE]
-    values = [(span, float(excess[span].sum() / attainable[span].sum())) for span in spans]
-    large = [(span, value) for span, value in values if abs(value) > above]
+    large = []
+    for span in _spans(len(sizes)) if _says_something(attainable) else ():
+        weights = attainable[span]
+        if weights.sum() ** 2 / max((weights**2).sum(), 1e-300) >= EFFECTIVE:
+            value = float(excess[span].sum() / weights.sum())
+            large += [(span, value)] if abs(value) > above else []
     if not large:
         return []
     orders = _orders(len(sizes), np.random.default_rng([seed, 61]))
@@ -158,3 +170,104 @@ def _orders(count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]
     for _ in range(PLACEBOS - PLACEBOS // 2):
         starts = rng.integers(0, count, -(-count // BLOCK))
         yield ((starts[:, None] + np.arange(BLOCK)).ravel() % count)[:count]
+
+
+class ScoredOutcome(NamedTuple):
+    """A score, its limit, and the newest bars that the first and the last of its decisions knew."""
+
+    score: RankScore
+    limit: float
+    known: tuple[int, int]
+
+    @property
+    def share(self) -> float:
+        """The part of the score that chance does not explain, in units of the limit: over 1 is foreknowledge."""
+        return self.score.certain / self.limit
+
+
+class Foreknowledge:
+    """The test on one market: its closes (bars, assets), NaN where not listed; ``seed`` draws the placebos."""
+
+    def __init__(self, close: FloatArray, seed: int = 0) -> None:
+        self.close = close
+        self.seed = seed
+        with np.errstate(invalid="ignore"):
+            self._logs = np.log(close)
+        self.limit = lru_cache(maxsize=None)(self._limit)
+
+    def scores(
+        self, views: Sequence[View], known: NDArray[np.int64], paid: int = 0, every: bool = False
+    ) -> Iterator[ScoredOutcome]:
+        """Yield scores beyond the limit.
+
+        Parameters
+        ----------
+        views : sequence of View
+            Sizes by asset, (decisions, assets), or of the whole market, (decisions, 1).
+        known : int array (decisions,)
+            The newest bar that each decision may know.
+        paid : int
+            Bars between the newest known one and the fill: the bar after the fill is asked about on its own.
+        every : bool
+            Those within the limit too, which takes longer.
+        """
+        for view in views:
+            for first, last in [(0, bars) for bars in HORIZONS] + ([(paid, paid + 1)] if paid else []):
+                whole = view.sizes.shape[1] == 1
+                limit = self.limit(first, last, whole)
+                outcome = self.outcome(known, first, last, whole)
+                for score in scores_of(view, outcome, self.seed, 0.0 if every else limit):
+                    ends = (int(known[score.rows.start]), int(known[score.rows.stop - 1]))
+                    if every or score.certain > limit:
+                        yield ScoredOutcome(score, limit, ends)
+
+    def outcome(self, known: NDArray[np.int64], first: int, last: int, whole: bool) -> UnknownReturns:
+        """Log returns from the close of the bar `known` + `first` to that of `known` + `last`; NaN after the end."""
+        end = len(self._logs) - 1
+        returns = self._logs[np.minimum(known + last, end)] - self._logs[np.minimum(known + first, end)]
+        returns[known + last > end] = np.nan
+        bars = f"bar {first + 1}" if last == first + 1 else f"{last - first} bars"
+        name = f"the return of {bars} after the newest known"
+        return UnknownReturns(f"{name}, of all assets" if whole else name, market_return(returns) if whole else returns)
+
+    def _limit(self, first: int, last: int, whole: bool) -> float:
+        """`FLOOR`, or `FACTOR` times the best honest score with the same outcome over all bars."""
+        known = np.arange(len(self.close) - last)
+        return max(FLOOR, FACTOR * best_honest(self.close, known, self.outcome(known, first, last, whole)))
+
+
+def views_of_portfolios(targets: FloatArray, held: FloatArray) -> list[View]:
+    """Views of a strategy: its weights and trades, by asset and of what is invested; (decisions, K), cash last."""
+    trades = targets - held
+    return [
+        View("weights", targets[:, :-1]),
+        View("trades", trades[:, :-1]),
+        View("invested share", 1.0 - targets[:, -1:]),
+        View("change of the invested share", -trades[:, -1:]),
+    ]
+
+
+def best_honest(close: FloatArray, known: NDArray[np.int64], outcome: UnknownReturns) -> float:
+    """The largest absolute score of honest signals with an outcome; each decision knows bars up to ``known``."""
+    logs, best = np.log(close), 0.0
+    for lookback in LOOKBACKS:
+        past = np.full_like(logs, np.nan)
+        past[lookback:] = logs[lookback:] - logs[:-lookback]
+        for sizes in _decisions(market_return(past) if outcome.returns.shape[1] == 1 else past):
+            best = max(best, excess_of(View("honest", sizes[known]), outcome))
+    return best
+
+
+def _decisions(signal: FloatArray) -> Iterator[FloatArray]:
+    """Yield ways from a signal to sizes: in proportion, by rank, the extremes alone, and those when they are strong."""
+    filled = np.nan_to_num(signal)
+    yield filled
+    if signal.shape[1] == 1:
+        yield np.sign(filled)
+        strength = np.abs(filled[:, 0])
+    else:
+        ranks = ranks_of(signal)
+        yield from (ranks, (ranks == 1.0).astype(np.float64), (ranks == -1.0).astype(np.float64))
+        strength = filled.std(axis=1)
+    strong = strength > np.quantile(strength, _STRONG)
+    yield filled * strong[:, None]

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finflow.evaluation.audit import opened_files
-from finflow.evaluation.audit.opened_files import OpenedFiles
+from finflow.training.audit import audited_foreknowledge as opened_files
+from finflow.training.audit.audited_foreknowledge import OpenedFiles
 
 
 def seen(function: Callable[[], object]) -> list[str]:

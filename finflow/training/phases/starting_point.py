@@ -15,6 +15,8 @@ from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, SUFFIX, CheckpointFolder, numbered
 from finflow.guard.state_capture import restore
 from finflow.training.checkpoints.checkpoint_reader import (
+    OFFLINE,
+    ONLINE,
     PREFERENCES,
     Checkpoint,
     carry_over,
@@ -23,11 +25,10 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_checkpoint,
 )
 from finflow.training.checkpoints.reference_policy import saved_reference
+from finflow.training.checkpoints.run_folder import changed, runtime
 from finflow.training.data.training_data import TrainingData
 from finflow.training.logs.run_log import METRICS, RunLog
-from finflow.training.phase_names import OFFLINE, ONLINE
 from finflow.training.phases.training_state import TrainingState, start_offline, start_online
-from finflow.training.run_folder import changed, runtime
 
 
 class Start(StrEnum):

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from finflow.errors import FinflowError
+from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
-from finflow.trading.account_state import DECISION, StatedAccount, last_decision
+from finflow.trading.account_state import DECISION, STATE, StatedAccount, last_decision
 from finflow.trading.brokers.alpaca_broker import AlpacaBroker
 from finflow.trading.brokers.broker import BrokerError, BrokerNotReady, MarketOrder, OrderRefused, client_id
-from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.holdings import Fill, Holdings
 
 PLACED = "placed"
@@ -34,14 +34,14 @@ class OrderRouting:
 
     def decided(self, date: str) -> list[dict[str, Any]]:
         """Lines of the decisions of a date for this account."""
-        return [one for one in DecisionLog.read(self._path).entries if self._is_own(one) and one["date"] == date]
+        return [one for one in HashedLog.read(self._path).entries if self._is_own(one) and one["date"] == date]
 
     def place(self, date: str) -> str:
         """Place the orders of the newest decision of a date, sales first, once in all; the outcome in a sentence.
 
         Raises BrokerNotReady or BrokerError if the broker gives no answer, or has another order under an id.
         """
-        log, entry = DecisionLog.read(self._path), self.decided(date)[-1]
+        log, entry = HashedLog.read(self._path), self.decided(date)[-1]
         refused: dict[str, str] = {}
         for one in log.entries:
             if one["kind"] == PLACED and (one["date"], one["broker"]) == (date, self.mark):
@@ -75,7 +75,7 @@ class OrderRouting:
 
     def _fills(self, date: str) -> list[Fill] | None:
         """Fills of the decision before a date; None where it was not for this account."""
-        before = last_decision(DecisionLog.read(self._path).entries, date)
+        before = last_decision(HashedLog.read(self._path).entries, date)
         if before is None or not self._is_own(before):
             return None
         fills = []

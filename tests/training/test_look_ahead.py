@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from finflow.evaluation.audit.findings import verdict_of
-from finflow.evaluation.audit.look_ahead import Answer, Component, Probe, Rows, audit, by_bar
-from finflow.evaluation.audit.shocked_panels import REPEAT, SHOCKS, shocked
 from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
+from finflow.training.audit.look_ahead import Answer, Component, Probe, Rows, audit, by_bar, verdict_of
+from finflow.training.audit.shocked_panels import REPEAT, SHOCKS, shocked
 from tests.evaluation.made_up import FloatArray
 
 BARS, ASSETS = 240, 5
