@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.page.section import section_html
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
 from finflow.evaluation.statistics.configuration_choice import DailyReturns, choice_section, judge_best, judge_choice
 from finflow.evaluation.statistics.significance_tests import Resampling
+from tests.evaluation.made_up import section_html
 
 DAYS = 800
 RESAMPLING = Resampling(300, 21, 0)

@@ -14,8 +14,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from finflow.evaluation.page.page_numbers import look_up
 from finflow.experiments.tuning import study_report
-from finflow.experiments.tuning.study_figures import draw_figures
-from finflow.experiments.tuning.study_report import NUMBERS, PAGE, StudyData, study_files
+from finflow.experiments.tuning.study_report import NUMBERS, PAGE, StudyData, draw_figures, study_files
 from finflow.experiments.tuning.study_results import ATTRIBUTES, encode_returns
 
 SPACE: dict[str, BaseDistribution] = {

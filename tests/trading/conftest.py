@@ -16,6 +16,7 @@ import pytest
 
 from finflow.cli import main
 from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.page.page import Page
 from finflow.line_file import HashedLog
 from finflow.trading import deciding, decision_making, live_market
 from finflow.trading.brokers.alpaca_broker import KEY, SECRET

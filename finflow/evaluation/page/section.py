@@ -1,32 +1,26 @@
-"""Pages: sections of one document of numbers, and their three forms, which are HTML, JSON and plain text.
+"""Sections of pages: tables and sentences, and the numbers in them.
 
-A number of a page is named by its path in the document, which is the page's JSON file, so that no form can show what
-the file does not have. In the HTML each number carries `data-path` (a JSON pointer without its first slash),
-`data-value` (the value in full) and `data-scale` (the factor it is multiplied by, unless that is one). Templates lie in
-`templates/`; everything that they print is escaped.
+A number is named by its path in the page's document, which is its JSON file, so that no form of the page can show what
+the file does not have.
 """
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from pydantic.fields import FieldInfo
 
-from finflow.evaluation.page.drawing import MINUS, Rendered
-from finflow.evaluation.page.page_numbers import DASH, THIN, UNITS, Path, Shown, find, json_text, look_up, plain, show
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from finflow.evaluation.page.drawing import MINUS, TIMES, Rendered
+from finflow.evaluation.page.page_numbers import DASH, THIN, UNITS, Path, Shown, find, look_up, plain, show
 
 ROW = "\N{ASTERISK}"  # in the path of a cell that `make_table` repeats in every row: the keys of the row
 WIDE = 120  # characters of a terminal
+_TERMINAL = str.maketrans(
+    {THIN: "", MINUS: "-", DASH: "-", TIMES: "x", "±": "+/-", "✓": "[+]", "✗": "[-]", "“": '"', "”": '"'}
+)
 
 
 @dataclass(frozen=True)
@@ -223,23 +217,11 @@ class Section:
 
     def text(self, document: Mapping[str, Any]) -> list[str]:
         """Lines for a terminal: sentences, tables and facts; intervals only where the table stays narrow."""
-        lines = [self._line(said, document) for said in self.words]
-        for table in self.tables:
-            shown, bare = (
-                table_lines(
-                    [
-                        table.columns,
-                        *(
-                            (row.heading, *(self._text(cell, document, bounds) for cell in row.cells))
-                            for row in table.rows
-                        ),
-                    ]
-                )
-                for bounds in (True, False)
-            )
-            lines += ["", *(f"  {line}" for line in (shown if len(shown[0]) <= WIDE else bare)), ""]
-        lines += [f"{name}: {said}" for name, said in (self.facts or {}).items()]
-        return lines + [self._line(said, document) for said in self.notes]
+        parts = [[self._line(said, document) for said in self.words]]
+        parts += [self._table_text(table, document) for table in self.tables]
+        parts += [[f"{name}: {said}" for name, said in (self.facts or {}).items()]]
+        parts += [[self._line(said, document) for said in self.notes]]
+        return [line for part in parts if part for line in ("", *part)][1:]
 
     def _place(self, path: Path) -> Path:
         return path if self.numbers is None else (self.key, *path)
@@ -260,19 +242,29 @@ class Section:
 
     def _line(self, sentence: Sentence, document: Mapping[str, Any]) -> str:
         parts = self.parts(sentence, document)
-        return _terminal("".join(part if isinstance(part, str) else part.text for part in parts))
+        return terminal_text("".join(part if isinstance(part, str) else part.text for part in parts))
 
-    def _text(self, cell: Cell | str, document: Mapping[str, Any], with_bounds: bool) -> str:
-        number, error, bounds = self.resolve(cell, document)
-        text = number.text if isinstance(number, ShownNumber) else number or ""
-        text += "" if error is None else f" ± {error.text}"
-        shown = f"{text} ({bounds[0].text} to {bounds[1].text})" if with_bounds and bounds is not None else text
-        return _terminal(shown)
+    def _table_text(self, table: Table, document: Mapping[str, Any]) -> list[str]:
+        def shown(cell: Cell | str, with_bounds: bool) -> str:
+            number, error, bounds = self.resolve(cell, document)
+            text = number.text if isinstance(number, ShownNumber) else number or ""
+            text += "" if error is None else f" ± {error.text}"
+            text += f" ({bounds[0].text} to {bounds[1].text})" if with_bounds and bounds is not None else ""
+            return terminal_text(text)
+
+        whole, bare = (
+            table_lines(
+                [table.columns, *((row.heading, *(shown(cell, bounds) for cell in row.cells)) for row in table.rows)]
+            )
+            for bounds in (True, False)
+        )
+        lines = whole if len(whole[0]) <= WIDE else bare
+        return [*([table.title] if table.heading else []), *(f"  {line}" for line in lines)]
 
 
-def _terminal(text: str) -> str:
-    """A text with the characters that every terminal has."""
-    return text.replace(THIN, "").replace(MINUS, "-").replace(DASH, "-")
+def terminal_text(text: str) -> str:
+    """A text in the characters that every terminal has."""
+    return text.translate(_TERMINAL)
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -284,80 +276,3 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
         )
         for row in rows
     ]
-
-
-def figure_section(figure: Rendered) -> Section:
-    return Section(figure.name, figure.title, figures=(figure,))
-
-
-class Tile(NamedTuple):
-    """A large number at the top of a page: its heading, the number, and a small sentence under it."""
-
-    heading: str
-    cell: Cell
-    beside: Sentence = ""
-
-
-@dataclass(frozen=True)
-class Headline(Section):
-    """The box at the top of a page: a region named ``label``, with reasons after the words and tiles at its end.
-
-    ``kind`` is the colour of its edge: ahead, behind, not-shown or not-compared.
-    """
-
-    kind: str = "not-shown"
-    label: str = "Finding"
-    reasons: tuple[str, ...] = ()
-    tiles: tuple[Tile, ...] = ()
-
-    def text(self, document: Mapping[str, Any]) -> list[str]:
-        tiles = [self._line((f"{tile.heading}: ", tile.cell), document) for tile in self.tiles]
-        return [*super().text(document), *map(_terminal, self.reasons), *(["; ".join(tiles)] if tiles else [])]
-
-
-@dataclass(frozen=True)
-class Page:
-    """A whole page: heading, finding, contents and sections; ``numbers`` are its document beside those of sections."""
-
-    title: str
-    subtitle: str
-    finding: Headline
-    sections: Sequence[Section]
-    numbers: Any = None
-
-    @cached_property
-    def document(self) -> dict[str, Any]:
-        """Every number, as the JSON file has them."""
-        own = {section.key: section.numbers for section in self.sections if section.numbers is not None}
-        return {**(plain(self.numbers) or {}), **own}
-
-    def json(self) -> str:
-        return json_text(self.document)
-
-    def html(self) -> str:
-        return _environment().get_template("page.html.j2").render(page=self)
-
-    def text(self, *keys: str) -> list[str]:
-        """Lines for a terminal: the finding, and all sections or those with these keys."""
-        lines = [self.title, _terminal(self.subtitle)]
-        for section in (self.finding, *(one for one in self.sections if not keys or one.key in keys)):
-            lines += ["", section.title, *section.text(self.document)]
-        return [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
-
-    def files(self, page: str = "report.html", numbers: str = "metrics.json") -> dict[str, bytes | str]:
-        """Files by name: every figure, the numbers and the page."""
-        drawn = {f"{figure.name}.png": figure.png for section in self.sections for figure in section.figures}
-        return {**drawn, numbers: self.json(), page: self.html()}
-
-
-@functools.cache
-def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    environment.globals["dash"] = DASH
-    script = environment.get_template("sort.js").render()
-    environment.globals["script_hash"] = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-    return environment

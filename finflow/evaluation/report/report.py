@@ -18,7 +18,8 @@ from finflow.evaluation.analysis.account import as_parquet, holdings, trades
 from finflow.evaluation.backtest import CASH, Backtest
 from finflow.evaluation.comparison_context import ComparisonContext
 from finflow.evaluation.page.drawing import Rendered, pyplot_restored
-from finflow.evaluation.page.section import Page, Section
+from finflow.evaluation.page.page import Page
+from finflow.evaluation.page.section import Section
 from finflow.evaluation.report import agent_figures, figures
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, Results, compute_results

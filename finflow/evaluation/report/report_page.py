@@ -9,19 +9,16 @@ from dataclasses import replace
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE
 from finflow.evaluation.page.drawing import Rendered
+from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
 from finflow.evaluation.page.page_numbers import DASH, THIN, look_up, years_unit
 from finflow.evaluation.page.section import (
     ROW,
     Cell,
-    Headline,
-    Page,
     Row,
     Section,
     Sentence,
     Table,
-    Tile,
     columns_of,
-    figure_section,
     make_table,
     meanings_of,
 )

@@ -123,6 +123,6 @@ def report_universes(
     names: Sequence[str], outcomes: Sequence[EvaluationOutcome], folder: Path
 ) -> tuple[list[str], Path]:
     """Report the universes together, from the numbers of each one's own report."""
-    page = universes_page({name: one.numbers for name, one in zip(names, outcomes, strict=True)})
+    page = universes_page({name: one.page.document for name, one in zip(names, outcomes, strict=True)})
     write_together({folder / REPORTS / file: content for file, content in page.files().items()})
     return page.text(), folder / REPORTS / "report.html"

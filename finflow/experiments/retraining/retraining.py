@@ -21,7 +21,7 @@ from finflow.config import Config, EvaluationConfig, RetrainConfig, config_hash,
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
-from finflow.evaluation.page.section import Page
+from finflow.evaluation.page.page import Page
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.evaluation.statistics.significance_tests import Resampling

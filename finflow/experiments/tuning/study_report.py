@@ -24,7 +24,8 @@ from optuna.visualization import matplotlib as plots
 from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.evaluation.page.drawing import DOTS_PER_INCH, WIDTH, Rendered, pyplot_restored
-from finflow.evaluation.page.section import ROW, Cell, Headline, Page, Section, make_table
+from finflow.evaluation.page.page import Headline, Page
+from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_histogram
 from finflow.experiments.tuning.study import describe_values, space_of
 from finflow.experiments.tuning.study_results import ATTRIBUTES, best_trial, count_tried, decode_returns, front

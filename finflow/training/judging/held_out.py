@@ -22,6 +22,7 @@ from finflow.evaluation.analysis.training_sections import sections_of_training
 from finflow.evaluation.backtest import BASELINE, Backtest, index_backtest
 from finflow.evaluation.comparison_context import ComparisonContext, Make, run_shared_backtests, with_memos
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
+from finflow.evaluation.page.page import Page
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import ReportData
@@ -49,14 +50,13 @@ LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 class EvaluationOutcome(NamedTuple):
     """Result of an application function.
 
-    ``summary``: strategy -> metric -> value, over the test window; the one reported on comes first. In a synthetic
-    market ``optimality`` is the score against the optimum. ``numbers`` are those of the report.
+    ``summary``: strategy -> metric -> value, over the test window; the one reported on comes first.
     """
 
     run_folder: Path
     report: Path
     summary: dict[str, dict[str, float]]
-    numbers: dict[str, Any]
+    page: Page
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
     runs = (*played, *(index for index in backtests.benchmark if index.name not in makers))
     context = ComparisonContext(process, window, makers, played[: len(makers)])
     tries = count_reading(config, panel.sha256, subject.identity, runs, folder)
-    outcome = report_on(
+    return report_on(
         config,
         folder,
         runs,
@@ -121,9 +121,6 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
         patient=backtests.patient,
         events=subject.events,
     )
-    for name, one in known.scores.items() if known is not None else ():
-        outcome.summary[name]["optimality"] = one.score
-    return outcome
 
 
 class WindowRuns(NamedTuple):
@@ -165,7 +162,7 @@ def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details:
         **details,
     )
     page, summary = write_report(folder / REPORTS, data), {run.name: summarise(run, alpha) for run in runs}
-    return EvaluationOutcome(folder, folder / REPORTS / "report.html", summary, page.document)
+    return EvaluationOutcome(folder, folder / REPORTS / "report.html", summary, page)
 
 
 def provenance(config: Config, panel: MarketPanel) -> dict[str, Any]:
