@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from finflow.cli.output import describe_configuration, summary_lines
 from finflow.config import describe_schema
 
@@ -14,29 +16,20 @@ STRATEGIES = {
 }
 
 
-def test_the_summary_has_the_judged_one_first_and_the_others_by_sharpe() -> None:
+def numbers_of_a_report() -> dict[str, Any]:
     strategies = {name: dict(zip(FIGURES, values, strict=True)) for name, values in STRATEGIES.items()}
-    numbers = {"agent": "finflow", "strategies": strategies}
-    heading, *rows = (line for line in summary_lines(numbers) if line)
-    assert heading.split() == [
-        "Return",
-        "a",
-        "year",
-        "Volatility",
-        "Sharpe",
-        "Maximum",
-        "drawdown",
-        "Turnover",
-        "a",
-        "year",
-    ]
+    return {"agent": "finflow", "strategies": strategies}
+
+
+def test_the_summary_has_the_judged_one_first_and_the_others_by_sharpe() -> None:
+    numbers = numbers_of_a_report()
+    heading, *rows = summary_lines(numbers)
+    assert " ".join(heading.split()) == "Return a year Volatility Sharpe Maximum drawdown Turnover a year"
     assert [row.split()[0] for row in rows] == ["finflow", "equal-weight", "momentum", "cash"]
     assert rows[0].split() == ["finflow", "18.6%", "17.5%", "1.06", "-28.9%", "-"]
     assert rows[3].split()[3] == "-"
-    assert [row.split()[0] for row in summary_lines(numbers, ["equal-weight"]) if row][1:] == [
-        "finflow",
-        "equal-weight",
-    ]
+    _, *few = summary_lines(numbers, ["equal-weight"])
+    assert [row.split()[0] for row in few] == ["finflow", "equal-weight"]
     assert len({len(line) for line in (heading, *rows)}) == 1
 
 

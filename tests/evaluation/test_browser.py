@@ -15,10 +15,9 @@ import pytest
 from finflow.evaluation.analysis.sweeps import section as sweeps_section
 from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, comparison_page, numbers_of
 from finflow.evaluation.report.report import write_report
-from finflow.evaluation.statistics.bootstrap import Interval
-from finflow.evaluation.statistics.configuration_choice import DailyReturns, choice_section, judge_best, judge_choice
+from finflow.evaluation.statistics.backtest_overfitting import DailyReturns, choice_section, judge_best
+from finflow.evaluation.statistics.bootstrap import Interval, Resampling
 from finflow.evaluation.statistics.run_statistics import Estimate
-from finflow.evaluation.statistics.significance_tests import Resampling
 from tests.browser import DESK, PAPER, PHONE, Browser, open_browser
 from tests.evaluation.made_up import context_of, process_of, report_data
 
@@ -105,16 +104,13 @@ def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
     likely = {"equal weight": Estimate(0.75, Interval(0.25, 1.0))}
     group = Seeds(tuple(labels), ("0", "1", "2"), {"sharpe": Estimate(0.5, Interval(0.1, 0.9))}, likely)
     daily = {label: DailyReturns(returns[n], np.zeros(days), returns[3], returns[3]) for n, label in enumerate(labels)}
+    best = judge_best(daily, 5, Resampling(99, 21, 0))
     page = comparison_page(
         {label: numbers_of(metrics, n) for n, label in enumerate(labels)},
         {**{label: one.returns for label, one in daily.items()}, "equal-weight": returns[3]},
         {"group 1": group},
         {"train.seed": {label: str(n) for n, label in enumerate(labels)}},
-        choice_section(
-            judge_choice(returns[:3].T, tuple(daily), "runs"),
-            "the test window",
-            judge_best(daily, 5, Resampling(99, 21, 0)),
-        ),
+        choice_section(returns[:3].T, tuple(daily), "the test window", best, "runs"),
         dates,
         {"window": {"start": "2016-01-02", "end": "2016-10-27", "days": days}, "panel": "a" * 64},
     )

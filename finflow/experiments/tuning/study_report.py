@@ -198,7 +198,6 @@ def _choice(overfit: Overfitting | None, without: str, among: int) -> Section:
     numbers = {
         "pbo": overfit.pbo,
         "loss": overfit.loss,
-        "slope": overfit.slope,
         "choices": len(overfit.logits),
         "blocks": overfit.blocks,
         "days": overfit.days,
