@@ -24,7 +24,7 @@ from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoi
 from finflow.training.checkpoints.run_folder import write_manifest
 from finflow.training.data.training_data import CARD, TrainingData, prepare
 from finflow.training.judging.agent_strategy import Agents, EnsembleStrategy
-from finflow.training.judging.held_out import EvaluationOutcome, Subject, judge_held_out, maker_of
+from finflow.training.judging.held_out import EvaluationOutcome, judge_held_out, maker_of
 from finflow.training.judging.reading_count import strategy_identity
 from finflow.training.logs.run_log import EVENTS, METRICS
 
@@ -73,8 +73,8 @@ def judge_agents(
         together = EnsembleStrategy([make() for make in alone]).name
         makers = {together: lambda: EnsembleStrategy([make() for make in alone])}
         details["members"] = [make() for make in alone]
-    subject = Subject(makers, agents.identity, facts, **details)
-    return judge_held_out(training_data, subject, folder, with_backtest or training_data.config.evaluation.sweeps)
+    sweeps = with_backtest or training_data.config.evaluation.sweeps
+    return judge_held_out(training_data, makers, agents.identity, folder, sweeps, facts, **details)
 
 
 def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutcome:
@@ -92,8 +92,8 @@ def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutco
         makers[name] = make
     folder = config.output.logs_dir / f"backtest_{next(iter(makers))}"
     training_data = prepare(config)
-    subject = Subject(makers, strategy_identity(next(iter(makers.values()))()))
-    outcome = judge_held_out(training_data, subject, folder, sweeps=True)
+    identity = strategy_identity(next(iter(makers.values()))())
+    outcome = judge_held_out(training_data, makers, identity, folder, sweeps=True)
     write_manifest(folder, training_data, torch.device("cpu"), strategies=list(names))
     return outcome
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,67 +56,66 @@ class EvaluationOutcome(NamedTuple):
     summary: dict[str, dict[str, float]]
 
 
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """The judged strategy or agent, and facts about it that no backtest has.
+def judge_held_out(
+    training_data: TrainingData,
+    makers: Mapping[str, Make],
+    identity: str,
+    folder: Path,
+    sweeps: bool,
+    facts: Mapping[str, object] | None = None,
+    *,
+    policy: ExpertPolicy | None = None,
+    members: Sequence[Strategy] = (),
+    training: pd.DataFrame | None = None,
+    events: tuple[dict[str, Any], ...] | None = None,
+    sections: Sequence[Section] = (),
+) -> EvaluationOutcome:
+    """Backtest the judged strategy and those it is compared with over the test window, and write the report.
 
     ``makers``: name -> makes a strategy, fresh. The first is judged; others are compared with it as the classical ones
-    are.
+    are. The rest are facts about it that no backtest has.
     """
-
-    makers: Mapping[str, Make]
-    identity: str
-    facts: Mapping[str, object] = field(default_factory=dict)
-    policy: ExpertPolicy | None = None
-    members: Sequence[Strategy] = ()
-    training: pd.DataFrame | None = None
-    events: tuple[dict[str, Any], ...] | None = None
-    sections: Sequence[Section] = ()
-
-
-def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, sweeps: bool) -> EvaluationOutcome:
-    """Backtest the judged strategy and those it is compared with over the test window, and write the report."""
     check_writable(folder / REPORTS, keep=False)
     config, process = training_data.config, training_data.held_out_process()
     window, panel = training_data.split.test, training_data.panel
     readings_of(ledger_of(config), panel.sha256)  # a damaged ledger is an error before any work is done
-    makers = with_compared(subject.makers, config)
+    compared = with_compared(makers, config)
     names = {"embedded": "{} stocks of the S&P 500", "french": "{} portfolios of US stocks, monthly"}
     universe = names.get(config.market.source, f"{{}} assets ({config.market.source})").format(panel.n_assets)
     best, unknown = _optimum(config)
-    optimal = [best.policy] if best is not None and best.policy.name not in makers else []
-    strategies = [*(make() for make in makers.values()), *optimal]
-    judged, members = strategies[0], subject.members
+    optimal = [best.policy] if best is not None and best.policy.name not in compared else []
+    strategies = [*(make() for make in compared.values()), *optimal]
+    judged = strategies[0]
     experts = experts_alone(judged) if isinstance(judged, AgentStrategy) else []
     backtests = backtest_window(process, window, [*strategies, *experts, *members])
     played = backtests.runs[: len(strategies)]
     alone = backtests.runs[len(strategies) : len(strategies) + len(experts)]
     agents = backtests.runs[len(strategies) + len(experts) :]
     known = score_runs(process, window, played, best) if best is not None else None
-    runs = (*played, *(index for index in backtests.benchmark if index.name not in makers))
-    context = ComparisonContext(process, window, makers, played[: len(makers)])
-    tries = count_reading(config, panel.sha256, subject.identity, runs, folder)
+    runs = (*played, *(index for index in backtests.benchmark if index.name not in compared))
+    context = ComparisonContext(process, window, compared, played[: len(compared)])
+    tries = count_reading(config, panel.sha256, identity, runs, folder)
     outcome = report_on(
         config,
         folder,
         runs,
         title=f"{context.judged} on {universe}",
-        training=subject.training if subject.training is not None else pd.DataFrame(),
-        facts={**subject.facts, **_provenance(training_data)},
+        training=training if training is not None else pd.DataFrame(),
+        facts={**(facts or {}), **_provenance(training_data)},
         notes=(*_limits(training_data, runs, len(members)), *unknown),
         optimum=known,
         experts=alone,
         sections=(
-            *subject.sections,
+            *sections,
             *_ensemble(context, played, agents, best, config),
-            *_explanations(context, training_data, subject.policy),
-            *sections_of_training(subject.training),
+            *_explanations(context, training_data, policy),
+            *sections_of_training(training),
             *sections_of(context, training_data.split, config, sweeps),
         ),
-        files=tables_of(context, tuple(subject.makers)),
+        files=tables_of(context, tuple(makers)),
         tries=tries,
         patient=backtests.patient,
-        events=subject.events,
+        events=events,
     )
     for name, one in known.scores.items() if known is not None else ():
         outcome.summary[name]["optimality"] = one.score
