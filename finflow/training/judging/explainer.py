@@ -10,9 +10,7 @@ precision on the CPU, on a copy of the policy.
 from __future__ import annotations
 
 import copy
-import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +22,6 @@ from finflow.agent.batch import States, states_of
 from finflow.agent.networks.decision import Decision, describe_holding
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.decision_process import DecisionProcess
-from finflow.errors import ConfigError
 from finflow.evaluation.analysis.attribution import attribute
 from finflow.evaluation.analysis.decision_explanation import (
     Dated,
@@ -34,14 +31,8 @@ from finflow.evaluation.analysis.decision_explanation import (
     Weights,
     largest_trades,
 )
-from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
-from finflow.evaluation.statistics.readings_ledger import readings_of
+from finflow.evaluation.backtest import Backtest
 from finflow.market.features.feature_set import Features
-from finflow.strategies.classical import named_strategy
-from finflow.training.checkpoints.checkpoint_reader import check_same_features
-from finflow.training.data.training_data import prepare
-from finflow.training.judging.agent_strategy import load_agents
-from finflow.training.judging.reading_count import count_reading, ledger_of
 
 CPU = torch.device("cpu")
 FIRST_STEPS, MOST_STEPS = 64, 1024
@@ -259,38 +250,3 @@ class Explainer:
                 for name, value, part in zip(labels, values.tolist(), parts.tolist(), strict=True)
             }
         return dict(sorted(found.items(), key=lambda one: -abs(one[1].part)))
-
-
-def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[str]) -> list[Dated]:
-    """Explain decisions of a trained agent in its test window.
-
-    The window is read for that, and the reading is counted where this agent has none on file.
-    """
-    wanted = [_date(text) for text in dates]
-    agents = load_agents([path], overrides)
-    config, training_data = agents.config, prepare(agents.config)
-    check_same_features(agents.alone, training_data.features)
-    process, window = training_data.held_out_process(), training_data.split.test
-    steps = _steps(process, window, wanted)
-    runs = run_backtests(process, window, [*agents.strategies(), named_strategy(BASELINE, config.evaluation)])
-    panel = training_data.panel.sha256
-    if not any(reading.judged == agents.identity for reading in readings_of(ledger_of(config), panel)):
-        count_reading(config, panel, agents.identity, runs, path)
-    explainer = Explainer(agents.policies[0], process, training_data.features, window, runs[0])
-    return [explainer.explain(step) for step in steps]
-
-
-def _steps(process: DecisionProcess, window: range, wanted: Sequence[np.datetime64]) -> list[int]:
-    bars = process.decision_bars(window)
-    dates = process.panel.dates[bars.start : bars.stop]
-    for date in wanted:
-        if not dates[0] <= date <= dates[-1]:
-            raise ConfigError(f"{date} is not a date of the evaluation, which decides from {dates[0]} to {dates[-1]}")
-    return [int(np.searchsorted(dates, date)) for date in wanted]
-
-
-def _date(text: str) -> np.datetime64:
-    try:
-        return np.datetime64(dt.date.fromisoformat(text), "D")
-    except ValueError:
-        raise ConfigError(f"{text!r} is not a date: write it as 2020-03-16") from None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +16,7 @@ import pandas as pd
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision_process import DecisionProcess
-from finflow.errors import ConfigError
+from finflow.errors import ConfigError, EvidenceError
 from finflow.evaluation.analysis import attribution, decision_explanation, expert_traits
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.analysis.training_sections import sections_of_training
@@ -25,7 +27,8 @@ from finflow.evaluation.page.section import Section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import ReportData
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.evaluation.statistics.readings_ledger import readings_of
+from finflow.evaluation.statistics.readings_ledger import FILE, Reading, Tries, readings_of, record, tries_of
+from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.files import check_writable
 from finflow.ledger.costs import costs_of
 from finflow.market.bar_frequency import bar_rhythm
@@ -37,7 +40,6 @@ from finflow.strategies.strategy import Strategy
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone, gate_on, traits_on
 from finflow.training.judging.explainer import Explainer
-from finflow.training.judging.reading_count import count_reading, ledger_of
 
 REPORTS = "reports"
 EXPLAINED = 3  # trades that a report explains
@@ -77,7 +79,8 @@ def judge_held_out(
     """
     check_writable(folder / REPORTS, keep=False)
     config, process = training_data.config, training_data.held_out_process()
-    window, panel = training_data.split.test, training_data.panel
+    split, panel = training_data.split, training_data.panel
+    window, windows = split.test, {"train": split.train, "validation": split.validation, "test": split.test}
     readings_of(ledger_of(config), panel.sha256)  # a damaged ledger is an error before any work is done
     compared = with_compared(makers, config)
     names = {"embedded": "{} stocks of the S&P 500", "french": "{} portfolios of US stocks, monthly"}
@@ -101,7 +104,7 @@ def judge_held_out(
         runs,
         title=f"{context.judged} on {universe}",
         training=training if training is not None else pd.DataFrame(),
-        facts={**(facts or {}), **_provenance(training_data)},
+        facts={**(facts or {}), **provenance(config, panel, windows)},
         notes=(*_limits(training_data, runs, len(members)), *unknown),
         optimum=known,
         experts=alone,
@@ -110,7 +113,7 @@ def judge_held_out(
             *_ensemble(context, played, agents, best, config),
             *_explanations(context, training_data, policy),
             *sections_of_training(training),
-            *sections_of(context, training_data.split, config, sweeps),
+            *sections_of(context, split, config, sweeps),
         ),
         files=tables_of(context, tuple(makers)),
         tries=tries,
@@ -164,23 +167,19 @@ def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details:
     return EvaluationOutcome(folder, report, {run.name: summarise(run, alpha) for run in runs})
 
 
-def provenance(config: Config, panel: MarketPanel) -> dict[str, Any]:
-    """Data, settings and versions, as every report prints them."""
+def provenance(config: Config, panel: MarketPanel, windows: Mapping[str, range] | None = None) -> dict[str, Any]:
+    """Data, settings and versions, as every report prints them; of one training its windows and its seed too."""
+    dates, spans = panel.dates, dict[str, object]()
+    if windows is not None:
+        spans["windows"] = {name: f"{dates[bars.start]} to {dates[bars.stop - 1]}" for name, bars in windows.items()}
     return {
         "data": panel.describe(),
+        **spans,
         "execution": execution(config.env) | {"cash rate": cash_rate(panel)},
+        **({} if windows is None else {"seed": config.train.seed}),
         "configuration": config_hash(config)[:16],
         "versions": {"python": platform.python_version(), **{name: version(name) for name in ("finflow", *LIBRARIES)}},
     }
-
-
-def _provenance(training_data: TrainingData) -> dict[str, Any]:
-    dates, split = training_data.panel.dates, training_data.split
-    windows = {"train": split.train, "validation": split.validation, "test": split.test}
-    spans = {name: f"{dates[bars.start]} to {dates[bars.stop - 1]}" for name, bars in windows.items()}
-    known = provenance(training_data.config, training_data.panel)
-    first = {"data": known["data"], "windows": spans, "execution": known["execution"]}
-    return {**first, "seed": training_data.config.train.seed, **known}
 
 
 def _ensemble(
@@ -271,7 +270,38 @@ def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) 
             else "with the configured costs, and have no market impact."
         ),
     ]
-    index = runs[-1]
-    if training_data.panel.benchmark is not None and index.name == training_data.panel.benchmark_name:
-        notes.append(f"{index.name} is an index bought once at the same costs; it cannot be held by the agent.")
+    name = runs[-1].name
+    if training_data.panel.benchmark is not None and name == training_data.panel.benchmark_name:
+        notes.append(f"{name} is an index bought once at the same costs; it cannot be held by the agent.")
     return tuple(notes)
+
+
+def ledger_of(config: Config) -> Path:
+    """Path of the ledger of readings: ``output.readings``, or a file in ``output.logs_dir``."""
+    return config.output.readings or config.output.logs_dir / FILE
+
+
+def count_reading(config: Config, panel: str, judged: str, runs: Sequence[Backtest], folder: Path) -> Tries:
+    """Record that the test window was read, and say what had been tried on it before.
+
+    Raises EvidenceError, OutputError if the ledger is damaged, or cannot be written.
+    """
+    path, first, active_sharpe = ledger_of(config), runs[0], None
+    before = readings_of(path, panel)
+    for baseline in (run for run in runs[1:] if run.name == BASELINE):
+        with suppress(EvidenceError):
+            active_sharpe = track_of(first.returns - baseline.returns).sharpe
+    reading = Reading(
+        panel=panel,
+        judged=judged,
+        name=first.name,
+        compared=tuple(run.name for run in runs[1:]),
+        configuration=config_hash(config),
+        configurations=config.evaluation.configurations_tried,
+        window=(str(first.dates[0]), str(first.dates[-1])),
+        active_sharpe=active_sharpe,
+        run=str(folder),
+        date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    )
+    record(path, reading)
+    return tries_of(before, judged, config.evaluation.configurations_tried)
