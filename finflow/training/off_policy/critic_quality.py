@@ -24,7 +24,7 @@ from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState
 from finflow.training.data.rollouts import RolloutMarket, as_tensors, repeated
-from finflow.training.off_policy.counterfactuals import ACTIONS, compared_actions
+from finflow.training.off_policy.exact_decisions import ACTIONS, compared_actions
 
 FOLLOWED = 64  # decisions over which the returns of an action are measured: differences fade as the policy trades on
 SETTLED = 16  # decisions after which portfolios are the policy's own
