@@ -161,16 +161,21 @@ def _learn_policy(given: argparse.Namespace) -> None:
     from finflow.preferences.pairs import read_pairs
 
     file = read_pairs(given.learn)
-    from finflow.training.checkpoints.checkpoint_reader import load_agent
+    from finflow.tensor_file import write_tensors
+    from finflow.training.checkpoints.checkpoint_reader import check_same_features, stored_config
     from finflow.training.checkpoints.preferred_agent import learn_preferences
+    from finflow.training.data.training_data import prepare
+    from finflow.training.judging.agent_strategy import load_agents
 
     wanted = resolve(given, checkpoint_configuration(given.resume))
     overrides = evaluation_overrides(given, given.resume)
     kept = {key: value for key, value in overrides.items() if not key.startswith(("preferences.", "train.seed"))}
-    agent = load_agent(given.resume, kept)
-    preferred = learn_preferences(agent, given.learn, file, given.method, wanted.preferences.policy, wanted.train.seed)
-    preferred.save(given.output)
-    print("\n".join([file.line(), *preferred.learned.lines(), f"agent: {given.output}"]))
+    agent, settings, seed = load_agents([given.resume], kept).alone, wanted.preferences.policy, wanted.train.seed
+    data = prepare(stored_config(agent, kept))
+    check_same_features(agent, data.features)
+    tensors, facts, learned = learn_preferences(agent, data, given.learn, file, given.method, settings, seed)
+    write_tensors(given.output, tensors, facts)
+    print("\n".join([file.line(), *learned.lines(), f"agent: {given.output}"]))
 
 
 def _port(word: str) -> int:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.gradient_steps import freeze, gradient_step, make_optimiser, polyak_update
+from finflow.agent.gradient_steps import gradient_step, make_optimiser, polyak_update
 from finflow.agent.learners.offline_learner import OfflineLearner
-from finflow.agent.losses.losses import bellman_target, mean_loss
-from finflow.agent.losses.risk import needs_quantiles
+from finflow.agent.losses.critic_losses import bellman_target, mean_loss
+from finflow.agent.losses.quantiles import needs_quantiles
 from finflow.agent.networks.critic import ValueNetwork
 from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
@@ -209,7 +209,7 @@ def fitted_q_value(
     Le, Voloshin and Yue (2019), Batch Policy Learning under Constraints, algorithm 3.
     """
     critic, target = copy.deepcopy(learner.critic), copy.deepcopy(learner.target_critic)
-    freeze([target])
+    target.requires_grad_(False)
     optimiser = make_optimiser(critic, config.bcell.critic_lr)
     bars = store.columns["bar"].cpu()
     size = group_size(bars, config.offline.group_size, config.train.offline_batch_size)
