@@ -34,7 +34,7 @@ from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
-from finflow.agent.losses.regularisers import CoverageProposals
+from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.config import load_config
 from finflow.offline.collection import collect
 from finflow.offline.dataset import OfflineDataset

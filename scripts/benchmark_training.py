@@ -50,7 +50,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "online updates": ("finflow.training.phases.finetune", "update_group"),
     "backtests in the blocks": ("finflow.training.off_policy.evidence", "backtest_blends"),
     "exact returns": ("finflow.training.phases.finetune", "critics_facts"),
-    "evaluation and report": ("finflow.training.trainer", "evaluate_agent"),
+    "evaluation and report": ("finflow.training.trainer", "judge_agents"),
 }
 METHODS: dict[str, tuple[str, str, str]] = {
     "validation": ("finflow.training.phases.training_run", "TrainingRun", "validate"),

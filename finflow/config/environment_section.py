@@ -66,7 +66,7 @@ class PreferenceConfig(Section):
 
     model: Path | None = key(None, "file of the reward model that --mode prefer --learn wrote")
     paid: Literal["decision", "segment"] = key(
-        "decision", "score of each decision, or online, on-policy, their sum at the last decision of a segment"
+        "decision", "score of each decision, or on-policy their sum at the end of a segment"
     )
     segment: PositiveInt = key(21, "decisions of a segment of an episode")
 
@@ -81,22 +81,11 @@ class RewardTermConfig(Section):
 class ObjectivesConfig(Section):
     """The reward: its name or those of a weighted sum, and the settings of each."""
 
-    reward: str = key(
-        "builtin",
-        "builtin (the terms below), ranking, turnover, variance, preference, or a class of one's own as "
-        "package.module:Name",
-    )
-    rewards: tuple[RewardTermConfig, ...] = key(
-        (), "weighted sum of rewards, [{name, weight}, ...], in place of objectives.reward; empty: that one alone"
-    )
+    reward: str = key("builtin", "builtin, ranking, turnover, variance, preference, or package.module:Name")
+    rewards: tuple[RewardTermConfig, ...] = key((), "weighted sum in place of it, [{name, weight}, ...]")
     ranking: RankingConfig = key(RankingConfig(), "the reward ranking")
     preference: PreferenceConfig = key(PreferenceConfig(), "the reward preference")
-    workers: Int = key(
-        0,
-        "processes that compute rewards of one's own while decisions go on, in rollouts and in behaviour data; 0: none",
-        ge=0,
-        le=256,
-    )
+    workers: Int = key(0, "processes that compute rewards of one's own; 0: none", ge=0, le=256)
     sharpe_beta: NonNegativeNumber = key(1.0, "weight of the differential Sharpe ratio")
     sharpe_eta: Fraction = key(1 / 252, "adaptation rate of its moments, per decision")
     lambda_turn: NonNegativeNumber = key(0.1, "weight of the turnover penalty")

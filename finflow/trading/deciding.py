@@ -37,9 +37,18 @@ from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.decision_page import decision_page
 from finflow.trading.decision_results import Check, Decision
 from finflow.trading.holdings import Holdings, read_fills, read_holdings
-from finflow.trading.live_market import TRADING, Agents, LiveMarket, load_agents, load_prices, market_until
+from finflow.trading.live_market import (
+    TRADING,
+    LiveMarket,
+    load_agents,
+    load_prices,
+    market_until,
+    run_data,
+    run_verdict,
+)
 from finflow.trading.order_routing import OrderRouting
 from finflow.trading.trading_calendar import TradingCalendar, calendar_of
+from finflow.training.judging.agent_strategy import Agents
 
 PAPER_BROKER, ALPACA = "paper", "alpaca"
 
@@ -89,7 +98,7 @@ def decide(request: Request) -> DecisionOutcome:
 
 def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) -> DecisionOutcome:
     """Decide with agents that were read, for the account of a broker that was opened; see `decide`."""
-    verdict, capital = agents.verdict, agents.config.env.initial_capital
+    verdict, capital = run_verdict(agents), agents.config.env.initial_capital
     if verdict == "no" and not request.accept_verdict:
         raise FinflowError(
             f"the evaluation of {agents.folder} found the agent worse than equal weight: train another one, or go on "
@@ -166,7 +175,7 @@ def _open_broker(request: Request, folder: Path, market: LiveMarket, capital: fl
 
 def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[LiveMarket, list[Check], HashedLog]:
     """Market up to the day of the decision, the checks that its prices have passed, and the log."""
-    config, data = agents.config, agents.manifest
+    config, data = agents.config, run_data(agents)
     panel, calendar, age = _aged_prices(config, request, request.date or today)
     log = HashedLog.read(agents.folder / TRADING / STATE)
     date = str(panel.dates[-1])

@@ -17,8 +17,9 @@ from finflow.training.checkpoints.checkpoint_reader import OFFLINE, ONLINE, read
 from finflow.training.checkpoints.reference_policy import read_reference
 from finflow.training.checkpoints.run_folder import RunFolder, new_run_folder
 from finflow.training.data.training_data import OfflineData, TrainingData, choose_device, offline_data, prepare
-from finflow.training.judging.evaluations import evaluate_agent
-from finflow.training.judging.held_out import AGENT, EvaluationOutcome
+from finflow.training.judging.agent_strategy import AGENT, Agents
+from finflow.training.judging.evaluations import judge_agents
+from finflow.training.judging.held_out import EvaluationOutcome
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.trackers import check_tracker, open_tracker
 from finflow.training.phases.finetune import finetune
@@ -233,6 +234,7 @@ def _evaluate(run: TrainingRun) -> EvaluationOutcome:
         path = run.checkpoints.path(LATEST)
     run.progress.message("judging the best checkpoint on the test window")
     with stopping_at_once():
-        outcome = evaluate_agent(run.training_data, read_checkpoint(path), run.device, run.folder)
+        agents = Agents.of([read_checkpoint(path)], run.config, run.device)
+        outcome = judge_agents(run.training_data, agents, run.folder)
     run.log.result(hyperparameters(run.config), outcome.summary[AGENT])
     return outcome

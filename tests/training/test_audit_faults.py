@@ -15,8 +15,7 @@ from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import panel_loader as sources
 from finflow.market.splits import Split, split_panel
-from finflow.training.audit import audit_subjects as audited
-from finflow.training.audit import configuration_audit as auditing
+from finflow.training.audit import audit_subjects as audited, configuration_audit as auditing
 from finflow.training.audit.configuration_audit import audit_configuration
 from finflow.training.audit.look_ahead import FOREKNOWLEDGE
 from finflow.training.data import training_data

@@ -13,8 +13,7 @@ from finflow.config import MarketConfig
 from finflow.market import cash
 from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
-from finflow.market.sources import panel_loader as sources
-from finflow.market.sources import yahoo as download
+from finflow.market.sources import panel_loader as sources, yahoo as download
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
 from finflow.training.audit.audited_source import loaded, through_the_source
 from finflow.training.audit.look_ahead import Component, Finding, Probe, audit

@@ -8,8 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from finflow.config import load_config
 from finflow.training.data.replay import MarketTensors

@@ -41,7 +41,6 @@ from finflow.training.judging.explainer import Explainer
 from finflow.training.judging.reading_count import count_reading, ledger_of
 
 REPORTS = "reports"
-AGENT = "finflow"
 EXPLAINED = 3  # trades that a report explains
 LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from finflow.agent.batch import States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.soft_actor_critic import action_distribution
-from finflow.agent.losses.counterfactual import advantage_scale, advantages, calibration, discounted_return
+from finflow.agent.losses.critic_losses import advantage_scale, advantages, calibration, discounted_return
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config

@@ -30,9 +30,9 @@ from finflow.agent.learners.soft_actor_critic import (
     action_distribution,
     ascent,
     minimum_value,
-    temperature,
+    temperature_loss,
 )
-from finflow.agent.losses.counterfactual import discounted_return
+from finflow.agent.losses.critic_losses import discounted_return
 from finflow.agent.networks.critic import ValueNetwork
 from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
@@ -251,7 +251,9 @@ def _objective(
         "end_value": value.detach().mean(),
         "turnover": rollout.turnover[rows][:half].float().mean(),
     }
-    of_temperature = temperature(agent, ended.entropy_density[rows], coefficients)
+    of_temperature = temperature_loss(
+        agent.log_alpha, ended.entropy_density[rows], coefficients.target_entropy, coefficients.dimensions
+    )
     expansion = None
     if bcell.expansion > 0 and bcell.counterfactual:
         ahead, spread = target_value(agent, states, ended.action[rows].detach().unsqueeze(1), point)

@@ -13,13 +13,12 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States, repeat_groups
-from finflow.agent.gradient_steps import compute_gradients
+from finflow.agent.gradient_steps import compute_gradients, no_denormals
 from finflow.agent.learners.sac_critics import CriticLosses, Draws, Expansion, critics_losses, is_conservative
 from finflow.agent.learners.soft_actor_critic import Coefficients, UpdatePoint, held_back
-from finflow.agent.losses.regularisers import CoverageProposals
+from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
-from finflow.agent.precision import no_denormals
 from finflow.config import Config
 from finflow.env.coverage import coverage_portfolios, draw_log_gammas
 from finflow.env.portfolio_state import join_states, rows_of

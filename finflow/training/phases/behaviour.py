@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.learners.offline_learner import OfflineLearner
-from finflow.agent.losses.risk import needs_quantiles
+from finflow.agent.losses.quantiles import needs_quantiles
 from finflow.agent.networks.critic import ValueNetwork
 from finflow.config import Config
 from finflow.errors import TrainingError

@@ -23,8 +23,7 @@ from finflow.config import Config
 from finflow.errors import TrainingError
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
-from finflow.training.data.replay import ONLINE as FAMILY
-from finflow.training.data.replay import MarketTensors, Transitions
+from finflow.training.data.replay import ONLINE as FAMILY, MarketTensors, Transitions
 from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.off_policy.critic_quality import FOLLOWED, SETTLED, critics_facts, measure_decision_scale

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finflow.agent.gradient_steps import freeze, gradient_step, make_optimiser, polyak_update
+from finflow.agent.gradient_steps import gradient_step, make_optimiser, polyak_update
 from finflow.agent.learners.offline_learner import portfolio_networks
-from finflow.agent.losses.losses import bellman_target, mean_loss
-from finflow.cores import forked
+from finflow.agent.losses.critic_losses import bellman_target, mean_loss
+from finflow.cores import forked, run_both
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import OFFLINE
 from finflow.training.data.replay import make_batch
@@ -138,7 +138,7 @@ def _pretrain_blocks(
         keys = {"offline_training_epochs": run.config.fold_epochs, "seed": seed}
         config = run.config.model_copy(update={"train": run.config.train.model_copy(update=keys)})
         networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, BLOCKS_PURPOSE))
-        learner = METHODS[config.offline.method](networks, config.bcell, run.device)
+        learner = METHODS[config.offline.method](networks, config.bcell, run.device, run_both)
         segments, learned = blocks[number].learned, transitions_outside(dataset, blocks[number])
         learner.advantage_scale = measure_decision_scale(market, learner.policy, run.config, segments)
         returns = torch.zeros(len(learned), device=run.device)
@@ -172,7 +172,7 @@ def fitted_q_value(learning: OfflineLearning) -> float:
     learner, store, epochs, config = learning.learner, learning.store, learning.epochs, learning.config
     (_, market, units), size, groups = learning.market, epochs.group_size, epochs.groups
     critic, target = copy.deepcopy(learner.critic), copy.deepcopy(learner.target_critic)
-    freeze([target])
+    target.requires_grad_(False)
     optimiser = make_optimiser(critic, config.bcell.critic_lr)
     order = epoch_order(epochs.bars, size, seeded(config.train.seed, FITTED_Q_PURPOSE))
 

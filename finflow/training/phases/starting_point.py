@@ -19,7 +19,6 @@ from finflow.training.checkpoints.checkpoint_reader import (
     ONLINE,
     PREFERENCES,
     Checkpoint,
-    carry_over,
     check_same_configuration,
     check_same_features,
     read_checkpoint,
@@ -90,7 +89,7 @@ class StartingPoint:
                 "it was"
             )
         if state.bcell is not None:
-            carry_over(self.checkpoint, state.bcell)
+            self.checkpoint.agent.carry_over(state.bcell)
         state.counters.phase = ONLINE
         return state
 
