@@ -42,7 +42,7 @@ from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.off_policy.group_update import CoveragePool
-from finflow.training.phases.behaviour import Epochs
+from finflow.training.phases.behaviour_data import Epochs
 from finflow.training.phases.training_state import seeded
 
 CPU = torch.device("cpu")

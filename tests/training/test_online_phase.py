@@ -16,7 +16,7 @@ from finflow.training.checkpoints.checkpoint_reader import policy_of, read_check
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import offline_data, prepare
-from finflow.training.phases.behaviour import reward_units
+from finflow.training.phases.behaviour_data import reward_units
 from finflow.training.phases.finetune import offline_store, ramp_share
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through

@@ -41,7 +41,7 @@ from finflow.training.off_policy.learners import (
     vector_steps,
     with_mirrors,
 )
-from finflow.training.phases.behaviour import (
+from finflow.training.phases.behaviour_data import (
     behaviour_returns,
     behaviour_values,
     filled,

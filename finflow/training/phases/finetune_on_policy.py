@@ -34,7 +34,7 @@ from finflow.training.on_policy.on_policy_state import (
     rollouts_of,
     steps_per_rollout,
 )
-from finflow.training.phases.behaviour import probe_states, reward_units
+from finflow.training.phases.behaviour_data import probe_states, reward_units
 from finflow.training.phases.run_guard import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import TrainingState, ended_early

@@ -26,7 +26,7 @@ from finflow.training.checkpoints.checkpoint_reader import OFFLINE
 from finflow.training.data.replay import make_batch
 from finflow.training.off_policy.critic_quality import measure_decision_scale
 from finflow.training.off_policy.evidence import Block, training_blocks, training_segments
-from finflow.training.phases.behaviour import (
+from finflow.training.phases.behaviour_data import (
     OfflineLearning,
     epoch_order,
     offline_market,

@@ -28,7 +28,7 @@ from finflow.training.off_policy.evidence import (
 )
 from finflow.training.off_policy.learners import Learners
 from finflow.training.phases import pretrain as pretraining
-from finflow.training.phases.behaviour import transitions_outside
+from finflow.training.phases.behaviour_data import transitions_outside
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import WITH_BLOCKS, Make, checkpoint_of, latest, train_through
 
