@@ -37,7 +37,7 @@ from finflow.experiments.retraining.retrain_results import (
     measure_lead,
     retrain_page,
 )
-from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tasks import ComputeResources
 from finflow.files import check_writable, in_use, write_together
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
