@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from finflow.config import Config
     from finflow.experiments.jobs.folds import Protocol
     from finflow.experiments.jobs.training_jobs import SeedJob, TrainingJob
-    from finflow.experiments.tasks.task_runner import ComputeResources
+    from finflow.experiments.tasks import ComputeResources
     from finflow.training.judging.held_out import EvaluationOutcome
 
 Made = TypeVar("Made")
@@ -147,7 +147,7 @@ def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> 
 
 def run_search(config: Config, arguments: argparse.Namespace) -> None:
     """Search, run one trial again, or count the trainings. After Ctrl-C the study can be resumed."""
-    from finflow.experiments.tasks.task_runner import ComputeResources, ready
+    from finflow.experiments.tasks import ComputeResources
     from finflow.experiments.tuning.trial_worker import rerun
     from finflow.experiments.tuning.tuning import describe_plan, tune
     from finflow.training.phases.stopping import request_stop
@@ -155,7 +155,7 @@ def run_search(config: Config, arguments: argparse.Namespace) -> None:
     if arguments.trial is not None and (arguments.workers or arguments.cluster or arguments.dry_run):
         raise ConfigError("--trial does one trial again, here: leave --workers, --cluster and --dry-run out")
     resources = ComputeResources(arguments.workers, arguments.cluster, config.train.threads, config.train.device)
-    with ready(resources):
+    with resources.ready():
         if arguments.dry_run:
             print(describe_plan(config, arguments.resume))
             return
@@ -178,13 +178,13 @@ def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
 def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob], dry_run: bool) -> Iterator[ComputeResources | None]:
     """Resources of the jobs' trainings, with Ctrl-C taken care of; None after a dry run, which is printed."""
     from finflow.experiments.jobs.independent_trainings import describe_trainings
-    from finflow.experiments.tasks.task_runner import ComputeResources, ready
+    from finflow.experiments.tasks import ComputeResources
     from finflow.market.price_notes import price_notes
     from finflow.training.phases.stopping import request_stop
 
     settings = jobs[0].trainings[0].config.train
     resources = ComputeResources(given.workers, given.cluster, settings.threads, settings.device)
-    with ready(resources):
+    with resources.ready():
         if dry_run:
             notes = dict.fromkeys(note for job in jobs for note in price_notes(job.panel))
             trainings = [training for job in jobs for training in job.trainings]

@@ -22,14 +22,11 @@ from finflow.config.section_types import (
 
 
 class AnchorConfig(Section):
-    """Regularisation of the online policy towards a reference."""
+    """Regularisation of the online policy towards equal weight: KL of its aim from it."""
 
     weight: NonNegativeNumber = key(0.0, "weight in the actor's loss at the first update, in sigma_A; 0 is off")
     final: NonNegativeNumber | None = key(None, "weight after anchor.updates, linearly; left out: anchor.weight")
     updates: PositiveInt | None = key(None, "updates from anchor.weight to anchor.final; left out: those of the phase")
-    to: Literal["pretrained", "equal-weight", "equal-sleeve"] = key(
-        "equal-weight", "held to the policy as pretrained, to equal weight, or to the aim's own assets"
-    )
 
 
 class AveragingConfig(Section):

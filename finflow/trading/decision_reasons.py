@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.networks.decision import Decision, describe_holding
-from finflow.agent.networks.sampled_action import acted_portfolio
+from finflow.agent.networks.decision import Decision, acted_portfolio, describe_holding
 from finflow.trading.decision_results import Alternative, FeatureMove, Reasons
 from finflow.trading.live_market import LiveMarket
 from finflow.training.judging.agent_strategy import Agents

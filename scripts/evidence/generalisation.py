@@ -57,30 +57,27 @@ REDUCED: dict[str, object] = {
     "evaluation.protocol.folds": FOLDS,
 }
 #: What a training without any device has, whatever the defaults are.
-BARE: dict[str, object] = {"bcell.anchor.weight": 0.0, "bcell.anchor.to": "pretrained"}
-ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0, "bcell.anchor.to": "pretrained"}
+BARE: dict[str, object] = {"bcell.anchor.weight": 0.0}
+ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0}
 DROPOUT: dict[str, object] = {"bcell.dropout": 0.1}
 AVERAGE: dict[str, object] = {"bcell.averaging.kind": "swa"}
 NOISE: dict[str, object] = {"train.observation_noise": 0.1}
-SPREAD: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-weight"}
-SLEEVE: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-sleeve"}
 CONFIGURATIONS: dict[str, dict[str, object]] = {
     name: {**BARE, **devices}
     for name, devices in {
         "no-device": {},
-        "anchor": ANCHOR,
         "dropout": DROPOUT,
         "averaging": AVERAGE,
         "noise": NOISE,
-        "anchor-to-equal-weight": SPREAD,
-        "anchor-to-equal-sleeve": SLEEVE,
+        "anchor-to-equal-weight": ANCHOR,
     }.items()
 }
 """What is compared, by the keys that decide it. Every one that was ever tried is counted: here, or in `WITHDRAWN`."""
 #: Configurations that were tried, of options that no longer exist: in sub-universes, in resampled histories, at random
 #: costs, all of that with an anchor, everything together, decay of weights with dropout,
-#: a least trade rate, and a gate held open beside each anchor of the aim.
-WITHDRAWN = 9
+#: a least trade rate, a gate held open beside each anchor of the aim, and anchors to the pretrained policy and to equal
+#: weight whatever the cash.
+WITHDRAWN = 11
 #: Name -> seeds after which it was given up, among the last by the rule after three seeds.
 GIVEN_UP = {"noise": 3, "averaging": 3}
 CLASSICAL = "classical"

@@ -155,7 +155,7 @@ def test_the_verdict_comes_first_with_its_reasons() -> None:
 
     def said(answer: str, *enough: bool) -> str:
         reasons = tuple(Reason(f"test {number} said -0.5", passed) for number, passed in enumerate(enough))
-        verdict = dataclasses.replace(results.evidence.verdict, answer=answer, reasons=reasons)
+        verdict = dataclasses.replace(results.evidence.verdict, beats_equal_weight=answer, reasons=reasons)
         evidence = dataclasses.replace(results.evidence, verdict=verdict)
         text = report_page.build_page(data, dataclasses.replace(results, evidence=evidence), [], [], [])
         return text[text.index("<h2>") : text.index("</section>")]
@@ -186,7 +186,8 @@ def test_the_interval_that_is_shown_is_the_one_asked_for() -> None:
     assert "without an interval" in report_page.build_page(
         data, dataclasses.replace(results, difference=nothing), [], [], []
     )
-    assert results.evidence.verdict.difference.low < bounds.low, "the verdict's own level cannot be softened"
+    low = results.evidence.verdict.sharpe_difference_interval[0]
+    assert low < bounds.low, "the verdict's own level cannot be softened"
 
 
 def test_metrics_json_has_the_evidence_under_its_keys(folder: Path) -> None:
@@ -208,10 +209,10 @@ def test_patient_equal_weight_is_asked_before_a_yes() -> None:
     baseline = report_data().baseline
     better = dataclasses.replace(baseline, name="agent", returns=baseline.returns + 1e-3 + 1e-5 * baseline.turnover)
     yes = compute_results(report_data(agent=better)).evidence.verdict
-    assert yes.answer == "yes"
+    assert yes.beats_equal_weight == "yes"
     patient = dataclasses.replace(better, name="patient", returns=better.returns + 1e-5)
     held = compute_results(report_data(agent=better, patient=patient)).evidence.verdict
-    assert held.answer == "not shown"
+    assert held.beats_equal_weight == "not shown"
     assert not held.reasons[-1].enough
 
 

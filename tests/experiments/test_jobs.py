@@ -28,7 +28,7 @@ from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
 from finflow.experiments.jobs.independent_trainings import Training, describe_trainings, finished_best, train, train_all
 from finflow.experiments.jobs.training_jobs import SeedJob, make_seed_job, run_all
-from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tasks import ComputeResources
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.strategy import Information
 from finflow.training.checkpoints.run_folder import resolve_run
@@ -206,7 +206,7 @@ SCRIPT = """\
 from pathlib import Path
 
 from scripts.evidence.durability import small_config
-from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tasks import ComputeResources
 from finflow.experiments.jobs.training_jobs import make_seed_job
 from finflow.experiments.jobs.independent_trainings import train_all
 

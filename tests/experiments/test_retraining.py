@@ -18,7 +18,7 @@ from finflow.cli import main
 from finflow.config import RetrainConfig
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.statistics.significance_tests import Resampling
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.retraining.retrain_results import NEW, OLD, ReplacementRule, measure_lead, retrain_schema
 from finflow.experiments.retraining.retraining import KnownBars, prepare_retraining, retrain_folds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,16 +12,26 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import ModuleList
 
+from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import (
     SkippingAdam,
-    freeze,
+    compute_gradients,
+    cosine,
+    gradient_step,
     make_optimiser,
+    polyak_update,
+    set_learning_rate,
+    step,
+    update_precision,
 )
-from finflow.agent.learners.acting import PolicyAverage
-from finflow.agent.learners.learning import LearningAgent
+from finflow.agent.learners.acting import ActingAgent, PolicyAverage
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner, make_policy, portfolio_networks
+from finflow.agent.learners.sac_critics import Draws, critics_losses, is_conservative
+from finflow.agent.learners.soft_actor_critic import Coefficients, Metrics, UpdatePoint, policy_losses
+from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.decision import Blend, describe_holding, no_blend
+from finflow.agent.networks.decision import Blend, no_blend
+from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import deployed_policy, load_members
 from finflow.config import BCellConfig
@@ -31,6 +40,118 @@ from finflow.tensor_file import read_tensors, write_tensors
 
 PREFIX = "bcell/"  # of an agent's tensors in a checkpoint of a training
 LEARNER = "learner/"  # of those of the offline phase's learner
+LEVEL_RATE = 0.2  # share of the values' mean error over several decisions that an update takes away
+
+
+class LearningAgent(ActingAgent):
+    """An agent that learns by soft actor-critic."""
+
+    policy_optimiser: SkippingAdam
+    critic_optimiser: SkippingAdam
+    alpha_optimiser: SkippingAdam
+    cql_optimiser: SkippingAdam | None = None
+
+    def update_average(self, progress: float) -> None:
+        """Add the policy to its average, at a share of the online updates."""
+        if self.average is not None:
+            self.average.update(self.policy, progress)
+
+    def set_learning_rates(self, progress: float, ramp: float | None = None) -> None:
+        """Set learning rates for a share of the online updates; ``ramp``, where given, multiplies the policy's."""
+        decays = self.config.online_schedule == "cosine"
+        if ramp is None and not decays:
+            return
+        actor, critic = (cosine(rate, progress * decays) for rate in (self.config.actor_lr, self.config.critic_lr))
+        set_learning_rate(self.policy_optimiser, actor if ramp is None else actor * ramp)
+        set_learning_rate(self.critic_optimiser, critic)
+
+    def update_sac(
+        self,
+        batch: Batch,
+        coverage: CoverageProposals | None = None,
+        noise: Generator | None = None,
+        update: int = 1,
+        actor: bool = True,
+        alpha: float | None = None,
+        target: float | None = None,
+        total: int = 1,
+    ) -> dict[str, Tensor]:
+        """Take one step of critics, policy and temperature down their losses: see `soft_actor_critic`.
+
+        An agent in a blend with a reference leaves it, with a warning, when its policy learns.
+
+        Parameters
+        ----------
+        coverage : CoverageProposals, optional
+            For CQL, which without them, or where its weight is zero, has no penalty.
+        noise : Generator, optional
+            Draws the actions; by default the agent's own, which also draws those of `act`.
+        update, total : int
+            Updates done before this one, and all of them; by default schedules are at their end.
+        actor : bool
+            False right after the hand-over, when only the critics learn.
+        alpha, target : float, optional
+            Scheduled entropy coefficient and target entropy, in place of the tuned one and of ``bcell.target_entropy``.
+
+        Returns
+        -------
+        dict of Tensor, ()
+        """
+        if actor:
+            self.leave_blend()
+        point = UpdatePoint(update, total, alpha, target)
+        with update_precision(batch.rewards.device, self.config.mixed_precision):
+            return self._update(batch, coverage, noise or self.action_noise, point, actor)
+
+    def _update(
+        self, batch: Batch, coverage: CoverageProposals | None, noise: Generator, point: UpdatePoint, actor: bool
+    ) -> Metrics:
+        coefficients = Coefficients.of(self, batch.actions, batch.states, point)
+        size = (len(batch.actions), self.policy.coordinate_count(batch.actions))
+        drawn = standard_normal(size, noise, batch.actions)
+        draws = Draws.of(self, batch, noise, is_conservative(self.config, coverage))
+        dropout = noise if self.config.dropout > 0.0 else None
+        encoding = self.critic.encode(batch.states)
+        critics = critics_losses(self, batch, coverage, draws, coefficients, point, encoding)
+        compute_gradients(critics.loss, self.critic_optimiser)
+        metrics: Metrics = {}
+        if actor:  # by the critics as they are before their step
+            loss, temperature, metrics = policy_losses(self, batch, drawn, coefficients, point, encoding, dropout)
+            compute_gradients(loss, self.policy_optimiser)
+            metrics |= self.step_policy(temperature, point)
+            self.update_average(point.progress)
+        return critics.metrics | self.step_critics(critics.cql_weight) | metrics | self.logged(coefficients)
+
+    def step_policy(self, temperature: Tensor, point: UpdatePoint) -> Metrics:
+        """Step along the policy's computed gradients, and tune the temperature down its loss where it is tuned."""
+        norm = step(self.policy_optimiser, self.config.gradient_norm)
+        if point.alpha is None and self.config.alpha_mode == "auto":
+            gradient_step(temperature, self.alpha_optimiser)
+        return {"policy_gradient": norm}
+
+    def step_critics(self, cql_weight: Tensor | None) -> Metrics:
+        """Step along the critics' computed gradients, tune the penalty's weight, and move the targets."""
+        if cql_weight is not None and self.cql_optimiser is not None:
+            gradient_step(cql_weight, self.cql_optimiser)
+        norm = step(self.critic_optimiser, self.config.gradient_norm)
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return {"critic_gradient": norm}
+
+    @torch.no_grad()
+    def move_level(self, error: Tensor, point: UpdatePoint) -> None:
+        """Move all values by a share of their mean error, (), over several decisions (Naik et al. 2024).
+
+        Most of a value over a hundred decisions is the same in all states, and learned by weights for hundreds of
+        updates. An error that is not finite moves nothing, as its gradient does not.
+        """
+        rate = LEVEL_RATE if self.config.online_schedule == "constant" else cosine(LEVEL_RATE, point.progress)
+        for critic in (self.critic, self.target_critic):
+            critic.level.add_(rate * error.nan_to_num(0.0, 0.0, 0.0))
+
+    def logged(self, coefficients: Coefficients) -> Metrics:
+        scale = coefficients.alpha.new_tensor(self.advantage_scale)
+        effective = coefficients.effective_alpha
+        return {"alpha": coefficients.alpha, "advantage_scale": scale, "effective_alpha": effective}
 
 
 class BCell(LearningAgent):
@@ -55,52 +176,26 @@ class BCell(LearningAgent):
         networks: Networks | None = None,
         blocks: int | None = None,
     ) -> None:
-        self.shape = shape
-        self.config = config
-        self.device, self.advantage_scale = device, 1.0
+        self.shape, self.config, self.device = shape, config, device
+        self.advantage_scale = 1.0
         parts = networks or portfolio_networks(shape, config, generator)
         self.policy = parts.policy.to(device)
         self.critic = parts.critic.to(device)
-        self.target_critic = copy.deepcopy(self.critic)
-        self.behaviour_value = parts.value.to(device)
-        self.prior = copy.deepcopy(self.policy)
-        self.average = PolicyAverage.of(config.averaging, self.policy)
-        freeze([self.target_critic, self.behaviour_value, self.prior])
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.behaviour_value = parts.value.to(device).requires_grad_(False)
+        self.prior = copy.deepcopy(self.policy).requires_grad_(False)
+        self.average = None if config.averaging.kind == "none" else PolicyAverage(config.averaging, self.policy)
         self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
         self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
         self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
-        self.alpha_optimiser = SkippingAdam([self.log_alpha], lr=config.alpha_lr, fused=True)
-        self.log_cql_alpha: Tensor | None = None
-        self.cql_optimiser: SkippingAdam | None = None
+        self.alpha_optimiser = make_optimiser([self.log_alpha], config.alpha_lr)
         if config.cql_mode == "lagrange":
             self.log_cql_alpha = torch.tensor(math.log(config.cql_alpha), device=device, requires_grad=True)
-            self.cql_optimiser = SkippingAdam([self.log_cql_alpha], lr=config.critic_lr, fused=True)
-        self.blend: Tensor | None = None
-        self.members: ModuleList | None = None  # policies of the blocks of the training years, once decided on
+            self.cql_optimiser = make_optimiser([self.log_cql_alpha], config.critic_lr)
         if blocks is not None:
             self.blend = no_blend(device)
-            self.members = ModuleList(copy.deepcopy(self.policy) for _ in range(blocks))
-            freeze([self.members])
+            self.members = ModuleList(copy.deepcopy(self.policy) for _ in range(blocks)).requires_grad_(False)
         self.action_noise = Generator(device=device).manual_seed(0)
-
-    @property
-    def deployed(self) -> ExpertPolicy:
-        """Policy that is deployed: the average, where there is one, with the blocks' policies, in a blend."""
-        policy = self.policy if self.average is None else self.average.policy
-        return deployed_policy(policy, self.members or (), Blend.from_tensor(self.blend))
-
-    @property
-    def holds(self) -> str:
-        """Holding in words: that of its own policy, or a blend with a reference."""
-        return describe_holding(Blend.from_tensor(self.blend))
-
-    def leave_blend(self) -> None:
-        """Decide by the own policy alone: the evidence for a blend is about the policy as it was."""
-        if self.blend is not None and Blend.from_tensor(self.blend) is not None:
-            warnings.warn(
-                f"this agent {self.holds}; it goes on learning and decides by its own policy now", stacklevel=4
-            )
-            self.blend.copy_(no_blend(self.device))
 
     def seed_from(self, learner: OfflineLearner) -> None:
         """Copy policy, critics and targets from the offline phase, bit for bit; the optimisers start afresh."""

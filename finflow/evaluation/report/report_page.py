@@ -31,7 +31,6 @@ from finflow.evaluation.report.metric_tables import (
     percent,
 )
 from finflow.evaluation.report.results import ReportData, Results, contents
-from finflow.evaluation.statistics.least_difference import LeastDifference
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.verdict import Verdict
 from finflow.market.bar_frequency import BARS_PER_YEAR, bar_name
@@ -134,7 +133,7 @@ def _finding(data: ReportData, results: Results, content: Mapping[str, object]) 
         words=words,
         notes=(_readings_text(data.tries),),
         within=(),
-        kind="not-compared" if verdict is None else KINDS[verdict.answer],
+        kind="not-compared" if verdict is None else KINDS[verdict.beats_equal_weight],
         reasons=() if verdict is None else tuple(map(str, verdict.reasons)),
         tiles=tuple(tiles),
     )
@@ -167,9 +166,9 @@ def _finding_words(
         measured.append(", without an interval, because the window is too short or a ratio is undefined.")
     if verdict is None:
         return "No verdict", (tuple(measured), data.unjudged)
-    words = (tuple(measured), MEANING[verdict.answer])
-    if results.evidence.least is None:
-        return f"Beats equal weight: {verdict.answer}", words
+    words = (tuple(measured), MEANING[verdict.beats_equal_weight])
+    if verdict.least_sharpe_difference is None:
+        return f"Beats equal weight: {verdict.beats_equal_weight}", words
     power: Sentence = (
         "The least true difference of Sharpe ratios over equal weight for which this window gives a yes with ",
         Cell((*_LEAST, "power"), "%", 0),
@@ -177,7 +176,7 @@ def _finding_words(
         Cell((*_LEAST, "of_yes")),
         " a year: smaller ones, of either sign, mostly end in not shown.",
     )
-    return f"Beats equal weight: {verdict.answer}", (*words, power)
+    return f"Beats equal weight: {verdict.beats_equal_weight}", (*words, power)
 
 
 def _readings_text(tries: Tries | None) -> str:
@@ -194,9 +193,9 @@ def _readings_text(tries: Tries | None) -> str:
     )
 
 
-def verdict_table(verdict: Verdict, least: LeastDifference | None, years: str) -> Table:
+def verdict_table(verdict: Verdict, years: str) -> Table:
     """Table of the tests behind a verdict at the key ``verdict``; ``years`` is the unit of lengths."""
-    missing = {"spa": verdict.superiority is None, _LEAST[1]: least is None}
+    missing = {key: getattr(verdict, key) is None for key in ("spa", _LEAST[1])}
     shown = [(name, cell) for name, cell in VERDICT_TABLE if not missing.get(cell.path[1], False)]
     rows = [Row(name, (replace(cell, unit=years) if cell is _LENGTH else cell,)) for name, cell in shown]
     return Table("Tests against equal weight", ("Test", "Value"), tuple(rows), heading=False)
@@ -206,7 +205,7 @@ def _evidence(data: ReportData, results: Results, content: Mapping[str, object])
     evidence, tables = results.evidence, []
     years = years_unit(data.agent.bars_per_year)
     if evidence.verdict is not None:
-        tables.append(verdict_table(evidence.verdict, evidence.least, years))
+        tables.append(verdict_table(evidence.verdict, years))
 
     better = dict.fromkeys(names_of(data), DASH)
     if evidence.superior is not None:

@@ -10,23 +10,21 @@ import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
-from finflow.evaluation.analysis.decision_explanation import Explanation
+from finflow.evaluation.analysis.attribution import Explanation
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.page.page_numbers import Bounds, Number, Share, about, json_text, plain, schema_of
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.statistics import bootstrap as significance, metrics
-from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
+from finflow.evaluation.statistics.bootstrap import Interval, Resampling, SharpeDifference
 from finflow.evaluation.statistics.metrics import Metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.report_statistics import (
     SignificanceResults,
-    VerdictNumbers,
     evidence_table,
     gather_evidence,
-    track_table,
 )
-from finflow.evaluation.statistics.significance_tests import Resampling
+from finflow.evaluation.statistics.verdict import Verdict
 
 Figures = dict[str, Any]
 
@@ -55,7 +53,7 @@ class Report(TypedDict):
     experts: Annotated[dict[str, Metrics], about("By expert of the agent, deciding alone.")]
     strategies: Annotated[dict[str, StrategyNumbers], about("By strategy, the judged one among them.")]
     window: Annotated[Figures, about("End of the first and of the last holding period, and their number.")]
-    verdict: Annotated[VerdictNumbers | None, about("Verdict against equal weight; null where it was not compared.")]
+    verdict: Annotated[Verdict | None, about("Verdict against equal weight; null where it was not compared.")]
     stepm: Annotated[Figures | None, about("StepM of all strategies together; null where it cannot be made.")]
     overfitting: Annotated[
         Figures | None, about("CSCV of choosing the best by Sharpe ratio; null where it cannot be computed.")
@@ -178,7 +176,8 @@ class Results:
 def compute_results(data: ReportData) -> Results:
     """Compute every number of a report; the same data and seed give the same numbers."""
     runs = (data.agent, *data.compared)
-    draws = significance.draw_days(len(data.agent.returns), data.bootstrap_samples, data.block_length, data.seed)
+    resampling = Resampling(data.bootstrap_samples, data.block_length, data.seed)
+    draws = significance.draw_days(len(data.agent.returns), resampling)
     resampled = {run.name: significance.resample(run, draws, data.cvar_alpha) for run in runs}
     intervals = {
         name: {metric: significance.interval(values, data.confidence) for metric, values in table.items()}
@@ -204,7 +203,7 @@ def compute_results(data: ReportData) -> Results:
         None if data.unjudged else data.baseline,
         sharpes,
         data.tries or Tries(),
-        Resampling(data.bootstrap_samples, data.block_length, data.seed),
+        resampling,
         data.patient,
         draws,
     )
@@ -233,7 +232,7 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
         "strategies": {
             name: {
                 **summary,
-                **track_table(results.evidence.tracks[name]),
+                **results.evidence.tracks[name],
                 "intervals": {key: bounds.bounds for key, bounds in results.intervals[name].items()},
             }
             for name, summary in results.metrics.items()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from finflow.config import Config, dump_run
 from finflow.evaluation.multi_run import universes_page
 from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
-from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tasks import ComputeResources
 from finflow.files import check_writable, write_atomically, write_together
 from finflow.json_text import format_json, parse_json
 from finflow.market.panel import MarketPanel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -34,13 +34,13 @@ from finflow.evaluation.page.section import (
 )
 from finflow.evaluation.statistics.bootstrap import (
     Interval,
+    Resampling,
     SharpeDifference,
     draw_days,
     resample_sharpe,
     sharpe_difference,
 )
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.evaluation.statistics.significance_tests import Resampling
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -147,8 +147,7 @@ def measure_lead(new: Backtest, old: Backtest, rule: ReplacementRule, resampling
     ----------
     Ledoit and Wolf (2008), Robust Performance Hypothesis Testing with the Sharpe Ratio: resampling in blocks, paired.
     """
-    samples = rule.samples(resampling.samples)
-    draws = draw_days(len(new.returns), samples, resampling.block_length, resampling.seed)
+    draws = draw_days(len(new.returns), replace(resampling, samples=rule.samples(resampling.samples)))
     return sharpe_difference(new, old, resample_sharpe(new, draws), resample_sharpe(old, draws), rule.coverage)
 
 

@@ -22,9 +22,8 @@ from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.page.page_numbers import json_text
-from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
+from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS, Resampling
 from finflow.evaluation.statistics.metrics import sharpe
-from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import FEWEST, Fold, history_of, refuse_own_decisions
 from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
 from finflow.experiments.retraining.retrain_results import (
@@ -38,7 +37,7 @@ from finflow.experiments.retraining.retrain_results import (
     measure_lead,
     retrain_page,
 )
-from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tasks import ComputeResources
 from finflow.files import check_writable, in_use, write_together
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel

@@ -217,7 +217,6 @@ def _choice(overfit: Overfitting | None, without: str, figures: Sequence[Rendere
     numbers = {
         "pbo": overfit.pbo,
         "loss": overfit.loss,
-        "slope": overfit.slope,
         "choices": len(overfit.logits),
         "blocks": overfit.blocks,
         "days": overfit.days,

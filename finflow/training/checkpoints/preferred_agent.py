@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finflow.agent.gradient_steps import freeze
 from finflow.agent.learners.bcell import PREFIX
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import FrozenPolicy, PolicyEnsemble
@@ -62,7 +61,7 @@ def learn_preferences(
         )
     reference = FrozenPolicy.of(policy, data.log_volatility)
     learned = learn_policy(policy, reference, tensors, method, config, seed)
-    freeze([policy])
+    policy.requires_grad_(False)
     provenance = {
         **learned.report(),
         "settings": config.model_dump(mode="json"),

@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.agent.batch import states_of
-from finflow.agent.networks.decision import Decision
+from finflow.agent.networks.decision import Decision, acted_portfolio
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
-from finflow.agent.networks.sampled_action import acted_portfolio
 from finflow.config import ActingConfig, Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import CheckpointError, ConfigError, FinflowError

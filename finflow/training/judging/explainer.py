@@ -22,13 +22,13 @@ from finflow.agent.batch import States, states_of
 from finflow.agent.networks.decision import Decision, describe_holding
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.analysis.attribution import attribute
-from finflow.evaluation.analysis.decision_explanation import (
+from finflow.evaluation.analysis.attribution import (
     Dated,
     Explanation,
     Influence,
     IntegratedGradients,
     Weights,
+    attribute,
     largest_trades,
 )
 from finflow.evaluation.backtest import Backtest

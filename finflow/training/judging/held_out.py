@@ -17,11 +17,18 @@ from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError, EvidenceError
-from finflow.evaluation.analysis import attribution, decision_explanation, expert_traits
+from finflow.evaluation.analysis import attribution, expert_traits
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.analysis.training_sections import sections_of_training
-from finflow.evaluation.backtest import BASELINE, Backtest, index_backtest
-from finflow.evaluation.comparison_context import ComparisonContext, Make, run_shared_backtests, with_memos
+from finflow.evaluation.backtest import (
+    BASELINE,
+    Backtest,
+    ComparisonContext,
+    Make,
+    index_backtest,
+    run_shared_backtests,
+    with_memos,
+)
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
@@ -214,7 +221,7 @@ def _explanations(
             where = "all decisions up to the end of the judged window"
             made.append(expert_traits.gate_section(mixed, policy.sources, where))
         explainer = Explainer(policy, context.process, training_data.features, context.window, context.runs[0])
-        made.append(decision_explanation.section(explainer.largest(EXPLAINED)))
+        made.append(attribution.decisions_section(explainer.largest(EXPLAINED)))
     return made
 
 

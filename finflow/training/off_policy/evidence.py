@@ -24,7 +24,7 @@ from finflow.config import Config
 from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import rows_of
-from finflow.evaluation.statistics.out_of_fold import BlendChoice, choose, least_gain
+from finflow.evaluation.statistics.bootstrap import BlendChoice, choose, least_gain
 from finflow.guard.state_capture import without_prefix
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket

@@ -143,7 +143,7 @@ class TaskDisplay:
         self._stream = sys.stdout
         self._started: dict[str, float] = {}
         self._latest: dict[str, str] = {}
-        self._ended = 0
+        self._ended: set[str] = set()
         self._last_line = time.monotonic()
         self._rows: dict[str, TaskID] = {}
         self._live: Progress | None = None
@@ -167,20 +167,29 @@ class TaskDisplay:
 
     @property
     def _count(self) -> str:
-        return f"{self._ended} of {self.total}" if self.total is not None else f"{self._ended} done"
-
-    def begin(self, name: str, where: str = "") -> None:
-        self._started[name] = time.monotonic()
-        self.task_line(name, f"begun{where}", quiet_when_live=True)
-        if self._live is not None and name not in self._rows:
-            self._rows[name] = self._live.add_task(name, total=None, facts="")
+        return f"{len(self._ended)} of {self.total}" if self.total is not None else f"{len(self._ended)} done"
 
     def update(self, name: str, kind: str, content: Any) -> None:
-        """Show a report of a task: see `Send`."""
-        if kind == "line":
+        """Show what is reported of a task: ``begin`` and where, ``lost`` and why, or as of `Send`."""
+        if kind == "begin":
+            self.begin(name, content)
+        elif kind == "lost":
+            self._forget(name)
+            self.task_line(name, f"{content}; it is done again")
+        elif kind == "line":
             self.task_line(name, str(content))
         elif name in self._started:
             self._progress(name, content)
+
+    def begin(self, name: str, where: str = "") -> None:
+        if name in self._ended:  # a report that comes late
+            return
+        if name in self._started:
+            self.update(name, "lost", f"its process or node died; it is on {where} now")
+        self._started[name] = time.monotonic()
+        self.task_line(name, f"begun on {where}" if where else "begun", quiet_when_live=True)
+        if self._live is not None:
+            self._rows[name] = self._live.add_task(name, total=None, facts="")
 
     def task_line(self, name: str, text: str, quiet_when_live: bool = False) -> None:
         self.line(f"{name}: {text}", quiet_when_live)
@@ -192,18 +201,13 @@ class TaskDisplay:
         elif not quiet_when_live:
             self._live.console.print(text, soft_wrap=True)
 
-    def restarted(self, name: str, why: str) -> None:
-        """Show that a task has lost its process, and waits for another."""
-        self._forget(name)
-        self.task_line(name, f"{why}; it is done again")
-
     def end(self, name: str) -> None:
         began = self._forget(name)
-        self._ended += 1
+        self._ended.add(name)
         took = "" if began is None else f" in {duration(time.monotonic() - began)}"
         self.task_line(name, f"done{took} ({self._count})")
         if self._live is not None:
-            self._live.update(self._all, completed=self._ended, facts=self._count)
+            self._live.update(self._all, completed=len(self._ended), facts=self._count)
 
     def _progress(self, name: str, content: Mapping[str, Any]) -> None:
         phase, done, total = str(content["phase"]), int(content["done"]), int(content["total"])
