@@ -37,7 +37,6 @@ from finflow.config.schema import Config, OutputConfig, changed_keys, describe_s
 from finflow.config.trading_section import AlpacaConfig, RetrainConfig
 from finflow.config.training_section import (
     EntropyScheduleConfig,
-    HackingConfig,
     RewardNormalizationConfig,
     RollbackConfig,
     StabilityConfig,
@@ -61,7 +60,6 @@ __all__ = [
     "EnvConfig",
     "EvaluationConfig",
     "FeaturesConfig",
-    "HackingConfig",
     "MarketConfig",
     "MirroredConfig",
     "ObjectivesConfig",

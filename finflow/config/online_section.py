@@ -39,11 +39,6 @@ class OnlineConfig(Section):
         None,
         "on-policy: decisions in a gradient step; left out: 64, 128 with trpo, all with a2c and reinforce",
     )
-    discount: PositiveShare | None = key(
-        None,
-        "on-policy: discount of rollouts, up to 1, at which nothing counts beyond the end of an episode; left out: "
-        "bcell.gamma",
-    )
     gae_lambda: Share = key(0.95, "lambda of generalised advantage estimation: 0 is one-step, 1 Monte Carlo")
     clip: PositiveNumber = key(0.2, "epsilon of PPO's clipped objective")
     entropy_coefficient: NonNegativeNumber = key(
@@ -51,7 +46,6 @@ class OnlineConfig(Section):
         "weight of the policy's entropy per free dimension; bcell.alpha_mode = annealed follows "
         "train.entropy_schedule instead",
     )
-    target_kl: PositiveNumber | None = key(None, "KL in nats, at 1.5 times which epochs over a rollout end; null: off")
     reference: Literal["none", "pretrained"] | Path = key(
         "none",
         "frozen policy that on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per free "

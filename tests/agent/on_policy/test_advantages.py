@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from finflow.agent.on_policy.advantages import (
+from finflow.agent.on_policy.on_policy_losses import (
     generalised_advantages,
     normalised,
 )
