@@ -12,13 +12,12 @@ import pandas as pd
 import pytest
 
 from finflow.cli.output import distance_lines
-from finflow.evaluation.analysis import feature_distance
-from finflow.evaluation.analysis.training_sections import generalisation_section
-from finflow.evaluation.report import page
-from finflow.evaluation.report.page import build_page
-from finflow.evaluation.report.report_numbers import look_up, show
+from finflow.evaluation.analysis.training_sections import distance_section, generalisation_section, measure_distance
+from finflow.evaluation.page import section
+from finflow.evaluation.page.page_numbers import look_up, show
+from finflow.evaluation.page.section import Cell, Row, Section, Table, section_html
+from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import as_json, compute_results
-from finflow.evaluation.report.section import Cell, Row, Section, Table, section_html
 from tests.evaluation.made_up import report_data
 
 NUMBERS = {"a<b": {"sharpe": 1.23456, "error": 0.5, "nothing": None, "word": "yes"}}
@@ -94,14 +93,14 @@ def test_the_distance_between_the_features_of_two_markets_by_hand() -> None:
     """Training's `shifted` has a mean of 1, a deviation of 1 and a range of 0 to 2; `flat` never moved in it."""
     trained = {"calm": np.array([-1.0, 1.0]), "shifted": np.array([0.0, 2.0]), "flat": np.zeros(2)}
     judged = {"calm": np.array([-1.0, 1.0]), "shifted": np.array([1.0, 4.0, 5.0, 6.0]), "flat": np.array([0.0, 2.0])}
-    found = feature_distance.measure_distance(trained, judged)
+    found = measure_distance(trained, judged)
     assert list(found["features"]) == ["shifted", "flat", "calm"]
     assert found["features"]["shifted"] == {"outside": 0.75, "shift": 3.0, "furthest": 4.0}
     assert found["features"]["flat"] == {"outside": 0.5, "shift": 1.0, "furthest": 2.0}
     assert found["features"]["calm"] == {"outside": 0.0, "shift": 0.0, "furthest": 0.0}
     assert found["outside"] == pytest.approx(4 / 8)
     assert (found["largest"], found["largest_of"]) == (3.0, "shifted")
-    shown = feature_distance.section(found)
+    shown = distance_section(found)
     assert 'data-path="feature_distance/features/shifted/shift"' in section_html(shown)
     (line,) = distance_lines({"feature_distance": shown.numbers})
     assert "50.0% of the features' values" in line
@@ -145,7 +144,9 @@ def luminance(colour: str) -> float:
 
 def test_text_stands_out_from_every_ground_it_is_on() -> None:
     """A contrast of 4.5 or more (WCAG 2, level AA) in light, dark and print."""
-    looks = re.findall(r":root\{([^}]*)\}", (Path(page.__file__).parent / "templates" / "style.css").read_text("utf-8"))
+    looks = re.findall(
+        r":root\{([^}]*)\}", (Path(section.__file__).parent / "templates" / "style.css").read_text("utf-8")
+    )
     assert len(looks) == 3
     for look in looks:
         colours = dict(re.findall(r"--(\w+):(#[0-9a-f]+)", look))

@@ -10,15 +10,13 @@ import pandas as pd
 import pytest
 
 from finflow.config import MarketConfig
-from finflow.evaluation.audit.findings import Finding
-from finflow.evaluation.audit.look_ahead import Component, Probe, audit
 from finflow.market import cash
 from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
-from finflow.market.sources import panel_loader as sources
-from finflow.market.sources import yahoo as download
+from finflow.market.sources import panel_loader as sources, yahoo as download
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
 from finflow.training.audit.audited_source import loaded, through_the_source
+from finflow.training.audit.look_ahead import Component, Finding, Probe, audit
 
 BARS = 120
 LAYOUTS = (TWO_LEVELS, LONG, FILE_A_FIELD, FILE_AN_ASSET)
@@ -131,12 +129,12 @@ def _adjusted_closes_anyway(patch: pytest.MonkeyPatch) -> None:
 
 
 def _volume_of_the_sample(patch: pytest.MonkeyPatch) -> None:
-    real = sources._assemble
+    real = sources.assemble
 
     def scaled(tables: Any, facts: Any, config: Any) -> MarketPanel:
         return real({**tables, "volume": tables["volume"] / tables["volume"].max()}, facts, config)
 
-    patch.setattr(sources, "_assemble", scaled)
+    patch.setattr(sources, "assemble", scaled)
 
 
 def _dividends_before_their_ex_date(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from finflow.agent.precision import full_precision
+from finflow.agent.gradient_steps import full_precision
 from finflow.errors import ConfigError
 
 SMALLEST_DEVIATION = 1e-8

@@ -24,7 +24,6 @@ from finflow.market.price_gaps import hold_over_gaps
 from finflow.market.sources.french_portfolios import french_portfolios
 from finflow.market.sources.price_files import PriceTables, read_prices
 from finflow.market.sources.shipped_tables import shipped_table
-from finflow.market.sources.yahoo import Download
 from finflow.market.sources.yahoo_cache import download_prices
 from finflow.market.synthetic.synthetic_market import synthetic_tables
 
@@ -35,31 +34,30 @@ FloatArray = NDArray[np.float64]
 _INDEX = "SP500"
 
 
-def load_panel(config: MarketConfig, download: Download | None = None) -> MarketPanel:
+def load_panel(config: MarketConfig) -> MarketPanel:
     """Load the configured market from `market.start` on; `split_panel` applies the other dates.
 
-    ``download`` stands in for `yfinance.download`, for tests. `MarketError` is one line that names the asset, column or
-    date at fault.
+    `MarketError` is one line that names the asset, column or date at fault.
     """
     names = _asset_names(config)
     _rate(config)  # errors of the rate are reported before those of the prices
     if config.source in ("embedded", "synthetic"):
         embedded = config.source == "embedded"
         tables, facts = (_embedded(), _embedded_facts()) if embedded else synthetic_tables(config.synthetic)
-        return _assemble(tables, facts, config)
+        return assemble(tables, facts, config)
     if config.source == "french":
         portfolios = french_portfolios()
-        return _assemble({"close": portfolios.close}, portfolios.facts, config, portfolios.cash)
+        return assemble({"close": portfolios.close}, portfolios.facts, config, portfolios.cash)
     if config.source == "yfinance":
-        tables, facts = download_prices(config, names or (), download)
-        return _assemble(tables, facts, config)
+        tables, facts = download_prices(config, names or ())
+        return assemble(tables, facts, config)
     if config.path is None:
         raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
     benchmark = () if config.benchmark is None else (config.benchmark,)
     wanted = None if names is None else {*names, *benchmark}
     tables, facts = read_prices(config.path, config.source, wanted, config.auto_adjust, config.dividends == "cash")
     try:
-        return _assemble(tables, facts, config)
+        return assemble(tables, facts, config)
     except MarketError as error:
         raise MarketError(f"{config.path}: {error}") from None
 
@@ -128,7 +126,7 @@ def _rate(config: MarketConfig) -> float | CashRates:
     return treasury_bills() if isinstance(config.cash_rate, str) else config.cash_rate
 
 
-def _assemble(
+def assemble(
     tables: PriceTables, facts: Mapping[str, Any], config: MarketConfig, cash: FloatArray | None = None
 ) -> MarketPanel:
     """Choose columns, cut to `market.start`, and hand everything to the panel's own checks.
