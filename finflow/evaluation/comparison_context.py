@@ -9,9 +9,8 @@ from functools import partial
 from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.strategies.memo import Memo, Memoised
 from finflow.strategies.rolling_rules import Optimised
-from finflow.strategies.strategy import Strategy
+from finflow.strategies.strategy import Memo, Memoised, Strategy
 
 Make = Callable[[], Strategy]
 

@@ -17,7 +17,7 @@ from finflow.evaluation.audit.findings import Finding
 from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge, ScoredOutcome, best_honest, views_of_portfolios
 from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.strategies.optimal_policy import optimum_of
 from finflow.strategies.strategy import Information, Strategy
 from finflow.training.audit.audited_decisions import AuditedMarket
 from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, decided_views

@@ -11,7 +11,7 @@ from finflow.config import load_config
 from finflow.evaluation.audit.foreknowledge import UnknownReturns, View, ranks_of, scores_of
 from finflow.evaluation.audit.foreknowledge_scores import FLOOR, Foreknowledge
 from finflow.strategies.classical import EqualWeight
-from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.strategies.optimal_policy import optimum_of
 from finflow.training.audit.audited_foreknowledge import decided_views
 from finflow.training.data.training_data import prepare
 

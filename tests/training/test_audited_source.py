@@ -12,9 +12,9 @@ import pytest
 from finflow.config import MarketConfig
 from finflow.evaluation.audit.findings import Finding
 from finflow.evaluation.audit.look_ahead import Component, Probe, audit
-from finflow.market import cash
-from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
+from finflow.market.price_adjustments import reinvest
+from finflow.market.sources import cash
 from finflow.market.sources import panel_loader as sources
 from finflow.market.sources import yahoo as download
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
@@ -133,8 +133,9 @@ def _adjusted_closes_anyway(patch: pytest.MonkeyPatch) -> None:
 def _volume_of_the_sample(patch: pytest.MonkeyPatch) -> None:
     real = sources._assemble
 
-    def scaled(tables: Any, facts: Any, config: Any) -> MarketPanel:
-        return real({**tables, "volume": tables["volume"] / tables["volume"].max()}, facts, config)
+    def scaled(prices: Any, *more: Any) -> MarketPanel:
+        volume = prices.tables["volume"] / prices.tables["volume"].max()
+        return real(prices._replace(tables={**prices.tables, "volume": volume}), *more)
 
     patch.setattr(sources, "_assemble", scaled)
 

@@ -18,7 +18,7 @@ from finflow.evaluation.audit.foreknowledge import FEWEST, View, market_return, 
 from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge, views_of_portfolios
 from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.features.user_features import user_feature
+from finflow.market.features.feature_set import user_feature
 from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audited_decisions import AnswerRecorder, AuditedMarket, Watched
 

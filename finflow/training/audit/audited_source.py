@@ -13,8 +13,8 @@ import pandas as pd
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.evaluation.audit.look_ahead import Answer, Rows
-from finflow.market.dividends import as_traded
 from finflow.market.panel import MarketPanel
+from finflow.market.price_adjustments import as_traded
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, TWO_LEVELS, WIDE
 from finflow.market.sources.yahoo import Download
@@ -60,7 +60,7 @@ def loaded_with_gap(panel: MarketPanel, last: int, market: MarketConfig) -> Answ
     table.iloc[at - 1 : at + 2, int(np.argmax(piece.listed[at - 2 : at + 4].sum(axis=0)))] = np.nan
     with tempfile.TemporaryDirectory() as folder:
         path = _save(table.loc[:, table.notna().any()], Path(folder) / "prices", "csv")
-        update = {"source": "csv", "path": path, "tickers": None, "tickers_file": None}
+        update = {"source": "csv", "path": path, "tickers": None}
         update |= {"benchmark": None, "start": None, "cash_rate": 0.0, "dividends": "reinvested"}
         try:
             found = load_panel(market.model_copy(update=update))
@@ -83,7 +83,7 @@ def through_the_source(panel: MarketPanel, market: MarketConfig) -> MarketPanel:
     the panel's returns of cash.
     """
     names = tuple(panel.assets[column] for column in np.flatnonzero(panel.listed.any(axis=0)))
-    update: dict[str, Any] = {"tickers": names, "tickers_file": None, "benchmark": None, "start": None}
+    update: dict[str, Any] = {"tickers": names, "benchmark": None, "start": None}
     if panel.benchmark is not None:
         update["benchmark"] = panel.benchmark_name
     with tempfile.TemporaryDirectory() as place:

@@ -20,8 +20,7 @@ from finflow.evaluation.audit.findings import Finding, joined, verdict_of
 from finflow.evaluation.audit.look_ahead import Component, Probe, audit, unprimed
 from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, SHOCKS
-from finflow.market.features.feature_set import compute_features
-from finflow.market.features.user_features import user_feature
+from finflow.market.features.feature_set import compute_features, user_feature
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel

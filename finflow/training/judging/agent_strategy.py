@@ -24,8 +24,7 @@ from finflow.evaluation.analysis.expert_traits import (
 )
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
-from finflow.strategies.memo import Memo, memoised
-from finflow.strategies.strategy import Information, Strategy
+from finflow.strategies.strategy import Information, Memo, Strategy, memoised
 from finflow.training.data.replay import MarketTensors
 
 FloatArray = NDArray[np.float64]
