@@ -1,4 +1,4 @@
-"""Work on a second processor core: tensors by a thread, Python code by a forked process.
+"""Work beside this process: tensors on a thread of a second core, Python code in other processes.
 
 Each piece of work is computed by one thread from beginning to end, so results have the same bits on one core as on two,
 and do not depend on timing. Tensor operations release the interpreter's lock, so a thread is enough for them; a
@@ -14,12 +14,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -28,9 +30,11 @@ R = TypeVar("R")
 S = TypeVar("S")
 THREAD_NAME = "second-core"
 TIMEOUT = 600.0  # seconds that a forked process may take, beyond ten times the duration of the block
+EXIT_TIMEOUT = 5.0  # seconds in which a process whose pipe is closed has to be gone
 
-_second: ThreadPoolExecutor | None = None
 _shared = False
+_to_parent: Connection | None = None  # of a worker process
+_sending = threading.Lock()
 
 
 def available_cores() -> int:
@@ -55,7 +59,7 @@ def run_both(first: Callable[[], R], second: Callable[[], S], device: torch.devi
     Parameters
     ----------
     second : callable
-        Denormal results are zero in it, as in an update: see `autocast_update`.
+        Denormal results are zero in it, as in an update.
     device : torch.device
         That they compute on; another than the processor is kept busy by one thread.
 
@@ -67,12 +71,40 @@ def run_both(first: Callable[[], R], second: Callable[[], S], device: torch.devi
     if device.type != "cpu" or not _has_second_core() or threading.current_thread().name.startswith(THREAD_NAME):
         of_second = second()
         return first(), of_second
-    future = _executor().submit(_TorchModes.current().apply, second)
+    future = _second_thread(os.getpid()).submit(_with_modes_of_this_thread(second))
     try:
         of_first = first()
     finally:
         wait([future])
     return of_first, future.result()
+
+
+def _with_modes_of_this_thread(part: Callable[[], R]) -> Callable[[], R]:
+    """The function in this thread's modes of torch, and without denormal results, whichever thread runs it."""
+    import torch
+
+    gradients, cast = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+
+    def run() -> R:
+        torch.set_flush_denormal(True)
+        precision = torch.autocast("cpu", torch.bfloat16, enabled=cast, cache_enabled=False)
+        with torch.set_grad_enabled(gradients), precision:
+            return part()
+
+    return run
+
+
+@cache
+def _second_thread(process: int) -> ThreadPoolExecutor:
+    """Executor of one thread; one for each process, since threads do not live on in a fork."""
+    return ThreadPoolExecutor(1, THREAD_NAME)
+
+
+def _has_second_core() -> bool:
+    """Return True where a core is free; threads of operations would share it, and do not survive a fork."""
+    import torch
+
+    return not _shared and torch.get_num_threads() == 1 and available_cores() > 1
 
 
 @contextmanager
@@ -124,21 +156,28 @@ class ForkedCalls(Generic[S, R]):
     What a call changes is there for the next one, and in that process alone.
     """
 
-    def __init__(self, child: BaseProcess, connection: Connection) -> None:
-        self._child, self._connection = child, connection
+    def __init__(self, process: WorkerProcess) -> None:
+        self._process = process
         self._began = time.monotonic()
 
     @classmethod
-    def start(cls, function: Callable[[S], R]) -> ForkedCalls[S, R] | None:
-        """Fork; None where there is no second core, or where processes cannot be forked."""
-        started = _fork(function) if _has_second_core() and _may_fork() else None
-        return None if started is None else cls(*started)
+    def start(cls, function: Callable[[S], R], waited_for: bool = False) -> ForkedCalls[S, R] | None:
+        """Fork; None where processes cannot be forked, or there is no second core.
+
+        Where this process waits for each call (``waited_for``), one core is enough.
+        """
+        if not (waited_for or _has_second_core()) or not _may_fork():
+            return None
+        try:
+            return cls(WorkerProcess(function, "fork"))
+        except OSError:
+            return None
 
     def begin(self, argument: S) -> None:
         """Begin a call."""
         self._began = time.monotonic()
         with suppress(OSError):  # the process has ended: the result says so
-            self._connection.send(argument)
+            self._process.send(argument)
 
     def result(self) -> R:
         """Wait for what the call returns.
@@ -148,26 +187,15 @@ class ForkedCalls(Generic[S, R]):
         EOFError
             If the call raised an exception, or the process failed or hangs.
         """
-        try:
-            if not self._connection.poll(TIMEOUT + 10.0 * (time.monotonic() - self._began)):
-                raise EOFError
-            found: R = self._connection.recv()
-        except OSError as error:
-            raise EOFError from error
-        return found
+        kind, found = self._process.receive(TIMEOUT + 10.0 * (time.monotonic() - self._began))
+        if kind == "error":
+            raise EOFError from found
+        result: R = found
+        return result
 
     def end(self) -> None:
         """End the process."""
-        self._child.kill()
-        self._child.join()
-        self._connection.close()
-
-
-def _has_second_core() -> bool:
-    """Return True where a core is free; threads of operations would share it, and do not survive a fork."""
-    import torch
-
-    return not _shared and torch.get_num_threads() == 1 and available_cores() > 1
+        self._process.end()
 
 
 def _may_fork() -> bool:
@@ -179,35 +207,96 @@ def _may_fork() -> bool:
     return can and not cuda and not multiprocessing.current_process().daemon
 
 
-def _fork(function: Callable[[S], R]) -> tuple[BaseProcess, Connection] | None:
-    """Start a process that answers calls, and return it with this end of its pipe; None where none can be started."""
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe()
-    child = context.Process(target=_serve, args=(function, here, there), daemon=True)
-    try:
-        child.start()
-    except OSError:
-        here.close()
-        return None
-    finally:
-        there.close()
-    return child, here
+class WorkerProcess:
+    """A process that answers calls of a function of one argument, one at a time, over a pipe.
+
+    Parameters
+    ----------
+    method : str
+        ``fork``, a copy of this process, or ``spawn``, one that has nothing but the pickled function.
+    environment : mapping
+        Changes of the environment that it starts with.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], method: str, environment: Mapping[str, str] = {}) -> None:
+        context: Any = multiprocessing.get_context(method)
+        copied = method == "fork"
+        self._connection, there = context.Pipe()
+        arguments = (function, there, self._connection if copied else None)
+        self.process = context.Process(target=_serve, args=arguments, daemon=copied)
+        try:
+            with changed_environment(environment):
+                self.process.start()
+        except BaseException:
+            self._connection.close()
+            raise
+        finally:
+            there.close()
+
+    def send(self, argument: Any) -> None:
+        """Begin a call; an OSError where the process has ended."""
+        self._connection.send(argument)
+
+    def receive(self, timeout: float | None = None) -> tuple[str, Any]:
+        """Wait for a message: ``result``, ``error`` with an exception, or what the call reports before its end.
+
+        Raises
+        ------
+        EOFError
+            If the process has ended, or hangs.
+        """
+        try:
+            if timeout is not None and not self._connection.poll(timeout):
+                raise EOFError
+            message: tuple[str, Any] = self._connection.recv()
+        except OSError as error:
+            raise EOFError from error
+        return message
+
+    def end(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.process.join()
+        self._connection.close()
+
+    def exit_reason(self) -> str:
+        """Return the end of the process in words, after it has ended by itself."""
+        self.process.join(EXIT_TIMEOUT)
+        status = self.process.exitcode
+        if status is None or status >= 0:
+            return f"its process ended with status {status}"
+        try:
+            return f"its process was killed ({signal.Signals(-status).name})"
+        except ValueError:
+            return f"its process was killed (signal {-status})"
 
 
-def _serve(function: Callable[[S], R], parents: Connection, own: Connection) -> None:
-    """Answer calls in the forked process until one fails; the pipe closes then."""
-    parents.close()
-    begin_as_worker()
-    with suppress(Exception):  # the parent calls it again, and reports the failure
-        while True:
-            own.send(function(own.recv()))
-
-
-def begin_as_worker() -> None:
-    """Set up a process that works for its parent: on one core, ignoring Ctrl-C, and ended with the parent."""
+def _serve(function: Callable[[Any], Any], connection: Connection, of_parent: Connection | None) -> None:
+    """Answer calls in a worker process, to the end of its parent or its pipe."""
+    global _to_parent
+    if of_parent is not None:
+        of_parent.close()
+    else:
+        warnings.simplefilter("ignore")  # those of libraries, as in the command line
+    _to_parent = connection
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes; the parent handles it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     share_cores()
+    with suppress(EOFError):
+        while True:
+            argument = connection.recv()
+            try:
+                report("result", function(argument))
+            except BaseException as error:
+                error.add_note(traceback.format_exc())
+                report("error", error)
+
+
+def report(kind: str, content: Any) -> None:
+    """Send a message to the parent of this worker process."""
+    if _to_parent is not None:
+        with _sending:
+            _to_parent.send((kind, content))
 
 
 def _end_with_parent() -> None:
@@ -218,42 +307,16 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-class _TorchModes(NamedTuple):
-    """Settings of torch that belong to a thread and change results."""
-
-    gradients: bool
-    cast: bool
-
-    @classmethod
-    def current(cls) -> _TorchModes:
-        """Modes of this thread."""
-        import torch
-
-        return cls(torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
-
-    def apply(self, part: Callable[[], R]) -> R:
-        """Run a function in these modes, and without denormal results, whatever ran in this thread before."""
-        import torch
-
-        torch.set_flush_denormal(True)
-        cast = torch.autocast("cpu", torch.bfloat16, enabled=self.cast, cache_enabled=False)
-        with torch.set_grad_enabled(self.gradients), cast:
-            return part()
-
-
-def _executor() -> ThreadPoolExecutor:
-    """Executor of one thread for the second core."""
-    global _second
-    if _second is None:
-        _second = ThreadPoolExecutor(1, THREAD_NAME)
-    return _second
-
-
-def _reset_after_fork() -> None:
-    """Drop the executor: a forked process has no threads but the one that forked it."""
-    global _second
-    _second = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+@contextmanager
+def changed_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Change variables of the environment during the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,219 +1,201 @@
-"""Calls of one function in other processes, with their results in the order of the calls.
+"""Calls of one function on other cores and machines: in processes of this machine, or as tasks of Ray.
 
-A training submits slow rewards to such a pool and continues. The pool is `concurrent.futures`' of local processes, or
-tasks of Ray where this process is itself a task of a cluster. What is added to both, and why:
-
-- A limit on pending calls: `submit` waits for the first of them where there are more, so that memory stays bounded.
-- A killed process breaks `ProcessPoolExecutor` as a whole. Here the pool is built anew, and the calls that were lost
-  with it are submitted again.
-- Local processes end with this one, also where it is killed.
+A call whose process or node is lost is made again, up to a number of times.
 """
 
 from __future__ import annotations
 
 import importlib
-import multiprocessing
-import os
+import signal
 import socket
-import sys
-import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
 
-from finflow.cores import begin_as_worker, share_cores
+from finflow.cores import WorkerProcess, report, share_cores
 from finflow.errors import ConfigError, TrainingError
 from finflow.provenance import code_hash
 
-R = TypeVar("R")
-WAITING = 4  # pending calls per local worker
-RETRIES = 2  # times in a row that workers may be lost without a result in between
+Report = tuple[str, str, Any]
+"""Name of a call and what is told of it: ``begin`` and where, ``lost`` and why, or what its function has told."""
+RETRIES = 2  # times that a call is made again after its process was lost
 
 
-class WorkerLostError(Exception):
-    """A process that ended before its call was done."""
+class WorkerLostError(TrainingError):
+    """A call whose process or node was lost every time."""
 
 
-class _Call(NamedTuple):
-    """A call that is not done, or waits for an earlier one."""
+class LocalWorkers:
+    """Processes of this machine, each with a thread of this one that waits for it.
 
-    arguments: tuple[Any, ...]
-    handle: Any
-
-
-class OrderedPool(Generic[R]):
-    """Calls of one function in other processes.
+    A process starts with its first call, and is replaced where it is killed; no other call is lost with it.
 
     Parameters
     ----------
-    function : callable
-        Of the top level of a module, called as ``function(shared, *arguments)``. It may be called again with the same
-        arguments where its process was killed.
-    shared : object
-        Given to each process once; picklable.
-    name : str
-        Of the workers, for errors: the key of the configuration that asks for them.
+    environment : callable
+        Changes of the environment that a process starts with, by its number: libraries count threads and GPUs as they
+        are loaded.
     """
 
-    def __init__(self, function: Callable[..., R], shared: Any, workers: int, name: str, threads: int = 1) -> None:
-        self.name = name
-        ray = _ray_of_this_task()
-        self._workers: _Processes | _RayTasks = (
-            _Processes(function, shared, workers, threads)
-            if ray is None
-            else _RayTasks(ray, function, shared, workers, threads)
-        )
-        self._pending: deque[_Call] = deque()
-        self._results: list[R] = []
-        self._losses = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        shared: Any,
+        size: int,
+        environment: Callable[[int], Mapping[str, str]],
+        retries: int = RETRIES,
+        reports: bool = False,
     ) -> None:
-        self._workers.close()
+        self.size = size
+        self._initial, self._environment, self._retries = (function, shared), environment, retries
+        self._reports: SimpleQueue[Report] | None = SimpleQueue() if reports else None
+        self._waiting = ThreadPoolExecutor(size)
+        self._free: SimpleQueue[int] = SimpleQueue()
+        for place in range(size):
+            self._free.put(place)
+        self._processes: dict[int, WorkerProcess] = {}
+        self._changing = threading.Lock()
+        self._stopping = False
 
-    def submit(self, *arguments: Any) -> None:
-        """Submit a call; waits while too many others are pending.
+    def submit(self, name: str, *arguments: Any) -> Future[Any]:
+        """Begin a call, and return a handle of it."""
+        return self._waiting.submit(self._perform, name, arguments)
 
-        Raises
-        ------
-        Exception
-            As of `results`.
-        """
-        self._collect(keep=self._workers.most_pending - 1)
-        self._pending.append(_Call(arguments, self._workers.submit(arguments)))
-
-    def results(self) -> list[R]:
-        """Wait for all calls; their results since the last time, in the order of the calls.
-
-        Raises
-        ------
-        Exception
-            Of the earliest call that failed.
-        TrainingError
-            If workers are lost again and again.
-        """
-        self._collect(keep=0)
-        results, self._results = self._results, []
-        return results
-
-    def discard(self) -> None:
-        """Forget all calls, after an error of one."""
-        self._pending.clear()
-        self._results = []
-
-    def _collect(self, keep: int) -> None:
-        """Take the results of the earliest calls that have one; wait for them while more than ``keep`` are pending."""
-        while self._pending and (len(self._pending) > keep or self._workers.is_done(self._pending[0].handle)):
-            try:
-                result = self._workers.result(self._pending[0].handle)
-            except WorkerLostError as error:
-                self._replace_lost(error)
-                continue
-            self._pending.popleft()
-            self._results.append(result)
-            self._losses = 0
-
-    def _replace_lost(self, error: WorkerLostError) -> None:
-        """Replace workers, and make the calls again that were lost with them."""
-        self._losses += 1
-        if self._losses > RETRIES:
-            raise TrainingError(
-                f"{self.name}: workers were lost {self._losses} times without a result ({error}); if memory is short, "
-                "use fewer"
-            ) from error
-        self._workers.restart()
-        self._pending = deque([self._resubmitted(call) for call in self._pending])
-
-    def _resubmitted(self, call: _Call) -> _Call:
-        """The call, submitted again where it was lost."""
-        if self._workers.is_done(call.handle):
-            try:
-                self._workers.result(call.handle)
-            except WorkerLostError:
-                return _Call(call.arguments, self._workers.submit(call.arguments))
-            except Exception:  # the call's own error, which is raised when its turn comes
-                return call
-        return call
-
-
-class _Processes:
-    """Local processes, which take up to ``most_pending`` calls at a time."""
-
-    def __init__(self, function: Callable[..., Any], shared: Any, workers: int, threads: int) -> None:
-        self.most_pending = WAITING * workers
-        self._initial = function, shared
-        self._size = workers
-        self._environment = {"OMP_NUM_THREADS": str(threads)}
-        self._pool = self._make()
-
-    def submit(self, arguments: tuple[Any, ...]) -> Future[Any]:
-        """Begin a call, and return a handle of it: of a lost one where the pool is broken."""
-        try:
-            with changed_environment(self._environment):  # where a process is started for it
-                return self._pool.submit(_call, arguments)
-        except BrokenProcessPool as error:
-            lost: Future[Any] = Future()
-            lost.set_exception(error)
-            return lost
-
-    def is_done(self, handle: Future[Any]) -> bool:
-        """Return True where the call is done or lost."""
-        return handle.done()
+    def done(self, handles: Sequence[Future[Any]], timeout: float) -> Sequence[Future[Any]]:
+        """Wait for one of the calls to end; those that have."""
+        return list(wait(handles, timeout, FIRST_COMPLETED).done)
 
     def result(self, handle: Future[Any]) -> Any:
         """Wait for the result; raises the call's own error, or `WorkerLostError`."""
-        try:
-            return handle.result()
-        except BrokenProcessPool as error:
-            raise WorkerLostError("a process was killed") from error
+        return handle.result()
 
-    def restart(self) -> None:
-        """Build the pool anew; it ends as a whole when one of its processes does."""
-        self.close()
-        self._pool = self._make()
+    def reports(self) -> Iterator[Report]:
+        """All reports since the last time."""
+        with suppress(Empty):
+            while self._reports is not None:
+                yield self._reports.get_nowait()
+
+    def stop(self, handles: Sequence[Future[Any]], grace: float) -> Sequence[Future[Any]]:
+        """Ask the calls to stop, by SIGTERM; those that have ended in time."""
+        with self._changing:
+            self._stopping = True
+            for worker in self._processes.values():
+                worker.process.terminate()
+        return list(wait(handles, grace).done)
 
     def close(self) -> None:
         """End the processes at once."""
-        for process in list((self._pool._processes or {}).values()):
-            process.kill()
-        self._pool.shutdown(wait=True, cancel_futures=True)  # every call is done or lost then
+        with self._changing:
+            self._stopping = True
+            for worker in self._processes.values():
+                worker.process.kill()
+        self._waiting.shutdown(wait=True, cancel_futures=True)
+        for worker in self._processes.values():
+            worker.end()
 
-    def _make(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._size, multiprocessing.get_context("spawn"), _prepare, self._initial)
+    def _perform(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Have a free process make a call, in the thread that waits for it."""
+        place = self._free.get()
+        try:
+            for _ in range(self._retries + 1):
+                self._tell(name, "begin", "")
+                try:
+                    return self._attempt(place, name, arguments)
+                except WorkerLostError as error:
+                    lost = error
+                if self._stopping:
+                    raise KeyboardInterrupt
+                self._tell(name, "lost", str(lost))
+            raise given_up(str(lost), self._retries)
+        finally:
+            self._free.put(place)
+
+    def _attempt(self, place: int, name: str, arguments: tuple[Any, ...]) -> Any:
+        worker = self._worker(place)
+        try:
+            with suppress(OSError):  # the process has ended: the next line says so
+                worker.send(arguments)
+            while (message := worker.receive())[0] not in ("result", "error"):
+                self._tell(name, *message)
+        except EOFError as error:
+            why = worker.exit_reason()
+            with self._changing:
+                del self._processes[place]
+            worker.end()
+            raise WorkerLostError(why) from error
+        kind, found = message
+        if isinstance(found, KeyboardInterrupt):
+            raise WorkerLostError("its process was asked to stop") from found
+        if kind == "error":
+            raise found
+        return found
+
+    def _tell(self, *report: Any) -> None:
+        if self._reports is not None:
+            self._reports.put(report)
+
+    def _worker(self, place: int) -> WorkerProcess:
+        with self._changing:
+            if self._stopping:
+                raise KeyboardInterrupt
+            if place not in self._processes:
+                self._processes[place] = self._start(place)
+            return self._processes[place]
+
+    def _start(self, place: int) -> WorkerProcess:
+        return WorkerProcess(partial(_call, *self._initial), "spawn", self._environment(place))
 
 
-class _RayTasks:
-    """Tasks of Ray on the cluster that this process is a task of.
+class RayWorkers:
+    """Tasks of Ray, whose scheduler hands them out, and runs again what died with a node.
 
     What is shared is put into the object store once, and each process of the cluster fetches it once. Results are
     waited for by ``ray.get``, which lends this task's processor to other tasks meanwhile, so that a full cluster does
-    not deadlock.
+    not deadlock. Ray has no channel for the reports of a running task: a queue on this machine's node takes them.
     """
 
-    def __init__(self, ray: Any, function: Callable[..., Any], shared: Any, workers: int, threads: int) -> None:
-        self.most_pending = workers
-        self._ray = ray
+    def __init__(
+        self,
+        ray: Any,
+        function: Callable[..., Any],
+        shared: Any,
+        threads: int,
+        retries: int = RETRIES,
+        device: str = "cpu",
+        reports: bool = False,
+    ) -> None:
+        self._ray, self._threads, self._retries = ray, threads, retries
+        gpus = 1 if device == "cuda" or (device == "auto" and self._total("GPU")) else 0
         self._shared = [ray.put((function, shared))]  # in a list, it is fetched by the task, once a process
-        self._remote = ray.remote(num_cpus=threads, max_retries=RETRIES)(_call_on_node)
+        self._remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=retries)(_call_on_node)
+        self._queue = None
+        if reports:
+            here = ray.get_runtime_context().get_node_id()
+            affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+            near = affinity(here, soft=False)  # so that it is not lost with a node of the tasks
+            options = {"num_cpus": 0, "scheduling_strategy": near}
+            self._queue = importlib.import_module("ray.util.queue").Queue(actor_options=options)
 
-    def submit(self, arguments: tuple[Any, ...]) -> Any:
-        """Begin a call."""
-        return self._remote.remote(self._shared, code_hash(), arguments)
+    @property
+    def size(self) -> int:
+        """Number of calls that the cluster has room for at once; 0 where no node takes one."""
+        return self._total("CPU") // self._threads
 
-    def is_done(self, handle: Any) -> bool:
-        """Return True where the call is done or lost."""
-        return bool(self._ray.wait([handle], timeout=0)[0])
+    def submit(self, name: str, *arguments: Any) -> Any:
+        """Begin a call, and return a handle of it."""
+        return self._remote.options(name=name).remote(self._shared, self._queue, name, code_hash(), arguments)
+
+    def done(self, handles: Sequence[Any], timeout: float) -> Sequence[Any]:
+        """Wait for one of the calls to end; those that have."""
+        ended: Sequence[Any] = self._ray.wait(handles, timeout=timeout)[0]
+        return ended
 
     def result(self, handle: Any) -> Any:
-        """Wait for the result; Ray itself has retried a lost call as often as it may."""
+        """Wait for the result; raises the call's own error, or `WorkerLostError`."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(handle)
@@ -224,47 +206,84 @@ class _RayTasks:
             errors.NodeDiedError,
             errors.ObjectLostError,
             errors.OutOfMemoryError,
+            errors.TaskCancelledError,
         ) as error:
-            raise WorkerLostError(type(error).__name__) from error
+            raise given_up(f"its process or node was lost ({type(error).__name__})", self._retries) from error
 
-    def restart(self) -> None:
-        """Do nothing: Ray replaces its processes itself."""
+    def reports(self) -> Iterator[Report]:
+        """All reports since the last time; a lost one is no reason to fail."""
+        if self._queue is not None:
+            with suppress(self._ray.exceptions.RayError):
+                yield from self._queue.get_nowait_batch(self._queue.qsize())
+
+    def stop(self, handles: Sequence[Any], grace: float) -> Sequence[Any]:
+        """Ask the calls to stop, and end those that have not in time; those that have.
+
+        A task that has stopped is not cancelled: doing so while Ray receives its result ends this process
+        (ray-project/ray#54798: "Tried to complete task that was not pending").
+        """
+        stopped, running = [], handles
+        try:
+            self._cancel(handles, force=False)
+            with suppress(Exception):
+                stopped, running = self._ray.wait(handles, num_returns=len(handles), timeout=grace)
+        finally:
+            self._cancel(running, force=True)
+        return stopped
 
     def close(self) -> None:
         """Release what is shared; calls that are running end by themselves."""
         self._shared = []
+        if self._queue is not None:
+            with suppress(Exception):
+                self._queue.shutdown(force=True)
+
+    def _cancel(self, handles: Sequence[Any], force: bool) -> None:
+        for handle in handles:
+            with suppress(Exception):
+                self._ray.cancel(handle, force=force)
+
+    def _total(self, resource: str) -> int:
+        return int(self._ray.cluster_resources().get(resource, 0))
 
 
-def _ray_of_this_task() -> Any | None:
-    """Ray, where this process is one of a cluster's."""
-    ray = sys.modules.get("ray")
-    return ray if ray is not None and ray.is_initialized() else None
+def given_up(why: str, retries: int) -> WorkerLostError:
+    """Error of a call whose process was lost after every retry."""
+    return WorkerLostError(
+        f"{why}, and it was tried {retries + 1} times; if memory is short, use fewer workers or smaller batches "
+        "(--batch-size)"
+    )
 
 
-_function: Callable[..., Any]
-_shared: Any
 _fetched: dict[str, tuple[Callable[..., Any], Any]] = {}
+_to_user: Callable[[str, Any], None] = report
 
 
-def _prepare(function: Callable[..., Any], shared: Any) -> None:
-    """Set up a local process before its first call."""
-    global _function, _shared
-    begin_as_worker()
-    warnings.simplefilter("ignore")  # those of libraries, as in the command line
-    _function, _shared = function, shared
+def tell(kind: str, content: Any) -> None:
+    """Report something of the call that this process is making."""
+    _to_user(kind, content)
 
 
-def _call(arguments: tuple[Any, ...]) -> Any:
-    """Run a call in a local process."""
-    return _function(_shared, *arguments)
+def _call(function: Callable[..., Any], shared: Any, arguments: tuple[Any, ...]) -> Any:
+    """Make a call in a local process."""
+    return function(shared, *arguments)
 
 
-def _call_on_node(reference: list[Any], code: str, arguments: tuple[Any, ...]) -> Any:
-    """Run a call in a process of a cluster."""
+def _call_on_node(reference: list[Any], queue: Any, name: str, code: str, arguments: tuple[Any, ...]) -> Any:
+    """Make a call in a process of a cluster."""
+    global _to_user
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # Ray was started in the background, which ignores interrupts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def send(kind: str, content: Any) -> None:
+        if queue is not None:
+            with suppress(Exception):  # a task continues without a listener
+                queue.actor.put_nowait.remote((name, kind, content))
+
+    host, _to_user = socket.gethostname(), send
+    send("begin", host)
     if code_hash() != code:
-        raise ConfigError(
-            f"the node {socket.gethostname()} has other code of finflow than this training; install the same there"
-        )
+        raise ConfigError(f"the node {host} has other code of finflow than this machine; install the same there")
     key = reference[0].hex()
     if key not in _fetched:
         share_cores()
@@ -272,18 +291,3 @@ def _call_on_node(reference: list[Any], code: str, arguments: tuple[Any, ...]) -
         _fetched[key] = importlib.import_module("ray").get(reference[0])
     function, shared = _fetched[key]
     return function(shared, *arguments)
-
-
-@contextmanager
-def changed_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Change variables of the environment during the block, for processes that start in it."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

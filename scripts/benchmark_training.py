@@ -44,13 +44,13 @@ PARTS: dict[str, tuple[str, str]] = {
     "offline phase": ("finflow.training.trainer", "pretrain"),
     "fitted Q evaluation": ("finflow.training.phases.pretrain", "fitted_q_value"),
     "online phase, the rest": ("finflow.training.trainer", "finetune"),
-    "pretraining for the evidence": ("finflow.training.out_of_fold.pretraining", "_learn"),
+    "pretraining for the evidence": ("finflow.training.phases.pretrain", "_pretrain_blocks"),
     "predictions of mirrored bars": ("finflow.training.phases.finetune", "with_mirrors"),
-    "steps of portfolios": ("finflow.training.phases.learner_work", "step_portfolios"),
-    "online updates": ("finflow.training.phases.learner_work", "update_group"),
-    "backtests in the blocks": ("finflow.training.out_of_fold.evidence", "backtest_blends"),
+    "steps of portfolios": ("finflow.training.phases.finetune", "step_portfolios"),
+    "online updates": ("finflow.training.phases.finetune", "update_group"),
+    "backtests in the blocks": ("finflow.training.off_policy.evidence", "backtest_blends"),
     "exact returns": ("finflow.training.phases.finetune", "critics_facts"),
-    "evaluation and report": ("finflow.training.trainer", "evaluate_agent"),
+    "evaluation and report": ("finflow.training.trainer", "judge_agents"),
 }
 METHODS: dict[str, tuple[str, str, str]] = {
     "validation": ("finflow.training.phases.training_run", "TrainingRun", "validate"),

@@ -13,6 +13,11 @@ from pathlib import Path
 from finflow.cli.configuration import resolve
 from finflow.cli.exit_status import run_safely
 from finflow.cli.options import Parser, add_configuration_options, one_of
+from finflow.config import Config
+from finflow.errors import FinflowError
+
+SHOWN_BY = ("version", "prices", "training window", "features", "costs and execution")
+"""Entries of ``made_by`` that decide the observations of a dataset."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -47,17 +52,55 @@ def main(arguments: Sequence[str]) -> None:
     if given.file.suffix != ".npz":
         parser.error(f"{given.file} must end in .npz")
     config = resolve(given)
-    from finflow.training.data import offline_data as datasets
-
     if given.task == "show":
-        lines = datasets.describe_dataset(given.file)
+        lines = describe_dataset(given.file)
     elif given.task == "export":
-        lines = datasets.export_dataset(
-            config, given.file, given.minari, given.folder, given.observations != "portfolio"
-        )
+        lines = export_dataset(config, given.file, given.minari, given.folder, given.observations != "portfolio")
     else:
-        lines = datasets.import_dataset(given.file, given.minari, given.folder)
+        lines = import_dataset(given.file, given.minari, given.folder)
     print("\n".join(lines))
+
+
+def describe_dataset(path: Path) -> list[str]:
+    """The table of a saved dataset's card, whatever made it."""
+    from finflow.offline.data_card import card_lines
+    from finflow.offline.dataset import load_dataset
+
+    card = load_dataset(path).meta["card"]
+    size = f"{card['transitions']:,} decisions in {card['episodes']:,} episodes"
+    made = f"filled {card['first_fill']} to {card['last_fill']}"
+    return [f"{path}: {size}, {made}", *card_lines(card), f"full data card: {path.with_suffix('.json')}"]
+
+
+def export_dataset(config: Config, path: Path, name: str, root: Path | None, full: bool) -> list[str]:
+    """Write a saved dataset as a Minari dataset; ``full`` observations need the market that it was made from."""
+    from finflow.offline.dataset import load_dataset, made_by
+    from finflow.offline.minari_files import export_minari, minari_folder
+    from finflow.training.data.training_data import prepare
+
+    folder = minari_folder(name, root)
+    process, expected = None, None
+    if full:
+        training_data = prepare(config)
+        process = training_data.learning
+        made = made_by(config, process, training_data.train)
+        expected = {entry: made[entry] for entry in SHOWN_BY}
+    dataset = load_dataset(path, expected)
+    size = export_minari(dataset, folder, name, process)
+    return [f"exported {len(dataset):,} decisions to {folder} ({size:,.0f} MB)"]
+
+
+def import_dataset(path: Path, name: str, root: Path | None) -> list[str]:
+    """Save a Minari dataset of ours as npz, with its data card; a file that is there is not written over."""
+    from finflow.offline.dataset import save_dataset
+    from finflow.offline.minari_files import import_minari, minari_folder
+
+    if path.exists():
+        raise FinflowError(f"{path} is there already; use another name, or delete it")
+    folder = minari_folder(name, root)
+    dataset = import_minari(folder)
+    save_dataset(path, dataset)
+    return [f"imported {len(dataset):,} decisions from {folder}", *describe_dataset(path)]
 
 
 if __name__ == "__main__":

@@ -15,6 +15,15 @@ from finflow.files import write_atomically
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"
 
+#: The page that each section is about, where its keys are explained at length.
+PAGES = {
+    **dict.fromkeys(("market", "features"), "market.md"),
+    **{"env": "environment.md", "objectives": "reward.md", "train": "learner.md", "offline": "offline.md"},
+    **{"online": "on-policy-markets.md", "out_of_fold": "learner.md", "bcell": "learner.md", "acting": "agent.md"},
+    **{"guard": "guard.md", "evaluation": "report.md", "tune": "../guide/tuning.md", "preferences": "preferences.md"},
+    **{"trading": "../guide/decide.md", "output": "../guide/running.md"},
+}
+
 HEAD = """\
 # Configuration
 
@@ -49,7 +58,8 @@ def configuration_page() -> str:
         if head != section:
             section = head
             about = Config.model_fields[head].description
-            lines += ["", f"## {head}: {about}", "", "| key | default | what it does | allowed |", "|---|---|---|---|"]
+            lines += ["", f"## {head}: {about}", "", f"More in [{PAGES[head].rpartition('/')[2]}]({PAGES[head]}).", ""]
+            lines += ["| key | default | what it does | allowed |", "|---|---|---|---|"]
         cells = (f"`{head}.{name}`", f"`{plain(default)}`", description, allowed)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

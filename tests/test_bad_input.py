@@ -18,7 +18,7 @@ import pytest
 from finflow.cli import main
 from finflow.config import dump_config, load_config
 from finflow.tensor_file import read_tensors, write_tensors
-from finflow.training.checkpoints.run_resolver import resolve_run
+from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.phases.stopping import request_stop
 from tests.commands import refusal
 from tests.short_trainings import TINY, write_market
@@ -350,7 +350,7 @@ def test_ctrl_c_before_the_first_checkpoint_leaves_nothing(
     def press_twice(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("finflow.training.data.offline_data.collect", press_twice)
+    monkeypatch.setattr("finflow.training.data.training_data.collect", press_twice)
     before = content(desk)
     said = refusal(capsys, *TRAIN, status=130)
     assert said == "stopped before the first checkpoint: nothing to continue from\n"

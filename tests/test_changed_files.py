@@ -20,11 +20,11 @@ from finflow.experiments.jobs.independent_trainings import Training
 from finflow.experiments.tuning.optuna_storage import damaged_study
 from finflow.experiments.tuning.study_results import decode_returns
 from finflow.experiments.tuning.trial_store import _check_values
+from finflow.line_file import HashedLog
 from finflow.market.sources import price_sheet
 from finflow.market.sources.price_sheet import read_sheet
-from finflow.trading.decision_log import DecisionLog
 from finflow.trading.holdings import read_fills, read_holdings
-from finflow.training.checkpoints.run_resolver import JOB, is_plain_name, resolve_run
+from finflow.training.checkpoints.run_folder import JOB, is_plain_name, resolve_run
 from finflow.training.logs.run_log import _row_of
 
 DEEP = "[" * 100_000
@@ -43,7 +43,7 @@ def complaint(read: Callable[[], object]) -> str:
     ("name", "read"),
     [
         ("readings.jsonl", lambda path: readings_of(path, "p")),
-        ("state.jsonl", DecisionLog.read),
+        ("state.jsonl", HashedLog.read),
         ("held.json", lambda path: read_holdings(path, ("A",))),
         ("held.yaml", lambda path: read_holdings(path, ("A",))),
     ],
@@ -134,7 +134,7 @@ def test_bytes_and_two_levels_of_one_name_in_parquet_are_told(tmp_path: Path, mo
 
 def test_a_lone_surrogate_in_a_log_is_a_change_of_it(tmp_path: Path) -> None:
     path = tmp_path / "state.jsonl"
-    DecisionLog.read(path).append({"kind": "decision", "date": "2020-01-01"})
+    HashedLog.read(path).append({"kind": "decision", "date": "2020-01-01"})
     path.write_text(path.read_text("utf-8").replace("2020-01-01", "\\ud800"), "utf-8")
     with pytest.raises(FinflowError, match=r"line 1 of .* was changed"):
-        DecisionLog.read(path)
+        HashedLog.read(path)

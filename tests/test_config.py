@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from finflow.config import Config, changed_config, config_hash, describe_schema, dump_config, flatten, load_config
 from finflow.errors import ConfigError

@@ -11,8 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.audit_dependencies import judged  # noqa: E402
-from scripts.audit_dependencies import main as audit  # noqa: E402
+from scripts.audit_dependencies import judged, main as audit  # noqa: E402
 from scripts.lock_dependencies import CONSTRAINTS, LOCK, kept, pinned  # noqa: E402
 
 FOUND = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2.0"]}

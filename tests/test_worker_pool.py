@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from finflow.cores import changed_environment
+from finflow.env.rewards.reward_queue import KEY, WAITING, OrderedPool
 from finflow.errors import TrainingError
-from finflow.worker_pool import RETRIES, WAITING, OrderedPool, changed_environment
-
-KEY = "objectives.workers"
+from finflow.worker_pool import RETRIES
 
 
 def slept(shared: float, number: int) -> tuple[int, int]:
@@ -53,7 +53,7 @@ def threads(shared: Any) -> str:
 
 
 def test_results_come_in_the_order_of_the_calls() -> None:
-    with OrderedPool(slept, 0.2, 2, KEY) as pool:
+    with OrderedPool(slept, 0.2, 2) as pool:
         for number in range(10):
             pool.submit(number)
         results = pool.results()
@@ -66,7 +66,7 @@ def test_results_come_in_the_order_of_the_calls() -> None:
 
 
 def test_few_calls_wait_at_a_time(tmp_path: Path) -> None:
-    with OrderedPool(marked, tmp_path, 1, KEY) as pool:
+    with OrderedPool(marked, tmp_path, 1) as pool:
         for number in range(WAITING):
             pool.submit(number)
         pool.submit(WAITING)  # waits for the first
@@ -75,7 +75,7 @@ def test_few_calls_wait_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_killed_worker_is_replaced_and_loses_nothing(tmp_path: Path) -> None:
-    with OrderedPool(killed_once, tmp_path / "mark", 2, KEY) as pool:
+    with OrderedPool(killed_once, tmp_path / "mark", 2) as pool:
         for number in range(12):
             pool.submit(number)
         assert pool.results() == list(range(12))
@@ -83,7 +83,7 @@ def test_a_killed_worker_is_replaced_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_worker_killed_from_outside_is_replaced() -> None:
-    with OrderedPool(slept, 0.0, 1, KEY) as pool:
+    with OrderedPool(slept, 0.0, 1) as pool:
         pool.submit(0)
         ((_, process),) = pool.results()
         os.kill(process, signal.SIGKILL)
@@ -95,15 +95,15 @@ def test_a_worker_killed_from_outside_is_replaced() -> None:
 
 
 def test_workers_that_are_lost_again_and_again_end_in_one_line() -> None:
-    line = f"{KEY}: workers were lost {RETRIES + 1} times .*; if memory is short"
-    with OrderedPool(always_killed, None, 1, KEY) as pool:
+    line = rf"{KEY}: its process was killed \(SIGKILL\), and it was tried {RETRIES + 1} times; if memory is short"
+    with OrderedPool(always_killed, None, 1) as pool:
         pool.submit()
         with pytest.raises(TrainingError, match=line):
             pool.results()
 
 
 def test_the_earliest_error_is_raised() -> None:
-    with OrderedPool(failing, None, 2, KEY) as pool:
+    with OrderedPool(failing, None, 2) as pool:
         for number in range(7):
             pool.submit(number)
         with pytest.raises(TrainingError, match="call 3"):
@@ -117,7 +117,7 @@ def test_workers_have_the_threads_that_they_are_given_and_the_environment_is_put
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    with OrderedPool(threads, None, 1, KEY, threads=3) as pool:
+    with OrderedPool(threads, None, 1, threads=3) as pool:
         pool.submit()
         assert pool.results() == ["3"]
     assert "OMP_NUM_THREADS" not in os.environ

@@ -40,23 +40,16 @@ def run_evaluation(
     first = paths[0]
     overrides = evaluation_overrides(arguments, first)
     elsewhere = explicit(arguments).get("output.logs_dir")
-    from finflow.training.checkpoints.run_resolver import Kind, resolve_run
-    from finflow.training.judging.evaluations import evaluate_checkpoint, evaluate_ensemble
+    from finflow.training.judging.agent_strategy import load_agents
+    from finflow.training.judging.evaluations import evaluate_agents
 
-    run = resolve_run(first)
-    part = _part(overrides)
-    folder = None if elsewhere is None else Path(str(elsewhere)) / run.folder.name
-    if part is not None:  # else the run's own folder, whose report no other evaluation may replace
-        folder = (folder or run.folder) / part
-    if len(paths) == 1 and run.kind is not Kind.JOB:
-        outcome = evaluate_checkpoint(first, overrides, folder, with_backtest)
-    else:
-        agents = [agent for path in paths for agent in resolve_run(path).find_agents()]
-        if len(paths) == 1:
-            outcome = evaluate_ensemble(agents, overrides, folder or first, with_backtest=with_backtest)
-        else:
-            parent = run.folder.parent if elsewhere is None else Path(str(elsewhere))
-            outcome = evaluate_ensemble(agents, overrides, parent / "ensembles", part, with_backtest, own_folder=True)
+    agents, part = load_agents(paths, overrides), _part(overrides)
+    folder = agents.folder
+    if elsewhere is not None:
+        folder = Path(str(elsewhere)) / folder.relative_to(folder.parent if len(paths) == 1 else folder.parents[1])
+    if part is not None:  # else the agents' own folder, whose report no other evaluation may replace
+        folder = folder / part
+    outcome = evaluate_agents(agents, folder, with_backtest)
     show_outcome(outcome, only)
 
 
@@ -81,10 +74,10 @@ def run_audit(config: Config, strategies: Sequence[str], checkpoint: Path | None
 
 def run_inspection(path: Path) -> None:
     """Show the contents of a run's checkpoints; raises a CheckpointError that names those that are not whole."""
-    from finflow.training.checkpoints.inspection import inspect_checkpoints
+    from finflow.training.checkpoints.checkpoint_reader import inspect_checkpoints
 
     inspections = inspect_checkpoints(path)
-    print("\n".join(line for inspection in inspections for line in inspection.lines()))
+    print("\n".join(line for inspection in inspections for line in inspection.lines))
     bad = [inspection.path.name for inspection in inspections if inspection.complaint is not None]
     if bad:
         others = "use another one" if len(bad) < len(inspections) else "start a new run"
@@ -96,7 +89,7 @@ def run_inspection(path: Path) -> None:
 def run_explanation(arguments: argparse.Namespace, checkpoint: Path, dates: Sequence[str], output: Path | None) -> None:
     """Print why an agent traded on some dates; `output` is a JSON file to write."""
     overrides = evaluation_overrides(arguments, checkpoint)
-    from finflow.evaluation.report.report_numbers import json_text
+    from finflow.evaluation.page.page_numbers import json_text
     from finflow.files import write_atomically
     from finflow.training.judging.explainer import explain_dates
 

@@ -15,7 +15,7 @@ from finflow.text_table import table_lines
 
 if TYPE_CHECKING:
     from finflow.evaluation.analysis.decision_explanation import Explanation
-    from finflow.evaluation.audit.findings import Finding
+    from finflow.training.audit.look_ahead import Finding
     from finflow.training.judging.held_out import EvaluationOutcome
 
 _COLUMNS = (
@@ -182,7 +182,7 @@ def summary_rows(
 def explanation_lines(date: str, one: Explanation) -> list[str]:
     """Lines of the explanation of a decision, which filled on a date."""
     from finflow.evaluation.analysis.decision_explanation import SHOWN
-    from finflow.evaluation.report.report_numbers import show
+    from finflow.evaluation.page.page_numbers import show
 
     def percent(value: float, decimals: int = 1, plus: bool = False) -> str:
         return show(value, "%", decimals, plus=plus).replace("\N{NARROW NO-BREAK SPACE}", "").replace("−", "-")

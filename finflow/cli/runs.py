@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from finflow.config import Config
     from finflow.experiments.jobs.folds import Protocol
     from finflow.experiments.jobs.training_jobs import SeedJob, TrainingJob
-    from finflow.experiments.tasks.task_runner import ComputeResources
+    from finflow.experiments.tasks import ComputeResources
     from finflow.training.judging.held_out import EvaluationOutcome
 
 Made = TypeVar("Made")
@@ -33,7 +33,7 @@ def train(given: argparse.Namespace) -> None:
     """Train one agent, or with --seeds, --universe or the folder of a job, several that are evaluated together."""
     _read_seeds_for(given, "train")
     if given.resume is not None:
-        from finflow.training.checkpoints.run_resolver import Kind, resolve_run
+        from finflow.training.checkpoints.run_folder import Kind, resolve_run
 
         if resolve_run(given.resume).kind is Kind.JOB:
             _several(given, lambda: _resumed(given), folder=given.resume)
@@ -109,7 +109,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     parent = None
     if checkpoint is not None:
         elsewhere = explicit(given).get("output.logs_dir")
-        from finflow.training.checkpoints.run_resolver import resolve_run
+        from finflow.training.checkpoints.run_folder import resolve_run
 
         run = resolve_run(checkpoint).folder
         parent = (run if elsewhere is None else Path(str(elsewhere)) / run.name) / "protocols"
@@ -147,7 +147,7 @@ def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> 
 
 def run_search(config: Config, arguments: argparse.Namespace) -> None:
     """Search, run one trial again, or count the trainings. After Ctrl-C the study can be resumed."""
-    from finflow.experiments.tasks.task_runner import ComputeResources, ready
+    from finflow.experiments.tasks import ComputeResources
     from finflow.experiments.tuning.trial_worker import rerun
     from finflow.experiments.tuning.tuning import describe_plan, tune
     from finflow.training.phases.stopping import request_stop
@@ -155,7 +155,7 @@ def run_search(config: Config, arguments: argparse.Namespace) -> None:
     if arguments.trial is not None and (arguments.workers or arguments.cluster or arguments.dry_run):
         raise ConfigError("--trial does one trial again, here: leave --workers, --cluster and --dry-run out")
     resources = ComputeResources(arguments.workers, arguments.cluster, config.train.threads, config.train.device)
-    with ready(resources):
+    with resources.ready():
         if arguments.dry_run:
             print(describe_plan(config, arguments.resume))
             return
@@ -178,13 +178,13 @@ def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
 def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob], dry_run: bool) -> Iterator[ComputeResources | None]:
     """Resources of the jobs' trainings, with Ctrl-C taken care of; None after a dry run, which is printed."""
     from finflow.experiments.jobs.independent_trainings import describe_trainings
-    from finflow.experiments.tasks.task_runner import ComputeResources, ready
+    from finflow.experiments.tasks import ComputeResources
     from finflow.market.price_notes import price_notes
     from finflow.training.phases.stopping import request_stop
 
     settings = jobs[0].trainings[0].config.train
     resources = ComputeResources(given.workers, given.cluster, settings.threads, settings.device)
-    with ready(resources):
+    with resources.ready():
         if dry_run:
             notes = dict.fromkeys(note for job in jobs for note in price_notes(job.panel))
             trainings = [training for job in jobs for training in job.trainings]
@@ -232,7 +232,7 @@ def _in_universes(
 
 
 def _resumed(given: argparse.Namespace) -> list[SeedJob]:
-    from finflow.training.checkpoints.run_resolver import resolve_run
+    from finflow.training.checkpoints.run_folder import resolve_run
 
     if given.universe is not None or given.recollect:
         raise ConfigError("a job that goes on keeps its universes and its data: leave --universe and --recollect out")

@@ -199,8 +199,8 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
     config = retraining_configuration(given, run)
     from finflow.experiments.jobs.independent_trainings import describe_trainings
     from finflow.experiments.retraining.retraining import FOLDER, compare_and_train, prepare_retraining
-    from finflow.experiments.tasks.task_runner import ComputeResources, ready
-    from finflow.training.checkpoints.run_resolver import resolve_run
+    from finflow.experiments.tasks import ComputeResources
+    from finflow.training.checkpoints.run_folder import resolve_run
     from finflow.training.phases.stopping import request_stop
 
     elsewhere = explicit(given).get("output.logs_dir")
@@ -208,7 +208,7 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
     retraining = prepare_retraining(run, config, parent)
     print("\n".join(retraining.lines()))
     resources = ComputeResources(given.workers, None, config.train.threads, config.train.device)
-    with ready(resources):
+    with resources.ready():
         if given.dry_run:
             print("\n".join(describe_trainings(config, retraining.trainings, {"": retraining.panel})))
             return

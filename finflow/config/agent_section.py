@@ -22,16 +22,11 @@ from finflow.config.section_types import (
 
 
 class AnchorConfig(Section):
-    """Regularisation of the online policy towards a reference."""
+    """Regularisation of the online policy towards equal weight: KL of its aim from it."""
 
     weight: NonNegativeNumber = key(0.0, "weight in the actor's loss at the first update, in sigma_A; 0 is off")
     final: NonNegativeNumber | None = key(None, "weight after anchor.updates, linearly; left out: anchor.weight")
     updates: PositiveInt | None = key(None, "updates from anchor.weight to anchor.final; left out: those of the phase")
-    to: Literal["pretrained", "equal-weight", "equal-sleeve"] = key(
-        "equal-weight",
-        "KL to the policy as pretrained, KL of the aim to equal weight, or that of what the aim holds in assets, cash "
-        "left free",
-    )
 
 
 class AveragingConfig(Section):
@@ -46,16 +41,9 @@ class ActingConfig(Section):
     """Portfolio that is taken from a trained policy; its centre by default."""
 
     temperature: Number = key(
-        0.0,
-        "variance of the log ratios that a decision is drawn with, in multiples of the policy's own; 0 is its centre",
-        ge=0,
-        le=100,
+        0.0, "variance of drawn decisions, in multiples of the policy's; 0: its centre", ge=0, le=100
     )
-    top_p: PositiveShare = key(
-        1.0,
-        "share of what the centre holds in assets that the largest of them must have together; the others are left "
-        "out, and cash stays as it is; 1 keeps all",
-    )
+    top_p: PositiveShare = key(1.0, "share of the centre's assets that the largest must have together; 1: all")
     seed: NonNegativeInt = key(0, "seed of the draws; each date has its own")
 
     @property
@@ -73,19 +61,7 @@ class ActingConfig(Section):
 class MirroredConfig(Section):
     """Bars mirrored around their predicted returns, whose rewards learning mixes with those of history."""
 
-    weight: Number = key(
-        0.5,
-        "weight of bars mirrored around their predicted returns: 0 uses the historical bars only, at 0.5 noise "
-        "cancels to first order",
-        ge=0.0,
-        le=0.5,
-    )
-    scaled: Flag = key(True, "scale that weight by max(0, 2 b - 1), b the slope of returns on predictions elsewhere")
-    regimes: bool = key(
-        True,
-        "predict those returns by a Markov-switching model of two regimes too, as far as it predicts bars that it was "
-        "not fitted to",
-    )
+    weight: Number = key(0.5, "weight of mirrored bars; at 0.5 noise cancels to first order", ge=0.0, le=0.5)
 
 
 class BCellConfig(Section):
@@ -94,60 +70,34 @@ class BCellConfig(Section):
     iql_expectile: Fraction = key(0.7, "expectile of IQL's value function")
     iql_temperature: NonNegativeNumber = key(3.0, "beta in the weight min(exp(beta * A), 100), A in sigma_A")
     iql_extraction: Literal["awr", "gradient"] = key(
-        "gradient", "extraction of IQL's policy: weighted cloning, as published, or the critics' gradient"
+        "gradient", "IQL's policy: weighted cloning, as published, or the critics' gradient"
     )
     iql_cloning: NonNegativeNumber = key(0.1, "weight of cloning where IQL's policy follows the critics' gradient")
-    expansion: Int = key(
-        16,
-        "exact decisions that the actor looks ahead online, at whose end the critics value what is held; 0 is soft "
-        "actor-critic on the critics alone",
-        ge=0,
-        le=1024,
-    )
-    counterfactual: Flag = key(
-        True,
-        "critics learn the exact outcomes of eight actions a state online; false: those of stored transitions, as "
-        "published",
-    )
+    expansion: Int = key(16, "exact decisions that the actor looks ahead; 0: the critic alone", ge=0, le=1024)
+    counterfactual: Flag = key(True, "critics learn exact outcomes of eight actions a state; false: as published")
     mirrored: MirroredConfig = key(MirroredConfig(), "mirrored bars")
-    alpha_init: PositiveNumber = key(
-        0.75,
-        "entropy coefficient at the start, in an eightieth of sigma_A per nat of the portfolio's entropy in a free "
-        "dimension",
-    )
+    alpha_init: PositiveNumber = key(0.75, "entropy coefficient at the start, in eightieths of sigma_A per nat")
     alpha_mode: Literal["auto", "fixed", "annealed"] = key("auto", "tuned to target_entropy, or on a schedule")
     alpha_lr: PositiveShare = key(3e-4, "learning rate of the entropy coefficient")
-    target_entropy: Fraction = key(
-        0.2,
-        "target entropy of the policy in log ratios, as the standard deviation of normal ones that have it: "
-        "exp(H / (K - 1)) / sqrt(2 pi e)",
-    )
+    target_entropy: Fraction = key(0.2, "target entropy, as a deviation of normal log ratios")
     entropy_backup: Literal["none", "relative"] = key(
-        "none", "entropy in the critics' targets: none, or the excess over the target entropy, in log ratios too"
+        "none", "entropy in the critics' targets: none, or its excess over the target"
     )
     risk_measure: Literal["neutral", "cvar", "wang"] = key(
-        "neutral",
-        "objective of the policy and criterion of the best checkpoint: the mean of the return's distribution, the "
-        "mean of its worst share, or its mean under Wang's transform",
+        "neutral", "objective of the policy, and of the best checkpoint"
     )
     risk_level: PositiveShare = key(0.25, "worst share of outcomes that cvar averages; 1 is neutral")
     cql_alpha: NonNegativeNumber = key(5.0, "weight of the conservative penalty, in hundredths of squared errors'")
-    cql_mode: Literal["fixed", "lagrange"] = key(
-        "fixed",
-        "lagrange tunes the weight, from cql_alpha on, so that a critic's soft maximum over portfolios exceeds its "
-        "value of the data's no more than that of a critic that values all proposed portfolios alike",
-    )
+    cql_mode: Literal["fixed", "lagrange"] = key("fixed", "lagrange tunes the weight, from cql_alpha on")
     cql_samples: PositiveInt = key(4, "proposals of each kind in the conservative penalty")
     calibration: Literal["fitted", "returns", "none"] = key(
-        "fitted",
-        "lower bound on the values of the policy's own proposals in the penalty (Cal-QL): the behaviour's fitted "
-        "value, the raw returns-to-go of the data, or none, which is plain CQL",
+        "fitted", "lower bound on values of proposals (Cal-QL); none: plain CQL"
     )
     expert_cloning: NonNegativeNumber = key(0.1, "offline weight of each expert's divergence from its family's rules")
     actor_lr: PositiveShare = key(3e-3, "learning rate of the policy")
     critic_lr: PositiveShare = key(1e-3, "learning rate of critics and value function")
     online_schedule: Literal["constant", "cosine"] = key(
-        "cosine", "online schedule of the learning rates: a cosine to the end of the phase, or constant, as published"
+        "cosine", "online learning rates: a cosine, or constant, as published"
     )
     gamma: Fraction = key(0.99, "discount per decision")
     tau: PositiveShare = key(0.01, "share of the critic that moves into its target per update")

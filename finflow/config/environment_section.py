@@ -9,7 +9,6 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
-    Flag,
     Fraction,
     Int,
     NonNegativeNumber,
@@ -59,8 +58,6 @@ class RankingConfig(Section):
     ndcg_weight: NonNegativeNumber = key(0.7, "weight of NDCG@K in mixed")
     hit_weight: NonNegativeNumber = key(0.3, "weight of Hit@K in mixed")
     grades: Int = key(5, "quantile grades of returns; the gain of grade g is 2^g - 1", ge=2, le=16)
-    above_chance: Flag = key(False, "subtract the expectation under a random ranking, so that chance is 0")
-    temperature: PositiveNumber = key(0.1, "softness of the ranks for gradients, in multiples of an equal weight")
 
 
 class PreferenceConfig(Section):
@@ -68,7 +65,7 @@ class PreferenceConfig(Section):
 
     model: Path | None = key(None, "file of the reward model that --mode prefer --learn wrote")
     paid: Literal["decision", "segment"] = key(
-        "decision", "score of each decision, or online, on-policy, their sum at the last decision of a segment"
+        "decision", "score of each decision, or on-policy their sum at the end of a segment"
     )
     segment: PositiveInt = key(21, "decisions of a segment of an episode")
 
@@ -83,22 +80,11 @@ class RewardTermConfig(Section):
 class ObjectivesConfig(Section):
     """The reward: its name or those of a weighted sum, and the settings of each."""
 
-    reward: str = key(
-        "builtin",
-        "builtin (the terms below), ranking, turnover, variance, preference, or a class of one's own as "
-        "package.module:Name",
-    )
-    rewards: tuple[RewardTermConfig, ...] = key(
-        (), "weighted sum of rewards, [{name, weight}, ...], in place of objectives.reward; empty: that one alone"
-    )
+    reward: str = key("builtin", "builtin, ranking, turnover, variance, preference, or package.module:Name")
+    rewards: tuple[RewardTermConfig, ...] = key((), "weighted sum in place of it, [{name, weight}, ...]")
     ranking: RankingConfig = key(RankingConfig(), "the reward ranking")
     preference: PreferenceConfig = key(PreferenceConfig(), "the reward preference")
-    workers: Int = key(
-        0,
-        "processes that compute rewards of one's own while decisions go on, in rollouts and in behaviour data; 0: none",
-        ge=0,
-        le=256,
-    )
+    workers: Int = key(0, "processes that compute rewards of one's own; 0: none", ge=0, le=256)
     sharpe_beta: NonNegativeNumber = key(1.0, "weight of the differential Sharpe ratio")
     sharpe_eta: Fraction = key(1 / 252, "adaptation rate of its moments, per decision")
     lambda_turn: NonNegativeNumber = key(0.1, "weight of the turnover penalty")

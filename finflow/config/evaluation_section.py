@@ -42,7 +42,7 @@ class ProtocolConfig(Section):
     groups: Int = key(6, "cpcv: groups that the bars are cut into", ge=3)
     test_groups: Int = key(2, "cpcv: groups that each fold is evaluated on", ge=2)
     purge: NonNegativeInt | None = key(
-        None, "bars next to an evaluated window that are not learned from; left out: as many as the longest feature"
+        None, "bars next to an evaluated window that are not learned from; null: the longest feature"
     )
     embargo: NonNegativeInt = key(21, "cpcv: bars after an evaluated window that are held out as well")
     validation_share: Fraction = key(0.2, "share of a fold's bars, the last of them, for the choice of its checkpoint")
@@ -112,14 +112,12 @@ class TuneConfig(Section):
 
     n_trials: PositiveInt = key(100, "configurations tried, those that fail among them")
     objective: Names = key(
-        ("sharpe",),
-        "objective: sharpe, sortino, calmar, cvar or dsr, net of costs, or ndcg, hit, mrr or rank_ic of the weights as "
-        "a ranking, on the evaluated windows; several are optimised at once (Pareto front)",
+        ("sharpe",), "sharpe, sortino, calmar, cvar, dsr, ndcg, hit, mrr or rank_ic; several: Pareto front"
     )
     folds: PositiveInt = key(2, "evaluated windows of a trial, by evaluation.protocol; 1 is the validation window")
     seeds: PositiveInt = key(2, "trainings of each fold, with the seeds from train.seed on")
     aggregate: Literal["cautious", "median", "mean"] = key(
-        "cautious", "aggregate of a trial's trainings; cautious is the mean less tune.deviations deviations"
+        "cautious", "of a trial's trainings; cautious: mean less tune.deviations deviations"
     )
     deviations: NonNegativeNumber = key(0.5, "deviations between trainings that cautious subtracts from the mean")
     sampler: Literal["tpe", "random"] = key("tpe", "sampler of configurations")
@@ -128,17 +126,10 @@ class TuneConfig(Section):
     pruned_after: PositiveInt = key(5, "complete trials before median prunes any; Optuna's default")
     seed: Int = key(0, "seed of the sampler", ge=0, lt=2**31)
     name: str | None = key(None, "name of the study in its storage; that of its folder when left out")
-    storage: str | None = key(
-        None,
-        "storage of trials: a URL such as postgresql://host/database, or journal:PATH for a shared folder; left out: "
-        "SQLite in the study's folder",
-    )
+    storage: str | None = key(None, "URL of a database, or journal:PATH; null: SQLite in the study's folder")
     heartbeat: PositiveInt = key(30, "seconds between heartbeats of a trial; it is lost after four without any")
     retries: NonNegativeInt = key(3, "times that a trial is run again after its worker was lost")
-    space: dict[str, SearchedConfig] | None = key(
-        None,
-        "keys searched, each with low and high (log, step) or choices; left out: those in docs/guide/tuning.md",
-    )
+    space: dict[str, SearchedConfig] | None = key(None, "keys searched: {low, high, log, step} or {choices}")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

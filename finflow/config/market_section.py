@@ -70,9 +70,7 @@ class MarketConfig(Section):
     """Source of prices and their split by date."""
 
     source: Literal["embedded", "yfinance", "csv", "parquet", "synthetic", "french"] = key(
-        "embedded",
-        "where prices come from; embedded is skfolio's 20 stocks of the S&P 500, 1990 to 2022; french is 30 portfolios "
-        "with monthly bars, 1949 to 2017 (configs/monthly.yaml), and needs finflow[markets]",
+        "embedded", "where prices come from; embedded: 20 stocks of the S&P 500, 1990 to 2022"
     )
     synthetic: SyntheticConfig = key(SyntheticConfig(), "the market of the source synthetic")
     path: Path | None = key(None, "file of prices, or folder of such files, for the sources csv and parquet")
@@ -83,23 +81,12 @@ class MarketConfig(Section):
     validation_end: Date = key(dt.date(2015, 12, 31), "last date of the validation window")
     test_end: Date | None = key(None, "last date of the test window; the last bar when left out")
     cash_rate: Rate | Literal["treasury-bills"] | RateFile = key(
-        0.0,
-        "annual rate that cash earns, treasury-bills (one month, US, 1926 to 2018), or a CSV or Parquet file of dates "
-        "and rates; ratios are in excess; of french, 0 stands for its Treasury bills",
+        0.0, "annual rate that cash earns, treasury-bills, or a file of dates and rates"
     )
     auto_adjust: Flag = key(True, "adjust prices of yfinance, and of files with an Adj Close, for splits and dividends")
-    dividends: Literal["reinvested", "cash"] = key(
-        "reinvested",
-        "reinvested, as far as prices are adjusted for them; or paid in cash at their ex-dates, from the Dividends of "
-        "a file whose Close is not adjusted for them",
-    )
+    dividends: Literal["reinvested", "cash"] = key("reinvested", "reinvested, or paid in cash at their ex-dates")
     cache_dir: Path = key(Path("data/market"), "folder of the hashed price store")
-    max_gap: NonNegativeInt = key(
-        0,
-        "bars without a price over which an asset is held at its last price and not traded; after more it has ended, "
-        "or its prices are refused if they go on (0: any gap is refused)",
-        le=260,
-    )
+    max_gap: NonNegativeInt = key(0, "bars without a price over which an asset is held and not traded", le=260)
     use_cache: Flag = key(True, "read prices from the store when it has them")
     extend_cache: Flag = key(False, "extend stored prices of Yahoo by the newer bars; only those are fetched")
 
@@ -138,20 +125,10 @@ class FeaturesConfig(Section):
     """Features beside those that every market has: a bank of filters, the regime, and those of a user."""
 
     filters: Literal["none", "momentum", "all"] = key(
-        "all",
-        "experts that read exponential averages of market-relative returns, with half-lives of .7 to 25 bars; none "
-        "leaves them out, all suits markets with hidden drifts, momentum leaves the other experts' lenses unchanged",
+        "all", "experts that read exponential averages of market-relative returns"
     )
-    regimes: Flag = key(
-        True,
-        "the probability of the second of two regimes of the assets' returns as a feature of the market: by a "
-        "Markov-switching model that is fitted on the training window",
-    )
-    extra: Names = key(
-        (),
-        "features of your own, each package.module:function, for one expert with @lens after it: a function of the "
-        "panel that returns (bars, assets), or (bars,) for the market, and may use bars up to each row's own",
-    )
+    regimes: Flag = key(True, "the probability of the second of two regimes of returns, as a feature")
+    extra: Names = key((), "features of your own, package.module:function, or function@lens for one expert")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

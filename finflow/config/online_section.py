@@ -27,40 +27,23 @@ class OnlineConfig(Section):
     """Algorithm of the online phase, the on-policy algorithms' own keys, and the reference policy."""
 
     algorithm: Literal["sac", "ppo", "ppo-kl", "trpo", "a2c", "reinforce"] = key(
-        "sac",
-        "learning of the online phase: distributional soft actor-critic with CQL, whose actor looks bcell.expansion "
-        "exact decisions ahead; or on-policy learning by PPO with clipping or with a KL penalty, TRPO, A2C, REINFORCE",
+        "sac", "distributional SAC with CQL, or an on-policy algorithm"
     )
     learning_rate: PositiveShare = key(3e-4, "on-policy: learning rate of the policy")
     rollout: Int = key(2048, "on-policy: decisions of all portfolios together between two updates", ge=2)
     portfolios: PositiveInt = key(8, "on-policy: portfolios that step together")
     epochs: PositiveInt | None = key(None, "on-policy: passes over a rollout; left out: 10; 1 with a2c and reinforce")
-    minibatch: PositiveInt | None = key(
-        None,
-        "on-policy: decisions in a gradient step; left out: 64, 128 with trpo, all with a2c and reinforce",
-    )
-    discount: PositiveShare | None = key(
-        None,
-        "on-policy: discount of rollouts, up to 1, at which nothing counts beyond the end of an episode; left out: "
-        "bcell.gamma",
-    )
+    minibatch: PositiveInt | None = key(None, "on-policy: decisions in a gradient step; null: 64, trpo 128, a2c all")
+    discount: PositiveShare | None = key(None, "on-policy: discount of rollouts; null: bcell.gamma")
     gae_lambda: Share = key(0.95, "lambda of generalised advantage estimation: 0 is one-step, 1 Monte Carlo")
     clip: PositiveNumber = key(0.2, "epsilon of PPO's clipped objective")
-    entropy_coefficient: NonNegativeNumber = key(
-        0.01,
-        "weight of the policy's entropy per free dimension; bcell.alpha_mode = annealed follows "
-        "train.entropy_schedule instead",
-    )
+    entropy_coefficient: NonNegativeNumber = key(0.01, "weight of the policy's entropy per free dimension")
     target_kl: PositiveNumber | None = key(None, "KL in nats, at 1.5 times which epochs over a rollout end; null: off")
     reference: Literal["none", "pretrained"] | Path = key(
-        "none",
-        "frozen policy that on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per free "
-        "dimension on the reward: none, the policy at the hand-over, or any agent's checkpoint, as it is deployed",
+        "none", "frozen policy of the on-policy penalty: none, pretrained, or a checkpoint"
     )
     reference_beta: PositiveNumber = key(0.1, "beta at the start, in scaled rewards per nat and free dimension")
-    reference_target: PositiveNumber = key(
-        6.0, "target of the KL to the reference, in nats per free dimension, summed over an episode's decisions"
-    )
+    reference_target: PositiveNumber = key(6.0, "target of the KL to it, in nats per free dimension an episode")
 
     @property
     def on_policy(self) -> bool:

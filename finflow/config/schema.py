@@ -35,9 +35,7 @@ class OutputConfig(Section):
     logs_dir: Path = key(Path("logs"), "folder that holds the run folders")
     offline_dir: Path = key(Path("data/offline"), "folder of collected offline datasets")
     readings: Path | None = key(None, "log of test evaluations; left out: readings.jsonl in logs_dir")
-    log_with: Literal["tensorboard", "wandb"] = key(
-        "tensorboard", "where curves go: TensorBoard's files, and with wandb to Weights & Biases too (finflow[wandb])"
-    )
+    log_with: Literal["tensorboard", "wandb"] = key("tensorboard", "where curves go; wandb: to Weights & Biases too")
 
 
 class Config(Section):

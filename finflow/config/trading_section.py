@@ -23,7 +23,7 @@ class AlpacaConfig(Section):
     live: Flag = key(False, "trade real money, which has to be confirmed (--live); otherwise the paper account")
     address: str | None = key(None, "base address of the interface; left out: Alpaca's own, on paper or live")
     time_in_force: Literal["day", "opg", "cls"] = key(
-        "day", "day: orders fill from the next open on; opg, cls: in the auction of the open or of the close"
+        "day", "from the next open on, or in the auction of the open or close"
     )
 
 
@@ -43,19 +43,11 @@ class TradingConfig(Section):
 
     lot: NonNegativeNumber = key(1.0, "shares of a lot; orders are whole lots; 0: any fraction of a share")
     cash_reserve: Number = key(0.0, "share of the account that orders leave in cash", ge=0, lt=1)
-    calendar: str | None = key(
-        None,
-        "exchange whose sessions exchange_calendars knows, such as XNYS; left out: the one that the dates of the "
-        "prices fit, else their weekdays less the days without a bar in the latest five years",
-    )
+    calendar: str | None = key(None, "exchange of exchange_calendars, such as XNYS; null: the one that the dates fit")
     max_age: NonNegativeInt = key(1, "sessions that the newest bar may be older than the day of the decision")
-    drift_limit: PositiveNumber = key(
-        4.0, "training deviations that a feature may lie outside its range in training, before a decision is refused"
-    )
+    drift_limit: PositiveNumber = key(4.0, "training deviations outside its range at which a feature is refused")
     jump_limit: PositiveNumber = key(12.0, "move of a bar that causes a warning, in training deviations of the asset")
-    broker: Literal["paper", "alpaca"] = key(
-        "paper", "broker of --mode paper: paper is the ledger, alpaca an account at Alpaca (finflow[alpaca])"
-    )
+    broker: Literal["paper", "alpaca"] = key("paper", "broker of --mode paper: the ledger, or an account at Alpaca")
     poll: PositiveNumber = key(300.0, "seconds between checks for a new bar of --follow, once its session is due")
     alpaca: AlpacaConfig = key(AlpacaConfig(), "account at Alpaca")
     retrain: RetrainConfig = key(RetrainConfig(), "comparison of a retrained agent with the old one")

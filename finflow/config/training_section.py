@@ -68,14 +68,9 @@ class TrainConfig(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = key("auto", "device to train on")
     threads: Int = key(1, "threads for learning; runs repeat bit for bit at one number of threads", ge=1, le=1024)
     n_envs: PositiveInt = key(16, "portfolios of each learner that step together online")
-    updates_per_vector_step: PositiveInt = key(
-        1, "gradient updates after each vector step, which is bcell.expansion decisions, at least one"
-    )
+    updates_per_vector_step: PositiveInt = key(1, "gradient updates after each vector step")
     offline_episodes: PositiveInt = key(500, "behaviour episodes collected")
-    offline_training_epochs: NonNegativeInt = key(
-        50,
-        "passes of IQL over the offline dataset; with offline.counterfactual over an eighth of it, eight actions each",
-    )
+    offline_training_epochs: NonNegativeInt = key(50, "passes of the offline phase over its data")
     online_episodes: NonNegativeInt = key(1000, "episodes of online fine-tuning")
     offline_batch_size: Int = key(512, "transitions in a batch of the offline phase", ge=2)
     online_batch_size: Int = key(256, "transitions in a batch of the online phase", ge=2)
@@ -85,42 +80,26 @@ class TrainConfig(Section):
     checkpoint_interval: PositiveInt = key(100, "online episodes between checkpoints")
     checkpoint_updates: PositiveInt = key(1200, "updates between checkpoints, if that comes first")
     validation_updates: PositiveInt = key(500, "updates between backtests on the validation window")
-    best_by: Literal["value", "sharpe"] = key(
-        "value", "criterion of the best checkpoint in validation, net of costs: mean reward or Sharpe ratio"
-    )
+    best_by: Literal["value", "sharpe"] = key("value", "best checkpoint in validation: mean reward, or Sharpe ratio")
     save_best: Flag = key(True, "keep the checkpoint that is best on the validation window")
     save_latest: Flag = key(True, "keep the newest checkpoint, for --resume")
     max_checkpoints: NonNegativeInt = key(5, "numbered checkpoints kept, newest first")
     reward_reference: Literal["equal-weight", "none"] = key(
-        "equal-weight", "portfolio whose log return over the same bar, before costs, is subtracted from rewards"
+        "equal-weight", "portfolio whose return is subtracted from rewards"
     )
     generalisation: Flag = key(True, "evaluate the policy in training and validation windows at each validation")
     profile: Flag = key(False, "write a torch profiler trace of a few updates of each phase into the run folder")
     observation_noise: Share = key(0.0, "deviation of noise on the features to learn from, in units of theirs")
     entropy_schedule: EntropyScheduleConfig = key(EntropyScheduleConfig(), "annealing of the entropy coefficient")
-    target_entropy_schedule: TargetEntropyScheduleConfig = key(
-        TargetEntropyScheduleConfig(), "annealing of the target entropy"
-    )
+    target_entropy_schedule: TargetEntropyScheduleConfig = key(TargetEntropyScheduleConfig(), "target entropy")
     reward_normalization: RewardNormalizationConfig = key(RewardNormalizationConfig(), "rewards by their recent past")
 
 
 class OutOfFoldConfig(Section):
     """Evidence from learners that do not see a block of the training years, which decides how much of it is used."""
 
-    blocks: Int = key(
-        4,
-        "blocks of the training years, each held out from one learner; the gains of these learners in their blocks set "
-        "the agent's blend with a reference; 1 switches this off",
-        ge=1,
-        le=20,
-    )
-    pretraining_epochs: Int = key(
-        5,
-        "epochs of offline learning without a block, from which that block's learner begins: the first stage of the "
-        "evidence; at most train.offline_training_epochs; 0 begins from random weights",
-        ge=0,
-        le=10_000,
-    )
+    blocks: Int = key(4, "blocks of the training years, each held out from one learner; 1: off", ge=1, le=20)
+    pretraining_epochs: Int = key(5, "offline epochs without a block, at most; 0: random weights", ge=0, le=10_000)
     looks: PositiveInt = key(6, "stages of the training at which the blocks' policies are evaluated")
 
 
@@ -128,20 +107,10 @@ class OfflineConfig(Section):
     """Method and data of the offline phase."""
 
     method: Literal["iql", "td3bc", "bc", "none"] = key(
-        "iql",
-        "implicit Q-learning, TD3+BC, behaviour cloning, or none: the policy starts from initial weights, and critics "
-        "are fitted to the behaviour in one epoch",
+        "iql", "implicit Q-learning, TD3+BC, behaviour cloning, or none"
     )
-    counterfactual: Flag = key(
-        True,
-        "learn from eight actions of each state, whose rewards on the bars as they were and mirrored are exact; false "
-        "is the published update of the logged actions; no meaning for bc",
-    )
-    group_size: PositiveInt = key(
-        8,
-        "transitions of one bar that share a batch, where there are enough; 1 draws freely; offline.counterfactual has "
-        "eight actions of one in eight instead",
-    )
+    counterfactual: Flag = key(True, "learn from exact rewards of eight actions a state; false: as published")
+    group_size: PositiveInt = key(8, "transitions of one bar that share a batch; 1 draws freely")
     evaluation_updates: NonNegativeInt = key(400, "updates of fitted Q evaluation after the offline phase; 0 skips it")
     patience: NonNegativeInt = key(500, "updates without a better validation after which the phase ends; 0: never")
     decisions: FilePaths = key((), "CSV files of your own decisions, dates and weights, to learn from as well")
@@ -167,13 +136,9 @@ class RollbackConfig(Section):
     """Triggers and extent of a rollback to an earlier state; intervals are in gradient updates."""
 
     preset: Literal["default", "conservative", "standard", "aggressive"] = key(
-        "default",
-        "conservative or aggressive values of save_interval to reward_drop, where they are not given; default and "
-        "standard are the same",
+        "default", "values of save_interval to reward_drop that are not given"
     )
-    mode: Literal["strict", "robust"] = key(
-        "robust", "strict compares with the thresholds as written; robust allows for what is usual in the training"
-    )
+    mode: Literal["strict", "robust"] = key("robust", "thresholds as written, or with an allowance for what is usual")
     save_interval: PositiveInt = key(100, "updates between snapshots in memory")
     max_checkpoints: PositiveInt = key(5, "newest snapshots kept, in addition to the best one")
     kl_threshold: PositiveNumber = key(0.1, "largest KL to the last healthy policy, nats per free dimension")
@@ -198,9 +163,7 @@ class HackingConfig(Section):
     """Guard against reward hacking, where objectives.reward = preference (docs/reference/preferences.md)."""
 
     enabled: Flag = key(True, "compare the reward model's score with true measures at every validation online")
-    fall: NonNegativeNumber = key(
-        0.1, "fall of the Sharpe ratio over three validations at which the score rises, at least, for a stop"
-    )
+    fall: NonNegativeNumber = key(0.1, "fall of the Sharpe ratio over three validations at least, for a stop")
 
 
 class GuardConfig(Section):

@@ -20,6 +20,7 @@ from finflow.strategies.strategy import Information, Strategy
 FloatArray = NDArray[np.float64]
 Decide = Callable[[int, PortfolioState], FloatArray]
 
+BASELINE, CASH = "equal-weight", "cash"  # names in reports, of the baseline and of cash
 ROUNDING = 1e-4  # what a solver or single precision may leave; beyond it a strategy is wrong, not inexact
 
 

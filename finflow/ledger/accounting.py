@@ -13,8 +13,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 
 from finflow.ledger import compiled
-from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed
-from finflow.ledger.constraints import turnover as portfolio_turnover
+from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed, turnover as portfolio_turnover
 from finflow.ledger.costs import CostModel, MarketState, proportional_rates
 
 SOLVED = 1e-12  # left over where rounding, or a root at no trade, keeps the last digits moving

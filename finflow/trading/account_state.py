@@ -21,6 +21,7 @@ from finflow.trading.price_checks import restatements
 
 FloatArray = NDArray[np.float64]
 
+STATE = "state.jsonl"  # log of an account: its decisions, fills, placed orders and evenings
 DECISION, FILLS = "decision", "fills"
 Source = Literal["plan", "fills", "holdings"]
 _SAME = 1e-6  # shares that count as none

@@ -15,13 +15,15 @@ import numpy as np
 
 from finflow.config import Config
 from finflow.errors import ConfigError, FinflowError, MarketError
-from finflow.evaluation.report.report_numbers import json_text, plain
+from finflow.evaluation.page.page_numbers import json_text, plain
 from finflow.files import exclusively, write_together
+from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
 from finflow.trading import price_checks
 from finflow.trading.account_state import (
     DECISION,
     FILLS,
+    STATE,
     AccountState,
     StatedAccount,
     account_at,
@@ -30,15 +32,23 @@ from finflow.trading.account_state import (
 )
 from finflow.trading.brokers.alpaca_broker import open_alpaca
 from finflow.trading.brokers.broker import BrokerNotReady, MarketOrder, client_id
-from finflow.trading.brokers.order_routing import OrderRouting
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
-from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.decision_page import decision_page
 from finflow.trading.decision_results import Check, Decision
 from finflow.trading.holdings import Holdings, read_fills, read_holdings
-from finflow.trading.live_market import TRADING, Agents, LiveMarket, load_agents, load_prices, market_until
+from finflow.trading.live_market import (
+    TRADING,
+    LiveMarket,
+    load_agents,
+    load_prices,
+    market_until,
+    run_data,
+    run_verdict,
+)
+from finflow.trading.order_routing import OrderRouting
 from finflow.trading.trading_calendar import TradingCalendar, calendar_of
+from finflow.training.judging.agent_strategy import Agents
 
 PAPER_BROKER, ALPACA = "paper", "alpaca"
 
@@ -88,7 +98,7 @@ def decide(request: Request) -> DecisionOutcome:
 
 def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) -> DecisionOutcome:
     """Decide with agents that were read, for the account of a broker that was opened; see `decide`."""
-    verdict, capital = agents.verdict, agents.config.env.initial_capital
+    verdict, capital = run_verdict(agents), agents.config.env.initial_capital
     if verdict == "no" and not request.accept_verdict:
         raise FinflowError(
             f"the evaluation of {agents.folder} found the agent worse than equal weight: train another one, or go on "
@@ -163,11 +173,11 @@ def _open_broker(request: Request, folder: Path, market: LiveMarket, capital: fl
     return broker
 
 
-def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[LiveMarket, list[Check], DecisionLog]:
+def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[LiveMarket, list[Check], HashedLog]:
     """Market up to the day of the decision, the checks that its prices have passed, and the log."""
-    config, data = agents.config, agents.manifest
+    config, data = agents.config, run_data(agents)
     panel, calendar, age = _aged_prices(config, request, request.date or today)
-    log = DecisionLog.read(agents.folder / TRADING / STATE)
+    log = HashedLog.read(agents.folder / TRADING / STATE)
     date = str(panel.dates[-1])
     before = [entry for entry in log.entries if entry["kind"] == DECISION and entry["date"] < date]
     since = panel.bars_until(before[-1]["date"] if before else data.get("last_date", panel.dates[-1])) - 1
@@ -223,7 +233,7 @@ def _write(
     files = {"orders.csv": orders_csv(made), "decision.html": decision_page(made), "decision.json": content}
     folder.mkdir(parents=True, exist_ok=True)
     with exclusively(folder / ".lock"):
-        log = DecisionLog.read(folder / STATE)
+        log = HashedLog.read(folder / STATE)
         before, fills = last_decision(log.entries, made.date), given.fills
         if fills is not None and before is not None and fills_of(log.entries, before["date"]) != list(fills):
             log.append({"kind": FILLS, "date": before["date"], "fills": [list(fill) for fill in fills]})

@@ -16,8 +16,9 @@ from finflow.ledger.constraints import turnover
 from finflow.trading.account_state import AccountState
 from finflow.trading.decision_reasons import Reasoning
 from finflow.trading.decision_results import AssetDecision, Check, Decision, Order, OrderReductions, TargetSpread
-from finflow.trading.live_market import Agents, LiveMarket
+from finflow.trading.live_market import LiveMarket, run_verdict
 from finflow.trading.order_rounding import Account, Plan, price_plan, round_orders
+from finflow.training.judging.agent_strategy import Agents
 
 FloatArray = NDArray[np.float64]
 
@@ -102,7 +103,7 @@ class DecisionMaking:
             agents=list(self.agents.names),
             agent_sha256=self.agents.identity,
             panel_sha256=panel.sha256,
-            verdict=self.agents.verdict,
+            verdict=run_verdict(self.agents),
             value=self.value,
             cash=self.account.cash,
             cash_after=plan.cash,

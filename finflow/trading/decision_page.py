@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from finflow.evaluation.report.report_numbers import plain
-from finflow.evaluation.report.section import ROW, Cell, Headline, Section, Sentence, Tile, make_table, render_page
+from finflow.evaluation.page.page_numbers import plain
+from finflow.evaluation.page.section import ROW, Cell, Headline, Section, Sentence, Tile, make_table, render_page
 from finflow.trading.decision_results import Decision, FollowUp
 
 FEATURES = 8  # that are shown

@@ -11,11 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States, states_of
-from finflow.agent.feature_attribution import aim_of, decide, in_double, integrated_gradients, states_in_double
-from finflow.agent.networks.decision import Decision, describe_holding
-from finflow.agent.networks.sampled_action import acted_portfolio
+from finflow.agent.networks.decision import Decision, acted_portfolio, describe_holding
 from finflow.trading.decision_results import Alternative, FeatureMove, Reasons
-from finflow.trading.live_market import Agents, LiveMarket
+from finflow.trading.live_market import LiveMarket
+from finflow.training.judging.agent_strategy import Agents
+from finflow.training.judging.feature_attribution import (
+    aim_of,
+    decide,
+    in_double,
+    integrated_gradients,
+    states_in_double,
+)
 
 FloatArray = NDArray[np.float64]
 

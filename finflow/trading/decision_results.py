@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from finflow.evaluation.report.json_schemas import schema_of
-from finflow.evaluation.report.report_numbers import Answer, Gate, Number, Numbers, about
+from finflow.evaluation.page.page_numbers import Answer, Gate, Number, Numbers, about, schema_of
 
 LEAST_PART = 1e-6  # of a feature, as a share of the account, that is shown at least
 

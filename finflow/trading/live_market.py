@@ -4,108 +4,47 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import ConfigError, MarketError
-from finflow.evaluation.report.report_numbers import Answer
+from finflow.evaluation.page.page_numbers import Answer
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import FeatureRanges, Features, compute_features_and_ranges
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.training.checkpoints.checkpoint_reader import (
-    Checkpoint,
-    check_free,
-    check_same_features,
-    policy_of,
-    read_best,
-    stored_config,
-)
-from finflow.training.checkpoints.run_resolver import resolve_run
+from finflow.training.checkpoints.checkpoint_reader import check_same_features
+from finflow.training.checkpoints.run_folder import MANIFEST
 from finflow.training.data.training_data import device_here
-from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
-from finflow.training.judging.evaluations import check_alike, identities_of, mark_of, names_of
-from finflow.training.run_folder import MANIFEST
+from finflow.training.judging import agent_strategy
+from finflow.training.judging.agent_strategy import Agents
 
 TRADING = "trading"
 METRICS = Path("reports") / "metrics.json"
 
 
-@dataclass(frozen=True)
-class Agents:
-    """Trained agents that decide as one, with the configuration of the first and what was asked for on top.
-
-    ``identity`` is the SHA-256 of their networks, and of how they act where that is not by their centre; ``folder``
-    that of the run, the job or the ensemble.
-    """
-
-    policies: tuple[ExpertPolicy, ...]
-    names: tuple[str, ...]
-    identity: str
-    config: Config
-    device: torch.device
-    checkpoints: tuple[Checkpoint, ...]
-    folder: Path
-
-    def strategies(self) -> list[AgentStrategy | EnsembleStrategy]:
-        """The one that decides, fresh, and of several agents each alone after it."""
-        deciding, alone = (
-            [
-                AgentStrategy(policy, self.device, name, acting=self.config.acting)
-                for policy, name in zip(self.policies, self.names, strict=True)
-            ]
-            for _ in range(2)
-        )
-        return [EnsembleStrategy(deciding), *alone] if len(deciding) > 1 else [*deciding]
-
-    @property
-    def manifest(self) -> Mapping[str, Any]:
-        """Facts about the data of the run, as far as its manifest is still there."""
-        return _read_part(self.checkpoints[0].run_folder / MANIFEST, "data")
-
-    @property
-    def verdict(self) -> Answer | None:
-        """Answer of the run's own evaluation: it beats equal weight, or does not; None where there is none."""
-        answer: Answer | None = _read_part(self.folder / METRICS, "verdict").get("beats_equal_weight")
-        return answer
-
-
 def load_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agents:
-    """Read the agents of checkpoint files, run folders, or the folder of a job, which stands for all of its agents.
-
-    Overrides are on top of the first agent's configuration; those of training may not differ.
+    """Read the agents that decide; ``output.logs_dir`` among the overrides moves their folder.
 
     Raises ConfigError or CheckpointError if an agent cannot be used, or does not see what the others see.
     """
-    check_free(overrides)
-    checkpoints = [read_best(agent) for path in paths for agent in resolve_run(path).find_agents()]
-    check_alike(checkpoints)
-    config = stored_config(checkpoints[0], overrides)
-    torch.set_num_threads(config.train.threads)
-    device = device_here(config.train.device)
-    identities = identities_of(checkpoints, device, config.acting)
-    identity = identities[0] if len(identities) == 1 else mark_of(identities, whole=True)
-    first = resolve_run(paths[0])
-    folder = first.folder if len(paths) == 1 else first.folder.parent / "ensembles" / identity[:8]
-    elsewhere = overrides.get("output.logs_dir")
-    if elsewhere is not None:
-        folder = Path(str(elsewhere)) / folder.name
-    return Agents(
-        tuple(policy_of(checkpoint, device) for checkpoint in checkpoints),
-        tuple(names_of(checkpoints)) if len(checkpoints) > 1 else ("finflow",),
-        identity,
-        config,
-        device,
-        tuple(checkpoints),
-        folder,
-    )
+    agents, elsewhere = agent_strategy.load_agents(paths, overrides, device_here), overrides.get("output.logs_dir")
+    return agents if elsewhere is None else replace(agents, folder=Path(str(elsewhere)) / agents.folder.name)
+
+
+def run_data(agents: Agents) -> Mapping[str, Any]:
+    """Facts about the data of the agents' run, as far as its manifest is still there."""
+    return _read_part(agents.checkpoints[0].run_folder / MANIFEST, "data")
+
+
+def run_verdict(agents: Agents) -> Answer | None:
+    """Answer of the run's own evaluation: it beats equal weight, or does not; None where there is none."""
+    answer: Answer | None = _read_part(agents.folder / METRICS, "verdict").get("beats_equal_weight")
+    return answer
 
 
 class LiveMarket(NamedTuple):

@@ -13,24 +13,22 @@ from finflow.config import Config, hyperparameters
 from finflow.errors import FinflowError
 from finflow.guard.checkpoint_folder import BEST, LATEST, PRETRAINED
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import OFFLINE, ONLINE, read_checkpoint
 from finflow.training.checkpoints.reference_policy import read_reference
-from finflow.training.checkpoints.starting_point import read_start, starting_point
-from finflow.training.data.offline_data import OfflineData, offline_data
-from finflow.training.data.training_data import TrainingData, choose_device, prepare
-from finflow.training.judging.evaluations import evaluate_agent
-from finflow.training.judging.held_out import AGENT, EvaluationOutcome
+from finflow.training.checkpoints.run_folder import RunFolder, new_run_folder
+from finflow.training.data.training_data import OfflineData, TrainingData, choose_device, offline_data, prepare
+from finflow.training.judging.agent_strategy import AGENT, Agents
+from finflow.training.judging.evaluations import judge_agents
+from finflow.training.judging.held_out import EvaluationOutcome
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.trackers import check_tracker, open_tracker
-from finflow.training.out_of_fold.pretraining import pretraining_in_parallel
-from finflow.training.phase_names import OFFLINE, ONLINE
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.finetune_on_policy import finetune_on_policy
-from finflow.training.phases.pretrain import pretrain
+from finflow.training.phases.pretrain import pretrain, pretraining_in_parallel
+from finflow.training.phases.starting_point import read_start, starting_point
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 from finflow.training.phases.training_run import OnValidation, TrainingRun
 from finflow.training.phases.training_state import start_online
-from finflow.training.run_folder import RunFolder, new_run_folder
 
 __all__ = ["EvaluationOutcome", "FinFlowTrainer", "new_run_folder", "request_stop"]
 
@@ -236,6 +234,7 @@ def _evaluate(run: TrainingRun) -> EvaluationOutcome:
         path = run.checkpoints.path(LATEST)
     run.progress.message("judging the best checkpoint on the test window")
     with stopping_at_once():
-        outcome = evaluate_agent(run.training_data, read_checkpoint(path), run.device, run.folder)
+        agents = Agents.of([read_checkpoint(path)], run.config, run.device)
+        outcome = judge_agents(run.training_data, agents, run.folder)
     run.log.result(hyperparameters(run.config), outcome.summary[AGENT])
     return outcome

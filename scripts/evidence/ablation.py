@@ -41,8 +41,6 @@ PARTS: dict[str, tuple[str, dict[str, object]]] = {
         {"bcell.expansion": 1, "train.online_episodes": SAME_UPDATES},
     ),
     "mirrored": ("without mirrored bars", {"bcell.mirrored.weight": 0.0}),
-    "scaled": ("mirrored bars at their full weight", {"bcell.mirrored.scaled": False}),
-    "predictions": ("mirrored bars without the model of two regimes", {"bcell.mirrored.regimes": False}),
     "switch": ("without the evidence of held-out years", {"out_of_fold.blocks": 1}),
     "filters": ("without filters of returns", {"features.filters": "none"}),
     "regime": ("without the probability of regimes", {"features.regimes": False}),

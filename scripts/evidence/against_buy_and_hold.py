@@ -7,8 +7,8 @@ import numpy as np
 from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.policy_ensemble import deployed_policy, load_like
 from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.statistics.bootstrap import choose
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.evaluation.statistics.out_of_fold import choose
 from finflow.strategies.classical import named_strategy
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer

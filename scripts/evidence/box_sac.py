@@ -21,7 +21,7 @@ from torch.nn import functional
 from finflow.agent.batch import States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import Networks
-from finflow.agent.losses.regularisers import FROM_EQUAL, CoverageProposals
+from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, ValueNetwork
 from finflow.agent.networks.logistic_normal import normal_log_density
 from finflow.agent.networks.policy import ExpertPolicy
@@ -120,11 +120,10 @@ def box_agent(
 ) -> BCell:
     """A B-Cell whose networks are plain layers and whose actions lie in -1..1; ``generator`` draws its weights.
 
-    An anchor to equal weight is left out: a Box has none.
+    The anchor is left out: a Box has no equal weight.
     """
     hidden = config.hidden_dim
-    anchor = AnchorConfig(weight=0.0) if config.anchor.to in FROM_EQUAL else config.anchor
-    config = config.model_copy(update={"anchor": anchor})
+    config = config.model_copy(update={"anchor": AnchorConfig(weight=0.0)})
     actor = BoxActor(observation_size, action_size, hidden, generator)
     critic = BoxCritic(observation_size, action_size, hidden, config.n_quantiles, generator)
     value = BoxValue(observation_size, hidden, generator)

@@ -13,10 +13,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.losses.losses import PathwiseGradient, weighted_likelihood_loss
+from finflow.agent.gradient_steps import at_least_single
 from finflow.agent.networks.critic import CRITICS, Valuation
 from finflow.agent.networks.layers import Encoding, EnsembleLinear, normalised
-from finflow.agent.precision import at_least_single
+from finflow.agent.networks.logistic_normal import weighted_likelihood_loss
+from finflow.agent.networks.policy import PathwiseGradient
 
 LOG_SCALE_RANGE = (-5.0, 2.0)  # as in the code of Kostrikov et al.
 

@@ -23,8 +23,9 @@ import pandas as pd
 
 from finflow.errors import EvidenceError
 from finflow.files import write_atomically
+from finflow.line_file import HashedLog
+from finflow.trading.account_state import STATE
 from finflow.trading.brokers.alpaca_broker import KEY, SECRET
-from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.live_market import TRADING
 from scripts.evidence import fake_alpaca
 from scripts.evidence.fake_alpaca import BEFORE, FakeAlpaca, serving
@@ -240,7 +241,7 @@ class _Plan:
 def _state(market: Market, account: FakeAlpaca, day: str) -> dict[str, Any]:
     """State of the evening that a kill interrupted."""
     content = market.log.read_bytes() if market.log.exists() else b""
-    entries = DecisionLog.read(market.log).entries
+    entries = HashedLog.read(market.log).entries
     decided = [one for one in entries if one["kind"] == "decision" and one["date"] == day]
     placed = sum(name.startswith(day) for name in account.orders)
     return {

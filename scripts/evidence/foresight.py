@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import Config
-from finflow.evaluation.audit.findings import Finding
-from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge, ScoredOutcome, best_honest, views_of_portfolios
-from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal_policy import optimum_of
 from finflow.strategies.strategy import Information, Strategy
 from finflow.training.audit.audited_decisions import AuditedMarket
-from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, decided_views
+from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles, decided_views
+from finflow.training.audit.foreknowledge import Foreknowledge, ScoredOutcome, best_honest, views_of_portfolios
+from finflow.training.audit.look_ahead import Finding
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy

@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 from finflow.agent.learners.bcell import BCell
 from finflow.config import Config
 from finflow.errors import EvidenceError
-from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.experiments.jobs.independent_trainings import train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.checkpoints.run_resolver import run_folder_of
+from finflow.training.checkpoints.run_folder import run_folder_of
 from finflow.training.data.training_data import choose_device, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.validation import PREFIX
@@ -58,30 +57,27 @@ REDUCED: dict[str, object] = {
     "evaluation.protocol.folds": FOLDS,
 }
 #: What a training without any device has, whatever the defaults are.
-BARE: dict[str, object] = {"bcell.anchor.weight": 0.0, "bcell.anchor.to": "pretrained"}
-ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0, "bcell.anchor.to": "pretrained"}
+BARE: dict[str, object] = {"bcell.anchor.weight": 0.0}
+ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0}
 DROPOUT: dict[str, object] = {"bcell.dropout": 0.1}
 AVERAGE: dict[str, object] = {"bcell.averaging.kind": "swa"}
 NOISE: dict[str, object] = {"train.observation_noise": 0.1}
-SPREAD: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-weight"}
-SLEEVE: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-sleeve"}
 CONFIGURATIONS: dict[str, dict[str, object]] = {
     name: {**BARE, **devices}
     for name, devices in {
         "no-device": {},
-        "anchor": ANCHOR,
         "dropout": DROPOUT,
         "averaging": AVERAGE,
         "noise": NOISE,
-        "anchor-to-equal-weight": SPREAD,
-        "anchor-to-equal-sleeve": SLEEVE,
+        "anchor-to-equal-weight": ANCHOR,
     }.items()
 }
 """What is compared, by the keys that decide it. Every one that was ever tried is counted: here, or in `WITHDRAWN`."""
 #: Configurations that were tried, of options that no longer exist: in sub-universes, in resampled histories, at random
 #: costs, all of that with an anchor, everything together, decay of weights with dropout,
-#: a least trade rate, and a gate held open beside each anchor of the aim.
-WITHDRAWN = 9
+#: a least trade rate, a gate held open beside each anchor of the aim, and anchors to the pretrained policy and to equal
+#: weight whatever the cash.
+WITHDRAWN = 11
 #: Name -> seeds after which it was given up, among the last by the rule after three seeds.
 GIVEN_UP = {"noise": 3, "averaging": 3}
 CLASSICAL = "classical"

@@ -2,7 +2,7 @@
 
 Each seed is pretrained once. From that checkpoint it is fine-tuned in full, and again for the first fifth alone with
 one device of the hand-over left out: Cal-QL's calibration, the warm-up (collected transitions, then critics alone),
-or the anchor to the pretrained policy with the slow rise of the policy's rate. On synthetic markets a policy is
+or the anchor with the slow rise of the policy's rate. On synthetic markets a policy is
 judged by its score (docs/reference/synthetic.md), each seed on a sample of its own; on the embedded one by its Sharpe
 ratio. All on the validation window.
 """
@@ -19,9 +19,9 @@ import numpy as np
 from finflow.config import Config, changed_config
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
+from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.off_policy.learners import online_updates
-from finflow.training.phase_names import ONLINE
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.generalisation import REDUCED

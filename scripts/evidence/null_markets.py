@@ -31,8 +31,8 @@ from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics import bootstrap as significance
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, VerdictReference, reach_verdict
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
@@ -161,13 +161,13 @@ def judge_market(
         own = significance.resample_sharpe(run, draws)
         against = (VerdictReference(baseline.returns, own - base), VerdictReference(patient.returns, own - seldom))
         verdict = reach_verdict(run.returns, against, Tries(), resampling)
-        p = math.nan if verdict.superiority is None else verdict.superiority.p_consistent
+        p = math.nan if verdict.spa is None else verdict.spa.p_consistent
         found[run.name] = {
-            "answer": verdict.answer,
+            "answer": verdict.beats_equal_weight,
             "daily": all(reason.enough for reason in verdict.reasons[:3]),
             "dsr": verdict.dsr,
             "p": p,
-            "low": verdict.difference.low,
+            "low": (verdict.sharpe_difference_interval or [math.nan])[0],
         }
     return found
 

@@ -33,7 +33,6 @@ PLAIN: dict[str, object] = {
     "features.filters": "none",
     "features.regimes": False,
     "bcell.anchor.weight": 0.0,
-    "bcell.anchor.to": "pretrained",
     "bcell.averaging.kind": "none",
 }
 #: The objective is log return alone, of which the optimum is known.

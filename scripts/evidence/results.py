@@ -12,7 +12,7 @@ from finflow.config import Config
 from finflow.errors import TrainingError
 from finflow.evaluation.backtest import Backtest
 from finflow.files import write_atomically
-from finflow.training.phase_names import ONLINE
+from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 

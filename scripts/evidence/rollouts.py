@@ -31,8 +31,7 @@ from scripts.evidence.against_buy_and_hold import against_buy_and_hold
 from scripts.evidence.belief_ceiling import ceiling_of
 from scripts.evidence.null_markets import permuted_panel
 from scripts.evidence.optimality import HIDDEN, judge_of, window_of
-from scripts.evidence.planted_signals import GROWTH
-from scripts.evidence.planted_signals import OWN as PLANTED_OWN
+from scripts.evidence.planted_signals import GROWTH, OWN as PLANTED_OWN
 from scripts.evidence.results import grouped, train_and_validate
 from scripts.evidence.tables import mean_interval, share_interval, table_of
 from scripts.evidence.variants import Variant

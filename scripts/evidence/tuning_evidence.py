@@ -18,7 +18,7 @@ from finflow.config import Config, changed_config, flatten
 from finflow.config.yaml_text import parse_file
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import run_backtests
-from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tasks import ComputeResources
 from finflow.experiments.tuning.study import DEFAULT_SPACE, begin, stored_study
 from finflow.experiments.tuning.study_results import ATTRIBUTES, best_trial
 from finflow.experiments.tuning.tuning import tune

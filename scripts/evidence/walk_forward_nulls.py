@@ -21,8 +21,8 @@ from finflow.config import Config, load_config
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.joined_verdict import judge_joined
 from finflow.evaluation.multi_run.repeated_trainings import joined
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import Fold, folds_of, history_of, load_before_test
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
@@ -104,12 +104,12 @@ def judge_joined_market(panel: MarketPanel, config: Config, seed: int, edge: flo
     resampling = Resampling(samples, config.evaluation.block_length, seed=0)
     found = {}
     for run in runs:
-        verdict, least = judge_joined(run, baseline, patient, Tries(), resampling)
+        verdict = judge_joined(run, baseline, patient, Tries(), resampling)
         found[run.name] = {
-            "answer": verdict.answer,
+            "answer": verdict.beats_equal_weight,
             "daily": all(reason.enough for reason in verdict.reasons[:3]),
-            "low": verdict.difference.low,
-            "least": math.nan if least is None else least.of_yes,
+            "low": (verdict.sharpe_difference_interval or [math.nan])[0],
+            "least": math.nan if (least := verdict.least_sharpe_difference) is None else least.of_yes,
             "days": len(run.returns),
         }
     return found

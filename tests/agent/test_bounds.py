@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch
-from finflow.agent.networks.bounds import inward_clamp, open_rate
 from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.layers import inward_clamp, open_rate
 from finflow.agent.networks.policy import LOG_SCALE_RANGE, ExpertPolicy
 from tests.agent.helpers import coverage, generator, make_agent
 

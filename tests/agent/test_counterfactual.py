@@ -7,15 +7,15 @@ import math
 import pytest
 import torch
 
-from finflow.agent.losses.counterfactual import (
+from finflow.agent.losses.critic_losses import (
+    CriticTarget,
     advantage_scale,
     advantages,
     calibration,
     choice_loss,
     discounted_return,
 )
-from finflow.agent.losses.losses import CriticTarget
-from finflow.agent.losses.pinball import pinball_loss
+from finflow.agent.losses.quantiles import pinball_loss
 from finflow.agent.networks.critic import Valuation
 from tests.agent.helpers import generator
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from finflow.agent.networks.decision import Blend
-from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import deployed_policy
+from finflow.agent.networks.policy_ensemble import FrozenPolicy, deployed_policy
 from tests.agent.test_policy_ensemble import ASSETS, make_members, make_states
 
 VOLATILITY = (2, 0.7)

@@ -10,9 +10,8 @@ import torch
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.behaviour_cloning import BehaviourCloning, BehaviourValues
 from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.learners.offline_learner import BehaviourCloning, BehaviourValues, portfolio_networks
 from finflow.agent.learners.soft_actor_critic import minimum_value
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.agent.networks.critic import NetworkShape

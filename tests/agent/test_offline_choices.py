@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from finflow.agent.batch import Batch
-from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
+from finflow.agent.learners.offline_learner import BehaviourCloning, OfflineLearner, portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
-from finflow.agent.losses.losses import advantage_weights, expectile_loss, expectile_of
+from finflow.agent.losses.offline_losses import advantage_weights, expectile_loss, expectile_of
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config import BCellConfig
 from tests.agent.helpers import CPU, generator, parameters, with_choices

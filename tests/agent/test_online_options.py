@@ -13,14 +13,9 @@ from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
-from finflow.agent.losses.expert_imitation import expert_cloning_loss, expert_penalties
-from finflow.agent.losses.regularisers import (
-    conservative_loss,
-    indifferent_penalty,
-    lagrange_loss,
-    overestimation,
-)
-from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.losses.critic_losses import conservative_loss, indifferent_penalty
+from finflow.agent.networks.critic import CRITICS, NetworkShape
+from finflow.agent.networks.policy import expert_cloning_loss, expert_losses
 from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
 from tests.agent import helpers
@@ -85,7 +80,7 @@ def test_a_critic_that_cannot_tell_portfolios_apart_overestimates_nothing(n_weig
     for density in (uniform, drawn, uniform + 3.0 * torch.randn(8, 30, generator=generator())):
         penalty = conservative_loss(values, density, values[..., 0], none, torch.zeros(8), n_weights - 1)
         indifferent = indifferent_penalty(density, n_weights - 1)
-        assert overestimation(penalty, indifferent).item() == pytest.approx(0.0, abs=1e-5)
+        assert (penalty / CRITICS - indifferent).item() == pytest.approx(0.0, abs=1e-5)
     assert indifferent_penalty(uniform, n_weights - 1).item() == pytest.approx(largest, abs=1e-5)
     assert largest < -0.25  # the penalty itself is far from zero
 
@@ -103,13 +98,6 @@ def test_of_a_critic_that_is_constant_the_update_itself_finds_no_excess(
     assert metrics["cql_loss"].item() != pytest.approx(0.0, abs=0.1)
 
 
-@pytest.mark.parametrize("excess", [0.7, -0.7])
-def test_the_weight_grows_while_there_is_an_excess(excess: float) -> None:
-    log_weight = torch.tensor(math.log(5.0), requires_grad=True)
-    lagrange_loss(log_weight, torch.tensor(excess)).backward()
-    assert log_weight.grad.item() == pytest.approx(-5.0 * excess)
-
-
 def test_a_tuned_weight_begins_at_the_configured_one_and_follows_the_excess(
     shape: NetworkShape, make_batch: MakeBatch
 ) -> None:
@@ -117,6 +105,9 @@ def test_a_tuned_weight_begins_at_the_configured_one_and_follows_the_excess(
     found = [agent.update_sac(make_batch(), coverage(), generator(n), n) for n in range(2)]
     assert found[0]["cql_alpha"].item() == pytest.approx(5.0)
     assert (found[1]["cql_alpha"].item() > 5.0) == (found[0]["cql_excess"].item() > 0.0)
+    assert agent.log_cql_alpha.grad.item() == pytest.approx(
+        -found[1]["cql_alpha"].item() * found[1]["cql_excess"].item()
+    )
 
 
 def named_in(batch: Batch) -> torch.Tensor:
@@ -150,7 +141,7 @@ def test_cloning_teaches_experts_and_neither_gate_nor_critics(shape: NetworkShap
     batch = make_batch()
     agent = make_agent(shape, expert_cloning=1.0)
     named = batch._replace(named=named_in(batch))
-    penalty, metrics = expert_penalties(agent.policy(batch.states), named, agent.policy.expert_cloning)
+    _, penalty, metrics = expert_losses(agent.policy(batch.states), named, torch.ones(16), agent.policy.expert_cloning)
     penalty.backward()
     assert agent.policy.score.weight.grad.abs().sum() > 0.0
     assert agent.policy.gate.weight.grad is None

@@ -1,7 +1,7 @@
 """Our losses against d3rlpy's, from the same weights and the same batch.
 
 The numbers are d3rlpy's own, computed in float64 (`fixtures/make_d3rlpy_fixtures.py` made them). Networks are written
-out here from the stored weights; whatever is a loss, a weight or a target goes through `finflow.agent.losses.losses`.
+out here from the stored weights; whatever is a loss, a weight or a target goes through `finflow.agent.losses`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import torch
 
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import Networks
-from finflow.agent.losses import losses
+from finflow.agent.losses.critic_losses import bellman_target, mean_loss
+from finflow.agent.losses.offline_losses import td3bc_loss
+from finflow.agent.losses.quantiles import pessimistic_value
+from finflow.agent.networks.logistic_normal import weighted_likelihood_loss
 from finflow.config import BCellConfig
 from scripts.evidence.box_task import BoxCritic, BoxPolicy, BoxValue
 from tests.agent.parity import critics, layers, load, take_over, their_batch
@@ -29,11 +32,11 @@ def test_td3bc_critic_target_and_loss_are_those_of_d3rlpy() -> None:
     smoothed = layers(arrays, "target_policy", arrays["batch.next_observations"]).tanh()
     smoothed = (smoothed + (0.2 * arrays["noise"]).clamp(-0.5, 0.5)).clamp(-1.0, 1.0)
     ahead = critics(arrays, "target_critic", arrays["batch.next_observations"], smoothed)[..., 0]
-    next_value = losses.pessimistic_value(ahead, torch.zeros(*ahead.shape, 2), dropped=0, share=0.0)
+    next_value = pessimistic_value(ahead, torch.zeros(*ahead.shape, 2), dropped=0, share=0.0)
     np.testing.assert_allclose(next_value, arrays["next_values"][:, 0], atol=TOLERANCE)
-    target = losses.bellman_target(arrays["batch.rewards"][:, 0], arrays["batch.terminals"][:, 0], next_value, GAMMA)
+    target = bellman_target(arrays["batch.rewards"][:, 0], arrays["batch.terminals"][:, 0], next_value, GAMMA)
     mean = critics(arrays, "critic", arrays["batch.observations"], arrays["batch.actions"])[..., 0]
-    assert losses.mean_loss(mean, target).item() == pytest.approx(arrays["q_loss"].item(), abs=TOLERANCE)
+    assert mean_loss(mean, target).item() == pytest.approx(arrays["q_loss"].item(), abs=TOLERANCE)
 
 
 def test_td3bc_policy_loss_is_that_of_d3rlpy() -> None:
@@ -43,7 +46,7 @@ def test_td3bc_policy_loss_is_that_of_d3rlpy() -> None:
     value = critics(arrays, "critic", arrays["batch.observations"], action)[0, :, 0]
     distance = (action - arrays["batch.actions"]).square().mean(dim=1)
     assert distance.mean().item() == pytest.approx(arrays["bc_loss"].item(), abs=TOLERANCE)
-    assert losses.td3bc_loss(value, distance).item() == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)
+    assert td3bc_loss(value, distance).item() == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)
 
 
 def test_an_update_of_iql_reports_the_losses_of_d3rlpy() -> None:
@@ -82,6 +85,6 @@ def test_cloning_is_that_of_d3rlpy_under_a_scale_of_one() -> None:
     arrays = load("d3rlpy_bc")
     mean = layers(arrays, "policy", arrays["batch.observations"]).tanh()
     density = torch.distributions.Normal(mean, 1.0).log_prob(arrays["batch.actions"]).sum(dim=1)
-    loss = losses.weighted_likelihood_loss(density, torch.ones_like(density), mean.shape[1])
+    loss = weighted_likelihood_loss(density, torch.ones_like(density), mean.shape[1])
     error = 2.0 * (loss.item() - 0.5 * math.log(2.0 * math.pi))
     assert error == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)

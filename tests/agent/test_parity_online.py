@@ -15,11 +15,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from finflow.agent.learners import learning, sac_critics
+from finflow.agent.learners import bcell, sac_critics
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.losses import losses
-from finflow.agent.losses.pinball import pinball_loss
-from finflow.agent.losses.regularisers import CoverageProposals
+from finflow.agent.learners.soft_actor_critic import temperature_loss
+from finflow.agent.losses import critic_losses, quantiles
+from finflow.agent.losses.critic_losses import CoverageProposals
+from finflow.agent.losses.quantiles import pinball_loss
 from finflow.config import BCellConfig
 from scripts.evidence.box_sac import LOG_SCALE_RANGE, SquashedNormal, box_agent
 from tests.agent.parity import Arrays, critics, layers, load, take_over, their_batch
@@ -48,7 +49,7 @@ def test_draws_their_densities_and_the_temperature_loss_are_those_of_sb3() -> No
         np.testing.assert_allclose(log_density, arrays[f"{prefix}log_density"], atol=3 * TOLERANCE)
     _, log_density = drawn(arrays, "batch.observations", 0)
     log_alpha = torch.tensor(math.log(TEMPERATURE), dtype=torch.float64)
-    loss = losses.temperature_loss(log_alpha, log_density, -float(ACTION), n_dimensions=1)
+    loss = temperature_loss(log_alpha, log_density, -float(ACTION), n_dimensions=1)
     assert loss.item() == pytest.approx(arrays["ent_coef_loss"].item(), abs=TOLERANCE)
 
 
@@ -70,9 +71,9 @@ def test_truncated_target_is_that_of_tqc() -> None:
     ahead = critics(arrays, "target_critic", arrays["batch.next_observations"], actions)
     pooled = ahead.transpose(0, 1).flatten(1).unsqueeze(0)
     mean = pooled.mean(dim=-1)
-    next_value = losses.pessimistic_value(mean, pooled - mean.unsqueeze(-1), dropped=2 * DROPPED, share=1.0)
+    next_value = quantiles.pessimistic_value(mean, pooled - mean.unsqueeze(-1), dropped=2 * DROPPED, share=1.0)
     next_value = next_value - TEMPERATURE * log_density
-    target = losses.bellman_target(arrays["batch.rewards"][:, 0], arrays["batch.dones"][:, 0], next_value, GAMMA)
+    target = critic_losses.bellman_target(arrays["batch.rewards"][:, 0], arrays["batch.dones"][:, 0], next_value, GAMMA)
     np.testing.assert_allclose(target, arrays["targets"].mean(dim=1), atol=TOLERANCE)
 
 
@@ -96,7 +97,7 @@ def agent_of(arrays: Arrays, actor: str, targets: str, **settings: object) -> BC
 def hand_out(noise: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> Iterator[Tensor]:
     """In place of draws: this noise in order."""
     handed = iter(noise)
-    for module in (learning, sac_critics):
+    for module in (bcell, sac_critics):
         monkeypatch.setattr(module, "standard_normal", lambda shape, generator, like: next(handed).view(shape))
     return handed
 

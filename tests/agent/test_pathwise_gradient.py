@@ -9,7 +9,7 @@ import torch
 
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import linearised
-from finflow.agent.losses.losses import ddpg_bc_loss
+from finflow.agent.losses.offline_losses import ddpg_bc_loss
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape
 from finflow.agent.networks.policy import LEAST_PULL, ExpertPolicy
 from tests.agent.helpers import generator

@@ -12,9 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from finflow import cores
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.learners.offline_learner import BehaviourCloning, portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.layers import EnsembleReadout

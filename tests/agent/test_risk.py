@@ -11,8 +11,8 @@ import torch
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.losses.regularisers import CoverageProposals
-from finflow.agent.losses.risk import discounted_means, quantile_weights, risk_adjusted_value, sample_risk
+from finflow.agent.losses.critic_losses import CoverageProposals
+from finflow.agent.losses.quantiles import discounted_means, quantile_weights, risk_adjusted_value, sample_risk
 from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.config import AnchorConfig, BCellConfig, load_config
 from finflow.errors import ConfigError

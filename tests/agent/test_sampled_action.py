@@ -7,11 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+from finflow.agent.networks.decision import acted_portfolio, nucleus
 from finflow.agent.networks.logistic_normal import UNLISTED, LogisticNormal
-from finflow.agent.networks.sampled_action import acted_portfolio, nucleus
 from finflow.config import ActingConfig
 
 DAY = np.datetime64("2011-12-14")

@@ -51,7 +51,7 @@ def test_the_centre_is_the_softmax_of_the_location() -> None:
 
 def test_the_entropy_target_is_that_of_normal_log_ratios_of_the_scale() -> None:
     normal = torch.distributions.Normal(torch.zeros(20, dtype=torch.float64), 0.2)
-    assert log_ratio_entropy(0.2, 21) == pytest.approx(normal.entropy().sum().item(), rel=1e-12)
+    assert log_ratio_entropy(0.2, 20) == pytest.approx(normal.entropy().sum().item(), rel=1e-12)
 
 
 def test_entropy_is_of_the_density_in_log_ratios() -> None:

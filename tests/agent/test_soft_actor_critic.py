@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import Batch
-from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.learning import LEVEL_RATE
+from finflow.agent.learners.bcell import LEVEL_RATE, BCell
 from finflow.agent.learners.sac_critics import OWN, Expansion, expanded
 from finflow.agent.learners.soft_actor_critic import UpdatePoint, ascent
-from finflow.agent.losses.losses import CriticTarget, critic_target, mean_loss, truncated_spread
-from finflow.agent.losses.pinball import pinball_loss
+from finflow.agent.losses.critic_losses import CriticTarget, critic_target, mean_loss
+from finflow.agent.losses.quantiles import pinball_loss, truncated_spread
 from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.agent.networks.logistic_normal import log_ratio_entropy
 from tests.agent.helpers import coverage, generator, make_agent, parameters, with_choices
@@ -140,7 +139,7 @@ def test_critics_learn_the_published_loss_of_a_batch_of_transitions(
     actions, _ = next_draws(plain, batch, 3)
     ahead = values_of(plain, batch, "target_critic", "next_states", actions)
     own = values_of(plain, batch, "critic", "states", batch.actions.unsqueeze(1))
-    target = critic_target(batch, ahead.mean.min(dim=0).values, ahead.spread[:, :, 0], 0.99)
+    target = critic_target(batch, ahead.mean.min(dim=0).values, ahead.spread, 0.99)
     expected = {"q_loss": mean_loss(own.mean[..., 0], target.mean[:, 0]), "q": own.mean.mean()}
     expected["quantile_loss"] = torch.zeros(())
     if quantiles > 1:
@@ -197,9 +196,9 @@ def test_the_actor_has_the_entropy_of_weights_and_the_temperature_that_of_log_ra
     assert metrics["effective_alpha"].item() == pytest.approx(effective)
     torch.testing.assert_close(metrics["actor_loss"], (effective * log_density[:, 0] / 4 - value).mean())
     assert metrics["entropy"].item() == pytest.approx(-log_density.mean().item(), rel=1e-5)  # float32
-    excess = (of_ratios + log_ratio_entropy(0.3, 5)).mean() / 4
+    excess = (of_ratios + log_ratio_entropy(0.3, 4)).mean() / 4
     assert agent.log_alpha.grad.item() == pytest.approx(-excess.item(), rel=1e-5)
-    assert abs(excess.item() - (log_density.mean().item() + log_ratio_entropy(0.3, 5)) / 4) > 0.1  # two entropies
+    assert abs(excess.item() - (log_density.mean().item() + log_ratio_entropy(0.3, 4)) / 4) > 0.1  # two entropies
     assert math.copysign(1.0, agent.log_alpha.item() - before) == math.copysign(1.0, excess.item())
 
 

@@ -13,8 +13,8 @@ from finflow.agent.batch import Batch, States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import REFERENCES, Blend, describe_holding
-from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
+from finflow.agent.networks.policy_ensemble import FrozenPolicy
 from finflow.config import AveragingConfig
 from tests.agent.helpers import CPU, coverage, generator, make_agent
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch
-from finflow.agent.losses.regularisers import FROM_EQUAL, anchor_loss
+from finflow.agent.learners.soft_actor_critic import UpdatePoint, held_back, kl_from_equal_weight
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config import AnchorConfig, BCellConfig
 from tests.agent.helpers import SMALL, coverage, generator, make_agent, make_iql, parameters
@@ -27,14 +27,13 @@ def updated(
     return parameters(agent.policy), parameters(agent.critic), metrics
 
 
-@pytest.mark.parametrize("to", FROM_EQUAL)
-def test_coefficients_are_counted_in_sigma_a(shape: NetworkShape, make_batch: MakeBatch, to: str) -> None:
+def test_coefficients_are_counted_in_sigma_a(shape: NetworkShape, make_batch: MakeBatch) -> None:
     """Alpha, anchor and CQL at sigma_A = 1/20 do what a twentieth of each does at 1."""
     batch = make_batch()
     keys = {"cql_alpha": 5.0, "entropy_backup": "relative"}
     less = {"cql_alpha": 5.0 * SCALE, "entropy_backup": "relative"}
-    weighed = updated(shape, batch, SCALE, 0.8, anchor=AnchorConfig(weight=1.0, to=to), **keys)
-    written = updated(shape, batch, 1.0, 0.8 * SCALE, anchor=AnchorConfig(weight=SCALE, to=to), **less)
+    weighed = updated(shape, batch, SCALE, 0.8, anchor=AnchorConfig(weight=1.0), **keys)
+    written = updated(shape, batch, 1.0, 0.8 * SCALE, anchor=AnchorConfig(weight=SCALE), **less)
     torch.testing.assert_close(weighed[0], written[0])
     torch.testing.assert_close(weighed[1], written[1])
     for name in ("actor_loss", "q_loss", "effective_alpha", "effective_cql_alpha", "effective_anchor"):
@@ -51,17 +50,15 @@ def test_a_tuned_penalty_is_weighed_in_sigma_a_too(shape: NetworkShape, make_bat
     assert tuned[2]["effective_cql_alpha"].item() == pytest.approx(5.0 * SCALE, rel=1e-6)
 
 
-@pytest.mark.parametrize("to", FROM_EQUAL)
-def test_the_anchor_pulls_the_aim_as_far_as_it_is_traded(shape: NetworkShape, make_batch: MakeBatch, to: str) -> None:
+def test_the_anchor_pulls_the_aim_as_far_as_it_is_traded(shape: NetworkShape, make_batch: MakeBatch) -> None:
     """Its gradient for an aim is the divergence's own times the trade rate; its value stays."""
     batch = make_batch()
-    policy = make_agent(shape).policy
-    decision = policy(batch.states)
+    agent = make_agent(shape, anchor=AnchorConfig(weight=1.0))
+    decision = agent.policy(batch.states)
     aim = decision.aim.detach().requires_grad_(True)
-    config = AnchorConfig(weight=1.0, to=to)
-    loss = anchor_loss(config, decision._replace(aim=aim), batch, policy)
+    loss, _ = held_back(agent, decision._replace(aim=aim), batch, UpdatePoint())
     (found,) = torch.autograd.grad(loss, aim)
-    plain = FROM_EQUAL[to](aim, batch.states.listed).mean()
+    plain = kl_from_equal_weight(aim, batch.states.listed).mean()
     (whole,) = torch.autograd.grad(plain, aim)
     torch.testing.assert_close(loss, plain)
     torch.testing.assert_close(found, decision.trade_rate.detach() * whole)

@@ -18,6 +18,7 @@ import pytest
 from finflow.cli import main
 from finflow.config import Config, config_hash, load_config
 from finflow.experiments.jobs.training_jobs import SeedJob
+from finflow.training.checkpoints.run_folder import resolve_run
 from tests.cli.test_output import SUMMARY, Outcome
 from tests.commands import refusal
 
@@ -51,10 +52,11 @@ class Application:
             def discard_if_unused(self) -> None:
                 pass
 
-        def evaluate(
-            path: Path, overrides: Mapping[str, object], output: Path | None = None, with_backtest: bool = False
-        ) -> Outcome:
-            application.calls["evaluate"] = (path, dict(overrides), output, with_backtest)
+        def load(paths: Sequence[Path], overrides: Mapping[str, object]) -> SimpleNamespace:
+            return SimpleNamespace(paths=paths, overrides=dict(overrides), folder=resolve_run(paths[0]).folder)
+
+        def evaluate(agents: SimpleNamespace, folder: Path, with_backtest: bool) -> Outcome:
+            application.calls["evaluate"] = (*agents.paths, agents.overrides, folder, with_backtest)
             return application.outcome
 
         def backtest(config: Config, names: Sequence[str]) -> Outcome:
@@ -65,7 +67,8 @@ class Application:
             importlib.import_module(f"finflow.experiments.{name}")
         for name, fake in {
             "trainer.FinFlowTrainer": Trainer,
-            "judging.evaluations.evaluate_checkpoint": evaluate,
+            "judging.agent_strategy.load_agents": load,
+            "judging.evaluations.evaluate_agents": evaluate,
             "judging.evaluations.backtest_strategies": backtest,
             "checkpoints.checkpoint_reader.configuration_of": lambda path: application.stored,
         }.items():
@@ -175,7 +178,7 @@ def test_a_backtest_of_an_agent_is_its_evaluation_always_with_the_sweeps(
     application: Application, run: Path, mode: list[str], sweeps: bool, within: str
 ) -> None:
     assert main(["--mode", *mode, "--resume", str(run / within)]) == 0
-    assert application.calls == {"evaluate": (run / within, {}, None, sweeps)}
+    assert application.calls == {"evaluate": (run / within, {}, run, sweeps)}
 
 
 @pytest.mark.parametrize(
@@ -189,15 +192,15 @@ def test_a_backtest_of_an_agent_is_its_evaluation_always_with_the_sweeps(
             {"market.source": "yfinance", "market.tickers": ("TSLA", "KO")},
             "run/evaluations",
         ),
-        (["--device", "cpu"], {"train.device": "cpu"}, None),
-        (["--seed", "8"], {"train.seed": 8}, None),  # handed on to be refused
+        (["--device", "cpu"], {"train.device": "cpu"}, "."),
+        (["--seed", "8"], {"train.seed": 8}, "."),  # handed on to be refused
         (["--set", "output.logs_dir=elsewhere"], {"output.logs_dir": Path("elsewhere")}, "elsewhere"),
     ],
 )
 def test_an_evaluation_under_other_conditions_leaves_the_report_of_the_run_alone(
     arguments: list[str],
     changed: dict[str, object],
-    folder: str | None,
+    folder: str,
     application: Application,
     run: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -209,7 +212,7 @@ def test_an_evaluation_under_other_conditions_leaves_the_report_of_the_run_alone
     assert main(["--mode", "evaluate", "--resume", "run", *arguments]) == 0
     _, overrides, place, _ = application.calls["evaluate"]
     assert overrides == changed
-    assert (place and os.path.relpath(place.parent)) == folder
+    assert os.path.relpath(place.parent) == folder
 
 
 def test_backtest_of_a_named_strategy(application: Application) -> None:

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.market_growth import LIQUIDITY_WINDOW as WINDOW
-from finflow.env.market_growth import dividends_of, growth_of, liquidity_of, share_prices
+from finflow.env.market_growth import LIQUIDITY_WINDOW as WINDOW, dividends_of, growth_of, liquidity_of, share_prices
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.process_variants import with_costs, with_growths
 from finflow.env.vector_env import PortfolioVectorEnv

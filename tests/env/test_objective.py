@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from finflow.config import ObjectivesConfig, load_config
 from finflow.env.objective import COMPONENTS, Moments, Objective

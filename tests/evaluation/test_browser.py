@@ -15,10 +15,9 @@ import pytest
 from finflow.evaluation.analysis.sweeps import section as sweeps_section
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds, make
 from finflow.evaluation.report.report import write_report
-from finflow.evaluation.statistics.bootstrap import Interval
-from finflow.evaluation.statistics.configuration_choice import DailyReturns, choice_section, judge_best, judge_choice
+from finflow.evaluation.statistics.backtest_overfitting import DailyReturns, choice_section, judge_best
+from finflow.evaluation.statistics.bootstrap import Interval, Resampling
 from finflow.evaluation.statistics.run_statistics import Estimate
-from finflow.evaluation.statistics.significance_tests import Resampling
 from tests.browser import DESK, PAPER, PHONE, Browser, open_browser
 from tests.evaluation.made_up import context_of, process_of, report_data
 
@@ -106,9 +105,7 @@ def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
     group = Seeds(tuple(run.label for run in runs), ("0", "1", "2"), estimates, likely)
     daily = {run.label: DailyReturns(run.returns, np.zeros(days), returns[3], returns[3]) for run in runs}
     choice = choice_section(
-        judge_choice(returns[:3].T, tuple(daily), "runs"),
-        "the test window",
-        judge_best(daily, 5, Resampling(99, 21, 0)),
+        returns[:3].T, tuple(daily), "the test window", judge_best(daily, 5, Resampling(99, 21, 0)), "runs"
     )
     differences = {"train.seed": {run.label: str(run.numbers["seed"]) for run in runs}}
     window = {"start": "2016-01-02", "end": "2016-10-27", "days": days}

@@ -8,11 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from finflow.errors import EvidenceError
-from finflow.evaluation.report.section import section_html
-from finflow.evaluation.statistics.backtest_overfitting import overfitting
-from finflow.evaluation.statistics.configuration_choice import DailyReturns, choice_section, judge_best, judge_choice
-from finflow.evaluation.statistics.significance_tests import Resampling
+from finflow.evaluation.page.section import section_html
+from finflow.evaluation.statistics.backtest_overfitting import DailyReturns, choice_section, judge_best, overfitting
+from finflow.evaluation.statistics.bootstrap import Resampling
 
 DAYS = 800
 RESAMPLING = Resampling(300, 21, 0)
@@ -31,12 +29,11 @@ def test_a_matrix_in_gives_the_result_and_the_figure_out() -> None:
     """What a search calls with the validation returns of its trials."""
     excess = np.random.default_rng(1).normal(0.0, 0.01, (DAYS, 12))
     names = [f"trial {number}" for number in range(12)]
-    choice = judge_choice(excess, names, "trials")
-    section = choice_section(choice, "the validation window")
-    assert section.numbers["overfitting"]["pbo"] == choice.found.pbo == overfitting(excess).pbo
+    section = choice_section(excess, names, "the validation window", what="trials")
+    assert section.numbers["overfitting"]["pbo"] == overfitting(excess).pbo
     assert section.numbers["overfitting"]["among"] == names
-    assert section.figures == (choice.figure,)
-    assert choice.figure.png.startswith(b"\x89PNG")
+    (figure,) = section.figures
+    assert figure.png.startswith(b"\x89PNG")
     text = section_html(section)
     assert "these 12 trials" in text
     assert "the validation window" in text
@@ -44,11 +41,9 @@ def test_a_matrix_in_gives_the_result_and_the_figure_out() -> None:
 
 
 def test_why_there_is_no_choice_is_said_instead() -> None:
-    with pytest.raises(EvidenceError, match="needs two strategies"):
-        judge_choice(np.zeros((DAYS, 1)), ["one"])
-    section = choice_section("there was one trial", "the validation window")
+    section = choice_section(np.zeros((DAYS, 1)), ["one"], "the validation window")
     assert section.numbers == {"overfitting": None, "best": None}
-    assert "cannot be computed: there was one trial." in section_html(section)
+    assert "is that of a choice: it needs two strategies at least" in section_html(section)
 
 
 def test_the_best_of_many_without_skill_is_no_yes_though_alone_it_may_be() -> None:
@@ -57,24 +52,24 @@ def test_the_best_of_many_without_skill_is_no_yes_though_alone_it_may_be() -> No
     best = judge_best(choices, 0, RESAMPLING)
     alone = judge_best({best.name: choices[best.name]}, 0, RESAMPLING)
     assert best.verdict.tries.total == 60
-    assert best.verdict.superiority.strategies == 60
+    assert best.verdict.spa.strategies == 60
     assert best.verdict.psr == alone.verdict.psr > 0.95
     assert best.verdict.dsr < alone.verdict.dsr
-    assert best.verdict.superiority.p_consistent > alone.verdict.superiority.p_consistent
-    assert best.verdict.answer == "not shown"
+    assert best.verdict.spa.p_consistent > alone.verdict.spa.p_consistent
+    assert best.verdict.beats_equal_weight == "not shown"
 
 
 def test_an_edge_survives_being_chosen() -> None:
     best = judge_best(drawn(20, edge=8e-4), 0, RESAMPLING)
-    assert (best.name, best.verdict.answer) == ("trial 19", "yes")
+    assert (best.name, best.verdict.beats_equal_weight) == ("trial 19", "yes")
 
 
 def test_the_difference_of_the_best_is_annual_by_the_bars_of_its_market() -> None:
     """Months taken for days would widen the interval by the root of 21."""
     daily = drawn(3, edge=8e-4)
     monthly = {name: replace(one, bars_per_year=12) for name, one in daily.items()}
-    days, months = (judge_best(choices, 0, RESAMPLING).verdict.difference for choices in (daily, monthly))
-    assert (months.low, months.high) == pytest.approx((days.low / math.sqrt(21), days.high / math.sqrt(21)))
+    days, months = (judge_best(one, 0, RESAMPLING).verdict.sharpe_difference_interval for one in (daily, monthly))
+    assert months == pytest.approx([end / math.sqrt(21) for end in days])
 
 
 def test_one_that_is_equal_weight_itself_can_be_chosen_and_shows_nothing() -> None:
@@ -83,6 +78,6 @@ def test_one_that_is_equal_weight_itself_can_be_chosen_and_shows_nothing() -> No
     choices["equal weight"] = DailyReturns(market, choices["trial 0"].cash, market, market)
     choices["trial 0"] = DailyReturns(market - 1e-3, choices["trial 0"].cash, market, market)
     best = judge_best(choices, 0, RESAMPLING)
-    assert (best.name, best.verdict.answer) == ("equal weight", "not shown")
+    assert (best.name, best.verdict.beats_equal_weight) == ("equal weight", "not shown")
     assert math.isnan(best.verdict.dsr)
-    assert choice_section("too few days", "the test window", best).numbers["best"]["dsr"] is None
+    assert choice_section(np.zeros((9, 2)), ["a", "b"], "the test window", best).numbers["best"]["dsr"] is None

@@ -7,7 +7,8 @@ import pytest
 from arch.bootstrap import SPA, StepM
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.statistics.significance_tests import Resampling, superior_ability, superior_strategies
+from finflow.evaluation.statistics.bootstrap import Resampling
+from finflow.evaluation.statistics.significance_tests import superior_ability, superior_strategies
 
 SETTINGS = Resampling(samples=400, block_length=5, seed=3)
 

@@ -18,7 +18,7 @@ from finflow.evaluation.analysis.expert_traits import (
     gate_section,
     section,
 )
-from finflow.evaluation.report.section import section_html
+from finflow.evaluation.page.section import section_html
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, family_tables
 

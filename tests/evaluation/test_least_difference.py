@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.least_difference import POWER, LeastDifference, least_difference
+from finflow.evaluation.statistics.bootstrap import Resampling, draw_days
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import Resampling
-from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict
+from finflow.evaluation.statistics.report_statistics import POWER, least_difference
+from finflow.evaluation.statistics.verdict import LeastDifference, Verdict, VerdictReference, reach_verdict
 
 DAYS, SAMPLES = 750, 200
+RESAMPLING = Resampling(SAMPLES, 10, seed=0)
 RATIO = 0.6  # of equal weight, a year
 
 
@@ -37,12 +37,12 @@ def window(seed: int, difference: float) -> tuple[np.ndarray, np.ndarray]:
 def asked(
     own: np.ndarray, equal: np.ndarray, tries: Tries | None = None, *others: np.ndarray
 ) -> tuple[Verdict, LeastDifference | None]:
-    draws = significance.draw_days(len(own), SAMPLES, 10, seed=0)
+    draws = draw_days(len(own), RESAMPLING)
     rivals = [
         VerdictReference(returns, metrics.sharpe(own[draws]) - metrics.sharpe(returns[draws]))
         for returns in (equal, *others)
     ]
-    verdict = reach_verdict(own, rivals, tries or Tries(), Resampling(SAMPLES, 10, seed=0))
+    verdict = reach_verdict(own, rivals, tries or Tries(), RESAMPLING)
     return verdict, least_difference(own, np.zeros(len(own)), rivals, draws, tries or Tries(), 252)
 
 
@@ -56,9 +56,9 @@ def test_a_planted_difference_of_that_size_is_a_yes_in_four_windows_of_five() ->
     """Of fresh windows of the same market; 3 standard deviations of a binomial share of 60, the estimate averaged."""
     size = float(np.mean([least(seed).of_yes for seed in range(8)]))
     windows = 60
-    shown = [asked(*window(1000 + seed, size))[0].answer == "yes" for seed in range(windows)]
+    shown = [asked(*window(1000 + seed, size))[0].beats_equal_weight == "yes" for seed in range(windows)]
     assert np.mean(shown) == pytest.approx(POWER, abs=3.0 * math.sqrt(POWER * (1.0 - POWER) / windows))
-    half = [asked(*window(2000 + seed, 0.5 * size))[0].answer == "yes" for seed in range(20)]
+    half = [asked(*window(2000 + seed, 0.5 * size))[0].beats_equal_weight == "yes" for seed in range(20)]
     assert np.mean(half) < 0.6, "half of it is mostly not shown: the normal law says 29 %"
 
 
@@ -96,7 +96,7 @@ def test_the_interval_without_spread_is_worked_out_by_hand() -> None:
     own, equal = window(2, 1.0)
     value, d = metrics.sharpe(own) - metrics.sharpe(equal), 0.25
     rival = VerdictReference(equal, np.full(SAMPLES, d))
-    draws = significance.draw_days(DAYS, SAMPLES, 10, seed=0)
+    draws = draw_days(DAYS, RESAMPLING)
     found = least_difference(own, np.zeros(DAYS), (rival,), draws, Tries(), 252)
     assert found is not None
     assert found.of_interval == pytest.approx(2.0 * (value - d), rel=1e-9)

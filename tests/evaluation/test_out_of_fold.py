@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from finflow.evaluation.statistics.out_of_fold import choose, least_gain, shrunk
+from finflow.evaluation.statistics.bootstrap import choose, least_gain, shrunk
 
 BLOCKS = np.repeat(np.arange(4), 250)
 

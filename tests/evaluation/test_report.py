@@ -21,10 +21,9 @@ import pandas as pd
 import pytest
 
 from finflow.errors import OutputError
-from finflow.evaluation.report import agent_figures, metric_tables, page, report, tearsheet
-from finflow.evaluation.report.json_schemas import json_schema
+from finflow.evaluation.report import agent_figures, metric_tables, report, report_page, tearsheet
 from finflow.evaluation.report.report import write_report
-from finflow.evaluation.report.results import as_json, compute_results
+from finflow.evaluation.report.results import as_json, compute_results, json_schema
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 from finflow.evaluation.statistics.readings_ledger import Tries
@@ -156,9 +155,9 @@ def test_the_verdict_comes_first_with_its_reasons() -> None:
 
     def said(answer: str, *enough: bool) -> str:
         reasons = tuple(Reason(f"test {number} said -0.5", passed) for number, passed in enumerate(enough))
-        verdict = dataclasses.replace(results.evidence.verdict, answer=answer, reasons=reasons)
+        verdict = dataclasses.replace(results.evidence.verdict, beats_equal_weight=answer, reasons=reasons)
         evidence = dataclasses.replace(results.evidence, verdict=verdict)
-        text = page.build_page(data, dataclasses.replace(results, evidence=evidence), [], [], [])
+        text = report_page.build_page(data, dataclasses.replace(results, evidence=evidence), [], [], [])
         return text[text.index("<h2>") : text.index("</section>")]
 
     unclear = said("not shown", True, False)
@@ -170,20 +169,25 @@ def test_the_verdict_comes_first_with_its_reasons() -> None:
     assert "Beats equal weight: yes" in said("yes", True, True)
     assert "promises nothing about the future" in said("yes", True, True)
     assert "Beats equal weight: no<" in said("no", False)
-    assert "Earlier readings of this window were not counted" in page.build_page(report_data(), results, [], [], [])
+    assert "Earlier readings of this window were not counted" in report_page.build_page(
+        report_data(), results, [], [], []
+    )
 
 
 def test_the_interval_that_is_shown_is_the_one_asked_for() -> None:
     data = report_data(confidence=0.8)
     results = compute_results(data)
-    shown = page.build_page(data, results, [], [], [])
+    shown = report_page.build_page(data, results, [], [], [])
     bounds = results.difference.interval
     said = f">{bounds.low:+.2f}</span> to ".replace(">-", ">−")
     assert "with a 80\N{NARROW NO-BREAK SPACE}% interval from <span" in shown
     assert said in shown
     nothing = SharpeDifference(0.3, Interval(math.nan, math.nan), math.nan)
-    assert "without an interval" in page.build_page(data, dataclasses.replace(results, difference=nothing), [], [], [])
-    assert results.evidence.verdict.difference.low < bounds.low, "the verdict's own level cannot be softened"
+    assert "without an interval" in report_page.build_page(
+        data, dataclasses.replace(results, difference=nothing), [], [], []
+    )
+    low = results.evidence.verdict.sharpe_difference_interval[0]
+    assert low < bounds.low, "the verdict's own level cannot be softened"
 
 
 def test_metrics_json_has_the_evidence_under_its_keys(folder: Path) -> None:
@@ -205,10 +209,10 @@ def test_patient_equal_weight_is_asked_before_a_yes() -> None:
     baseline = report_data().baseline
     better = dataclasses.replace(baseline, name="agent", returns=baseline.returns + 1e-3 + 1e-5 * baseline.turnover)
     yes = compute_results(report_data(agent=better)).evidence.verdict
-    assert yes.answer == "yes"
+    assert yes.beats_equal_weight == "yes"
     patient = dataclasses.replace(better, name="patient", returns=better.returns + 1e-5)
     held = compute_results(report_data(agent=better, patient=patient)).evidence.verdict
-    assert held.answer == "not shown"
+    assert held.beats_equal_weight == "not shown"
     assert not held.reasons[-1].enough
 
 

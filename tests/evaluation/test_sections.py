@@ -14,11 +14,11 @@ import pytest
 from finflow.cli.output import distance_lines
 from finflow.evaluation.analysis import feature_distance
 from finflow.evaluation.analysis.training_sections import generalisation_section
-from finflow.evaluation.report import page
-from finflow.evaluation.report.page import build_page
-from finflow.evaluation.report.report_numbers import look_up, show
+from finflow.evaluation.page import section
+from finflow.evaluation.page.page_numbers import look_up, show
+from finflow.evaluation.page.section import Cell, Row, Section, Table, section_html
+from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import as_json, compute_results
-from finflow.evaluation.report.section import Cell, Row, Section, Table, section_html
 from tests.evaluation.made_up import report_data
 
 NUMBERS = {"a<b": {"sharpe": 1.23456, "error": 0.5, "nothing": None, "word": "yes"}}
@@ -145,7 +145,9 @@ def luminance(colour: str) -> float:
 
 def test_text_stands_out_from_every_ground_it_is_on() -> None:
     """A contrast of 4.5 or more (WCAG 2, level AA) in light, dark and print."""
-    looks = re.findall(r":root\{([^}]*)\}", (Path(page.__file__).parent / "templates" / "style.css").read_text("utf-8"))
+    looks = re.findall(
+        r":root\{([^}]*)\}", (Path(section.__file__).parent / "templates" / "style.css").read_text("utf-8")
+    )
     assert len(looks) == 3
     for look in looks:
         colours = dict(re.findall(r"--(\w+):(#[0-9a-f]+)", look))

@@ -9,30 +9,29 @@ import numpy as np
 import pytest
 from arch.bootstrap import StationaryBootstrap
 
-from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
+from finflow.evaluation.statistics import bootstrap as significance, metrics
+from finflow.evaluation.statistics.bootstrap import Interval, Resampling, SharpeDifference, draw_days
 from tests.evaluation.made_up import backtest_of
 
 
 def test_the_same_seed_draws_the_same_days() -> None:
-    first = significance.draw_days(200, 50, 10, seed=3)
-    np.testing.assert_array_equal(first, significance.draw_days(200, 50, 10, seed=3))
-    assert (first != significance.draw_days(200, 50, 10, seed=4)).any()
+    first = draw_days(200, Resampling(50, 10, 3))
+    np.testing.assert_array_equal(first, draw_days(200, Resampling(50, 10, 3)))
+    assert (first != draw_days(200, Resampling(50, 10, 4))).any()
     assert first.shape == (50, 200)
     assert first.min() >= 0
     assert first.max() < 200
 
 
 def test_days_are_drawn_in_blocks_of_the_length_asked_for() -> None:
-    draws = significance.draw_days(1000, 200, 20, seed=0)
+    draws = draw_days(1000, Resampling(200, 20, 0))
     follows = (draws[:, 1:] - draws[:, :-1]) % 1000 == 1
     assert 1.0 / (1.0 - follows.mean()) == pytest.approx(20.0, rel=0.05)
 
 
 def test_every_metric_of_a_resample_is_the_metric_of_those_days() -> None:
     run = backtest_of("x")
-    draws = significance.draw_days(len(run.returns), 300, 21, seed=0)
+    draws = draw_days(len(run.returns), Resampling(300, 21, 0))
     resampled = significance.resample(run, draws, 0.05)
     assert set(resampled) == set(metrics.summarise(run))
     for row in (0, 127, 128, 299):
@@ -47,7 +46,7 @@ def test_the_interval_is_archs_percentile_interval() -> None:
     theirs = StationaryBootstrap(21, excess, seed=np.random.default_rng(5)).conf_int(
         lambda x: float(metrics.sharpe(x)), reps=400, method="percentile", size=0.9
     )
-    draws = significance.draw_days(len(excess), 400, 21, seed=5)
+    draws = draw_days(len(excess), Resampling(400, 21, 5))
     ours = significance.interval(significance.resample(run, draws, 0.05)["sharpe"], 0.9)
     np.testing.assert_allclose([ours.low, ours.high], theirs[:, 0], rtol=1e-10)
 
@@ -55,7 +54,7 @@ def test_the_interval_is_archs_percentile_interval() -> None:
 def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     mean, deviation, days, worlds = 0.0006, 0.01, 300, 150
     truth = mean / deviation * math.sqrt(252)
-    draws = significance.draw_days(days, 250, 5, seed=0)
+    draws = draw_days(days, Resampling(250, 5, 0))
     covered = 0
     for world in range(worlds):
         returns = np.random.default_rng(world).normal(mean, deviation, days)
@@ -66,16 +65,16 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 
 def test_a_window_of_few_blocks_and_an_undefined_resample_have_no_interval() -> None:
     run = backtest_of("x", steps=104)
-    draws = significance.draw_days(104, 100, 21, seed=0)
+    draws = draw_days(104, Resampling(100, 21, 0))
     assert draws.shape == (0, 104)
     assert not significance.interval(significance.resample(run, draws, 0.05)["sharpe"], 0.95).defined
-    assert len(significance.draw_days(105, 100, 21, seed=0)) == 100
+    assert len(draw_days(105, Resampling(100, 21, 0))) == 100
     assert not significance.interval(np.array([1.0, 2.0, np.nan]), 0.95).defined
 
 
 def test_what_both_strategies_share_cancels_in_the_difference() -> None:
     first, second = backtest_of("first", seed=1), backtest_of("second", seed=2)
-    draws = significance.draw_days(len(first.returns), 500, 21, seed=0)
+    draws = draw_days(len(first.returns), Resampling(500, 21, 0))
     one, two = (significance.resample(run, draws, 0.05)["sharpe"] for run in (first, second))
     paired = significance.sharpe_difference(first, second, one, two, 0.95)
     unpaired = significance.interval(one - np.random.default_rng(0).permutation(two), 0.95)
@@ -89,7 +88,7 @@ def test_what_both_strategies_share_cancels_in_the_difference() -> None:
 
 def test_a_strategy_is_not_ahead_of_itself() -> None:
     run = backtest_of("x")
-    draws = significance.draw_days(len(run.returns), 100, 21, seed=0)
+    draws = draw_days(len(run.returns), Resampling(100, 21, 0))
     resampled = significance.resample(run, draws, 0.05)["sharpe"]
     difference = significance.sharpe_difference(run, run, resampled, resampled, 0.95)
     assert difference == SharpeDifference(0.0, Interval(0.0, 0.0), 0.0)

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics.bootstrap import Resampling, draw_days
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import Resampling, track_of
+from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict
 
 SETTINGS = Resampling(samples=400, block_length=10, seed=0)
@@ -30,23 +30,23 @@ def judged(
     tries: Tries | None = None,
     candidates: dict[str, np.ndarray] | None = None,
 ) -> Verdict:
-    draws = significance.draw_days(len(own), SETTINGS.samples, SETTINGS.block_length, SETTINGS.seed)
+    draws = draw_days(len(own), SETTINGS)
     paired = [VerdictReference(one, metrics.sharpe(own[draws]) - metrics.sharpe(one[draws])) for one in rivals]
     return reach_verdict(own, paired, tries or Tries(), SETTINGS, candidates)
 
 
 def test_a_clear_edge_is_a_yes_and_every_test_agrees() -> None:
     verdict = judged(*made(4e-4))
-    assert verdict.answer == "yes"
+    assert verdict.beats_equal_weight == "yes"
     assert [reason.enough for reason in verdict.reasons] == [True, True, True]
     assert verdict.dsr == verdict.psr == track_of(np.subtract(*made(4e-4))).psr()
-    assert verdict.superiority.p_consistent < 0.01
-    assert verdict.minimum_length < 1000
+    assert verdict.spa.p_consistent < 0.01
+    assert verdict.minimum_track_record < 1000
 
 
 def test_the_same_edge_after_many_tries_is_not_shown() -> None:
     verdict = judged(*made(4e-4), tries=Tries(configurations=20, others=180))
-    assert verdict.answer == "not shown"
+    assert verdict.beats_equal_weight == "not shown"
     assert [reason.enough for reason in verdict.reasons] == [False, True, True]
     assert "for 200 tries" in verdict.reasons[0].said
     assert verdict.dsr < 0.95 < verdict.psr
@@ -59,9 +59,9 @@ def test_an_edge_among_many_candidates_needs_more() -> None:
     noise = np.random.default_rng(1).normal(0.0, 0.003, (299, 1000))
     others = {f"c{i}": baseline + each - each.mean() for i, each in enumerate(noise)}
     among = judged(own, baseline, candidates=others)
-    assert alone.superiority.p_consistent < 0.05 < among.superiority.p_consistent
-    assert among.superiority.strategies == 300
-    assert among.answer == "not shown"
+    assert alone.spa.p_consistent < 0.05 < among.spa.p_consistent
+    assert among.spa.strategies == 300
+    assert among.beats_equal_weight == "not shown"
 
 
 def test_what_only_trades_less_than_daily_equal_weight_is_no_yes() -> None:
@@ -70,12 +70,12 @@ def test_what_only_trades_less_than_daily_equal_weight_is_no_yes() -> None:
     rng = np.random.default_rng(8)
     cheap = own + rng.normal(0.0, 0.002, 1000) - 1e-5
     verdict = judged(own, baseline, cheap)
-    assert verdict.answer == "not shown"
+    assert verdict.beats_equal_weight == "not shown"
     assert [reason.enough for reason in verdict.reasons] == [True, True, True, False]
     assert "Against equal weight that is restored once a month, too: Deflated" in verdict.reasons[3].said
     assert verdict.dsr == judged(own, baseline).dsr
     poor = judged(own, baseline, baseline)
-    assert poor.answer == "yes"
+    assert poor.beats_equal_weight == "yes"
     assert "all three hold" in poor.reasons[3].said
 
 
@@ -85,7 +85,7 @@ def test_a_greater_return_for_greater_risk_is_no_yes() -> None:
     baseline = rng.normal(1.5e-3, 0.01, 1500)
     verdict = judged(2.0 * baseline + rng.normal(0.0, 1e-4, 1500), baseline)
     assert [reason.enough for reason in verdict.reasons] == [True, True, False]
-    assert verdict.answer == "not shown"
+    assert verdict.beats_equal_weight == "not shown"
 
 
 def test_a_lesser_return_for_lesser_risk_is_no_no() -> None:
@@ -94,15 +94,15 @@ def test_a_lesser_return_for_lesser_risk_is_no_no() -> None:
     baseline = rng.normal(1.5e-3, 0.01, 1500)
     verdict = judged(0.5 * baseline + 2e-5 + rng.normal(0.0, 1e-4, 1500), baseline)
     assert verdict.psr < 0.05
-    assert verdict.answer == "not shown"
-    assert judged(0.5 * baseline - 2e-5 + rng.normal(0.0, 1e-4, 1500), baseline).answer == "no"
+    assert verdict.beats_equal_weight == "not shown"
+    assert judged(0.5 * baseline - 2e-5 + rng.normal(0.0, 1e-4, 1500), baseline).beats_equal_weight == "no"
 
 
 def test_what_loses_for_certain_is_a_no() -> None:
     verdict = judged(*made(-5e-4))
-    assert verdict.answer == "no"
-    assert verdict.difference.high < 0.0
-    assert verdict.minimum_length == math.inf
+    assert verdict.beats_equal_weight == "no"
+    assert verdict.sharpe_difference_interval[1] < 0.0
+    assert verdict.minimum_track_record == math.inf
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_what_loses_for_certain_is_a_no() -> None:
 def test_what_cannot_be_tested_is_not_shown_and_says_why(change: object, said: str) -> None:
     own, baseline = change(*made(5e-3))
     verdict = judged(own, baseline)
-    assert verdict.answer == "not shown"
+    assert verdict.beats_equal_weight == "not shown"
     assert said in verdict.reasons[0].said
     assert math.isnan(verdict.dsr)
 
@@ -129,24 +129,24 @@ def test_another_that_is_superior_does_not_make_the_chosen_one_so() -> None:
     rng = np.random.default_rng(2)
     risky = baseline + 3e-3 + rng.normal(0.0, 0.02, len(baseline))
     among = judged(own, baseline, candidates={"risky": risky})
-    assert among.superiority.p_consistent < 0.05
+    assert among.spa.p_consistent < 0.05
     assert not among.reasons[1].enough
     assert "StepM does not name this one" in among.reasons[1].said
-    assert among.answer == "not shown"
+    assert among.beats_equal_weight == "not shown"
 
 
 def test_a_lesser_return_without_a_better_ratio_is_a_no() -> None:
     """Resampled Sharpe ratios differ by as much up as down: their median of zero is not better."""
     own, baseline = made(-5e-4)
     level = VerdictReference(baseline, np.tile([-0.1, 0.0, 0.1], 100))
-    assert reach_verdict(own, [level], Tries(), SETTINGS).answer == "no"
+    assert reach_verdict(own, [level], Tries(), SETTINGS).beats_equal_weight == "no"
     better = VerdictReference(baseline, level.differences + 0.01)
-    assert reach_verdict(own, [better], Tries(), SETTINGS).answer == "not shown"
+    assert reach_verdict(own, [better], Tries(), SETTINGS).beats_equal_weight == "not shown"
 
 
 def test_a_difference_without_an_interval_is_not_shown_and_the_reason_says_so() -> None:
     own, baseline = made(4e-4)
     verdict = reach_verdict(own, [VerdictReference(baseline, np.full(SETTINGS.samples, np.nan))], Tries(), SETTINGS)
-    assert verdict.answer != "yes"
+    assert verdict.beats_equal_weight != "yes"
     (reason,) = (one for one in verdict.reasons if "has no interval" in one.said)
     assert not reason.enough

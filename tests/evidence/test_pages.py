@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.evidence import __main__ as evidence
-from scripts.evidence import offline_methods, variants
+from scripts.evidence import __main__ as evidence, offline_methods, variants
 from scripts.evidence.results import kept_results
 from scripts.evidence.stale_pages import Deciding, made_by, mark_pages, marked, unmarked
 from scripts.evidence.variants import Variant, run_missing

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finflow.evaluation.audit.foreknowledge_scores import Foreknowledge
+from finflow.training.audit.foreknowledge import Foreknowledge
 from scripts.evidence import foresight, tuning_evidence
 from scripts.evidence.foresight import OTHERWISE, foresight_page, measure_honest
 from scripts.evidence.hand_over import DEVICES, MARKETS, deepest_fall, hand_over_table, pretrain_and_branch

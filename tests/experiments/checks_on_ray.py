@@ -23,12 +23,12 @@ import pytest
 
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.rewards.reward_queue import queued_rewards
+from finflow.env.rewards.reward_queue import OrderedPool, queued_rewards
 from finflow.errors import MarketError
 from finflow.experiments.jobs.independent_trainings import Training, finished_best, train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.experiments.jobs.training_jobs import make_seed_job
-from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
+from finflow.experiments.tasks import ComputeResources, Task, run_tasks
 from finflow.experiments.tuning import study_report
 from finflow.experiments.tuning.study import stored_study
 from finflow.experiments.tuning.trial_worker import rerun
@@ -36,11 +36,10 @@ from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from finflow.training.data.training_data import prepare
-from finflow.worker_pool import OrderedPool
 from scripts.evidence.durability import small_config
 from tests.experiments.tasks_on_ray import fail_once_begun, in_a_task, stopped, total
 from tests.short_trainings import SHORT, TINY, config_in, write_market
-from tests.test_worker_pool import KEY, killed_once
+from tests.test_worker_pool import killed_once
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'finflow[ray]'")
 OWN = "tests.env.rewards.own_rewards"
@@ -114,7 +113,7 @@ def test_what_tasks_share_is_stored_once(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_a_killed_process_loses_nothing(connection: None, tmp_path: Path) -> None:
-    with OrderedPool(killed_once, tmp_path / "mark", 2, KEY) as pool:
+    with OrderedPool(killed_once, tmp_path / "mark", 2) as pool:
         for number in range(8):
             pool.submit(number)
         assert pool.results() == list(range(8))

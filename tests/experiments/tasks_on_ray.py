@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from finflow.env.rewards.reward_queue import OrderedPool
 from finflow.errors import MarketError
-from finflow.worker_pool import OrderedPool
-from tests.test_worker_pool import KEY, slept
+from tests.test_worker_pool import slept
 
 
 def total(table: Any, number: int, folder: Path, seconds: float = 0.0) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def fail_once_begun(table: Any, folder: Path) -> dict[str, Any]:
 
 def in_a_task(count: int) -> list[int]:
     """Calls of a task that has the cluster's only processor."""
-    with OrderedPool(slept, 0.05, 2, KEY) as pool:
+    with OrderedPool(slept, 0.05, 2) as pool:
         for number in range(count):
             pool.submit(number)
         return [number for number, _ in pool.results()]

@@ -28,12 +28,12 @@ from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
 from finflow.experiments.jobs.independent_trainings import Training, describe_trainings, finished_best, train, train_all
 from finflow.experiments.jobs.training_jobs import SeedJob, make_seed_job, run_all
-from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tasks import ComputeResources
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.strategy import Information
-from finflow.training.checkpoints.run_resolver import resolve_run
-from finflow.training.judging.agent_strategy import EnsembleStrategy
-from finflow.training.judging.evaluations import evaluate_ensemble
+from finflow.training.checkpoints.run_folder import resolve_run
+from finflow.training.judging.agent_strategy import EnsembleStrategy, load_agents
+from finflow.training.judging.evaluations import evaluate_agents
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import small_config
 from tests.commands import refusal
@@ -206,7 +206,7 @@ SCRIPT = """\
 from pathlib import Path
 
 from scripts.evidence.durability import small_config
-from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tasks import ComputeResources
 from finflow.experiments.jobs.training_jobs import make_seed_job
 from finflow.experiments.jobs.independent_trainings import train_all
 
@@ -267,7 +267,7 @@ def test_a_job_is_judged_again_from_its_folder_from_its_checkpoints_or_from_run_
     together = json.loads((folder / "reports" / "metrics.json").read_text())
     assert together["agent"] == "ensemble of 2"
     assert [Path(path).stem for path in two] == ["checkpoint_best"] * 2  # of run folders the best are judged, too
-    outcome = evaluate_ensemble([resolve_run(Path(path)).folder for path in two], {}, tmp_path / "folders")
+    outcome = evaluate_agents(load_agents([resolve_run(Path(path)).folder for path in two], {}), tmp_path / "folders")
     named = json.loads(outcome.report.with_name("metrics.json").read_text())
     assert named["strategies"] == together["strategies"]
     assert "is the same agent as" in refusal(capsys, "--mode", "evaluate", "--resume", two[0], two[0], *elsewhere)
@@ -288,7 +288,7 @@ def test_agents_read_the_market_once_alone_and_together(
     monkeypatch.setattr(ExpertPolicy, "read_market", count)
     monkeypatch.setattr(cores, "_has_second_core", lambda: False)  # all is done, and counted, in this process
     best = resolve_run(serial.folder).find_agents()[:2]
-    outcome = evaluate_ensemble(best, {"evaluation.sweeps": True}, tmp_path / "swept")
+    outcome = evaluate_agents(load_agents(best, {"evaluation.sweeps": True}), tmp_path / "swept")
     numbers = json.loads(outcome.report.with_name("metrics.json").read_text())
     assert len(numbers["sweeps"]["costs_bps"]) == 5
     assert len(read) > 2 * 100
@@ -302,7 +302,7 @@ def test_agents_that_see_other_things_do_not_act_as_one(serial: SeedJob, tmp_pat
     other = replace(job, config=job.config.model_copy(update={"env": env, "train": train}))
     (dear,) = train_all(other.trainings, {other.market: other.panel})
     with pytest.raises(CheckpointError, match="was trained with another env section than"):
-        evaluate_ensemble([*resolve_run(serial.folder).find_agents(), dear], {}, tmp_path / "mixed")
+        load_agents([*resolve_run(serial.folder).find_agents(), dear], {})
 
 
 class Constant:

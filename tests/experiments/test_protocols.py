@@ -16,15 +16,14 @@ import torch
 from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import FinflowError
-from finflow.evaluation.report.report_numbers import look_up
+from finflow.evaluation.page.page_numbers import look_up
 from finflow.experiments.jobs import independent_trainings as trainings
 from finflow.experiments.jobs.folds import Fold
 from finflow.experiments.jobs.independent_trainings import describe_trainings, finished_best, train
 from finflow.experiments.jobs.protocols import ProtocolJob, make_protocol_job
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, read_checkpoint
-from finflow.training.data.offline_data import offline_data
-from finflow.training.data.training_data import prepare
+from finflow.training.data.training_data import offline_data, prepare
 from finflow.training.phases.stopping import request_stop
 from tests.short_trainings import SHORT, config_in, write_prices
 

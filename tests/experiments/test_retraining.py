@@ -12,14 +12,13 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from finflow.cli import main
 from finflow.config import RetrainConfig
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.statistics.significance_tests import Resampling
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.retraining.retrain_results import NEW, OLD, ReplacementRule, measure_lead, retrain_schema
 from finflow.experiments.retraining.retraining import KnownBars, prepare_retraining, retrain_folds
@@ -49,7 +48,6 @@ PLANTED: dict[str, object] = {
     "env.episode_length": 40,
     "bcell.hidden_dim": 32,
     "bcell.expansion": 8,
-    "bcell.mirrored.regimes": False,
     "bcell.actor_lr": 1e-2,
     "out_of_fold.blocks": 3,
     "out_of_fold.looks": 1,

@@ -19,7 +19,7 @@ from optuna.trial import Trial, TrialState
 
 from finflow.config import TuneConfig
 from finflow.errors import ConfigError
-from finflow.experiments.tasks.task_progress import this_host
+from finflow.experiments.task_progress import this_host
 from finflow.experiments.tuning import trial_store as study
 from finflow.experiments.tuning.optuna_storage import JournalWithHeartbeat
 from finflow.experiments.tuning.trial_store import TrialStore, open_store

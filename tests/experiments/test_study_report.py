@@ -12,7 +12,7 @@ import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from finflow.evaluation.report.report_numbers import look_up
+from finflow.evaluation.page.page_numbers import look_up
 from finflow.experiments.tuning import study_report
 from finflow.experiments.tuning.study_figures import draw_figures
 from finflow.experiments.tuning.study_report import NUMBERS, PAGE, StudyData, study_files

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from finflow.experiments.tasks import task_progress
-from finflow.experiments.tasks.task_progress import TaskDisplay
+from finflow.experiments import task_progress
+from finflow.experiments.task_progress import TaskDisplay
 
 HALF = {"phase": "offline", "done": 50, "total": 100, "facts": {"sharpe": 0.41}}
 
@@ -27,12 +27,12 @@ def test_elsewhere_lines_say_what_begins_and_ends_and_now_and_then_how_far_the_o
     monkeypatch.setattr(task_progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with TaskDisplay("trainings", 2) as overview:
         overview.begin("seed 0")
-        overview.begin("seed 1", " on a node")
+        overview.begin("seed 1", "a node")
         overview.update("seed 0", "progress", HALF)
         now[0] = 11.0
         overview.update("seed 1", "progress", {**HALF, "done": 10})
         overview.update("seed 1", "line", "the learning rate is halved")
-        overview.restarted("seed 0", "its process was killed (SIGKILL)")
+        overview.update("seed 0", "lost", "its process was killed (SIGKILL)")
         now[0] = 42.0
         overview.end("seed 1")
     assert capsys.readouterr().out.splitlines() == [

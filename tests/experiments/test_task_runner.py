@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from finflow.errors import ConfigError, MarketError, OutputError, TrainingError
-from finflow.experiments.tasks import ray_cluster
-from finflow.experiments.tasks.task_progress import task_folder
-from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
+from finflow.experiments.task_progress import task_folder
+from finflow.experiments.tasks import ComputeResources, Task, run_tasks
+from finflow.worker_pool import RayWorkers
 from tests.commands import refusal
 
 HERE, TWO = ComputeResources(), ComputeResources(workers=2, grace=2.0)
@@ -226,6 +226,12 @@ class StoppingRay:
     def cancel(self, task: str, force: bool) -> None:
         self.forced += [task] * force
 
+    def put(self, content: object) -> str:
+        return "stored"
+
+    def remote(self, **options: object) -> Any:
+        return lambda function: function
+
     def wait(self, tasks: list[str], num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
         if "interrupted" in tasks:
             raise KeyboardInterrupt
@@ -235,9 +241,9 @@ class StoppingRay:
 def test_a_task_on_ray_that_has_stopped_is_not_ended_by_force() -> None:
     """Ray ends the process that asks for it where it takes in the result at that moment."""
     ray = StoppingRay()
-    ray_cluster._stop(ray, ["quick", "slow"], grace=1.0)
+    assert RayWorkers(ray, square, {}, 1).stop(["quick", "slow"], grace=1.0) == ["quick"]
     assert ray.forced == ["slow"]
     hurried = StoppingRay()
     with pytest.raises(KeyboardInterrupt):
-        ray_cluster._stop(hurried, ["slow", "interrupted"], grace=1.0)
+        RayWorkers(hurried, square, {}, 1).stop(["slow", "interrupted"], grace=1.0)
     assert hurried.forced == ["slow", "interrupted"]

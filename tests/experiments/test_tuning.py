@@ -24,9 +24,8 @@ from finflow.cli import main
 from finflow.config import Config, dump_config, load_config
 from finflow.errors import ConfigError, OutputError, TrainingError
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
-from finflow.experiments.tasks.task_runner import ComputeResources
-from finflow.experiments.tuning import study_report, trial_worker, tuning
-from finflow.experiments.tuning import trial_training as trials
+from finflow.experiments.tasks import ComputeResources
+from finflow.experiments.tuning import study_report, trial_training as trials, trial_worker, tuning
 from finflow.experiments.tuning.study import begin, stored_study
 from finflow.experiments.tuning.study_report import REPORTS, RETURNS
 from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, decode_returns

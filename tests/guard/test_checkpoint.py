@@ -20,7 +20,7 @@ from finflow.guard.checkpoint_folder import (
 )
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_newest
-from finflow.training.checkpoints.run_resolver import resolve_run
+from finflow.training.checkpoints.run_folder import resolve_run
 
 
 def fill(folder: CheckpointFolder, *updates: int) -> None:

@@ -18,9 +18,15 @@ from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import as_traded
 from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
-from tests.market.test_layouts import as_files_of_assets, as_files_of_fields, as_rows, days, save
-from tests.market.test_layouts import as_yfinance_frame as two_levels
-from tests.market.test_layouts import bars as plain_bars
+from tests.market.test_layouts import (
+    as_files_of_assets,
+    as_files_of_fields,
+    as_rows,
+    as_yfinance_frame as two_levels,
+    bars as plain_bars,
+    days,
+    save,
+)
 
 DAYS = days(420)
 

@@ -19,8 +19,7 @@ from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold
 from finflow.strategies.online_selection import ConstantRebalanced, MeanReversion, PassiveAggressiveMeanReversion
-from scripts.replicate import __main__ as command
-from scripts.replicate import relative_sets
+from scripts.replicate import __main__ as command, relative_sets
 from scripts.replicate.comparison import Comparison, in_digits_of
 from scripts.replicate.factor_sets import shipped_sets
 from scripts.replicate.naive_diversification import POLICIES, WINDOW, hold, in_sample, sharpe

@@ -16,12 +16,12 @@ import pytest
 
 from finflow.cli import main
 from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.line_file import HashedLog
 from finflow.trading import deciding, decision_making, live_market
 from finflow.trading.brokers.alpaca_broker import KEY, SECRET
 from finflow.trading.brokers.broker import MarketOrder, client_id
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
 from finflow.trading.deciding import Request
-from finflow.trading.decision_log import DecisionLog
 from finflow.trading.decision_reasons import Reasoning
 from finflow.trading.live_market import load_agents
 from finflow.trading.paper import paper_trading
@@ -72,7 +72,7 @@ class Trained:
 
     def entries(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Lines of the log, all or those of a kind."""
-        return [entry for entry in DecisionLog.read(self.log).entries if kind in (None, entry["kind"])]
+        return [entry for entry in HashedLog.read(self.log).entries if kind in (None, entry["kind"])]
 
     def decision(self, day: str) -> dict[str, Any]:
         """Content of `decision.json` of a day."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from finflow.errors import FinflowError
-from finflow.trading.decision_log import DecisionLog
+from finflow.line_file import HashedLog
 from finflow.trading.holdings import Fill, Holdings, read_fills, read_holdings
 
 UNIVERSE = ("AAPL", "BRK-B", "MSFT")
@@ -71,7 +71,7 @@ def test_fills_without_a_price_are_refused(tmp_path: Path, text: str, said: str)
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    log = DecisionLog.read(tmp_path / "state.jsonl")
+    log = HashedLog.read(tmp_path / "state.jsonl")
     for number in range(3):
         log.append({"kind": "decision", "date": f"2020-01-0{number + 1}", "cash": 0.1 + 0.2 * number})
     return log.path
@@ -82,17 +82,17 @@ def test_a_line_that_was_changed_or_taken_out_is_missed(path: Path, line: int) -
     lines = path.read_text("utf-8").splitlines()
     path.write_text("\n".join([*lines[:line], lines[line].replace("2020", "2021"), *lines[line + 1 :]]) + "\n", "utf-8")
     with pytest.raises(FinflowError, match=f"line {line + 1} of .* was changed"):
-        DecisionLog.read(path)
+        HashedLog.read(path)
     path.write_text("\n".join([lines[0], lines[2]]) + "\n", "utf-8")
     with pytest.raises(FinflowError, match=r"line 2 .*does not follow"):
-        DecisionLog.read(path)
+        HashedLog.read(path)
 
 
 def test_two_writers_follow_one_another(path: Path) -> None:
-    first, second = DecisionLog.read(path), DecisionLog.read(path)
+    first, second = HashedLog.read(path), HashedLog.read(path)
     first.append({"kind": "decision", "date": "2020-01-04"})
     second.append({"kind": "paper", "date": "2020-01-05"})
-    assert [entry["date"] for entry in DecisionLog.read(path).entries][3:] == ["2020-01-04", "2020-01-05"]
+    assert [entry["date"] for entry in HashedLog.read(path).entries][3:] == ["2020-01-04", "2020-01-05"]
 
 
 @pytest.mark.parametrize("left", [1, 20, -1])
@@ -100,9 +100,9 @@ def test_a_line_cut_short_by_a_crash_is_cut_off_and_said(path: Path, left: int) 
     content = path.read_bytes()
     last = content.splitlines()[2]
     path.write_bytes(content[: -len(last) - 1] + last[:left])
-    log = DecisionLog.read(path)
+    log = HashedLog.read(path)
     assert log.message is not None
     assert len(log.entries) == 2
     log.append({"kind": "decision", "date": "2020-01-03", "cash": 0.1 + 0.2 * 2})
     assert path.read_bytes() == content
-    assert DecisionLog.read(path).message is None
+    assert HashedLog.read(path).message is None

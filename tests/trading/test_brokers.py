@@ -14,15 +14,15 @@ import pandas as pd
 import pytest
 import requests
 
+from finflow import line_file
 from finflow.cli import main
 from finflow.cli.trading import decision_lines
-from finflow.trading import decision_log
+from finflow.line_file import HashedLog
 from finflow.trading.brokers import alpaca_broker
 from finflow.trading.brokers.alpaca_broker import AlpacaBroker
 from finflow.trading.brokers.broker import BrokerError, BrokerNotReady
 from finflow.trading.brokers.paper_broker import BROKER_LOG
 from finflow.trading.deciding import Request
-from finflow.trading.decision_log import DecisionLog
 from finflow.trading.paper.paper_trading import Clock, trade_on_paper
 from scripts.evidence.broker_kills import Market, compare, live
 from scripts.evidence.fake_alpaca import BEFORE, FakeAlpaca, Fault
@@ -70,7 +70,7 @@ def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
     assert lines > 12
     for path in (*folder.glob("*/*"), *folder.glob("*.jsonl")):
         path.unlink()
-    write: Callable[..., None] = decision_log.append_line
+    write: Callable[..., None] = line_file.append_line
     kills = 0
 
     def killed(path: Any, line: str) -> None:
@@ -80,7 +80,7 @@ def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
             write(path, line)
         raise Killed
 
-    monkeypatch.setattr(decision_log, "append_line", killed)
+    monkeypatch.setattr(line_file, "append_line", killed)
     for day in DAYS:
         for _ in range(2 * lines):
             try:
@@ -90,7 +90,7 @@ def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
             break
     assert kills == 2 * lines
     assert {name: (folder / name).read_bytes() for name in whole} == whole
-    entries = DecisionLog.read(folder / BROKER_LOG).entries
+    entries = HashedLog.read(folder / BROKER_LOG).entries
     orders = [entry["client_id"] for entry in entries if entry["kind"] == "order"]
     assert len(orders) == len(set(orders))
 
@@ -205,7 +205,7 @@ def test_a_crash_at_every_step_at_alpaca_neither_trades_twice_nor_loses_an_order
     desk.evening()
     whole, placed = desk.trained.log.read_bytes(), set(desk.fake.orders)
     assert len(placed) > len(orders) > 0
-    ask, write = requests.Session.request, decision_log.append_line
+    ask, write = requests.Session.request, line_file.append_line
     left = [0]
 
     def count() -> None:
@@ -225,7 +225,7 @@ def test_a_crash_at_every_step_at_alpaca_neither_trades_twice_nor_loses_an_order
         count()
 
     monkeypatch.setattr(requests.Session, "request", asked)
-    monkeypatch.setattr(decision_log, "append_line", written)
+    monkeypatch.setattr(line_file, "append_line", written)
     for step in range(1, 1000):
         desk.trained.log.write_bytes(begun)
         desk.fake.orders = dict(orders)

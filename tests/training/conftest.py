@@ -9,15 +9,13 @@ import pytest
 from tensorboard.summary.writer import event_file_writer
 
 from finflow.config import Config
-from finflow.evaluation.audit.look_ahead import Probe
 from finflow.evaluation.report.results import ReportData
 from finflow.market.features import market_features as crisis
 from finflow.market.panel import MarketPanel
 from finflow.market.splits import Split
 from finflow.strategies.classical import NAMED
-from finflow.training.audit import audit_subjects as audited
-from finflow.training.audit import audited_decisions
-from finflow.training.audit import configuration_audit as auditing
+from finflow.training.audit import audit_subjects as audited, audited_decisions, configuration_audit as auditing
+from finflow.training.audit.look_ahead import Probe
 from finflow.training.judging import held_out
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun

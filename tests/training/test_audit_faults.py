@@ -11,14 +11,13 @@ import pandas as pd
 import pytest
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.audit.findings import FOREKNOWLEDGE
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import panel_loader as sources
 from finflow.market.splits import Split, split_panel
-from finflow.training.audit import audit_subjects as audited
-from finflow.training.audit import configuration_audit as auditing
+from finflow.training.audit import audit_subjects as audited, configuration_audit as auditing
 from finflow.training.audit.configuration_audit import audit_configuration
+from finflow.training.audit.look_ahead import FOREKNOWLEDGE
 from finflow.training.data import training_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
@@ -137,12 +136,12 @@ def _observation_of_the_fill_bar_at_lag_2(monkeypatch: pytest.MonkeyPatch) -> No
 
 def _through_the_door(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[pytest.MonkeyPatch], None]:
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
-        real = sources._assemble
+        real = sources.assemble
 
         def changed(tables: Any, facts: Any, config: Any) -> Any:
             return real({name: change(frame) for name, frame in tables.items()}, facts, config)
 
-        monkeypatch.setattr(sources, "_assemble", changed)
+        monkeypatch.setattr(sources, "assemble", changed)
 
     return plant
 

@@ -11,12 +11,11 @@ import pytest
 
 from finflow.cli import main
 from finflow.config import Config
-from finflow.evaluation.audit.findings import Finding
-from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import named_strategy
 from finflow.training.audit.audited_decisions import AuditedMarket
-from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge
+from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles
+from finflow.training.audit.look_ahead import Finding
 from finflow.training.data.training_data import TrainingData, prepare
 from tests.short_trainings import FEW_EPISODES, write_market
 from tests.training.whole_trainings import Make

@@ -10,15 +10,12 @@ import pandas as pd
 import pytest
 
 from finflow.config import MarketConfig
-from finflow.evaluation.audit.findings import Finding
-from finflow.evaluation.audit.look_ahead import Component, Probe, audit
 from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import reinvest
-from finflow.market.sources import cash
-from finflow.market.sources import panel_loader as sources
-from finflow.market.sources import yahoo as download
+from finflow.market.sources import cash, panel_loader as sources, yahoo as download
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
 from finflow.training.audit.audited_source import loaded, through_the_source
+from finflow.training.audit.look_ahead import Component, Finding, Probe, audit
 
 BARS = 120
 LAYOUTS = (TWO_LEVELS, LONG, FILE_A_FIELD, FILE_AN_ASSET)
@@ -131,13 +128,13 @@ def _adjusted_closes_anyway(patch: pytest.MonkeyPatch) -> None:
 
 
 def _volume_of_the_sample(patch: pytest.MonkeyPatch) -> None:
-    real = sources._assemble
+    real = sources.assemble
 
     def scaled(prices: Any, *more: Any) -> MarketPanel:
         volume = prices.tables["volume"] / prices.tables["volume"].max()
         return real(prices._replace(tables={**prices.tables, "volume": volume}), *more)
 
-    patch.setattr(sources, "_assemble", scaled)
+    patch.setattr(sources, "assemble", scaled)
 
 
 def _dividends_before_their_ex_date(patch: pytest.MonkeyPatch) -> None:

@@ -14,15 +14,14 @@ import pytest
 from finflow.cli import main
 from finflow.config import Config, FeaturesConfig, load_config
 from finflow.errors import FinflowError, MarketError
-from finflow.evaluation.audit.findings import FOREKNOWLEDGE
-from finflow.evaluation.audit.look_ahead import Probe
-from finflow.evaluation.audit.shocked_panels import CUT, SHOCKS, UNPRIMED
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import NAMED, EqualWeight
 from finflow.training.audit import configuration_audit as auditing
 from finflow.training.audit.audited_decisions import AuditedMarket, RecordedStrategies
 from finflow.training.audit.configuration_audit import Audit, audit_configuration
+from finflow.training.audit.look_ahead import FOREKNOWLEDGE, Probe
+from finflow.training.audit.shocked_panels import CUT, SHOCKS, UNPRIMED
 from finflow.training.data.training_data import prepare
 from tests.short_trainings import FEW_EPISODES
 from tests.training.whole_trainings import Make

@@ -14,8 +14,8 @@ import torch
 from finflow.cli import main
 from finflow.guard.state_capture import capture
 from finflow.tensor_file import VERSION, read_tensors, write_tensors
-from finflow.training import run_folder as code
 from finflow.training import trainer
+from finflow.training.checkpoints import run_folder as code
 from finflow.training.checkpoints.checkpoint_reader import configuration_of, read_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal

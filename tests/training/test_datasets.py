@@ -13,9 +13,9 @@ from finflow.cli.exit_status import run_safely
 from finflow.config import dump_config
 from finflow.errors import FinflowError
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.data import offline_data as datasets
-from finflow.training.data.offline_data import export_dataset, import_dataset, offline_data
-from finflow.training.data.training_data import prepare
+from finflow.training.data import training_data as datasets
+from finflow.training.data.training_data import offline_data, prepare
+from scripts.dataset import export_dataset, import_dataset
 from tests.commands import refusal
 from tests.training.whole_trainings import Make
 

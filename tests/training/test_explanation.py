@@ -22,8 +22,8 @@ from finflow.evaluation.analysis.decision_explanation import (
 )
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.comparison_context import with_memos
-from finflow.evaluation.report.report_numbers import plain
-from finflow.evaluation.report.section import section_html
+from finflow.evaluation.page.page_numbers import plain
+from finflow.evaluation.page.section import section_html
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.judging.explainer import Explainer

@@ -17,7 +17,7 @@ from finflow.config import config_hash, load_config
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis import stress
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.page import build_page
+from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, as_json, compute_results
 from finflow.strategies.classical import COMPARED, EqualWeight
 from finflow.training.data.training_data import prepare

@@ -9,8 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from finflow import RewardNormalizer, RewardNormalizerConfig
 from finflow.errors import ConfigError

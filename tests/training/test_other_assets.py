@@ -14,13 +14,13 @@ from finflow.cli.output import distance_lines
 from finflow.config import AveragingConfig, Config, RewardNormalizationConfig
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import (
-    carry_over,
     configuration_of,
-    load_agent,
     read_checkpoint,
     stored_config,
 )
-from finflow.training.judging.evaluations import distance_sections, evaluate_checkpoint
+from finflow.training.data.training_data import prepare
+from finflow.training.judging.agent_strategy import load_agents
+from finflow.training.judging.evaluations import distance_sections, evaluate_agents
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import write_market
 from tests.training.whole_trainings import checkpoint_of, tiny_in, train_through
@@ -47,7 +47,7 @@ def elsewhere(trainer: FinFlowTrainer, prices: Path, **changes: object) -> Confi
 def test_it_is_judged_on_thirty_others(trained: tuple[FinFlowTrainer, Path], tmp_path: Path) -> None:
     trainer, thirty = trained
     best = checkpoint_of(trainer, "best")
-    outcome = evaluate_checkpoint(best, {"market.path": str(thirty)}, output=tmp_path / "others")
+    outcome = evaluate_agents(load_agents([best], {"market.path": str(thirty)}), tmp_path / "others")
     content = json.loads((outcome.report.parent / "metrics.json").read_text())
     assets = content["attribution"]["finflow"]["assets"]
     assert set(assets) == {f"B{number}" for number in range(30)}
@@ -56,13 +56,14 @@ def test_it_is_judged_on_thirty_others(trained: tuple[FinFlowTrainer, Path], tmp
     assert 0.0 < distance["outside"] < 0.2
     assert distance["largest"] == max(abs(one["shift"]) for one in distance["features"].values()) > 0.0
     assert distance_lines(content) != []
-    own = evaluate_checkpoint(best, {}, output=tmp_path / "own").report.parent
+    own = evaluate_agents(load_agents([best], {}), tmp_path / "own").report.parent
     assert "feature_distance" not in json.loads((own / "metrics.json").read_text())
 
 
 def test_prices_of_the_training_that_are_gone_are_told(trained: tuple[FinFlowTrainer, Path], tmp_path: Path) -> None:
     trainer, thirty = trained
-    checkpoint, data, _ = load_agent(checkpoint_of(trainer, "best"), {"market.path": str(thirty)})
+    agents = load_agents([checkpoint_of(trainer, "best")], {"market.path": str(thirty)})
+    checkpoint, data = agents.alone, prepare(agents.config)
     own = stored_config(checkpoint).market.path
     assert own is not None
     moved = own.rename(tmp_path / "moved.csv")
@@ -114,7 +115,7 @@ def test_of_an_average_it_is_the_average_that_is_carried_over(trained: tuple[Fin
     }
     bcell_config = trainer.config.bcell.model_copy(update={"averaging": AveragingConfig(kind="ema")})
     bcell = BCell(trainer.training_data.shape, bcell_config, torch.Generator(), torch.device("cpu"))
-    carry_over(checkpoint._replace(tensors={**checkpoint.tensors, **averaged}), bcell)
+    checkpoint._replace(tensors={**checkpoint.tensors, **averaged}).agent.carry_over(bcell)
     for policy in (bcell.policy, bcell.prior, bcell.deployed):
         for part, tensor in policy.state_dict().items():
             assert torch.equal(tensor, averaged[f"bcell/average/{part}"]), part

@@ -11,13 +11,12 @@ import pytest
 
 from finflow.config import FeaturesConfig
 from finflow.errors import MarketError
-from finflow.evaluation.audit.findings import verdict_of
-from finflow.evaluation.audit.look_ahead import Probe, audit
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel
 from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.configuration_audit import audit_configuration
+from finflow.training.audit.look_ahead import Probe, audit, verdict_of
 from finflow.training.data.training_data import prepare
 from tests.short_trainings import FEW_EPISODES
 from tests.training.whole_trainings import Make

@@ -10,8 +10,8 @@ import torch
 
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.decision import Blend
-from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.logistic_normal import log_portfolio
+from finflow.agent.networks.policy_ensemble import FrozenPolicy
 from finflow.cli import main
 from finflow.config import dump_config
 from finflow.config.online_section import OnlineConfig

@@ -45,17 +45,12 @@ def test_units_are_deviations_between_decisions_of_a_bar(tiny: Make) -> None:
     np.testing.assert_allclose(spread, [1.0, 2.0], rtol=0.1)
 
 
-def test_the_reference_of_a_ranking_is_its_chance(tiny: Make) -> None:
-    """Equal weight ranks nothing: what it is rewarded with is the expectation under a random ranking."""
+def test_the_reference_of_a_ranking_is_zero_where_no_reward_is(tiny: Make) -> None:
     process = prepare(tiny(**RANKING, env__execution_lag=0)).learning
     found = equal_weight_rewards(process)
-    bars = np.arange(process.first_bar, process.first_bar + 100)
-    above = prepare(tiny(**RANKING, objectives__ranking__above_chance=True, env__execution_lag=0)).learning
-    np.testing.assert_allclose(
-        rewards_of(process, bars).reward - found[bars], rewards_of(above, bars).reward, atol=1e-12
-    )
     assert (found[: process.first_bar] == 0.0).all()
     assert (found[-process.reward_horizon :] == 0.0).all()
+    assert (found[process.first_bar : -process.reward_horizon] > 0.0).all()
 
 
 def test_no_reward_of_training_reaches_into_validation(tiny: Make) -> None:

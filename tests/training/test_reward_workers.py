@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
@@ -15,17 +15,18 @@ import numpy as np
 import pytest
 import torch
 
-from finflow import worker_pool
 from finflow.cli import main
 from finflow.config import dump_config
+from finflow.cores import WorkerProcess
 from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.errors import ConfigError, TrainingError
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import prepare
-from finflow.training.judging.evaluations import check_alike
+from finflow.training.judging.agent_strategy import check_alike
 from finflow.training.phases import finetune, finetune_on_policy
 from finflow.training.trainer import FinFlowTrainer
+from finflow.worker_pool import LocalWorkers
 from tests.training.whole_trainings import Make, latest, train_through
 
 pytestmark = pytest.mark.usefixtures("ready_workers")
@@ -44,30 +45,27 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def forking_server() -> Any:
-    """A context whose processes begin with everything loaded; the server ends with this process."""
+def forking_server() -> None:
+    """A server whose processes begin with everything loaded; it ends with this process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["finflow.training.trainer", "tests.env.rewards.own_rewards"])
     forkserver.ensure_running()
-    return context
 
 
 @pytest.fixture
-def ready_workers(forking_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def ready_workers(forking_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Local workers from the server, with the environment that spawned ones would have."""
 
-    def make(processes: worker_pool._Processes) -> ProcessPoolExecutor:
-        initial = (dict(os.environ), *processes._initial)
-        return ProcessPoolExecutor(processes._size, forking_server, set_up, initial)
+    def start(workers: LocalWorkers, place: int) -> WorkerProcess:
+        return WorkerProcess(partial(answer, dict(os.environ), *workers._initial), "forkserver")
 
-    monkeypatch.setattr(worker_pool._Processes, "_make", make)
+    monkeypatch.setattr(LocalWorkers, "_start", start)
 
 
-def set_up(environment: Mapping[str, str], function: Callable[..., Any], shared: Any) -> None:
-    """Set up a process before its first call."""
+def answer(environment: Mapping[str, str], function: Callable[..., Any], shared: Any, arguments: Any) -> Any:
     os.environ.clear()
     os.environ.update(environment)
-    worker_pool._prepare(function, shared)
+    return function(shared, *arguments)
 
 
 def test_workers_change_no_bit_of_a_training(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:

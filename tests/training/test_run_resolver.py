@@ -10,7 +10,7 @@ import pytest
 from finflow.config import dump_config, load_config
 from finflow.errors import CheckpointError
 from finflow.training.checkpoints.checkpoint_reader import configuration_of
-from finflow.training.checkpoints.run_resolver import CONFIG, JOB, NOTE, STUDY, Kind, resolve_run
+from finflow.training.checkpoints.run_folder import CONFIG, JOB, NOTE, STUDY, Kind, resolve_run
 
 SEEDED = load_config(None, {"train.seed": 7}, {})
 

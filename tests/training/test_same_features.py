@@ -20,7 +20,8 @@ from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, feature_names
 from finflow.training.data import training_data
 from finflow.training.data.training_data import prepare
-from finflow.training.judging.evaluations import evaluate_checkpoint
+from finflow.training.judging.agent_strategy import load_agents
+from finflow.training.judging.evaluations import evaluate_agents
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make
 
@@ -55,7 +56,7 @@ def test_an_agent_of_volumes_refuses_a_market_of_closes(
         saved = trainer.run_folder / "models" / "checkpoint_latest.safetensors"
         assert {"money_flow_21", "parkinson_21"} <= set(trainer.training_data.features.asset_names)
     with pytest.raises(CheckpointError, match=r"this market lacks parkinson_21, .*use prices with the same fields"):
-        evaluate_checkpoint(saved, {}, output=tmp_path / "refused")
+        evaluate_agents(load_agents([saved], {}), tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
 
 
@@ -86,7 +87,7 @@ def test_an_agent_is_trained_on_filters_and_judged_on_them(tiny: Make, tmp_path:
     names = trainer.training_data.features.asset_names
     assert [name for name in names if name.startswith("relative_average_")] == list(names[-len(HALF_LIVES) :])
     saved = trainer.run_folder / "models" / "checkpoint_latest.safetensors"
-    evaluate_checkpoint(saved, {}, output=tmp_path / "judged")
+    evaluate_agents(load_agents([saved], {}), tmp_path / "judged")
     assert (tmp_path / "judged").exists()
 
 

@@ -13,7 +13,7 @@ import torch
 
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.cli.exit_status import run_safely
-from finflow.training.out_of_fold.evidence import OutOfFold
+from finflow.training.off_policy.evidence import OutOfFold
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import write_market
 from tests.training.whole_trainings import WITH_BLOCKS, Make, checkpoint_of, train_through

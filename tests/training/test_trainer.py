@@ -18,7 +18,8 @@ from finflow.errors import CheckpointError, MarketError
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.guard.checkpoint_folder import numbered
 from finflow.tensor_file import read_tensors
-from finflow.training.judging.evaluations import evaluate_checkpoint
+from finflow.training.judging.agent_strategy import load_agents
+from finflow.training.judging.evaluations import evaluate_agents
 from finflow.training.judging.reading_count import ledger_of, policy_identity
 from finflow.training.trainer import EvaluationOutcome, FinFlowTrainer
 from tests.short_trainings import write_market
@@ -175,10 +176,10 @@ def test_online_can_start_from_a_pretrained_file(tiny: Make) -> None:
 @pytest.mark.usefixtures("no_pictures")
 def test_an_agent_is_evaluated_from_its_checkpoint_alone(whole: Whole, tmp_path: Path) -> None:
     trainer, outcome = whole
-    again = evaluate_checkpoint(best(trainer), {}, output=tmp_path / "again")
+    again = evaluate_agents(load_agents([best(trainer)], {}), tmp_path / "again")
     assert again.summary == outcome.summary
     assert (again.report.parent / "metrics.json").read_bytes() == (outcome.report.parent / "metrics.json").read_bytes()
-    dear = evaluate_checkpoint(best(trainer), {"env.commission_bps": 50.0}, output=tmp_path / "dear")
+    dear = evaluate_agents(load_agents([best(trainer)], {"env.commission_bps": 50.0}), tmp_path / "dear")
     assert dear.summary["equal-weight"]["annual_cost"] > outcome.summary["equal-weight"]["annual_cost"]
 
 
@@ -186,7 +187,7 @@ def test_an_agent_is_evaluated_from_its_checkpoint_alone(whole: Whole, tmp_path:
 def test_an_agent_that_acts_otherwise_is_another_try(whole: Whole, tmp_path: Path) -> None:
     trainer, outcome = whole
     keys = {"acting.temperature": 0.5, "acting.top_p": 0.5}
-    first, again = (evaluate_checkpoint(best(trainer), keys, output=tmp_path / name) for name in ("first", "again"))
+    first, again = (evaluate_agents(load_agents([best(trainer)], keys), tmp_path / name) for name in ("first", "again"))
     assert first.summary == again.summary
     assert first.summary["finflow"] != outcome.summary["finflow"]
     assert first.summary["momentum"] == outcome.summary["momentum"]

@@ -1,23 +1,24 @@
-"""Actions and explanations of an agent, and the average of its policy's weights."""
+"""Parts of an agent, its actions and explanations, and the average of its policy's weights."""
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States, states_of
-from finflow.agent.gradient_steps import freeze
-from finflow.agent.networks.decision import Decision
-from finflow.agent.networks.frozen_policy import FrozenPolicy
+from finflow.agent.networks.critic import CriticEnsemble, ValueNetwork
+from finflow.agent.networks.decision import Blend, Decision, describe_holding, no_blend
 from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.config import AveragingConfig
+from finflow.agent.networks.policy_ensemble import FrozenPolicy, deployed_policy
+from finflow.config import AveragingConfig, BCellConfig
 
 
 class PolicyAverage:
@@ -34,13 +35,8 @@ class PolicyAverage:
 
     def __init__(self, config: AveragingConfig, policy: ExpertPolicy) -> None:
         self.config = config
-        self.policy = copy.deepcopy(policy)
-        freeze([self.policy])
+        self.policy = copy.deepcopy(policy).requires_grad_(False)
         self.count = 0
-
-    @classmethod
-    def of(cls, config: AveragingConfig, policy: ExpertPolicy) -> PolicyAverage | None:
-        return None if config.kind == "none" else cls(config, policy)
 
     @torch.no_grad()
     def update(self, policy: ExpertPolicy, progress: float) -> None:
@@ -65,7 +61,7 @@ class PolicyAverage:
 
 
 class ActingAgent:
-    """Decisions of a policy that learns, or of its average.
+    """Decisions of a policy that learns, or of its average; alone or in a blend with a reference.
 
     Attributes
     ----------
@@ -73,6 +69,10 @@ class ActingAgent:
         The policy learns and explores; the average, where there is one, decides in its place.
     prior, reference : ExpertPolicy, FrozenPolicy or None
         The policy as it was handed over; one from an agent's file that on-policy learning holds the policy to instead.
+    blend, members : Tensor or None, ModuleList or None
+        The blend, once decided on, and the policies of the blocks of the training years, which decide with this one.
+    log_cql_alpha : Tensor or None
+        None unless the weight of the conservative penalty is tuned.
     action_noise : Generator
         Of the random actions of `act`.
     feature_names : dict of list of str, or None
@@ -81,20 +81,41 @@ class ActingAgent:
         ``sigma_A``, the unit of the weights of anchor, entropy and CQL, in scaled rewards; 1 until it is measured.
     """
 
-    advantage_scale: float
-
-    policy: ExpertPolicy
-    prior: ExpertPolicy
-    reference: FrozenPolicy | None = None
-    feature_names: dict[str, list[str]] | None = None
-    average: PolicyAverage | None
+    config: BCellConfig
     device: torch.device
+    policy: ExpertPolicy
+    critic: CriticEnsemble
+    target_critic: CriticEnsemble
+    behaviour_value: ValueNetwork
+    prior: ExpertPolicy
+    average: PolicyAverage | None
+    reference: FrozenPolicy | None = None
+    blend: Tensor | None = None
+    members: nn.ModuleList | None = None
+    log_alpha: Tensor
+    log_cql_alpha: Tensor | None = None
     action_noise: Generator
+    feature_names: dict[str, list[str]] | None = None
+    advantage_scale: float
 
     @property
     def deployed(self) -> ExpertPolicy:
-        """Policy that is validated and deployed: the average, where there is one."""
-        return self.policy if self.average is None else self.average.policy
+        """Policy that is validated and deployed: the average, where there is one, with the members, in the blend."""
+        policy = self.policy if self.average is None else self.average.policy
+        return deployed_policy(policy, self.members or (), Blend.from_tensor(self.blend))
+
+    @property
+    def holds(self) -> str:
+        """Holding in words: that of its own policy, or a blend with a reference."""
+        return describe_holding(Blend.from_tensor(self.blend))
+
+    def leave_blend(self) -> None:
+        """Decide by the own policy alone: the evidence for a blend is about the policy as it was."""
+        if self.blend is not None and Blend.from_tensor(self.blend) is not None:
+            warnings.warn(
+                f"this agent {self.holds}; it goes on learning and decides by its own policy now", stacklevel=3
+            )
+            self.blend.copy_(no_blend(self.device))
 
     @property
     def held_to(self) -> ExpertPolicy:

@@ -4,34 +4,154 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import ValidationError
 from torch import Generator, Tensor
 from torch.nn import ModuleList
 
+from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import (
     SkippingAdam,
-    freeze,
+    compute_gradients,
+    cosine,
+    gradient_step,
     make_optimiser,
+    polyak_update,
+    set_learning_rate,
+    step,
+    update_precision,
 )
-from finflow.agent.learners.acting import PolicyAverage
-from finflow.agent.learners.learning import LearningAgent
-from finflow.agent.learners.offline_learner import Networks, OfflineLearner, portfolio_networks
+from finflow.agent.learners.acting import ActingAgent, PolicyAverage
+from finflow.agent.learners.offline_learner import Networks, OfflineLearner, make_policy, portfolio_networks
+from finflow.agent.learners.sac_critics import Draws, critics_losses, is_conservative
+from finflow.agent.learners.soft_actor_critic import Coefficients, Metrics, UpdatePoint, policy_losses
+from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.decision import Blend, describe_holding, no_blend
+from finflow.agent.networks.decision import Blend, no_blend
+from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import deployed_policy
+from finflow.agent.networks.policy_ensemble import deployed_policy, load_members
 from finflow.config import BCellConfig
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
 
 PREFIX = "bcell/"  # of an agent's tensors in a checkpoint of a training
 LEARNER = "learner/"  # of those of the offline phase's learner
+LEVEL_RATE = 0.2  # share of the values' mean error over several decisions that an update takes away
+
+
+class LearningAgent(ActingAgent):
+    """An agent that learns by soft actor-critic."""
+
+    policy_optimiser: SkippingAdam
+    critic_optimiser: SkippingAdam
+    alpha_optimiser: SkippingAdam
+    cql_optimiser: SkippingAdam | None = None
+
+    def update_average(self, progress: float) -> None:
+        """Add the policy to its average, at a share of the online updates."""
+        if self.average is not None:
+            self.average.update(self.policy, progress)
+
+    def set_learning_rates(self, progress: float, ramp: float | None = None) -> None:
+        """Set learning rates for a share of the online updates; ``ramp``, where given, multiplies the policy's."""
+        decays = self.config.online_schedule == "cosine"
+        if ramp is None and not decays:
+            return
+        actor, critic = (cosine(rate, progress * decays) for rate in (self.config.actor_lr, self.config.critic_lr))
+        set_learning_rate(self.policy_optimiser, actor if ramp is None else actor * ramp)
+        set_learning_rate(self.critic_optimiser, critic)
+
+    def update_sac(
+        self,
+        batch: Batch,
+        coverage: CoverageProposals | None = None,
+        noise: Generator | None = None,
+        update: int = 1,
+        actor: bool = True,
+        alpha: float | None = None,
+        target: float | None = None,
+        total: int = 1,
+    ) -> dict[str, Tensor]:
+        """Take one step of critics, policy and temperature down their losses: see `soft_actor_critic`.
+
+        An agent in a blend with a reference leaves it, with a warning, when its policy learns.
+
+        Parameters
+        ----------
+        coverage : CoverageProposals, optional
+            For CQL, which without them, or where its weight is zero, has no penalty.
+        noise : Generator, optional
+            Draws the actions; by default the agent's own, which also draws those of `act`.
+        update, total : int
+            Updates done before this one, and all of them; by default schedules are at their end.
+        actor : bool
+            False right after the hand-over, when only the critics learn.
+        alpha, target : float, optional
+            Scheduled entropy coefficient and target entropy, in place of the tuned one and of ``bcell.target_entropy``.
+
+        Returns
+        -------
+        dict of Tensor, ()
+        """
+        if actor:
+            self.leave_blend()
+        point = UpdatePoint(update, total, alpha, target)
+        with update_precision(batch.rewards.device, self.config.mixed_precision):
+            return self._update(batch, coverage, noise or self.action_noise, point, actor)
+
+    def _update(
+        self, batch: Batch, coverage: CoverageProposals | None, noise: Generator, point: UpdatePoint, actor: bool
+    ) -> Metrics:
+        coefficients = Coefficients.of(self, batch.actions, batch.states, point)
+        size = (len(batch.actions), self.policy.coordinate_count(batch.actions))
+        drawn = standard_normal(size, noise, batch.actions)
+        draws = Draws.of(self, batch, noise, is_conservative(self.config, coverage))
+        dropout = noise if self.config.dropout > 0.0 else None
+        encoding = self.critic.encode(batch.states)
+        critics = critics_losses(self, batch, coverage, draws, coefficients, point, encoding)
+        compute_gradients(critics.loss, self.critic_optimiser)
+        metrics: Metrics = {}
+        if actor:  # by the critics as they are before their step
+            loss, temperature, metrics = policy_losses(self, batch, drawn, coefficients, point, encoding, dropout)
+            compute_gradients(loss, self.policy_optimiser)
+            metrics |= self.step_policy(temperature, point)
+            self.update_average(point.progress)
+        return critics.metrics | self.step_critics(critics.cql_weight) | metrics | self.logged(coefficients)
+
+    def step_policy(self, temperature: Tensor, point: UpdatePoint) -> Metrics:
+        """Step along the policy's computed gradients, and tune the temperature down its loss where it is tuned."""
+        norm = step(self.policy_optimiser, self.config.gradient_norm)
+        if point.alpha is None and self.config.alpha_mode == "auto":
+            gradient_step(temperature, self.alpha_optimiser)
+        return {"policy_gradient": norm}
+
+    def step_critics(self, cql_weight: Tensor | None) -> Metrics:
+        """Step along the critics' computed gradients, tune the penalty's weight, and move the targets."""
+        if cql_weight is not None and self.cql_optimiser is not None:
+            gradient_step(cql_weight, self.cql_optimiser)
+        norm = step(self.critic_optimiser, self.config.gradient_norm)
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return {"critic_gradient": norm}
+
+    @torch.no_grad()
+    def move_level(self, error: Tensor, point: UpdatePoint) -> None:
+        """Move all values by a share of their mean error, (), over several decisions (Naik et al. 2024).
+
+        Most of a value over a hundred decisions is the same in all states, and learned by weights for hundreds of
+        updates. An error that is not finite moves nothing, as its gradient does not.
+        """
+        rate = LEVEL_RATE if self.config.online_schedule == "constant" else cosine(LEVEL_RATE, point.progress)
+        for critic in (self.critic, self.target_critic):
+            critic.level.add_(rate * error.nan_to_num(0.0, 0.0, 0.0))
+
+    def logged(self, coefficients: Coefficients) -> Metrics:
+        scale = coefficients.alpha.new_tensor(self.advantage_scale)
+        effective = coefficients.effective_alpha
+        return {"alpha": coefficients.alpha, "advantage_scale": scale, "effective_alpha": effective}
 
 
 class BCell(LearningAgent):
@@ -56,52 +176,26 @@ class BCell(LearningAgent):
         networks: Networks | None = None,
         blocks: int | None = None,
     ) -> None:
-        self.shape = shape
-        self.config = config
-        self.device, self.advantage_scale = device, 1.0
+        self.shape, self.config, self.device = shape, config, device
+        self.advantage_scale = 1.0
         parts = networks or portfolio_networks(shape, config, generator)
         self.policy = parts.policy.to(device)
         self.critic = parts.critic.to(device)
-        self.target_critic = copy.deepcopy(self.critic)
-        self.behaviour_value = parts.value.to(device)
-        self.prior = copy.deepcopy(self.policy)
-        self.average = PolicyAverage.of(config.averaging, self.policy)
-        freeze([self.target_critic, self.behaviour_value, self.prior])
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.behaviour_value = parts.value.to(device).requires_grad_(False)
+        self.prior = copy.deepcopy(self.policy).requires_grad_(False)
+        self.average = None if config.averaging.kind == "none" else PolicyAverage(config.averaging, self.policy)
         self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
         self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
         self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
-        self.alpha_optimiser = SkippingAdam([self.log_alpha], lr=config.alpha_lr, fused=True)
-        self.log_cql_alpha: Tensor | None = None
-        self.cql_optimiser: SkippingAdam | None = None
+        self.alpha_optimiser = make_optimiser([self.log_alpha], config.alpha_lr)
         if config.cql_mode == "lagrange":
             self.log_cql_alpha = torch.tensor(math.log(config.cql_alpha), device=device, requires_grad=True)
-            self.cql_optimiser = SkippingAdam([self.log_cql_alpha], lr=config.critic_lr, fused=True)
-        self.blend: Tensor | None = None
-        self.members: ModuleList | None = None  # policies of the blocks of the training years, once decided on
+            self.cql_optimiser = make_optimiser([self.log_cql_alpha], config.critic_lr)
         if blocks is not None:
             self.blend = no_blend(device)
-            self.members = ModuleList(copy.deepcopy(self.policy) for _ in range(blocks))
-            freeze([self.members])
+            self.members = ModuleList(copy.deepcopy(self.policy) for _ in range(blocks)).requires_grad_(False)
         self.action_noise = Generator(device=device).manual_seed(0)
-
-    @property
-    def deployed(self) -> ExpertPolicy:
-        """Policy that is deployed: the average, where there is one, with the blocks' policies, in a blend."""
-        policy = self.policy if self.average is None else self.average.policy
-        return deployed_policy(policy, self.members or (), Blend.from_tensor(self.blend))
-
-    @property
-    def holds(self) -> str:
-        """Holding in words: that of its own policy, or a blend with a reference."""
-        return describe_holding(Blend.from_tensor(self.blend))
-
-    def leave_blend(self) -> None:
-        """Decide by the own policy alone: the evidence for a blend is about the policy as it was."""
-        if self.blend is not None and Blend.from_tensor(self.blend) is not None:
-            warnings.warn(
-                f"this agent {self.holds}; it goes on learning and decides by its own policy now", stacklevel=4
-            )
-            self.blend.copy_(no_blend(self.device))
 
     def seed_from(self, learner: OfflineLearner) -> None:
         """Copy policy, critics and targets from the offline phase, bit for bit; the optimisers start afresh."""
@@ -135,25 +229,18 @@ class BCell(LearningAgent):
         From one of the offline phase the networks are taken as the online phase would take them. A CheckpointError if
         the file is missing, damaged, or holds no B-Cell agent.
         """
-        tensors, facts = read_tensors(Path(path))
-        stored = from_learner({name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}, facts)
-        if "log_alpha" not in stored or "bcell" not in facts:
+        saved = SavedAgent.of(Path(path), *read_tensors(Path(path)))
+        if "log_alpha" not in saved.tensors:
             raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of a training")
-        try:
-            shape = NetworkShape.from_facts(facts["shape"])
-            config = stored_settings(facts["bcell"])
-            members = {name.split("/")[1].partition(".")[0] for name in stored if name.startswith("members/")}
-            blocks = len(members) if "blend" in stored else None
-            agent = cls(shape, config, Generator(), torch.device(device), blocks=blocks)
-            agent.feature_names = facts.get("features")
-        except (LookupError, TypeError, ValueError, RuntimeError, ValidationError) as error:
-            cause = " ".join(str(error).split())[:120]
-            raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({cause})") from error
+        members = {name.partition(".")[0] for name in saved.part("members")}
+        blocks = len(members) if "blend" in saved.tensors else None
+        agent = cls(saved.shape, saved.config, Generator(), torch.device(device), blocks=blocks)
+        agent.feature_names = saved.features
         with torch.no_grad():
             for name, tensor in agent._tensors():
-                if name not in stored or stored[name].shape != tensor.shape:
+                if name not in saved.tensors or saved.tensors[name].shape != tensor.shape:
                     raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
-                tensor.copy_(stored[name])
+                tensor.copy_(saved.tensors[name])
         if agent.members is None:
             agent.prior.load_state_dict(agent.policy.state_dict())
         return agent
@@ -175,26 +262,87 @@ class BCell(LearningAgent):
             yield "log_cql_alpha", self.log_cql_alpha
 
 
-def from_learner(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Tensors of a checkpoint of the offline phase by an agent's names; others as they are.
+class SavedAgent(NamedTuple):
+    """Networks and settings of an agent, from its own file or from a checkpoint of either phase of a training.
 
-    The coefficients that are tuned online, and the average, are those that the online phase begins with.
+    ``tensors`` have the names that an agent gives them, and others of the checkpoint as they are.
     """
-    learner = {name.removeprefix(LEARNER): tensor for name, tensor in tensors.items() if name.startswith(LEARNER)}
-    if "log_alpha" in tensors or not learner or "bcell" not in facts:
-        return dict(tensors)
-    agent = {
-        name.replace("value/", "behaviour_value/", 1) if name.startswith("value/") else name: tensor
-        for name, tensor in learner.items()
-    }
-    agent |= {f"average/{name.removeprefix('policy/')}": t for name, t in learner.items() if name.startswith("policy/")}
-    for name, key in (("log_alpha", "alpha_init"), ("log_cql_alpha", "cql_alpha")):
-        agent[name] = torch.tensor(math.log(max(float(facts["bcell"].get(key, 1.0)), 1e-30)))
+
+    path: Path
+    tensors: dict[str, Tensor]
+    shape: NetworkShape
+    config: BCellConfig
+    features: dict[str, list[str]] | None
+
+    @classmethod
+    def of(cls, path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> SavedAgent:
+        """Raise CheckpointError if they describe no agent."""
+        try:
+            config, shape = BCellConfig(**facts["bcell"]), NetworkShape.from_facts(facts["shape"])
+            largest = max((tensor.numel() for tensor in tensors.values()), default=0)
+            if max(shape.hidden, shape.n_asset_features, shape.n_market_features) > largest:
+                raise ValueError("no network of the sizes that it says")
+        except (LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{path} does not say how its agent is configured ({_cause(error)}); use another checkpoint"
+            ) from error
+        return cls(path, _agent_tensors(tensors, config), shape, config, facts.get("features"))
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """Tensors of one of its networks."""
+        return _within(self.tensors, f"{name}/")
+
+    def policy(self, device: torch.device) -> ExpertPolicy:
+        """The policy as it is deployed: the average, where there is one, with the blocks' policies, in a blend.
+
+        Raises CheckpointError if there is none that fits.
+        """
+        policy = make_policy(self.shape, self.config, Generator()).to(device)
+        try:
+            policy.load_state_dict(self.part("average") or self.part("policy"))
+            members = load_members(policy, self.part("members"))
+            return deployed_policy(policy, members, Blend.from_tensor(self.tensors.get("blend")))
+        except (RuntimeError, ValueError, TypeError, LookupError) as error:
+            raise CheckpointError(
+                f"the policy in {self.path} does not fit this finflow ({_cause(error)}); use the one that wrote it"
+            ) from error
+
+    def carry_over(self, agent: BCell) -> None:
+        """Load the networks into another agent; of a policy and its average the average, which was validated there.
+
+        Raises CheckpointError if a network is missing or does not fit.
+        """
+        parts = {name: self.part(name) for name in ("critic", "target_critic")}
+        parts |= {"policy": self.part("average") or self.part("policy"), "value": self.part("behaviour_value")}
+        try:
+            agent.load_networks({f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()})
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"the networks in {self.path} do not fit the configuration ({_cause(error)}); leave bcell.n_quantiles "
+                "and bcell.hidden_dim as they were"
+            ) from error
+
+
+def _agent_tensors(tensors: Mapping[str, Tensor], config: BCellConfig) -> dict[str, Tensor]:
+    """Tensors of a file by an agent's names.
+
+    Of a checkpoint of the offline phase, the coefficients that are tuned online, and the average, are those that the
+    online phase begins with.
+    """
+    agent = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    learner = _within(tensors, LEARNER)
+    if learner and "log_alpha" not in agent:
+        agent |= {name: tensor for name, tensor in learner.items() if not name.startswith("value/")}
+        agent |= {f"behaviour_value/{name}": tensor for name, tensor in _within(learner, "value/").items()}
+        agent |= {f"average/{name}": tensor for name, tensor in _within(learner, "policy/").items()}
+        for name, coefficient in (("log_alpha", config.alpha_init), ("log_cql_alpha", config.cql_alpha)):
+            agent[name] = torch.tensor(math.log(max(coefficient, 1e-30)))
     return agent
 
 
-def stored_settings(facts: Mapping[str, Any]) -> BCellConfig:
-    """Settings of an agent from a file; a TypeError for no mapping."""
-    if not isinstance(facts, Mapping):
-        raise TypeError("its settings are not a mapping")
-    return BCellConfig(**facts)
+def _within(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _cause(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]

@@ -15,53 +15,33 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
-from finflow.agent.gradient_steps import (
-    compute_gradients,
-    cosine,
-    gradient_step,
-    linearised,
-    polyak_update,
-    set_learning_rate,
-    step,
-)
+from finflow.agent.gradient_steps import gradient_step, linearised
 from finflow.agent.learners.offline_learner import OfflineLearner, TargetValues
 from finflow.agent.learners.sac_critics import OWN
-from finflow.agent.losses.losses import advantage_weights, ddpg_bc_loss, expectile_loss, expectile_of
-from finflow.agent.precision import autocast_update
-from finflow.cores import run_both
+from finflow.agent.losses.offline_losses import advantage_weights, ddpg_bc_loss, expectile_loss, expectile_of
 
 
 class IQL(OfflineLearner):
     """Implicit Q-learning."""
 
-    @autocast_update
-    def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
+    def learn(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of V, the policy, the critics and their targets."""
         config = self.config
-        (value, behaviour), values = run_both(
+        (value, behaviour), values = self._run_both(
             lambda: self.value.both(batch.states), lambda: self.target_values(batch), self.device
         )
         v_loss = expectile_loss(values.actions, value.unsqueeze(1), config.iql_expectile)
         gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
-        behaviour_metrics = self.update_behaviour_value(behaviour, batch)
-        now, ahead_value = self._values(batch, values.actions)
-        spread = values.ahead.spread[:, :, 0]
+        metrics = self.update_behaviour_value(behaviour, batch)
+        now, next_value = self._values(batch, values.actions)
         policy_loss, policy_metrics = self._policy_loss(batch, values, now, self.dropout_noise(noise))
-        set_learning_rate(self.policy_optimiser, cosine(config.actor_lr, progress))
-        critic_metrics, _ = run_both(
-            lambda: self.update_critic(batch, ahead_value, spread, self.dropout_noise(noise)),
-            lambda: compute_gradients(policy_loss, self.policy_optimiser),
-            self.device,
+        metrics |= policy_metrics | self.update_critic_and_policy(
+            lambda: self.update_critic(batch, next_value, values.ahead.spread, self.dropout_noise(noise)),
+            policy_loss,
+            progress,
         )
-        step(self.policy_optimiser, config.gradient_norm)
-        polyak_update(self.target_critic, self.critic, config.tau)
         figures = {"v_loss": v_loss, "v": value.mean(), "advantage": (values.actions - now).mean()}
-        return {
-            **{name: tensor.detach() for name, tensor in figures.items()},
-            **behaviour_metrics,
-            **policy_metrics,
-            **critic_metrics,
-        }
+        return {name: tensor.detach() for name, tensor in figures.items()} | metrics
 
     @property
     def moves_far(self) -> bool:

@@ -1,27 +1,47 @@
-"""Networks, optimisers and steps that all offline learners share.
+"""Networks, optimisers and steps that all offline learners share, and behaviour cloning.
 
 The methods differ in the target of the critic and the loss of the policy: IQL (`iql`), TD3+BC (`td3bc`), behaviour
-cloning (`behaviour_cloning`). All of them leave a policy, critics, targets and V_mu for the online phase to start from.
+cloning. All of them leave a policy, critics, targets and V_mu for the online phase to start from.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
-from finflow.agent.gradient_steps import freeze, gradient_step, make_optimiser
-from finflow.agent.losses.counterfactual import choice_loss
-from finflow.agent.losses.losses import critic_target, expectile_loss
+from finflow.agent.gradient_steps import (
+    compute_gradients,
+    cosine,
+    gradient_step,
+    make_optimiser,
+    polyak_update,
+    set_learning_rate,
+    step,
+    update_precision,
+)
+from finflow.agent.losses.critic_losses import choice_loss, critic_target
+from finflow.agent.losses.offline_losses import expectile_loss
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
 from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import BCellConfig
 
 MEAN = 0.5  # the expectile that is the mean
+
+RunBoth = Callable[[Callable[[], Any], Callable[[], Any], torch.device], tuple[Any, Any]]
+"""Runs two independent functions on a device, one after the other or at the same time."""
+
+
+def run_in_turn(first: Callable[[], Any], second: Callable[[], Any], device: torch.device) -> tuple[Any, Any]:
+    """The second first: it is the one that another core may begin with."""
+    of_second = second()
+    return first(), of_second
 
 
 class Networks(NamedTuple):
@@ -56,30 +76,39 @@ class OfflineLearner:
     """Networks and optimisers of an offline method, and the steps that all methods share.
 
     ``advantage_scale`` is ``sigma_A``, the unit of advantages in the weights of imitation, in scaled rewards; 1 until
-    it is measured. With ``compares_actions`` other actions of a state than the data's have a meaning.
+    it is measured. With ``compares_actions`` other actions of a state than the data's have a meaning. ``run_both`` may
+    run the independent parts of an update at the same time.
     """
 
     compares_actions = True
 
-    def __init__(self, networks: Networks, config: BCellConfig, device: torch.device) -> None:
+    def __init__(
+        self, networks: Networks, config: BCellConfig, device: torch.device, run_both: RunBoth = run_in_turn
+    ) -> None:
         self.config = config
         self.device = device
         self.advantage_scale = 1.0
         self.policy = networks.policy.to(device)
         self.critic = networks.critic.to(device)
         self.value = networks.value.to(device)
-        self.target_critic = copy.deepcopy(self.critic)
-        freeze([self.target_critic])
-        self.value_optimiser = make_optimiser([self.value.encoder, self.value.own], config.critic_lr)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        own = [*self.value.encoder.parameters(), *self.value.own.parameters()]
+        self.value_optimiser = make_optimiser(own, config.critic_lr)
         self.behaviour_optimiser = make_optimiser(self.value.behaviour, config.critic_lr)
         self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
         self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
+        self._run_both = run_both
 
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of every network; returns ``v_loss``, ``q_loss``, ``policy_loss`` and others, each ().
 
         ``progress`` is the share of the offline updates done, for the actor's cosine schedule.
         """
+        with update_precision(self.device, self.config.mixed_precision):
+            return self.learn(batch, progress, noise)
+
+    def learn(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
+        """Take the method's own steps, in the precision of an update."""
         raise NotImplementedError
 
     @property
@@ -125,7 +154,7 @@ class OfflineLearner:
     ) -> dict[str, Tensor]:
         """Take one step of m toward ``r + gamma V'``, and of q toward the same with the spread of the next decision.
 
-        ``next_value`` is (B, P); ``next_spread``, (E, B, n), are centred quantiles of the next decision after the
+        ``next_value`` is (B, P); ``next_spread``, (E, B, 1, n), are centred quantiles of the next decision after the
         logged one.
         """
         states, distributional = batch.states, self.config.n_quantiles > 1  # one quantile has no spread
@@ -135,3 +164,54 @@ class OfflineLearner:
         target = critic_target(batch, next_value, next_spread, self.config.gamma)
         loss, metrics = choice_loss(values, target, self.advantage_scale)
         return metrics | {"critic_gradient": gradient_step(loss, self.critic_optimiser, self.config.gradient_norm)}
+
+    def update_critic_and_policy(
+        self, update_critic: Callable[[], dict[str, Tensor]], policy_loss: Tensor, progress: float
+    ) -> dict[str, Tensor]:
+        """Take one step of the critics and one of the policy down its loss, and move the target critics."""
+        set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
+        metrics: dict[str, Tensor]
+        metrics, _ = self._run_both(
+            update_critic, partial(compute_gradients, policy_loss, self.policy_optimiser), self.device
+        )
+        step(self.policy_optimiser, self.config.gradient_norm)
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return metrics
+
+
+class BehaviourCloning(OfflineLearner):
+    """Behaviour cloning, with the behaviour's values.
+
+    The policy maximises the likelihood of the data, unweighted: other actions than the data's have no meaning. The
+    critics learn the behaviour's own action values, from its own next decision (SARSA), so that an online phase can
+    start from here as well.
+    """
+
+    compares_actions = False
+
+    def learn(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
+        """Take one step of V, the policy, the critics and their targets."""
+        metrics, critics = self.update_values(batch, noise)
+        weights = torch.ones_like(batch.outcomes.rewards)
+        loss, policy_metrics = self.policy.imitation_loss(batch, weights, self.dropout_noise(noise))
+        return metrics | policy_metrics | self.update_critic_and_policy(critics, loss, progress)
+
+    def update_values(
+        self, batch: Batch, noise: Generator
+    ) -> tuple[dict[str, Tensor], Callable[[], dict[str, Tensor]]]:
+        """Take one step of V; the critics' is still to be taken by what is returned."""
+        _, data_value, ahead = self.target_values(batch)
+        metrics = self.update_mean_value(batch, data_value)
+        next_value = ahead.mean.min(dim=0).values
+        return metrics, partial(self.update_critic, batch, next_value, ahead.spread, self.dropout_noise(noise))
+
+
+class BehaviourValues(BehaviourCloning):
+    """The behaviour's values alone, for an online phase whose policy starts from initial weights."""
+
+    def learn(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
+        """Take one step of V, the critics and their targets."""
+        metrics, critics = self.update_values(batch, noise)
+        metrics |= critics()
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return metrics

@@ -24,16 +24,16 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States, repeat_groups
-from finflow.agent.learners.soft_actor_critic import (
-    Coefficients,
-    Metrics,
-    SacNetworks,
-    UpdatePoint,
-    action_distribution,
+from finflow.agent.learners.acting import ActingAgent
+from finflow.agent.learners.soft_actor_critic import Coefficients, Metrics, UpdatePoint, action_distribution
+from finflow.agent.losses.critic_losses import (
+    CoverageProposals,
+    CriticTarget,
+    choice_loss,
+    conservative_penalty,
+    critic_target,
 )
-from finflow.agent.losses.counterfactual import choice_loss
-from finflow.agent.losses.losses import CriticTarget, bellman_target, pessimistic_value
-from finflow.agent.losses.regularisers import CoverageProposals, conservative_penalty
+from finflow.agent.losses.quantiles import pessimistic_value
 from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
 from finflow.config import BCellConfig
@@ -51,7 +51,7 @@ class Draws(NamedTuple):
     dropout: Generator | None = None
 
     @classmethod
-    def of(cls, agent: SacNetworks, batch: Batch, noise: Generator, conservative: bool) -> Draws:
+    def of(cls, agent: ActingAgent, batch: Batch, noise: Generator, conservative: bool) -> Draws:
         count = agent.config.cql_samples * int(conservative)
         own = (len(batch.actions), count, agent.policy.coordinate_count(batch.actions))
         ahead = count * int(batch.choices is None)
@@ -91,7 +91,7 @@ def is_conservative(config: BCellConfig, coverage: CoverageProposals | None) -> 
 
 
 def critics_losses(
-    agent: SacNetworks,
+    agent: ActingAgent,
     batch: Batch,
     coverage: CoverageProposals | None,
     draws: Draws,
@@ -109,73 +109,62 @@ def critics_losses(
     count = outcomes.rewards.shape[1]
     following = action_distribution(agent.policy, outcomes.next_states)
     next_actions, next_density = following.sample(draws.following)
-    looked = 0
-    bonus = _bonus(agent, batch, following, next_actions[:, 0], draws, coefficients)
-    target = _target(agent, batch, next_actions[:, :1], bonus, point)
-    if expansion is not None and bonus is None:
+    target, looked = _target(agent, batch, following, next_actions, draws, coefficients, point), 0
+    if expansion is not None and config.entropy_backup != "relative":
         target, looked = expanded(target, expansion), len(expansion.value)
     encoding = agent.critic.encode(states) if encoding is None else encoding
     portfolios, proposals = outcomes.actions, None
     if coverage is not None and is_conservative(config, coverage):
         own = action_distribution(agent.policy, states) if own is None else own
-        now, density = own.sample(draws.own)
-        others = (now, next_actions[:, 1:]) if batch.choices is None else (now,)
-        densities = (density, _density_here(batch, next_density[:, 1:])) if batch.choices is None else (density,)
-        proposals = coverage.joined(others, densities)
+        drawn = [coverage, CoverageProposals(*own.sample(draws.own))]
+        if batch.choices is None:
+            drawn.append(CoverageProposals(next_actions[:, 1:], _density_here(batch, next_density[:, 1:])))
+        proposals = CoverageProposals.joined(drawn)
         portfolios = torch.cat([portfolios, proposals.portfolios], dim=1)
     with_quantiles = min(WITH_QUANTILES, count) if config.n_quantiles > 1 else 0
     values = agent.critic.value(encoding, states, portfolios, with_quantiles, draws.dropout)
-    scale = agent.advantage_scale if batch.choices is not None else 1.0
+    # in a batch of transitions alone, errors and values are in rewards, and the weight of the penalty in sigma_A
+    scale, unit = (1.0, agent.advantage_scale) if batch.choices is None else (agent.advantage_scale, CQL_UNIT)
     loss, metrics = choice_loss(values._replace(mean=values.mean[..., :count]), target, scale)
     cql_weight = None
     if proposals is not None:
-        # in a batch of transitions alone, errors and values are in rewards, and the weight in sigma_A
-        weight = CQL_UNIT if batch.choices is not None else agent.advantage_scale
         compared = torch.cat([values.mean[..., :1], values.mean[..., count:]], dim=-1)
-        penalty = conservative_penalty(
-            compared, proposals, batch, config, agent.log_cql_alpha, coefficients.dimensions, weight, scale
+        penalty, cql_weight, figures = conservative_penalty(
+            compared, proposals, batch, config, agent.log_cql_alpha, coefficients.dimensions, unit, scale
         )
-        loss, cql_weight = loss + penalty.loss, penalty.weight_loss
-        metrics |= penalty.metrics
+        loss, metrics = loss + penalty, metrics | figures
     level_error = (target.mean - values.mean[..., :count].detach())[:, :looked].mean() if looked else None
     return CriticLosses(loss, cql_weight, metrics, level_error)
 
 
-def _bonus(
-    agent: SacNetworks,
+@torch.no_grad()
+def _target(
+    agent: ActingAgent,
     batch: Batch,
     following: LogisticNormal,
     next_actions: Tensor,
     draws: Draws,
     coefficients: Coefficients,
-) -> Tensor | None:
-    """Entropy of the decisions after the actions over its target, (batch * P,); None where it is no part of targets."""
-    if agent.config.entropy_backup != "relative":
-        return None
-    density = following.entropy_density(draws.following[:, 0])
-    ahead = agent.policy.free_dimensions(next_actions, batch.outcomes.next_states)
-    target = agent.policy.target_entropy(coefficients.target_share, ahead)
-    return coefficients.effective_alpha * (-density - target) / ahead
-
-
-@torch.no_grad()
-def _target(
-    agent: SacNetworks, batch: Batch, next_actions: Tensor, bonus: Tensor | None, point: UpdatePoint
+    point: UpdatePoint,
 ) -> CriticTarget:
-    """``r + gamma (1 - d) min_e m_e`` of the target critics at the next decision, for every action."""
+    """``r + gamma (1 - d) min_e m_e`` of the target critics at the next decision, for every action.
+
+    With ``bcell.entropy_backup`` relative, entropy of the next decision over its target is part of its value.
+    """
     config, outcomes = agent.config, batch.outcomes
     shape = outcomes.rewards.shape
-    value, spread = target_value(agent, outcomes.next_states, next_actions, point, shape[1])
-    value = value.view(shape) if bonus is None else (value + bonus).view(shape)
-    mean = bellman_target(outcomes.rewards, outcomes.terminated, value, config.gamma)
-    discount = config.gamma * (1.0 - outcomes.terminated).unsqueeze(-1)
-    whole = mean if batch.references is None else mean + batch.references.unsqueeze(-1)
-    return CriticTarget(mean, whole.unsqueeze(-1) + discount * spread.view(len(spread), *shape, -1))
+    value, spread = target_value(agent, outcomes.next_states, next_actions[:, :1], point, shape[1])
+    if config.entropy_backup == "relative":
+        density = following.entropy_density(draws.following[:, 0])
+        ahead = agent.policy.free_dimensions(next_actions[:, 0], outcomes.next_states)
+        target = agent.policy.target_entropy(coefficients.target_share, ahead)
+        value = value + coefficients.effective_alpha * (-density - target) / ahead
+    return critic_target(batch, value.view(shape), spread.view(len(spread), *shape, -1), config.gamma)
 
 
 @torch.no_grad()
 def target_value(
-    agent: SacNetworks, states: States, actions: Tensor, point: UpdatePoint, choices: int = 1
+    agent: ActingAgent, states: States, actions: Tensor, point: UpdatePoint, choices: int = 1
 ) -> tuple[Tensor, Tensor]:
     """``min_e m_e`` of the target critics, (B,), and their spread, (E, B, n), for one action (B, 1, K) a state.
 

@@ -4,7 +4,8 @@ The actor maximises, over ``H = bcell.expansion`` exact decisions and the critic
 
     ``E [ sum_{h<H} gamma^h (r_h + alpha entropy_h) + gamma^H (min_e Q_e(s_H, a_H) + alpha entropy_H) ]``,
 
-with ``a_H`` drawn from the policy. With ``H = 0`` it is the published soft actor-critic.
+with ``a_H`` drawn from the policy. With ``H = 0`` it is the published soft actor-critic. An anchor penalises distance
+of the aim from equal weight: a policy that only maximises its critics overfits the years of its training.
 
 References
 ----------
@@ -14,40 +15,23 @@ Feinberg et al. (2018), Model-Based Value Estimation for Efficient Model-Free Re
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch, States
+from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.gradient_steps import linearised
-from finflow.agent.losses.losses import temperature_loss
-from finflow.agent.losses.regularisers import (
-    anchor_weight,
-    policy_regulariser,
-)
-from finflow.agent.losses.risk import needs_quantiles, risk_adjusted_value
+from finflow.agent.learners.acting import ActingAgent
+from finflow.agent.losses.quantiles import needs_quantiles, risk_adjusted_value
 from finflow.agent.networks.critic import CriticEnsemble
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.layers import Encoding
-from finflow.agent.networks.logistic_normal import LogisticNormal
+from finflow.agent.networks.logistic_normal import SMALLEST_WEIGHT, LogisticNormal, mean_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.config import BCellConfig
+from finflow.config import AnchorConfig, BCellConfig
 
 Metrics = dict[str, Tensor]
-
-
-class SacNetworks(Protocol):
-    """Parameters and settings that the losses read."""
-
-    policy: ExpertPolicy
-    critic: CriticEnsemble
-    target_critic: CriticEnsemble
-    prior: ExpertPolicy
-    log_alpha: Tensor
-    log_cql_alpha: Tensor | None
-    config: BCellConfig
-    advantage_scale: float
 
 
 class UpdatePoint(NamedTuple):
@@ -76,7 +60,7 @@ class Coefficients(NamedTuple):
     dimensions: int | Tensor  # (batch,): free dimensions of an action
 
     @classmethod
-    def of(cls, agent: SacNetworks, actions: Tensor, states: States, point: UpdatePoint) -> Coefficients:
+    def of(cls, agent: ActingAgent, actions: Tensor, states: States, point: UpdatePoint) -> Coefficients:
         """The coefficients of an agent for actions (batch, K) in states, at a point of the schedules."""
         policy, config = agent.policy, agent.config
         share = config.target_entropy if point.target_entropy is None else point.target_entropy
@@ -102,28 +86,19 @@ def ascent(
     return earned + effective_alpha * entropy, powers[-1] * end
 
 
-class PolicyLosses(NamedTuple):
-    """Loss of the policy, (); that of the temperature, (); the decisions; and figures for the log."""
-
-    loss: Tensor
-    temperature: Tensor
-    decision: Decision
-    metrics: Metrics
-
-
 def policy_losses(
-    agent: SacNetworks,
+    agent: ActingAgent,
     batch: Batch,
     drawn: Tensor,
     coefficients: Coefficients,
     point: UpdatePoint,
     encoding: Encoding,
     noise: Generator | None,
-) -> PolicyLosses:
-    """Loss of the policy in the states of a batch, by the critics alone (``H = 0``).
+) -> tuple[Tensor, Tensor, Metrics]:
+    """Losses of the policy and of the temperature in the states of a batch, by the critics alone (``H = 0``).
 
     ``drawn``, (batch, D), is standard normal; the encoding of the states is the critics'; ``noise`` switches dropout
-    on.
+    on. Returns figures for the log as well.
     """
     config, states = agent.config, batch.states
     decision = agent.policy(states, noise)
@@ -134,23 +109,50 @@ def policy_losses(
     earned, ahead = ascent(none, density.unsqueeze(0), end, coefficients.effective_alpha, config.gamma)
     loss = -(earned + ahead).mean()
     penalty, metrics = held_back(agent, decision, batch, point)
-    of_temperature = temperature(agent, decision.distribution.entropy_density(drawn), coefficients)
+    density = decision.distribution.entropy_density(drawn)
+    temperature = temperature_loss(agent.log_alpha, density, coefficients.target_entropy, coefficients.dimensions)
     metrics |= {"actor_loss": loss.detach(), "entropy": -log_density.mean().detach()}
-    return PolicyLosses(loss + penalty, of_temperature, decision, metrics)
+    return loss + penalty, temperature, metrics | decision.figures()
 
 
 def held_back(
-    agent: SacNetworks, decision: Decision, batch: Batch, point: UpdatePoint
+    agent: ActingAgent, decision: Decision, batch: Batch, point: UpdatePoint
 ) -> tuple[Tensor | float, Metrics]:
-    """Penalty of decisions in the states of a batch: the anchor's."""
-    anchor = agent.config.anchor
-    weight = anchor_weight(anchor, point.update, point.total)
-    return policy_regulariser(decision, batch, agent.prior, weight, anchor, agent.advantage_scale)
+    """Penalty of decisions in the states of a batch, the anchor's; with figures for the log."""
+    weight = agent.advantage_scale * anchor_weight(agent.config.anchor, point.update, point.total)
+    if weight <= 0.0:
+        return 0.0, {}
+    distance = kl_from_equal_weight(decision.traded_aim, repeat_groups(batch.states.listed, batch.states)).mean()
+    return weight * distance, {"anchor_loss": distance.detach(), "effective_anchor": distance.new_tensor(weight)}
 
 
-def temperature(agent: SacNetworks, log_density: Tensor, coefficients: Coefficients) -> Tensor:
-    """Loss of the temperature on decisions with these densities in log ratios, (batch,)."""
-    return temperature_loss(agent.log_alpha, log_density, coefficients.target_entropy, coefficients.dimensions)
+def anchor_weight(config: AnchorConfig, update: int, total: int) -> float:
+    """Weight of the anchor after ``update`` of the ``total`` updates of the online phase."""
+    final = config.weight if config.final is None else config.final
+    return config.weight + (final - config.weight) * min(update / (config.updates or total), 1.0)
+
+
+def kl_from_equal_weight(aim: Tensor, listed: Tensor) -> Tensor:
+    """``KL(u || aim)``, (batch,), of aims (batch, K): u is equal weight over the assets that are ``listed``.
+
+    It grows without bound as the aim leaves an asset out.
+    """
+    count = listed.sum(dim=-1).clamp(min=1).to(aim.dtype)
+    missing = -(aim[:, :-1].clamp(min=SMALLEST_WEIGHT).log() + count.log().unsqueeze(-1))
+    return torch.where(listed, missing, torch.zeros_like(missing)).sum(dim=-1) / count
+
+
+def temperature_loss(
+    log_alpha: Tensor, log_density: Tensor, target: float | Tensor, n_dimensions: int | Tensor
+) -> Tensor:
+    """``- log alpha * mean (log pi + H_target) / D``; equation 18 of Haarnoja et al. (2018), in log alpha.
+
+    Densities, (batch,), are of log ratios.
+    """
+    excess = log_density.detach() + target
+    if isinstance(n_dimensions, Tensor):
+        return -(log_alpha * mean_per_dimension(excess, n_dimensions))
+    return -(log_alpha * excess.mean() / n_dimensions)
 
 
 @torch.no_grad()

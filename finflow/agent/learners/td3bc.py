@@ -12,24 +12,16 @@ Fujimoto, van Hoof and Meger (2018), Addressing Function Approximation Error in 
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.gradient_steps import (
-    cosine,
-    freeze,
-    gradient_step,
-    linearised,
-    polyak_update,
-    set_learning_rate,
-)
-from finflow.agent.learners.offline_learner import Networks, OfflineLearner
-from finflow.agent.losses.losses import td3bc_loss
+from finflow.agent.gradient_steps import cosine, gradient_step, linearised, polyak_update, set_learning_rate
+from finflow.agent.learners.offline_learner import OfflineLearner
+from finflow.agent.losses.offline_losses import td3bc_loss
 from finflow.agent.networks.logistic_normal import standard_normal
-from finflow.agent.precision import autocast_update
-from finflow.config import BCellConfig
 
 POLICY_DELAY = 2  # critic updates for one of the policy, as published
 SMOOTHING, SMOOTHING_LIMIT = 0.2, 0.5  # deviation and bound of the noise on the target policy's action
@@ -41,14 +33,12 @@ class TD3BC(OfflineLearner):
     The policy moves at every second update.
     """
 
-    def __init__(self, networks: Networks, config: BCellConfig, device: torch.device) -> None:
-        super().__init__(networks, config, device)
-        self.target_policy = copy.deepcopy(self.policy)
-        freeze([self.target_policy])
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.target_policy = copy.deepcopy(self.policy).requires_grad_(False)
         self.updates = 0
 
-    @autocast_update
-    def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
+    def learn(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of V, the critics and, every second time, the policy and the targets."""
         config = self.config
         values = self.target_values(batch)
@@ -58,7 +48,7 @@ class TD3BC(OfflineLearner):
             following = self._smoothed(self.target_policy.deterministic(states), states, noise)
             ahead = self.target_critic.value(self.target_critic.encode(states), states, following.unsqueeze(1))
             next_value = ahead.mean[..., 0].min(dim=0).values.view_as(values.actions)
-            spread = ahead.spread[:, :: values.actions.shape[1], 0]
+            spread = ahead.spread[:, :: values.actions.shape[1]]
         metrics |= self.update_critic(batch, next_value, spread, self.dropout_noise(noise))
         self.updates += 1
         if self.updates % POLICY_DELAY == 0:

@@ -2,17 +2,23 @@
 
 Each critic's distribution is ``Z = m + (q - mean q)``: ``m``, the mean, learned by squared loss as published for
 scalar critics; ``q``, the quantiles, learned by the pinball loss and giving Z its spread only.
+
+References
+----------
+Chen et al. (2016), Training Deep Nets with Sublinear Memory Cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from finflow.agent.batch import States
+from finflow.agent.gradient_steps import at_least_single, full_precision
 from finflow.agent.networks.layers import (
     Encoding,
     EnsembleLinear,
@@ -20,9 +26,9 @@ from finflow.agent.networks.layers import (
     HeadInputs,
     MarketEncoder,
     PortfolioHead,
+    kept_units,
     portfolio_width,
 )
-from finflow.agent.precision import at_least_single, full_precision, recomputed
 
 CRITICS = 2  # in an ensemble
 
@@ -59,8 +65,8 @@ class Valuation(NamedTuple):
 class CriticEnsemble(nn.Module):
     """Two critics in one batched call; independent parameters throughout.
 
-    With ``twice`` hidden layers are recomputed in the backward pass and not kept. ``level``, (), is added to all
-    values; it is not learned by gradients.
+    With ``twice`` hidden layers are recomputed in the backward pass, to the same bits, and not kept. ``level``, (), is
+    added to all values; it is not learned by gradients.
     """
 
     level: Tensor
@@ -77,13 +83,14 @@ class CriticEnsemble(nn.Module):
         self.twice = twice
         self.encoder = MarketEncoder(CRITICS, shape.n_asset_features, shape.n_market_features, shape.hidden, generator)
         self.head = PortfolioHead(CRITICS, shape.hidden, generator, dropout_rate)
-        self.mean = EnsembleReadout(CRITICS, portfolio_width(shape.hidden), generator, scale=0.1)
-        self.quantiles = EnsembleLinear(CRITICS, portfolio_width(shape.hidden), n_quantiles, generator, scale=0.1)
+        self.width = portfolio_width(shape.hidden)
+        self.mean = EnsembleReadout(CRITICS, self.width, generator, scale=0.1)
+        self.quantiles = EnsembleLinear(CRITICS, self.width, n_quantiles, generator, scale=0.1)
         self.register_buffer("level", torch.zeros(()))
 
     def encode(self, states: States) -> Encoding:
         """Encode states once, to value many portfolios in them."""
-        encoding: Encoding = recomputed(self.encoder)(states) if self.twice else self.encoder(states)
+        encoding: Encoding = self._run(self.encoder, states)
         return encoding
 
     def value(
@@ -95,28 +102,26 @@ class CriticEnsemble(nn.Module):
         noise: Generator | None = None,
     ) -> Valuation:
         """Value portfolios (batch, P, K) in encoded states; quantiles for the first ``with_quantiles`` of P only."""
-        read = recomputed(self._read, noise) if self.twice else self._read
-        hidden = read(encoding, states, portfolios, noise)
-        ensemble, batch = hidden.shape[:2]
-        if with_quantiles == 0:
-            mean = self.mean(hidden) + self.level
-            return Valuation(mean, mean.new_zeros(ensemble, batch, 0, 0))
-        first = hidden
-        if with_quantiles < hidden.shape[2]:
-            # split, not sliced: the gradient of a slice is as large as the whole, and mostly zeros
-            first, rest = torch.split(hidden, [with_quantiles, hidden.shape[2] - with_quantiles], dim=2)
-            mean = torch.cat([self.mean(first), self.mean(rest)], dim=2)
-        else:
-            mean = self.mean(hidden)
+        batch, count = portfolios.shape[:2]
+        kept = kept_units((CRITICS, batch * count, self.width), self.head.dropout_rate, noise)
+        hidden = self._run(self._read, encoding, states, portfolios, kept)
+        # split, not sliced: the gradient of a slice is as large as the whole, and mostly zeros
+        parts = first, _ = torch.split(hidden, [with_quantiles, count - with_quantiles], dim=2)
+        mean = torch.cat([self.mean(part) for part in parts if part.shape[2] > 0], dim=2)
         with full_precision(hidden):
             quantiles = self.quantiles(at_least_single(first).flatten(1, 2))
-        quantiles = quantiles.view(ensemble, batch, with_quantiles, -1)
+        quantiles = quantiles.unflatten(1, (batch, with_quantiles))
         return Valuation(mean + self.level, quantiles + self.level)
 
-    def _read(self, encoding: Encoding, states: States, portfolios: Tensor, noise: Generator | None) -> Tensor:
+    def _read(self, encoding: Encoding, states: States, portfolios: Tensor, kept: Tensor | None) -> Tensor:
         """Last hidden layer for portfolios (batch, P, K), (E, batch, P, d)."""
-        hidden: Tensor = self.head(encoding.state, HeadInputs.of(encoding, states, portfolios), noise)
+        hidden: Tensor = self.head(encoding.state, HeadInputs.of(encoding, states, portfolios), kept)
         return hidden
+
+    def _run(self, layers: Callable[..., Any], *inputs: Any) -> Any:
+        if self.twice:
+            return checkpoint(layers, *inputs, use_reentrant=False, preserve_rng_state=False)
+        return layers(*inputs)
 
 
 class ValueNetwork(nn.Module):
@@ -133,20 +138,16 @@ class ValueNetwork(nn.Module):
 
     def forward(self, states: States) -> Tensor:
         """V, (batch,)."""
-        encoding = self.encoder(states)
-        value: Tensor = self.own(encoding.state, _current_inputs(encoding, states))
-        return value
+        return self.both(states)[0]
 
     def of_behaviour(self, states: States) -> Tensor:
         """V_mu, (batch,)."""
-        encoding = self.encoder(states).detach()
-        value: Tensor = self.behaviour(encoding.state, _current_inputs(encoding, states))
-        return value
+        return self.both(states)[1]
 
     def both(self, states: States) -> tuple[Tensor, Tensor]:
         """V and V_mu, each (batch,), from one encoding."""
         encoding = self.encoder(states)
-        inputs = _current_inputs(encoding, states)
+        inputs = HeadInputs.of(encoding, states, states.weights.unsqueeze(1))
         return self.own(encoding.state, inputs), self.behaviour(encoding.state.detach(), inputs.detach())
 
 
@@ -160,7 +161,3 @@ class _StateHead(nn.Module):
         """The value, (batch,), of one portfolio for each of the batch."""
         value: Tensor = self.readout(self.head(state, inputs))[0, :, 0]
         return value
-
-
-def _current_inputs(encoding: Encoding, states: States) -> HeadInputs:
-    return HeadInputs.of(encoding, states, states.weights.unsqueeze(1))

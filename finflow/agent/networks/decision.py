@@ -1,19 +1,37 @@
-"""Decisions of a policy: their parts, what of them depends on the market alone, and the blend with a reference."""
+"""Decisions of a policy: their parts, what of them depends on the market alone, the blend with a reference, and the
+portfolio that is taken.
+
+With the log ratios ``z ~ N(m, s^2)`` of a policy and a temperature T, a portfolio is ``softmax([m + sqrt(T) s e, 0])``
+with standard normal e: the density of z to the power 1 / T, renormalised. T -> 0 is the centre, softmax of ``[m, 0]``;
+T = 1 is the policy's own distribution. e depends on the seed and the date alone. So a portfolio is the same whatever
+was decided before it, and agents that act as one are drawn with the same e.
+
+With ``top_p`` below 1, only the largest assets of the centre are held: the fewest that have that share of what the
+centre holds in assets. Their weights grow in proportion. Cash is not among them and keeps its weight: the choice is one
+of names, and how much is invested stays the policy's.
+
+References
+----------
+Holtzman, Buys, Du, Forbes and Choi (2020), The Curious Case of Neural Text Degeneration, section 3.1 (the nucleus).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.networks.logistic_normal import LogisticNormal, log_ratios
+from finflow.agent.networks.logistic_normal import LogisticNormal, log_portfolio, log_ratios
+from finflow.config import ActingConfig
 
 # Mean share of the way to its aim that a behaviour family trades in a decision: its mean trade rate, 0.167, times the
 # share of decisions at which it trades, 0.65.
 FAMILY_RATE = 0.11
+ROUNDING = 1e-6  # of a sum of weights in single precision
 
 
 class Decision(NamedTuple):
@@ -61,21 +79,13 @@ class MarketReading(NamedTuple):
     listed: Tensor | None = None  # (groups, K - 1): assets that are listed; all of them when left out
 
     def each(self, change: Callable[[Tensor], Tensor]) -> MarketReading:
-        experts, gate, aim, hidden, listed = self
-        known = None if listed is None else change(listed)
-        return MarketReading(change(experts), change(gate), change(aim), change(hidden), known)
+        return MarketReading._make(None if part is None else change(part) for part in self)
 
     @classmethod
     def join(cls, readings: Sequence[MarketReading], together: Callable[[list[Tensor]], Tensor]) -> MarketReading:
         """One reading from several of the same market, part by part."""
-        listed = [one.listed for one in readings if one.listed is not None]
-        return cls(
-            together([one.experts for one in readings]),
-            together([one.gate for one in readings]),
-            together([one.aim for one in readings]),
-            together([one.hidden for one in readings]),
-            together(listed) if listed else None,
-        )
+        parts = zip(*readings, strict=True)
+        return cls._make(None if part[0] is None else together(list(part)) for part in parts)
 
     def rows(self, start: int, stop: int) -> MarketReading:
         return self.each(lambda part: part[start:stop])
@@ -156,12 +166,48 @@ class Blend(NamedTuple):
 def describe_holding(blend: Blend | None) -> str:
     if blend is None:
         return "holds what its own policy decides"
-    confidence = float(blend.confidence)
-    if confidence == 0.0:
+    if blend.confidence == 0.0:
         return f"holds {blend.name}; its own policy found nothing that holds out of sample"
-    return f"holds {confidence:.0%} of its own policy's portfolio, the rest {blend.name}"
+    return f"holds {float(blend.confidence):.0%} of its own policy's portfolio, the rest {blend.name}"
 
 
 def no_blend(device: torch.device) -> Tensor:
     """Saved form of a blend that has not been decided on: the policy decides alone."""
     return torch.tensor([UNDECIDED, 0.0, 0.0, 1.0], dtype=torch.float64, device=device)
+
+
+def acted_portfolio(distribution: LogisticNormal, acting: ActingConfig, date: np.datetime64 | None) -> Tensor:
+    """Portfolios that are decided on, (batch, K); rows are drawn with the same noise.
+
+    The date, of the newest bar that is known, is needed above a temperature of 0 alone; a ValueError without it there.
+    """
+    centre = distribution.centre()
+    drawn = centre
+    if acting.temperature > 0.0:
+        if date is None:
+            raise ValueError("decisions that are drawn need the date of the newest bar that is known")
+        rng = np.random.default_rng([acting.seed, int(date.astype("datetime64[D]").astype(np.int64)) % 2**32])
+        noise = torch.from_numpy(rng.standard_normal(distribution.location.shape[-1])).to(distribution.location)
+        spread = acting.temperature**0.5 * distribution.log_scale.exp()
+        drawn = log_portfolio(distribution.location + spread * noise).exp()
+    return drawn if acting.top_p == 1.0 else _keep_assets(drawn, nucleus(centre[..., :-1], acting.top_p))
+
+
+def nucleus(weights: Tensor, top_p: float) -> Tensor:
+    """Smallest set of assets with a share of ``top_p`` in the sum of the weights (..., assets), without cash.
+
+    Of equals the first; none where all weights are zero.
+    """
+    ordered, order = weights.double().sort(dim=-1, descending=True, stable=True)
+    larger = ordered.cumsum(dim=-1) - ordered  # what those before it have together
+    wanted = max(top_p - ROUNDING, 0.5 * ROUNDING) * ordered.sum(dim=-1, keepdim=True)
+    kept = (larger < wanted) & (ordered > 0.0)
+    return torch.zeros_like(kept).scatter(-1, order, kept)
+
+
+def _keep_assets(portfolios: Tensor, kept: Tensor) -> Tensor:
+    """Move what portfolios (..., K) hold in assets to the ``kept`` ones (..., K - 1), in proportion; cash stays."""
+    assets = portfolios[..., :-1]
+    left = torch.where(kept, assets, torch.zeros_like(assets))
+    scale = assets.sum(dim=-1, keepdim=True) / left.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(left.dtype).tiny)
+    return torch.cat([left * scale, portfolios[..., -1:]], dim=-1)

@@ -1,4 +1,4 @@
-"""Layers for any number of assets and for ensembles of networks in one batched call.
+"""Layers for any number of assets and for ensembles of networks in one batched call, and bounds of what heads give.
 
 An ensemble of E networks is one set of parameters with E as the first dimension. What depends on the market alone is
 computed once per state; portfolios enter late, through their exposures to the embeddings of the assets. Permuting the
@@ -15,10 +15,12 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import States
-from finflow.agent.precision import at_least_single, full_precision
+from finflow.agent.gradient_steps import at_least_single, full_precision
 
 N_PORTFOLIO_FACTS = 5
 N_STATE_FACTS = 5  # cash and concentration of the current portfolio, and the state of the reward
+LEAST_RATE = 1e-3  # smallest trade rate: a half-life of 693 decisions
+LEAST_SLOPE = 0.02  # smallest slope of the trade rate in its logit: that at a rate of a fiftieth
 
 
 class EnsembleLinear(nn.Module):
@@ -28,17 +30,10 @@ class EnsembleLinear(nn.Module):
     """
 
     def __init__(
-        self,
-        ensemble: int,
-        inputs: int,
-        outputs: int,
-        generator: Generator,
-        scale: float = 1.0,
-        bias: bool = True,
+        self, ensemble: int, inputs: int, outputs: int, generator: Generator, scale: float = 1.0, bias: bool = True
     ) -> None:
         super().__init__()
-        bound = scale / math.sqrt(inputs)
-        self.weight = nn.Parameter(_uniform((ensemble, inputs, outputs), bound, generator))
+        self.weight = nn.Parameter(_uniform((ensemble, inputs, outputs), scale / math.sqrt(inputs), generator))
         self.bias = nn.Parameter(torch.zeros(ensemble, 1, outputs)) if bias else None
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -55,6 +50,15 @@ def _uniform(shape: tuple[int, ...], bound: float, generator: Generator) -> Tens
     return (torch.rand(shape, generator=generator) * 2.0 - 1.0) * bound
 
 
+def linear(inputs: int, outputs: int, generator: Generator, scale: float = 1.0) -> nn.Linear:
+    """A linear layer with initial weights as of `EnsembleLinear`."""
+    layer = empty_linear(inputs, outputs)
+    with torch.no_grad():
+        layer.weight.copy_(_uniform(tuple(layer.weight.shape), scale / inputs**0.5, generator))
+        layer.bias.zero_()
+    return layer
+
+
 def empty_linear(inputs: int, outputs: int) -> nn.Linear:
     """A linear layer whose parameters have yet to be set, without a draw from torch's global generator.
 
@@ -66,12 +70,16 @@ def empty_linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def dropout(hidden: Tensor, rate: float, generator: Generator | None) -> Tensor:
-    """Inverted dropout with its own generator; nothing is dropped without one or at rate zero."""
+def kept_units(shape: tuple[int, ...], rate: float, generator: Generator | None) -> Tensor | None:
+    """Hidden units that dropout keeps, bool of a shape; None, for all, without a generator or at rate zero."""
     if rate == 0.0 or generator is None:
-        return hidden
-    kept = torch.rand(hidden.shape, generator=generator, device=hidden.device) >= rate
-    return hidden * kept.to(hidden.dtype) / (1.0 - rate)
+        return None
+    return torch.rand(shape, generator=generator, device=generator.device) >= rate
+
+
+def dropout(hidden: Tensor, rate: float, kept: Tensor | None) -> Tensor:
+    """Inverted dropout of all but the ``kept`` units."""
+    return hidden if kept is None else hidden * kept.to(hidden.dtype) / (1.0 - rate)
 
 
 class EnsembleReadout(nn.Module):
@@ -118,6 +126,59 @@ class _RowsTimesVector(torch.autograd.Function):
         )
 
 
+def open_rate(logit: Tensor, keeps_slope: bool = False) -> Tensor:
+    """Trade rate of a logit; with its own slope where a decision is explained and not learned."""
+    if keeps_slope:
+        return torch.sigmoid(logit).clamp(min=LEAST_RATE)
+    rate: Tensor = _OpenRate.apply(logit)  # type: ignore[no-untyped-call]
+    return rate
+
+
+class _OpenRate(torch.autograd.Function):
+    """Trade rate of a logit: a sigmoid, of at least ``LEAST_RATE``, that no gradient can close for good.
+
+    While the aim is bad, trading toward it loses, and the logit falls; at a rate near zero neither the rate nor the aim
+    would have a gradient to come back by. So the slope is at least ``LEAST_SLOPE``, and below the smallest rate only
+    gradients that raise the logit pass.
+    """
+
+    @staticmethod
+    def forward(context: Any, logit: Tensor) -> Tensor:
+        rate = torch.sigmoid(logit)
+        context.save_for_backward(rate)
+        return rate.clamp(min=LEAST_RATE)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        rate: Tensor = context.saved_tensors[0]
+        slope = (rate * (1.0 - rate)).clamp(min=LEAST_SLOPE)
+        raising = torch.where(rate < LEAST_RATE, gradient.clamp(max=0.0), gradient)
+        return raising * slope
+
+
+def inward_clamp(values: Tensor, low: float, high: float) -> Tensor:
+    """Values within bounds; beyond one, only gradients of a descent that leads back pass.
+
+    With none, as by ``Tensor.clamp``, a scale that imitation has driven past its bound would stay there for good.
+    """
+    bounded: Tensor = _InwardClamp.apply(values, low, high)  # type: ignore[no-untyped-call]
+    return bounded
+
+
+class _InwardClamp(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, values: Tensor, low: float, high: float) -> Tensor:
+        context.save_for_backward(values)
+        context.bounds = low, high
+        return values.clamp(low, high)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (values,), (low, high) = context.saved_tensors, context.bounds
+        down = torch.where(values > high, gradient.clamp(min=0.0), gradient)
+        return torch.where(values < low, down.clamp(max=0.0), down), None, None
+
+
 class Encoding(NamedTuple):
     """Embeddings by E encoders of the markets of a batch of states."""
 
@@ -131,29 +192,45 @@ class Encoding(NamedTuple):
         return Encoding(self.assets.detach(), self.state.detach())
 
 
-class MarketEncoder(nn.Module):
-    """E encoders of assets and market, shared over assets, with the mean asset as cross-asset context.
+class AssetLayers(nn.Module):
+    """Two layers of E networks that are shared over assets, with the mean asset as cross-asset context."""
+
+    def __init__(self, ensemble: int, n_asset_features: int, n_market_features: int, width: int, generator: Generator):
+        super().__init__()
+        self.from_asset = EnsembleLinear(ensemble, n_asset_features, width, generator, bias=False)
+        self.from_market = EnsembleLinear(ensemble, n_market_features, width, generator)
+        self.second = EnsembleLinear(ensemble, width, width, generator, bias=False)
+        self.from_mean = EnsembleLinear(ensemble, width, width, generator)
+
+    def embed(self, weight: Tensor, states: States) -> Tensor:
+        """Embeddings of assets, (E, groups, assets, d); the market's part of the first layer is computed once a group.
+
+        ``weight``, (E, F + 1, d), is ``from_asset``'s, perhaps masked.
+        """
+        groups, n_assets, n_features = states.assets.shape
+        rows = states.assets.reshape(groups * n_assets, n_features).expand(weight.shape[0], -1, -1)
+        hidden = torch.bmm(rows, weight).view(weight.shape[0], groups, n_assets, -1)
+        first = (hidden + self.from_market(states.market).unsqueeze(2)).relu_()
+        mean = pooled(first, states)
+        second = self.second(first.flatten(1, 2)).view_as(first)
+        embedded: Tensor = (second + self.from_mean(mean).unsqueeze(2)).relu_()
+        return embedded
+
+
+class MarketEncoder(AssetLayers):
+    """E encoders of assets and market.
 
     The market's embedding has the width H, ``hidden``. What is computed for every asset is an eighth as wide, what is
     computed for every portfolio a quarter: on a CPU passes over (batch x assets x width) bound an update.
     """
 
-    def __init__(
-        self, ensemble: int, n_asset_features: int, n_market_features: int, hidden: int, generator: Generator
-    ) -> None:
-        super().__init__()
+    def __init__(self, ensemble: int, n_asset_features: int, n_market_features: int, hidden: int, generator: Generator):
         width = asset_width(hidden)
-        self.from_asset = EnsembleLinear(ensemble, n_asset_features, width, generator, bias=False)
-        self.from_market = EnsembleLinear(ensemble, n_market_features, width, generator)
-        self.second = EnsembleLinear(ensemble, width, width, generator, bias=False)
-        self.from_mean = EnsembleLinear(ensemble, width, width, generator)
+        super().__init__(ensemble, n_asset_features, n_market_features, width, generator)
         self.state = EnsembleLinear(ensemble, width + n_market_features, hidden, generator)
 
     def forward(self, states: States) -> Encoding:
-        first = first_layer(self.from_asset.weight, self.from_market, states)
-        mean = pooled(first, states)
-        second = self.second(first.flatten(1, 2)).view_as(first)
-        assets = (second + self.from_mean(mean).unsqueeze(2)).relu_()
+        assets = self.embed(self.from_asset.weight, states)
         market = states.market.expand(assets.shape[0], -1, -1)
         summary = torch.cat([pooled(assets, states), market], dim=-1)
         return Encoding(assets, normalised(self.state(summary)).relu_())
@@ -179,18 +256,6 @@ def pooled(assets: Tensor, states: States) -> Tensor:
     listed = states.assets[:, :, -1].unsqueeze(1)
     share = listed / listed.sum(dim=-1, keepdim=True).clamp(min=1.0)
     return torch.matmul(share, assets).squeeze(2)
-
-
-def first_layer(weight: Tensor, from_market: EnsembleLinear, states: States) -> Tensor:
-    """First layer over assets, its market part computed once per group, (E, groups, assets, d).
-
-    ``weight``, (E, F + 1, d), is from the assets' features, perhaps masked by lenses.
-    """
-    groups, n_assets, n_features = states.assets.shape
-    rows = states.assets.reshape(groups * n_assets, n_features).expand(weight.shape[0], -1, -1)
-    hidden = torch.bmm(rows, weight).view(weight.shape[0], groups, n_assets, -1)
-    market: Tensor = from_market(states.market)
-    return (hidden + market.unsqueeze(2)).relu_()
 
 
 class HeadInputs(NamedTuple):
@@ -232,11 +297,11 @@ class PortfolioHead(nn.Module):
         self.from_held = EnsembleLinear(ensemble, exposures + N_STATE_FACTS, width, generator, bias=False)
         self.second = EnsembleLinear(ensemble, width, width, generator)
 
-    def forward(self, state: Tensor, inputs: HeadInputs, noise: Generator | None = None) -> Tensor:
+    def forward(self, state: Tensor, inputs: HeadInputs, kept: Tensor | None = None) -> Tensor:
         """Last hidden layer, (E, batch, P, d), for portfolios in states.
 
-        Of the markets' embeddings ``state`` (E, groups, H) batch / groups consecutive states share each; ``noise`` is
-        for dropout.
+        Of the markets' embeddings ``state`` (E, groups, H) batch / groups consecutive states share each; ``kept``,
+        (E, batch * P, d), are the units of the first layer that dropout keeps.
         """
         ensemble, batch, count = inputs.portfolios.shape[:3]
         first = self.from_portfolio(inputs.portfolios.flatten(1, 2)).view(ensemble, batch, count, -1)
@@ -245,7 +310,7 @@ class PortfolioHead(nn.Module):
             shared = shared.repeat_interleave(batch // state.shape[1], dim=1)
         shared = shared + self.from_held(inputs.held)
         first = (first + shared.unsqueeze(2)).flatten(1, 2)
-        first = dropout(normalised(first).relu_(), self.dropout_rate, noise)
+        first = dropout(normalised(first).relu_(), self.dropout_rate, kept)
         second: Tensor = self.second(first)
         return second.relu_().view(ensemble, batch, count, -1)
 

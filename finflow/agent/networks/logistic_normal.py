@@ -72,10 +72,8 @@ class LogisticNormal:
         """Log density of given portfolios, (batch,), one for each distribution."""
         log_weights = portfolios.clamp(min=SMALLEST_WEIGHT).log()
         coordinates = log_weights[..., :-1] - log_weights[..., -1:]
-        normal = normal_log_density((coordinates - self.location) * (-self.log_scale).exp(), self.log_scale)
-        if self.listed is None:
-            return normal.sum(-1) - log_weights.sum(-1)
-        return sum_listed(normal - log_weights[..., :-1], self.listed) - log_weights[..., -1]
+        standard = (coordinates - self.location) * (-self.log_scale).exp()
+        return sampled_density(standard, self.log_scale, log_weights, self.listed)
 
 
 def sampled_density(noise: Tensor, log_scale: Tensor, log_weights: Tensor, listed: Tensor | None) -> Tensor:
@@ -133,9 +131,19 @@ def log_ratios(portfolios: Tensor, listed: Tensor | None = None) -> Tensor:
     return ratios if listed is None else ratios.masked_fill(~listed, UNLISTED)
 
 
-def log_ratio_entropy(scale: float, n_weights: int | Tensor) -> float | Tensor:
-    """Entropy of K - 1 log ratios that are normal with a common ``scale``: ``(K - 1) ln(scale sqrt(2 pi e))``."""
-    return (n_weights - 1) * (math.log(scale) + ENTROPY_OF_NORMAL)
+def log_ratio_entropy(scale: float, dimensions: int | Tensor) -> float | Tensor:
+    """Entropy of D log ratios that are normal with a common ``scale``: ``D ln(scale sqrt(2 pi e))``."""
+    return dimensions * (math.log(scale) + ENTROPY_OF_NORMAL)
+
+
+def mean_per_dimension(values: Tensor, n_dimensions: int | Tensor) -> Tensor:
+    """Mean of values (B,) per free dimension, (); of one number for all of them, or of each its own, (B,)."""
+    return (values / n_dimensions).mean() if isinstance(n_dimensions, Tensor) else values.mean() / n_dimensions
+
+
+def weighted_likelihood_loss(log_density: Tensor, weights: Tensor, n_dimensions: int | Tensor) -> Tensor:
+    """``- mean weight * log pi(a | s)`` per free dimension of the action, which may be each decision's own, (B,)."""
+    return -mean_per_dimension(weights * log_density, n_dimensions)
 
 
 def standard_normal(shape: tuple[int, ...], generator: Generator, like: Tensor) -> Tensor:

@@ -13,19 +13,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 from torch.nn import functional
 
 from finflow.agent.batch import Batch, States, repeat_groups
-from finflow.agent.losses.expert_imitation import expert_loss, expert_penalties
-from finflow.agent.losses.losses import PathwiseGradient, weighted_likelihood_loss
-from finflow.agent.networks.bounds import inward_clamp, open_rate
+from finflow.agent.gradient_steps import at_least_single, full_precision
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import REFERENCE, Blend, Decision, MarketReading
-from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout, dropout, empty_linear, first_layer, pooled
+from finflow.agent.networks.layers import (
+    AssetLayers,
+    EnsembleLinear,
+    EnsembleReadout,
+    dropout,
+    inward_clamp,
+    kept_units,
+    linear,
+    open_rate,
+    pooled,
+)
 from finflow.agent.networks.logistic_normal import (
     SMALLEST_WEIGHT,
     LogisticNormal,
@@ -34,8 +42,8 @@ from finflow.agent.networks.logistic_normal import (
     log_ratio_entropy,
     log_ratios,
     mean_listed,
+    weighted_likelihood_loss,
 )
-from finflow.agent.precision import at_least_single, full_precision
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
 INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way to the aim, each day
@@ -48,7 +56,16 @@ LEAST_PULL = 0.2
 N_TRADE_FACTS = 3 + 3  # turnover to the aim, cash held, cash aimed at; the state of the reward
 
 
-class ExpertPolicy(nn.Module):
+class PathwiseGradient(NamedTuple):
+    """Deterministic actions of a policy for a batch, with the losses that hold the policy to the data."""
+
+    action: Tensor  # (batch, K): with gradients for the policy
+    cloning: Tensor  # (): likelihood loss of the data's actions, all weighted alike
+    others: Tensor  # (): the policy's other losses
+    metrics: dict[str, Tensor]
+
+
+class ExpertPolicy(AssetLayers):
     """The policy of the B-Cell; takes any number of assets.
 
     ``generator`` draws the initial weights, ``dropout_rate`` is of the gate's hidden layer, and ``expert_cloning``
@@ -59,6 +76,7 @@ class ExpertPolicy(nn.Module):
     blend: Blend | None = None
     keeps_slope = False
     entropy_unit = 0.0125  # of the entropy coefficient, in sigma_A: the entropy of weights pulls the centre as well
+    target_entropy = staticmethod(log_ratio_entropy)  # of a share: its scale in each dimension is the share
 
     def __init__(
         self,
@@ -67,25 +85,20 @@ class ExpertPolicy(nn.Module):
         dropout_rate: float = 0.0,
         expert_cloning: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.expert_cloning = expert_cloning
         experts, width = len(EXPERTS), max(shape.hidden // 16, 8)
-        self.dropout_rate = dropout_rate
+        super().__init__(experts, shape.n_asset_features, shape.n_market_features, width, generator)
+        self.expert_cloning, self.dropout_rate = expert_cloning, dropout_rate
         lens = torch.zeros(experts, shape.n_asset_features, 1)
         for expert, columns in enumerate(shape.lenses):
             lens[expert, list(columns)] = 1.0
         self.register_buffer("lens", lens, persistent=False)
-        self.from_asset = EnsembleLinear(experts, shape.n_asset_features, width, generator, bias=False)
-        self.from_market = EnsembleLinear(experts, shape.n_market_features, width, generator)
-        self.second = EnsembleLinear(experts, width, width, generator, bias=False)
-        self.from_mean = EnsembleLinear(experts, width, width, generator)
         self.score = EnsembleReadout(experts, width, generator)
         self.cash_score = EnsembleLinear(experts, width + shape.n_market_features, 1, generator)
         gate_width = max(shape.hidden // 2, 8)
-        self.gate_hidden = _linear(experts * width + shape.n_market_features, gate_width, generator)
-        self.gate = _linear(gate_width, experts, generator, scale=0.1)
-        self.trade_hidden = _linear(gate_width + N_TRADE_FACTS, gate_width, generator)
-        self.trade = _linear(gate_width, 2, generator, scale=0.1)
+        self.gate_hidden = linear(experts * width + shape.n_market_features, gate_width, generator)
+        self.gate = linear(gate_width, experts, generator, scale=0.1)
+        self.trade_hidden = linear(gate_width + N_TRADE_FACTS, gate_width, generator)
+        self.trade = linear(gate_width, 2, generator, scale=0.1)
         with torch.no_grad():
             self.trade.bias.copy_(torch.tensor([INITIAL_TRADE_RATE, INITIAL_LOG_SCALE]))
 
@@ -106,17 +119,29 @@ class ExpertPolicy(nn.Module):
 
     def read_market(self, states: States, noise: Generator | None = None, gate_only: bool = False) -> MarketReading:
         """Read the markets of a batch of states: portfolios of the experts, gate and aim. Parameters as `forward`."""
-        experts, seen = _expert_portfolios(self, states)
+        experts, seen = self._expert_portfolios(states)
         seen = seen.detach() if gate_only else seen
         with full_precision(seen):
             hidden = functional.relu(self.gate_hidden(torch.cat([seen, states.market], dim=-1)))
-            hidden = dropout(hidden, self.dropout_rate, noise)
+            kept = kept_units(tuple(hidden.shape), self.dropout_rate, noise)
+            hidden = dropout(hidden, self.dropout_rate, kept)
             gate = torch.softmax(self.gate(hidden), dim=-1)
             aim = torch.bmm(gate.unsqueeze(1), experts.detach() if gate_only else experts).squeeze(1)
         reading = MarketReading(experts, gate, aim, hidden, None if states.complete else states.listed)
         if self.blend is None:
             return reading
         return reading.with_reference(self.blend.portfolio(states), self.blend.confidence)
+
+    def _expert_portfolios(self, states: States) -> tuple[Tensor, Tensor]:
+        """Portfolios of the five experts, (groups, 5, K), and their pooled embeddings, (groups, 5 * width)."""
+        embedded = self.embed(self.from_asset.weight * self.lens, states)
+        scores = self.score(embedded).masked_fill(~states.listed, float("-inf"))
+        market = states.market.expand(len(EXPERTS), -1, -1)
+        seen = at_least_single(pooled(embedded, states))
+        with full_precision(seen):
+            cash = self.cash_score(torch.cat([seen, market], dim=-1))
+        portfolios = torch.softmax(torch.cat([scores, cash], dim=-1), dim=-1)
+        return portfolios.transpose(0, 1), seen.transpose(0, 1).flatten(1)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -135,11 +160,8 @@ class ExpertPolicy(nn.Module):
         distribution = decision.distribution.repeated(weights.shape[1])
         density = distribution.log_density(batch.outcomes.actions.flatten(0, 1))
         mixture = weighted_likelihood_loss(density, weights.flatten(), distribution.dimensions)
-        experts = expert_loss(decision, batch, weights[:, 0])
-        held, held_metrics = expert_penalties(decision, batch, self.expert_cloning)
-        losses = {"policy_loss": mixture, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
-        metrics = {name: value.detach() for name, value in losses.items()}
-        return mixture + experts + held, metrics | held_metrics
+        experts, held, metrics = expert_losses(decision, batch, weights[:, 0], self.expert_cloning)
+        return mixture + experts + held, metrics | {"policy_loss": mixture.detach()}
 
     def deterministic(self, states: States) -> Tensor:
         """The centre of the policy, (batch, K)."""
@@ -153,10 +175,6 @@ class ExpertPolicy(nn.Module):
         """Free dimensions of portfolios (batch, K): K - 1, or in states with listings the listed assets, (batch,)."""
         return count_dimensions(actions[..., :-1], _listed_assets(states))
 
-    def target_entropy(self, share: float, dimensions: int | Tensor) -> float | Tensor:
-        """Entropy in log ratios of a policy whose scale is ``share``, in each of its dimensions."""
-        return log_ratio_entropy(share, dimensions + 1)
-
     def pathwise_gradient(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> PathwiseGradient:
         """The centre with gradients for the whole policy, and the losses that hold it to the data.
 
@@ -169,12 +187,10 @@ class ExpertPolicy(nn.Module):
         shift = log_ratios(batch.actions, listed) - distribution.location
         spread = LogisticNormal(distribution.location.detach(), distribution.log_scale, listed)
         scale = weighted_likelihood_loss(spread.log_density(batch.actions), torch.ones_like(weights), spread.dimensions)
-        experts = expert_loss(decision, batch, weights)
         cloning = 0.5 * (shift.square().mean() if listed is None else mean_listed(shift.square(), listed).mean())
-        held, held_metrics = expert_penalties(decision, batch, self.expert_cloning)
-        losses = {"cloning_loss": cloning, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
-        metrics = {name: value.detach() for name, value in losses.items()}
-        return PathwiseGradient(distribution.centre(), cloning, experts + scale + held, metrics | held_metrics)
+        experts, held, metrics = expert_losses(decision, batch, weights, self.expert_cloning)
+        metrics["cloning_loss"] = cloning.detach()
+        return PathwiseGradient(distribution.centre(), cloning, experts + scale + held, metrics)
 
     def coordinates(self, actions: Tensor, states: States) -> Tensor:
         """Coordinates in which actions are compared: additive log ratios, (..., K - 1)."""
@@ -195,7 +211,7 @@ class ExpertPolicy(nn.Module):
         Of the states the portfolios alone are read; the reading has a row for each. The gradient of the aim is scaled
         as if the trade rate were at least ``least_pull``.
         """
-        return move_toward(self, states.weights, states.reward_state, reading, self._trade_head, least_pull)
+        return move_toward(self, states, reading, self._trade_head, least_pull)
 
     def _trade_head(self, rows: Tensor) -> Tensor:
         """Logit of the trade rate, and log scale, of rows of the market's reading and facts of portfolios."""
@@ -206,21 +222,20 @@ class ExpertPolicy(nn.Module):
 
 def move_toward(
     policy: ExpertPolicy,
-    weights: Tensor,
-    reward_state: Tensor,
+    states: States,
     reading: MarketReading,
     head: Callable[[Tensor], Tensor],
     least_pull: float = 0.0,
 ) -> Decision:
-    """Decide for portfolios: part of the way from their weights (batch, K) to the aim, the whole way out of cash.
+    """Decide for portfolios: part of the way from their weights to the aim, the whole way out of cash.
 
-    ``reward_state`` is (batch, 3) and the reading (batch, ...); of the policy its blend is used. ``head`` maps what is
-    known of market and portfolio (batch, inputs) to logit of the trade rate and log scale, (batch, 2). The gradient of
-    the aim is scaled as if the trade rate were at least ``least_pull``.
+    Of the policy its blend is used. ``head`` maps what is known of market and portfolio (batch, inputs) to logit of the
+    trade rate and log scale, (batch, 2). The rest as in `ExpertPolicy.trade_toward`.
     """
     experts, gate, aim, hidden, listed = reading
+    weights = states.weights
     distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
-    facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], reward_state], dim=-1)
+    facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], states.reward_state], dim=-1)
     rate_and_scale = head(torch.cat([hidden, facts], dim=-1))
     trade_rate = open_rate(rate_and_scale[:, :1], policy.keeps_slope)
     if policy.blend is not None:
@@ -248,25 +263,28 @@ def _listed_assets(states: States) -> Tensor | None:
     return None if states.complete else repeat_groups(states.listed, states)
 
 
-def _expert_portfolios(policy: ExpertPolicy, states: States) -> tuple[Tensor, Tensor]:
-    """Portfolios of the five experts, (groups, 5, K), and their pooled embeddings, (groups, 5 * width)."""
-    first = first_layer(policy.from_asset.weight * policy.lens, policy.from_market, states)
-    mean = pooled(first, states)
-    second = policy.second(first.flatten(1, 2)).view_as(first)
-    second = (second + policy.from_mean(mean).unsqueeze(2)).relu_()
-    scores = policy.score(second)
-    scores = scores.masked_fill(~states.listed, float("-inf"))
-    market = states.market.expand(len(EXPERTS), -1, -1)
-    seen = at_least_single(pooled(second, states))
-    with full_precision(seen):
-        cash = policy.cash_score(torch.cat([seen, market], dim=-1))
-    portfolios = torch.softmax(torch.cat([scores, cash], dim=-1), dim=-1)
-    return portfolios.transpose(0, 1), seen.transpose(0, 1).flatten(1)
+def expert_losses(
+    decision: Decision, batch: Batch, weights: Tensor, cloning: float
+) -> tuple[Tensor, Tensor | float, dict[str, Tensor]]:
+    """Losses of each expert on the family of behaviour of its name: on its decisions, and on portfolios that it names.
+
+    The first is the weighted likelihood of part-way moves to the expert's portfolio, on its own family's transitions;
+    the second, times ``cloning``, holds the experts' portfolios to rules. The rest are figures for the log.
+    """
+    count = decision.experts.shape[1]
+    of_family = (batch.families < count).to(weights.dtype)
+    learning = batch.families.clamp(max=count - 1)
+    distribution = decision.expert_distribution(learning, batch.states.weights)
+    density = distribution.log_density(batch.actions)
+    loss = weighted_likelihood_loss(density, weights * of_family, distribution.dimensions)
+    metrics = {"expert_loss": loss.detach(), "trade_rate": decision.trade_rate.mean().detach()}
+    if not cloning or batch.named is None:
+        return loss, 0.0, metrics
+    naming = expert_cloning_loss(decision.experts[:: batch.states.group_size], batch.named)
+    return loss, cloning * naming, metrics | {"naming_loss": naming.detach()}
 
 
-def _linear(inputs: int, outputs: int, generator: Generator, scale: float = 1.0) -> nn.Linear:
-    layer, bound = empty_linear(inputs, outputs), scale / inputs**0.5
-    with torch.no_grad():
-        layer.weight.copy_((torch.rand(layer.weight.shape, generator=generator) * 2.0 - 1.0) * bound)
-        layer.bias.zero_()
-    return layer
+def expert_cloning_loss(experts: Tensor, named: Tensor) -> Tensor:
+    """Mean ``KL(named || expert)`` of the experts' portfolios, (groups, 5, K), from those that their families name."""
+    divergence = torch.xlogy(named, named) - named * experts.clamp(min=SMALLEST_WEIGHT).log()
+    return divergence.sum(dim=-1).mean()

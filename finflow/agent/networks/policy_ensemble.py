@@ -8,45 +8,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import States
-from finflow.agent.networks.decision import Blend, Decision, MarketReading
+from finflow.agent.gradient_steps import full_precision
+from finflow.agent.networks.decision import Blend, Decision, MarketReading, no_blend
 from finflow.agent.networks.policy import ExpertPolicy, blended, move_toward
-from finflow.agent.precision import full_precision
 
 LEAST_SHARE = 1e-12
-
-
-class TradeHeads(NamedTuple):
-    """Networks of several policies that read a portfolio in a market, with the members in front."""
-
-    hidden_weight: Tensor  # (members, inputs, width)
-    hidden_bias: Tensor  # (members, 1, width)
-    weight: Tensor  # (members, width, 2)
-    bias: Tensor  # (members, 1, 2)
-
-    @classmethod
-    def of(cls, members: Sequence[ExpertPolicy]) -> TradeHeads:
-        """Those of some policies; gradients reach the policies' own parameters."""
-        layers = [(one.trade_hidden, one.trade) for one in members]
-        return cls(
-            torch.stack([hidden.weight.T for hidden, _ in layers]),
-            torch.stack([hidden.bias.unsqueeze(0) for hidden, _ in layers]),
-            torch.stack([head.weight.T for _, head in layers]),
-            torch.stack([head.bias.unsqueeze(0) for _, head in layers]),
-        )
-
-    def read(self, rows: Tensor) -> Tensor:
-        """Read rows, the members' one after the other (members * batch, inputs), to (members * batch, 2)."""
-        rows = rows.view(len(self.weight), -1, rows.shape[-1])
-        with full_precision(rows):
-            hidden = functional.relu(torch.baddbmm(self.hidden_bias, rows, self.hidden_weight))
-            return torch.baddbmm(self.bias, hidden, self.weight).flatten(0, 1)
 
 
 class BatchedPolicies:
@@ -54,11 +26,22 @@ class BatchedPolicies:
 
     def __init__(self, members: Sequence[ExpertPolicy]) -> None:
         self.first = members[0]
-        self.heads = TradeHeads.of(members)
+        hidden, heads = [one.trade_hidden for one in members], [one.trade for one in members]
+        self.hidden_weight = torch.stack([layer.weight.T for layer in hidden])  # (members, inputs, width)
+        self.hidden_bias = torch.stack([layer.bias.unsqueeze(0) for layer in hidden])
+        self.weight = torch.stack([layer.weight.T for layer in heads])  # (members, width, 2)
+        self.bias = torch.stack([layer.bias.unsqueeze(0) for layer in heads])
 
-    def trade_toward(self, states: States, reading: MarketReading) -> Decision:
+    def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
         """Decide; portfolios and rows of the reading are the members' one after the other, (members * batch, ...)."""
-        return move_toward(self.first, states.weights, states.reward_state, reading, self.heads.read)
+        return move_toward(self.first, states, reading, self._read, least_pull)
+
+    def _read(self, rows: Tensor) -> Tensor:
+        """Read rows, the members' one after the other (members * batch, inputs), to (members * batch, 2)."""
+        rows = rows.view(len(self.weight), -1, rows.shape[-1])
+        with full_precision(rows):
+            hidden = functional.relu(torch.baddbmm(self.hidden_bias, rows, self.hidden_weight))
+            return torch.baddbmm(self.bias, hidden, self.weight).flatten(0, 1)
 
 
 def joined_readings(readings: Sequence[MarketReading], horizon: int, copies: int = 1) -> MarketReading:
@@ -95,11 +78,9 @@ class PolicyEnsemble(ExpertPolicy):
 
     def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
         count, batch = len(self.members), len(states.portfolio)
-        first = self.policies()[0]
         of_members = reading.each(lambda part: part.transpose(0, 1).flatten(0, 1))
-        weights, reward_state = (part.repeat(count, 1) for part in (states.weights, states.reward_state))
-        heads = TradeHeads.of(self.policies())
-        decisions = move_toward(first, weights, reward_state, of_members, heads.read, least_pull)
+        repeated = states._replace(portfolio=states.portfolio.repeat(count, 1))
+        decisions = BatchedPolicies(self.policies()).trade_toward(repeated, of_members, least_pull)
         experts, gate, aim, rate, centre, log_scale = (
             part.view(count, batch, *part.shape[1:]) for part in decisions[:6] if part is not None
         )
@@ -154,3 +135,42 @@ def load_like(policy: ExpertPolicy, tensors: Mapping[str, Tensor]) -> ExpertPoli
     loaded = copy.deepcopy(policy)
     loaded.load_state_dict(dict(tensors))
     return loaded
+
+
+class FrozenPolicy(PolicyEnsemble):
+    """Policy that an agent was deployed with, frozen: copies of one or several, in the blend that was decided on.
+
+    Its tensors alone describe it, so that a checkpoint holds nothing but tensors: fine-tuning is held to it.
+
+    Its density is logistic-normal, as that of each member: located at the log ratios of the portfolio that the agent
+    decides on, with the geometric mean of the members' scales. So the KL of another policy from it has a closed form.
+    """
+
+    blend_numbers: Tensor
+
+    def __init__(self, members: Sequence[ExpertPolicy], blend: Blend | None = None) -> None:
+        super().__init__([blended(copy.deepcopy(one), blend) for one in members], blend)
+        device = next(members[0].parameters()).device
+        numbers = no_blend(device) if blend is None else blend.to_tensor(device)
+        self.register_buffer("blend_numbers", numbers)
+        self.requires_grad_(False)
+
+    @classmethod
+    def of(cls, deployed: ExpertPolicy, volatility: tuple[int, float]) -> FrozenPolicy:
+        """Freeze a policy that an agent decides by.
+
+        ``volatility`` is the column of the log volatility among the assets' features, and the deviation it is scaled
+        by, in the market that the policy is used in; another training window may have scaled it by another.
+        """
+        blend = None if deployed.blend is None else deployed.blend._replace(volatility=volatility)
+        return cls(deployed.policies() if isinstance(deployed, PolicyEnsemble) else [deployed], blend)
+
+    @classmethod
+    def from_tensors(cls, like: ExpertPolicy, tensors: Mapping[str, Tensor]) -> FrozenPolicy:
+        """Read a frozen policy back from its tensors in a file; ``like`` has the members' shape.
+
+        A RuntimeError if they do not fit.
+        """
+        named = {name.removeprefix("members."): tensor for name, tensor in tensors.items()}
+        blend = Blend.from_tensor(named.pop("blend_numbers"))
+        return cls([one for one in load_members(like, named) if isinstance(one, ExpertPolicy)], blend)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from finflow.agent.precision import full_precision
+from finflow.agent.gradient_steps import full_precision
 
 DAMPING = 0.1  # added to the diagonal of the Fisher matrix
 CONJUGATE_STEPS = 15  # of the conjugate gradient at most

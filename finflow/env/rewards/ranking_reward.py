@@ -8,28 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import RankingConfig
-from finflow.env.rewards.ranking_measures import (
-    Measure,
-    TiedRanks,
-    best_candidates,
-    graded_gains,
-    hit,
-    ideal_dcg,
-    mrr,
-    ndcg,
-)
+from finflow.env.rewards import ranking_measures as measures
 from finflow.env.rewards.reward_context import RewardContext
-from finflow.env.rewards.smooth_ranking import smooth_hit, smooth_mrr, smooth_ndcg, smooth_places
 from finflow.errors import ConfigError
 
 FloatArray = NDArray[np.float64]
+TEMPERATURE = 0.1  # softness of the ranks for gradients, in multiples of an equal weight
 
 
 class RankingReward:
     """NDCG@K, Hit@K, MRR@K, or a weighted mix, of the weights as a ranking of the assets.
 
     Returns are realised over ``horizon`` bars. Where the weights are tensors with gradients, the value stays exact and
-    its gradient is that of the measure of smooth places, whose temperature is ``temperature`` over the number of
+    its gradient is that of the measure of smooth places, whose temperature is ``TEMPERATURE`` over the number of
     assets.
     """
 
@@ -75,44 +66,42 @@ class RankingReward:
         return smooth + (value - smooth).detach()
 
     def _measured(self, scores: FloatArray, returns: FloatArray, candidates: NDArray[np.bool_]) -> FloatArray:
-        """Exact measure, less chance where that is asked for."""
-        places = TiedRanks.of(scores, candidates)
+        """Exact measure."""
+        places, k = measures.TiedRanks.of(scores, candidates), self.config.k
         gains, best = self._relevance(returns, candidates)
         total: FloatArray = np.zeros(len(scores))
         for weight, name in self._parts():
-            measure = self._part(name, places, gains, best)
-            total += weight * (measure.value - measure.chance if self.config.above_chance else measure.value)
+            if name == "ndcg":
+                value = measures.ndcg(places, gains, k)
+            else:
+                value = (measures.hit if name == "hit" else measures.mrr)(places, best, k)
+            total += weight * value
         return total
-
-    def _part(self, name: str, places: TiedRanks, gains: FloatArray, best: FloatArray) -> Measure:
-        if name == "ndcg":
-            return ndcg(places, gains, self.config.k)
-        return hit(places, best, self.config.k) if name == "hit" else mrr(places, best, self.config.k)
 
     def _smooth(self, scores: Any, returns: FloatArray, candidates: NDArray[np.bool_]) -> Any:
         """Measure of smooth places, whose gradient stands for that of the exact one."""
         import torch
 
+        k = self.config.k
         gains, best = self._relevance(returns, candidates)
-        temperature = self.config.temperature / scores.shape[-1]
 
         def tensor(values: NDArray[Any]) -> Any:
             return torch.as_tensor(values, dtype=scores.dtype, device=scores.device)
 
-        places = smooth_places(scores, torch.as_tensor(candidates, device=scores.device), temperature)
+        known = torch.as_tensor(candidates, device=scores.device)
+        places = measures.smooth_places(scores, known, TEMPERATURE / scores.shape[-1])
         total = torch.zeros_like(scores[..., 0])
         for weight, name in self._parts():
             if name == "ndcg":
-                ideal = tensor(ideal_dcg(gains, self.config.k))
-                value = smooth_ndcg(places, tensor(gains), ideal, self.config.k)
+                value = measures.smooth_ndcg(places, tensor(gains), tensor(measures.ideal_dcg(gains, k)), k)
             else:
-                measure = smooth_hit if name == "hit" else smooth_mrr
-                value = measure(places, tensor(best), self.config.k)
+                value = (measures.smooth_hit if name == "hit" else measures.smooth_mrr)(places, tensor(best), k)
             total = total + weight * value
         return total
 
     def _relevance(self, returns: FloatArray, candidates: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
-        return graded_gains(returns, candidates, self.config.grades), best_candidates(returns, candidates)
+        gains = measures.graded_gains(returns, candidates, self.config.grades)
+        return gains, measures.best_candidates(returns, candidates)
 
     def _parts(self) -> tuple[tuple[float, str], ...]:
         if self.config.type == "mixed":
@@ -141,7 +130,7 @@ def create_reward_function(
     ndcg_weight, hit_weight : float
         Of ``mixed``.
     **options
-        ``grades``, ``above_chance`` and ``temperature`` of `RankingConfig`.
+        ``grades`` of `RankingConfig`.
 
     Returns
     -------

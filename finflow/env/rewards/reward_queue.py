@@ -8,11 +8,14 @@ they can come later. Each is computed from the same batch by the same code as in
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from array_api_compat import array_namespace
 
@@ -20,9 +23,74 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import COMPONENTS
 from finflow.env.rewards.chosen_reward import RewardSum, checked, computed, user_reward, with_reward
 from finflow.env.rewards.reward_context import LazyObservation, Reward, RewardContext
-from finflow.worker_pool import OrderedPool
+from finflow.worker_pool import LocalWorkers, RayWorkers, WorkerLostError
 
+R = TypeVar("R")
 KEY = "objectives.workers"
+WAITING = 4  # pending calls per local worker
+
+
+class OrderedPool(Generic[R]):
+    """Calls of one function in other processes: of a cluster where this one is a task of it, else of this machine.
+
+    Parameters
+    ----------
+    function : callable
+        Of the top level of a module, called as ``function(shared, *arguments)``. It may be called again with the same
+        arguments where its process was killed.
+    shared : object
+        Given to each process once; picklable.
+    """
+
+    def __init__(self, function: Callable[..., R], shared: Any, workers: int, threads: int = 1) -> None:
+        ray = sys.modules.get("ray")
+        self._workers: LocalWorkers | RayWorkers
+        if ray is not None and ray.is_initialized():
+            self._workers, self._most = RayWorkers(ray, function, shared, threads), workers
+        else:
+            environment = {"OMP_NUM_THREADS": str(threads)}
+            self._workers = LocalWorkers(function, shared, workers, lambda place: environment)
+            self._most = WAITING * workers
+        self._pending: deque[Any] = deque()
+        self._results: list[R] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._workers.close()
+
+    def submit(self, *arguments: Any) -> None:
+        """Submit a call; waits while too many others are pending, and may raise what `results` raises."""
+        self._collect(keep=self._most - 1)
+        self._pending.append(self._workers.submit(KEY, *arguments))
+
+    def results(self) -> list[R]:
+        """Wait for all calls; their results since the last time, in the order of the calls.
+
+        Raises
+        ------
+        Exception
+            Of the earliest call that failed; a `TrainingError` where its process is lost again and again.
+        """
+        self._collect(keep=0)
+        results, self._results = self._results, []
+        return results
+
+    def discard(self) -> None:
+        """Forget all calls, after an error of one."""
+        self._pending.clear()
+        self._results = []
+
+    def _collect(self, keep: int) -> None:
+        """Wait for the earliest calls while more than ``keep`` are pending."""
+        while len(self._pending) > keep:
+            try:
+                self._results.append(self._workers.result(self._pending.popleft()))
+            except WorkerLostError as error:
+                raise WorkerLostError(f"{KEY}: {error}") from error
 
 
 class WorkersMarket(NamedTuple):
@@ -101,7 +169,7 @@ def queued_rewards(
         yield process, None
         return
     sent = tuple((term.name, None if ":" in term.name else term.reward) for term in rewards.terms)
-    with OrderedPool(compute, WorkersMarket(with_builtin_reward(process), sent), workers, KEY, threads) as pool:
+    with OrderedPool(compute, WorkersMarket(with_builtin_reward(process), sent), workers, threads) as pool:
         queue = RewardQueue(rewards, pool)
         yield with_reward(process, queue), queue
 

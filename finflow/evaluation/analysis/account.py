@@ -19,7 +19,7 @@ from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import share_prices
 from finflow.evaluation.backtest import Backtest, FloatArray
-from finflow.evaluation.report.section import ROW, Cell, Section, make_table
+from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.costs import NO_TRADE

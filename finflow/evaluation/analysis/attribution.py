@@ -25,11 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from finflow.evaluation.backtest import Backtest, FloatArray
+from finflow.evaluation.backtest import BASELINE, Backtest, FloatArray
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.report_numbers import Path
-from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
+from finflow.evaluation.page.page_numbers import Path
+from finflow.evaluation.page.section import ROW, Cell, Section, Table, make_table
 
 SHOWN = 15  # assets at either end, where there are many
 

@@ -13,8 +13,8 @@ from typing import Annotated
 import numpy as np
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import Gate, Numbers, about
-from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table
+from finflow.evaluation.page.page_numbers import Gate, Numbers, about
+from finflow.evaluation.page.section import ROW, Cell, Row, Section, Table, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 SHOWN = 8  # features, assets

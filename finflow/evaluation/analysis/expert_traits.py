@@ -25,8 +25,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.section import ROW, Cell, Section, make_table
+from finflow.evaluation.backtest import BASELINE
+from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bars_per_month
 from finflow.market.panel import MarketPanel
 

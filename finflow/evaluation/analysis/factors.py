@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from finflow.evaluation.backtest import Backtest, FloatArray
-from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
+from finflow.evaluation.page.section import ROW, Cell, Section, Table, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bars_per_month
 from finflow.market.panel import MarketPanel
 

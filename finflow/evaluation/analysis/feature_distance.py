@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.section import ROW, Cell, Section, make_table
+from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 
 SHOWN = 10  # features in the table
 

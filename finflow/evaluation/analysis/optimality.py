@@ -18,7 +18,7 @@ import numpy as np
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, FloatArray
-from finflow.evaluation.report.report_numbers import Number, about
+from finflow.evaluation.page.page_numbers import Number, about
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from finflow.strategies.optimal_policy import Optimum, expected_growth
 

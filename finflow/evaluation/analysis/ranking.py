@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest, FloatArray
-from finflow.evaluation.report.section import ROW, Cell, Section, make_table
+from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bar_name
 
 HORIZONS = (1, 5, 21, 63)

@@ -16,7 +16,7 @@ import numpy as np
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest, index_backtest
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.section import ROW, Cell, Section, make_table
+from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.splits import Split

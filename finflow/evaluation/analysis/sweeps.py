@@ -17,11 +17,10 @@ from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.process_variants import with_costs, with_lag
 from finflow.errors import ConfigError
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report.report_numbers import show
-from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.section import ROW, Cell, Section, Sentence, Table, make_table
+from finflow.evaluation.page.page_numbers import show
+from finflow.evaluation.page.section import ROW, Cell, Section, Sentence, Table, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.strategies.classical import EqualWeight
 from finflow.strategies.strategy import Strategy

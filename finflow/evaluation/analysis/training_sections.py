@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from finflow.evaluation.report.drawing import BLUE, GREY, PURPLE, Rendered, render
-from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
+from finflow.evaluation.page.drawing import BLUE, GREY, PURPLE, Rendered, render
+from finflow.evaluation.page.section import ROW, Cell, Section, Table, make_table
 from finflow.evaluation.statistics.metrics import Array
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.drawing import BLACK, Rendered, draw_wealth, line_style, render
+from finflow.evaluation.backtest import BASELINE
+from finflow.evaluation.page.drawing import BLACK, Rendered, draw_wealth, line_style, render
+from finflow.evaluation.page.page_numbers import DASH, json_text
+from finflow.evaluation.page.section import ROW, Cell, Section, make_table, render_page
 from finflow.evaluation.report.metric_tables import columns
-from finflow.evaluation.report.page import figure_section, verdicts_of_several
-from finflow.evaluation.report.report_numbers import DASH, json_text
-from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.section import ROW, Cell, Section, make_table, render_page
+from finflow.evaluation.report.report_page import figure_section, verdicts_of_several
 from finflow.evaluation.statistics.run_statistics import Estimate
 from finflow.text_table import table_lines
 

@@ -18,15 +18,13 @@ import numpy as np
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.multi_run.repeated_trainings import ProtocolPaths
-from finflow.evaluation.report.page import verdict_table
-from finflow.evaluation.report.report_numbers import years_unit
-from finflow.evaluation.report.section import Cell, Section, Sentence
-from finflow.evaluation.statistics.bootstrap import draw_days, resample_sharpe
-from finflow.evaluation.statistics.least_difference import LeastDifference
+from finflow.evaluation.page.page_numbers import years_unit
+from finflow.evaluation.page.section import Cell, Section, Sentence
+from finflow.evaluation.report.report_page import verdict_table
+from finflow.evaluation.statistics.bootstrap import Resampling, draw_days, resample_sharpe
 from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.report_statistics import verdict_numbers, verdict_with_power
-from finflow.evaluation.statistics.significance_tests import Resampling
+from finflow.evaluation.statistics.report_statistics import verdict_with_power
 from finflow.evaluation.statistics.verdict import Verdict, VerdictReference
 
 KEY = "walk_forward"
@@ -35,36 +33,36 @@ KEY = "walk_forward"
 def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resampling: Resampling) -> Section:
     """Section of a walk-forward on the verdict over all judged years, against patient equal weight too."""
     baseline, agent = found.compared[0], mean_of_seeds(found.agents)
-    verdict, least = judge_joined(agent, baseline, patient, tries, resampling)
+    verdict = judge_joined(agent, baseline, patient, tries, resampling)
     bars, seeds, windows = agent.bars_per_year, len(found.agents), len(found.others)
     numbers: dict[str, object] = {
         "windows": windows,
         "seeds": seeds,
         "years": len(agent.returns) / bars,
         "sharpe_difference": sharpe_of(agent) - sharpe_of(baseline),
-        "verdict": verdict_numbers(verdict, least, bars),
+        "verdict": verdict,
     }
     whose = "the agent of one seed" if seeds == 1 else f"the mean of the {seeds} seeds, none of which was chosen"
     words: list[Sentence] = [
         (
             f"Over all {windows} judged windows, joined, ",
             Cell(("years",), "", 1),
-            f" years, {whose}, beats equal weight: {verdict.answer}. The difference of Sharpe ratios is ",
+            f" years, {whose}, beats equal weight: {verdict.beats_equal_weight}. The difference of Sharpe ratios is ",
             Cell(("sharpe_difference",), plus=True, keep_sign=True),
             ". It supplements the verdict on the test window: it covers more years, but the configuration may have "
             "been chosen with knowledge of them.",
         ),
         *map(str, verdict.reasons),
     ]
-    table = verdict_table(verdict, least, years_unit(bars))
+    table = verdict_table(verdict, years_unit(bars))
     return Section(KEY, "All judged years together", numbers, (table,), words=tuple(words))
 
 
 def judge_joined(
     judged: Backtest, baseline: Backtest, patient: Backtest, tries: Tries, resampling: Resampling
-) -> tuple[Verdict, LeastDifference | None]:
-    """The verdict on joined windows, and the least difference that it could have shown; all over the same days."""
-    draws = draw_days(len(judged.returns), resampling.samples, resampling.block_length, resampling.seed)
+) -> Verdict:
+    """The verdict on joined windows, with what it could have shown; all over the same days."""
+    draws = draw_days(len(judged.returns), resampling)
     own = resample_sharpe(judged, draws)
     rivals = [VerdictReference(run.returns, own - resample_sharpe(run, draws)) for run in (baseline, patient)]
     return verdict_with_power(judged, rivals, tries, resampling, draws)

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, finish_wealth, render
-from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table
+from finflow.evaluation.page.drawing import BLACK, BLUE, Rendered, finish_wealth, render
+from finflow.evaluation.page.section import ROW, Cell, Row, Section, Table, make_table
 from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.evaluation.statistics.report_statistics import cscv_of
 from finflow.evaluation.statistics.run_statistics import (

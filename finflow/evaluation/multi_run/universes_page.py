@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.report.page import verdicts_of_several
-from finflow.evaluation.report.report_numbers import json_text
-from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table, render_page
+from finflow.evaluation.backtest import BASELINE
+from finflow.evaluation.page.page_numbers import json_text
+from finflow.evaluation.page.section import ROW, Cell, Row, Section, Table, make_table, render_page
+from finflow.evaluation.report.report_page import verdicts_of_several
 from finflow.evaluation.statistics.run_statistics import (
     DIFFERENCE,
     Estimate,

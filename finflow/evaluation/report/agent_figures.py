@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.drawing import (
+from finflow.evaluation.page.drawing import (
     AREA_COLOURS,
     BLUE,
     GREEN,

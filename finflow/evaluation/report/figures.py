@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.drawing import (
+from finflow.evaluation.backtest import BASELINE, Backtest
+from finflow.evaluation.page.drawing import (
     BLACK,
     BLUE,
-    VERMILION,
     Rendered,
     date_axis,
     draw_wealth,
@@ -20,9 +19,7 @@ from finflow.evaluation.report.drawing import (
     percent_axis,
     render,
 )
-from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.backtest_overfitting import Overfitting, logit_histogram
 from finflow.evaluation.statistics.bootstrap import Interval
 
 if TYPE_CHECKING:
@@ -144,36 +141,6 @@ def costs_and_turnover(agent: Backtest, strategies: Sequence[Backtest]) -> Rende
         "of cash is in the first month.",
         f"Two charts: bars of the turnover of each month, and lines of the costs paid so far. Costs in all: {summary}.",
         render(draw, 5.0),
-    )
-
-
-def overfitting_histogram(
-    found: Overfitting, among: int, what: str = "strategies", name: str = "overfitting", over: str = "the window"
-) -> Rendered:
-    """Histogram of the logits of CSCV among so many candidates, called ``what``, over days cut into halves."""
-    table = logit_histogram(found)
-    edges, shares = np.array(table["edges"]), 100.0 * np.array(table["shares"])
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        below = edges[1:] <= 0.0
-        for chosen, colour, label in ((below, VERMILION, "at or below the middle"), (~below, BLUE, "above the middle")):
-            axes.bar(
-                edges[:-1][chosen], shares[chosen], np.diff(edges)[chosen], align="edge", color=colour, label=label
-            )
-        axes.axvline(0.0, color="black", linewidth=0.8)
-        axes.set_xlabel("logit of the rank out of sample")
-        axes.set_ylabel("share of the cuts, %")
-        axes.legend(frameon=False)
-
-    return Rendered(
-        name,
-        "Choosing the best of them",
-        f"For {len(found.logits):,} cuts of {over} into halves: where that one of the {what} with the best Sharpe "
-        "ratio in one half came out in the other. Mass at or left of zero is the probability of backtest overfitting.",
-        f"Histogram of the logits of the rank out of sample, for a choice among {among} {what}. "
-        f"{found.pbo:.1%} of the cuts lie at or below zero, the middle of them.",
-        render(draw, 3.2),
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from finflow.evaluation.report.drawing import TIMES
-from finflow.evaluation.report.report_numbers import THIN
+from finflow.evaluation.page.drawing import TIMES
+from finflow.evaluation.page.page_numbers import THIN
+from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.report.results import ReportData, Results
-from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bar_name
 
 _INTERVAL = ("strategies", ROW, "intervals", "sharpe")

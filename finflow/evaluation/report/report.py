@@ -12,11 +12,13 @@ from finflow.config import Config
 from finflow.cores import forked
 from finflow.evaluation.analysis import account, factors, ranking, stress, sweeps
 from finflow.evaluation.analysis.account import as_parquet, holdings, trades
+from finflow.evaluation.backtest import CASH
 from finflow.evaluation.comparison_context import ComparisonContext
-from finflow.evaluation.report import agent_figures, figures, page, tearsheet
-from finflow.evaluation.report.drawing import Rendered
-from finflow.evaluation.report.results import CASH, ReportData, Results, as_json, compute_results
-from finflow.evaluation.report.section import Section
+from finflow.evaluation.page.drawing import Rendered
+from finflow.evaluation.page.section import Section
+from finflow.evaluation.report import agent_figures, figures, report_page, tearsheet
+from finflow.evaluation.report.results import ReportData, Results, as_json, compute_results
+from finflow.evaluation.statistics.backtest_overfitting import overfitting_histogram
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.files import write_together
 from finflow.market.bar_frequency import bar_name
@@ -59,7 +61,7 @@ def write_report(folder: Path, data: ReportData) -> Path:
     own = [figure for section in data.sections for figure in section.figures]
     files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)}
     files |= data.files
-    files["report.html"] = page.build_page(data, results, drawn, limits, list(files))
+    files["report.html"] = report_page.build_page(data, results, drawn, limits, list(files))
     write_together({folder / name: content for name, content in files.items()})
     return folder / "report.html"
 
@@ -79,7 +81,7 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         agent_figures.weights(agent),
         agent_figures.gate(agent),
         agent_figures.experts(agent),
-        None if found is None else figures.overfitting_histogram(found, len(results.evidence.choice)),
+        None if found is None else overfitting_histogram(found, len(results.evidence.choice)),
         agent_figures.training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]

@@ -4,28 +4,79 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
 import pandas as pd
+from typing_extensions import TypedDict
 
+from finflow.evaluation.analysis.decision_explanation import Explanation
 from finflow.evaluation.analysis.optimality import KnownOptimum
-from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import json_text, plain
-from finflow.evaluation.report.section import Section
-from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
+from finflow.evaluation.backtest import BASELINE, Backtest
+from finflow.evaluation.page.page_numbers import Bounds, Number, Share, about, json_text, plain, schema_of
+from finflow.evaluation.page.section import Section
+from finflow.evaluation.statistics import bootstrap as significance, metrics
+from finflow.evaluation.statistics.bootstrap import Interval, Resampling, SharpeDifference
+from finflow.evaluation.statistics.metrics import Metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.report_statistics import (
     SignificanceResults,
     evidence_table,
     gather_evidence,
-    track_table,
 )
-from finflow.evaluation.statistics.significance_tests import Resampling
+from finflow.evaluation.statistics.verdict import Verdict
 
-BASELINE = "equal-weight"
-CASH = "cash"
+Figures = dict[str, Any]
+
+
+class StrategyNumbers(Metrics):
+    """One strategy: its metrics, track record against cash and bootstrap intervals."""
+
+    psr: Annotated[Share, about("Probabilistic Sharpe ratio: confidence that the true ratio over cash is above zero.")]
+    minimum_track_record: Annotated[
+        Number, about("Days needed to be 95 % confident of that; null where none would do.")
+    ]
+    intervals: Annotated[dict[str, Bounds], about("By metric, low and high end of its bootstrap interval.")]
+
+
+class Report(TypedDict):
+    """Every number of `report.html`.
+
+    Fractions, not percent; null where a figure is undefined. No times of day and no paths. What a report has nothing to
+    say of is left out; a key that is not named here does not belong.
+    """
+
+    agent: Annotated[str, about("Name of the judged strategy: a key of strategies.")]
+    against_equal_weight: Annotated[Figures, about("Sharpe ratio less that of equal weight: interval and finding.")]
+    bootstrap: Annotated[Figures, about("Settings of the stationary bootstrap; blocks in days.")]
+    cvar_alpha: Annotated[Number, about("Level of the CVaR.")]
+    experts: Annotated[dict[str, Metrics], about("By expert of the agent, deciding alone.")]
+    strategies: Annotated[dict[str, StrategyNumbers], about("By strategy, the judged one among them.")]
+    window: Annotated[Figures, about("End of the first and of the last holding period, and their number.")]
+    verdict: Annotated[Verdict | None, about("Verdict against equal weight; null where it was not compared.")]
+    stepm: Annotated[Figures | None, about("StepM of all strategies together; null where it cannot be made.")]
+    overfitting: Annotated[
+        Figures | None, about("CSCV of choosing the best by Sharpe ratio; null where it cannot be computed.")
+    ]
+    optimum: NotRequired[KnownOptimum]
+    attribution: NotRequired[Annotated[Figures, about("By strategy: earnings of 1 invested, by source, in money.")]]
+    decisions: NotRequired[
+        Annotated[dict[str, Explanation], about("By date of the fill: the largest trades of an agent.")]
+    ]
+    tax: NotRequired[Annotated[Figures, about("Settings, and by strategy a year's return before and after tax.")]]
+    sweeps: NotRequired[Annotated[Figures, about("Strategies at other costs, lags and capital; break-even costs.")]]
+    stress: NotRequired[Annotated[Figures, about("By stress period: its days, and figures by strategy.")]]
+    factors: NotRequired[Annotated[Figures, about("Regressions on factors of the panel and on ETFs, by strategy.")]]
+    ranking: NotRequired[Annotated[Figures, about("The weights as a ranking of the assets, by horizon in bars.")]]
+    protocol: NotRequired[Annotated[Figures, about("Trainings for every fold, their windows, paths and spread.")]]
+    walk_forward: NotRequired[Annotated[Figures, about("Verdict over all judged years of a walk-forward.")]]
+    choice: NotRequired[Annotated[Figures, about("Choice of the best of several configurations.")]]
+    generalisation: NotRequired[Annotated[Figures, about("Values in training and validation, first, best and last.")]]
+    out_of_fold: NotRequired[Annotated[Figures, about("Evidence from blocks of training years that were left out.")]]
+    feature_distance: NotRequired[Annotated[Figures, about("Features of another market against those of training.")]]
+    seeds: NotRequired[Annotated[Figures, about("Agents of several seeds, each alone, beside their ensemble.")]]
+    gate_states: NotRequired[Annotated[Figures, about("Shares of the experts by the crisis score that was observed.")]]
+    expert_traits: NotRequired[Annotated[Figures, about("Traits of the experts' portfolios, and of equal weight.")]]
 
 
 @dataclass(frozen=True)
@@ -125,7 +176,8 @@ class Results:
 def compute_results(data: ReportData) -> Results:
     """Compute every number of a report; the same data and seed give the same numbers."""
     runs = (data.agent, *data.compared)
-    draws = significance.draw_days(len(data.agent.returns), data.bootstrap_samples, data.block_length, data.seed)
+    resampling = Resampling(data.bootstrap_samples, data.block_length, data.seed)
+    draws = significance.draw_days(len(data.agent.returns), resampling)
     resampled = {run.name: significance.resample(run, draws, data.cvar_alpha) for run in runs}
     intervals = {
         name: {metric: significance.interval(values, data.confidence) for metric, values in table.items()}
@@ -151,7 +203,7 @@ def compute_results(data: ReportData) -> Results:
         None if data.unjudged else data.baseline,
         sharpes,
         data.tries or Tries(),
-        Resampling(data.bootstrap_samples, data.block_length, data.seed),
+        resampling,
         data.patient,
         draws,
     )
@@ -180,7 +232,7 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
         "strategies": {
             name: {
                 **summary,
-                **track_table(results.evidence.tracks[name]),
+                **results.evidence.tracks[name],
                 "intervals": {key: bounds.bounds for key, bounds in results.intervals[name].items()},
             }
             for name, summary in results.metrics.items()
@@ -201,3 +253,8 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
 
 def as_json(data: ReportData, results: Results) -> str:
     return json_text(contents(data, results))
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema of the `metrics.json` of a run: every key that it may have, and what stands there."""
+    return schema_of(Report, "metrics.json of a finflow report")

@@ -13,7 +13,7 @@ import pandas as pd
 
 from finflow.errors import OutputError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.drawing import pyplot_restored
+from finflow.evaluation.page.drawing import pyplot_restored
 
 _THEME: dict[Any, Any] = {
     "font.size": 12.0,

@@ -5,22 +5,36 @@ Bailey, Borwein, Lopez de Prado and Zhu, The Probability of Backtest Overfitting
 a sample to be judged on. Where the strategy that was best in the first comes out at or below the middle in the second,
 the choice was overfitted; the share of such choices is the probability of backtest overfitting (PBO). A choice among
 strategies without any skill has a PBO near a half.
+
+The best one of several configurations (runs, trials of a search, or seeds) can be judged too, with a verdict that
+accounts for the selection. All have returns over the same days, which the caller chooses: a selection on validation
+days is free, one on test days uses the test window up.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
+from finflow.evaluation.page.drawing import BLUE, VERMILION, Rendered, render
+from finflow.evaluation.page.section import Cell, Row, Section, Sentence, Table
+from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics.bootstrap import Interval, Resampling, draw_days
+from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import check_returns
+from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict
+from finflow.market.bar_frequency import BARS_PER_YEAR
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BLOCKS = 16  # as the paper recommends: 12 870 choices
 FEWEST_DAYS = 4  # in a block
@@ -36,16 +50,13 @@ class Overfitting:
     ----------
     logits : float64 (choices,)
         ln(w / (1 - w)), w = rank / (N + 1) of the chosen strategy out of sample; at or under 0: below the middle.
-    chosen : int64 (choices,)
-        The strategy that was best in sample.
     inside, outside : float64 (choices,)
-        Its Sharpe ratio (a bar) in sample and out of sample.
+        Sharpe ratio (a bar) of the strategy that was best in sample, in sample and out of sample.
     blocks, days
         How the last days were cut.
     """
 
     logits: Array
-    chosen: NDArray[np.int64]
     inside: Array
     outside: Array
     blocks: int
@@ -60,13 +71,6 @@ class Overfitting:
     def loss(self) -> float:
         """Share of the choices whose strategy has a negative Sharpe ratio out of sample."""
         return float(np.mean(self.outside < 0.0))
-
-    @property
-    def slope(self) -> float:
-        """Degradation: slope of the Sharpe ratio out of sample on that in sample; NaN where that does not vary."""
-        deviation = self.inside - self.inside.mean()
-        denominator = float(np.sum(deviation * deviation))
-        return float(np.sum(deviation * self.outside)) / denominator if denominator > 0.0 else math.nan
 
 
 def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
@@ -85,8 +89,6 @@ def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
     EvidenceError
         If there are gaps, fewer than two strategies, or too few days.
     """
-    if blocks < 2 or blocks % 2:
-        raise ValueError(f"the number of blocks must be even, not {blocks}")
     if excess.ndim != 2 or excess.shape[1] < 2:
         raise EvidenceError("the probability of overfitting is that of a choice: it needs two strategies at least")
     for number, column in enumerate(excess.T):
@@ -112,7 +114,6 @@ def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
     ranks = scipy.stats.rankdata(samples[1], axis=1)[rows, chosen] / (excess.shape[1] + 1.0)
     return Overfitting(
         logits=np.log(ranks / (1.0 - ranks)),
-        chosen=chosen,
         inside=samples[0][rows, chosen],
         outside=samples[1][rows, chosen],
         blocks=blocks,
@@ -120,13 +121,41 @@ def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
     )
 
 
-def logit_histogram(found: Overfitting) -> dict[str, list[float]]:
-    """Shares of the choices by logit: ``edges`` (n + 1) and ``shares`` (n), zero an edge."""
+def logit_histogram(found: Overfitting) -> tuple[Array, Array]:
+    """Shares of the choices by logit: edges (n + 1,) and shares (n,), zero an edge."""
     bound = max(1, math.ceil(float(np.abs(found.logits).max())))
     edges = np.linspace(-bound, bound, 8 * bound + 1)
     # What is level with the middle counts as overfitted, so an edge belongs to the bin on its left.
     counts, _ = np.histogram(-found.logits, edges)
-    return {"edges": edges.tolist(), "shares": (counts[::-1] / len(found.logits)).tolist()}
+    return edges, counts[::-1] / len(found.logits)
+
+
+def overfitting_histogram(
+    found: Overfitting, among: int, what: str = "strategies", name: str = "overfitting", over: str = "the window"
+) -> Rendered:
+    """Histogram of the logits of CSCV among so many candidates, called ``what``, over days cut into halves."""
+    edges, shares = logit_histogram(found)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        below = edges[1:] <= 0.0
+        for chosen, colour, label in ((below, VERMILION, "at or below the middle"), (~below, BLUE, "above the middle")):
+            heights, widths = 100.0 * shares[chosen], np.diff(edges)[chosen]
+            axes.bar(edges[:-1][chosen], heights, widths, align="edge", color=colour, label=label)
+        axes.axvline(0.0, color="black", linewidth=0.8)
+        axes.set_xlabel("logit of the rank out of sample")
+        axes.set_ylabel("share of the cuts, %")
+        axes.legend(frameon=False)
+
+    return Rendered(
+        name,
+        "Choosing the best of them",
+        f"For {len(found.logits):,} cuts of {over} into halves: where that one of the {what} with the best Sharpe "
+        "ratio in one half came out in the other. Mass at or left of zero is the probability of backtest overfitting.",
+        f"Histogram of the logits of the rank out of sample, for a choice among {among} {what}. "
+        f"{found.pbo:.1%} of the cuts lie at or below zero, the middle of them.",
+        render(draw, 3.2),
+    )
 
 
 def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> dict[str, Any]:
@@ -134,13 +163,131 @@ def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> dict[str, A
     return {
         "pbo": found.pbo,
         "probability_of_loss": found.loss,
-        "slope": found.slope,
         "blocks": found.blocks,
         "choices": len(found.logits),
         "days": found.days,
         "among": list(among),
-        "histogram": logit_histogram(found),
     }
+
+
+@dataclass(frozen=True, eq=False)
+class DailyReturns:
+    """Daily returns (days,) of one that may be chosen, and of its references at the same costs."""
+
+    returns: Array
+    cash: Array
+    baseline: Array
+    patient: Array
+    bars_per_year: int = BARS_PER_YEAR
+
+
+class Best(NamedTuple):
+    """The best of several by Sharpe ratio, and its verdict as the best of several."""
+
+    name: str
+    verdict: Verdict
+
+
+def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Resampling) -> Best:
+    """Apply the three tests to the one with the best Sharpe ratio, knowing that it was chosen.
+
+    SPA looks at all of them together, and DSR deflates by all that was tried: ``counted``, for all of them together and
+    on file for the panel's test window, if more than there are choices.
+    """
+    sharpes = {name: float(metrics.sharpe(one.returns, one.cash)) for name, one in choices.items()}
+    best = max(sharpes, key=lambda name: (np.nan_to_num(sharpes[name], nan=-np.inf), name))
+    chosen = choices[best]
+    others = {name: one for name, one in choices.items() if name != best}
+    tries = Tries(
+        configurations=len(choices),
+        others=max(counted - len(choices), 0),
+        sharpes=tuple(_active_sharpe(one) for one in others.values()),
+    )
+    draws = draw_days(len(chosen.returns), resampling)
+    own, equal, patient = (
+        metrics.sharpe(returns[draws], chosen.cash[draws], chosen.bars_per_year)
+        for returns in (chosen.returns, chosen.baseline, chosen.patient)
+    )
+    verdict = reach_verdict(
+        chosen.returns,
+        (VerdictReference(chosen.baseline, own - equal), VerdictReference(chosen.patient, own - patient)),
+        tries,
+        resampling,
+        {name: one.returns for name, one in others.items()},
+        chosen.bars_per_year,
+    )
+    return Best(best, verdict)
+
+
+def choice_section(
+    excess: Array, names: Sequence[str], days: str, best: Best | None = None, what: str = "configurations"
+) -> Section:
+    """Section of a page about a choice by Sharpe ratio on some days, such as "the validation window".
+
+    Parameters
+    ----------
+    excess : float64 (days, configurations)
+        Returns in excess of cash.
+    what
+        The configurations are called, in the plural.
+    """
+    words: list[Sentence] = []
+    numbers: dict[str, object] = {"overfitting": None, "best": None}
+    figures, tables = [], []
+    try:
+        found = overfitting(excess)
+    except EvidenceError as error:
+        words.append(f"The probability of backtest overfitting cannot be computed: {error}.")
+    else:
+        words.append(_overfitted(len(names), days, what))
+        numbers["overfitting"] = overfitting_numbers(found, names)
+        figures.append(overfitting_histogram(found, len(names), what, "choice-logits"))
+    if best is not None:
+        name, verdict = best
+        numbers["best"] = {
+            "name": name,
+            "beats_equal_weight": verdict.beats_equal_weight,
+            "tries": verdict.tries.total,
+            "psr": verdict.psr,
+            "dsr": verdict.dsr,
+            "spa_p": None if verdict.spa is None else verdict.spa.p_consistent,
+            "sharpe_difference_interval": Interval(*(verdict.sharpe_difference_interval or (math.nan, math.nan))),
+        }
+        rows = (
+            Row("Tries", (Cell(("best", "tries"), decimals=0),)),
+            Row("PSR of the return over equal weight", (Cell(("best", "psr"), decimals=3),)),
+            Row("DSR, deflated for the tries", (Cell(("best", "dsr"), decimals=3),)),
+            Row("SPA of all of them together, p", (Cell(("best", "spa_p"), decimals=3),)),
+        )
+        tables.append(Table(f"{name}, as the best of several", ("Test", "Value"), rows))
+        words.append(
+            f"The best of them by Sharpe ratio is {name}. Judged as the best of several, it beats equal weight: "
+            f"{verdict.beats_equal_weight}. This verdict accounts for the choice; that of its own report does not."
+        )
+        words += map(str, verdict.reasons)
+    return Section("choice", "Choosing the best of them", numbers, tuple(tables), tuple(figures), tuple(words))
+
+
+def _overfitted(count: int, days: str, what: str) -> Sentence:
+    return (
+        f"Choosing the best of these {count} {what} by its Sharpe ratio in one half of {days} "
+        "ranks it at or below the median in the other half in ",
+        Cell(("overfitting", "pbo"), "%", 1),
+        " of ",
+        Cell(("overfitting", "choices"), ",", 0),
+        " cuts into halves (probability of backtest overfitting, CSCV with ",
+        Cell(("overfitting", "blocks"), "", 0),
+        " blocks), and loses money there in ",
+        Cell(("overfitting", "probability_of_loss"), "%", 1),
+        f". A choice without skill comes near 50 %; among few {what} the figure is coarse.",
+    )
+
+
+def _active_sharpe(one: DailyReturns) -> float:
+    """Sharpe ratio of the return over equal weight, a bar; 0 where that does not vary."""
+    active = one.returns - one.baseline
+    deviation = float(active.std(ddof=1))
+    return float(active.mean()) / deviation if deviation > 1e-12 else 0.0
 
 
 def _sharpe(sums: Array, squares: Array, centre: Array, count: int) -> Array:

@@ -28,16 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import (
-    Cost,
-    Drawdown,
-    Number,
-    Return,
-    Sharpe,
-    Turnover,
-    Volatility,
-    about,
-)
+from finflow.evaluation.page.page_numbers import Cost, Drawdown, Number, Return, Sharpe, Turnover, Volatility, about
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 FLAT = 1e-12  # a deviation of daily returns under this is rounding, not risk

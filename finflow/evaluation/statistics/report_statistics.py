@@ -1,32 +1,53 @@
-"""The statistics of a report beyond its metrics: the verdict, each strategy's track record, StepM, and overfitting."""
+"""The statistics of a report beyond its metrics: the verdict and its power, track records, StepM, and overfitting.
+
+**Power.** A verdict of "not shown" needs the power of the test to be interpreted. Suppose that the judged strategy had
+earned a constant more or less every day, which moves its Sharpe ratio and its return over equal weight and leaves
+every deviation as it was. Another sample of the same length then gives a yes where
+
+1. its paired difference of Sharpe ratios is so great that the interval lies above zero: above ``d - q``, with ``d`` the
+   window's difference and ``q`` the low end of its interval;
+2. its mean active return passes SPA (the 95 % quantile of its resamples around their mean) and the deflated Sharpe
+   ratio (``SR0 + z s / sqrt(n - 1)`` times its deviation, ``s^2`` as in `TrackRecord.spread`).
+
+How far the two stray together is read off the paired resamples of the verdict's own bootstrap, so that days that hang
+together count as they do there. For each resample there is a least Sharpe ratio for which it would have been a yes,
+against equal weight and against patient equal weight; the quantile of these at the power asked for is what it takes.
+
+It is taken from one window: the estimate of its own precision, of critical values and of the level of equal weight's
+Sharpe ratio (where the strategy's risk differs from equal weight's, an equal Sharpe ratio is not an equal mean).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import Answer, Bounds, Number, about
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
-from finflow.evaluation.statistics.bootstrap import Draws
-from finflow.evaluation.statistics.least_difference import LeastDifference, least_difference
+from finflow.evaluation.statistics.bootstrap import Draws, Resampling, chunks
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
-    Resampling,
-    Superiority,
     TrackRecord,
+    expected_maximum,
     superior_strategies,
     track_of,
 )
-from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Reason, Verdict, VerdictReference, reach_verdict
-from finflow.market.bar_frequency import BARS_PER_YEAR
+from finflow.evaluation.statistics.verdict import (
+    CONFIDENCE,
+    SIZE,
+    LeastDifference,
+    Verdict,
+    VerdictReference,
+    reach_verdict,
+)
+
+POWER = 0.8
 
 Array = NDArray[np.float64]
 
@@ -35,51 +56,15 @@ Array = NDArray[np.float64]
 class SignificanceResults:
     """Results of all tests; None for what could not be made.
 
-    Track records are in excess of cash, by strategy; ``superior`` are those that StepM finds better than equal weight.
-    CSCV is of choosing the best by Sharpe ratio, ``choice`` has their names, and ``least`` is of this window.
+    ``tracks`` are of returns in excess of cash, by strategy, as `metrics.json` has them; ``superior`` are those that
+    StepM finds better than equal weight. CSCV is of choosing the best by Sharpe ratio, ``choice`` has their names.
     """
 
     verdict: Verdict | None
-    tracks: dict[str, TrackRecord | None]
+    tracks: dict[str, dict[str, float]]
     superior: tuple[str, ...] | None
     overfitting: Overfitting | None
     choice: tuple[str, ...]
-    bars_per_year: int = BARS_PER_YEAR
-    least: LeastDifference | None = None
-
-
-class TriesCounted(TypedDict):
-    """Tries that deflate the Sharpe ratio."""
-
-    total: Annotated[int, about("Number of tries.")]
-    configurations: Annotated[int, about("Configurations that the judged one was chosen among.")]
-    readings_before: Annotated[int, about("Other strategies or agents that have read this test window.")]
-    sharpe_deviation: Annotated[Number, about("Standard deviation of the tries' Sharpe ratios, a year.")]
-
-
-class VerdictNumbers(TypedDict):
-    """Verdict on the judged strategy against equal weight, with the tests behind it."""
-
-    beats_equal_weight: Annotated[Answer, about("The answer.")]
-    reasons: Annotated[list[Reason], about("The tests, one each.")]
-    confidence: Annotated[Number, about("Level that the DSR has to reach and the interval has.")]
-    size: Annotated[Number, about("Level that the p-value of SPA has to stay under.")]
-    active_sharpe: Annotated[Number, about("Sharpe ratio, a year, of the daily return over equal weight.")]
-    skewness: Annotated[Number, about("Of that return.")]
-    kurtosis: Annotated[Number, about("Of that return; 3 for a normal one.")]
-    days: Annotated[int | None, about("Days of the track record.")]
-    psr: Annotated[Number, about("Probabilistic Sharpe ratio of that return, against zero.")]
-    dsr: Annotated[
-        Number, about("Deflated Sharpe ratio: PSR against the best ratio that luck would show in the tries.")
-    ]
-    expected_maximum: Annotated[Number, about("That best ratio, a year.")]
-    minimum_track_record: Annotated[Number, about("Days needed to be 95 % sure that active_sharpe is above zero.")]
-    sharpe_difference_interval: Annotated[Bounds, about("Of the paired difference, at the verdict's level.")]
-    least_sharpe_difference: Annotated[
-        LeastDifference | None, about("What this window could have shown; null where it cannot be computed.")
-    ]
-    spa: Annotated[Superiority | None, about("SPA test; null where it cannot be made.")]
-    tries: Annotated[TriesCounted, about("Tries that deflate.")]
 
 
 def gather_evidence(
@@ -104,88 +89,53 @@ def gather_evidence(
         By strategy, its Sharpe ratio in the paired resamples, which are of ``draws``.
     """
     runs = (judged, *others)
-    verdict, superior, least = None, None, None
+    verdict, superior = None, None
     if baseline is not None:
         own = resampled[judged.name]
         against = [
             VerdictReference(run.returns, own - resampled[run.name]) for run in (baseline, patient) if run is not None
         ]
-        verdict, least = verdict_with_power(judged, against, tries, resampling, draws)
+        verdict = verdict_with_power(judged, against, tries, resampling, draws)
         rivals = {run.name: run.returns for run in runs if run.name != baseline.name}
         try:
             superior = superior_strategies(baseline.returns, rivals, resampling, SIZE)
         except EvidenceError:
             superior = None
     names = tuple(run.name for run in runs)
-    tracks = {run.name: _track(run) for run in runs}
-    return SignificanceResults(verdict, tracks, superior, cscv_of(runs), names, judged.bars_per_year, least)
+    return SignificanceResults(verdict, {run.name: _track(run) for run in runs}, superior, cscv_of(runs), names)
 
 
 def verdict_with_power(
     judged: Backtest, rivals: Sequence[VerdictReference], tries: Tries, resampling: Resampling, draws: Draws
-) -> tuple[Verdict, LeastDifference | None]:
+) -> Verdict:
     """The verdict, and the least difference that it could have shown; None where that cannot be computed.
 
     Parameters as in `reach_verdict`; ``draws``, int64 (samples, days), are those of the rivals' resamples.
     """
-    verdict = reach_verdict(judged.returns, rivals, tries, resampling)
-    if verdict.superiority is None:
-        return verdict, None
-    least = least_difference(judged.returns, judged.cash_returns, rivals, draws, tries, judged.bars_per_year)
-    return verdict, least
+    year = judged.bars_per_year
+    verdict = reach_verdict(judged.returns, rivals, tries, resampling, bars_per_year=year)
+    if verdict.spa is None:
+        return verdict
+    least = least_difference(judged.returns, judged.cash_returns, rivals, draws, tries, year)
+    return replace(verdict, least_sharpe_difference=least)
 
 
 def evidence_table(evidence: SignificanceResults) -> dict[str, object]:
-    """The evidence for `metrics.json`: ratios annualised, lengths in bars, None for what there is not."""
-    verdict = evidence.verdict
+    """The evidence for `metrics.json`."""
     found = evidence.overfitting
     return {
-        "verdict": None if verdict is None else verdict_numbers(verdict, evidence.least, evidence.bars_per_year),
+        "verdict": evidence.verdict,
         "stepm": None if evidence.superior is None else {"size": SIZE, "superior": list(evidence.superior)},
         "overfitting": None if found is None else overfitting_numbers(found, evidence.choice),
     }
 
 
-def track_table(track: TrackRecord | None) -> dict[str, float]:
-    """A strategy's own track record, for its row of `metrics.json`: against cash."""
-    if track is None:
+def _track(run: Backtest) -> dict[str, float]:
+    try:
+        track = track_of(run.returns - run.cash_returns, run.name)
+    except EvidenceError:
         return {"psr": math.nan, "minimum_track_record": math.nan}
     return {"psr": track.psr(), "minimum_track_record": track.minimum_length(0.0, CONFIDENCE)}
-
-
-def verdict_numbers(verdict: Verdict, least: LeastDifference | None, bars_per_year: int) -> VerdictNumbers:
-    """The verdict, and what it could have shown, for `metrics.json`: ratios annualised, lengths in bars."""
-    scale, track, tries = math.sqrt(bars_per_year), verdict.track, verdict.tries
-    return {
-        "beats_equal_weight": verdict.answer,
-        "reasons": list(verdict.reasons),
-        "confidence": CONFIDENCE,
-        "size": SIZE,
-        "active_sharpe": math.nan if track is None else scale * track.sharpe,
-        "skewness": math.nan if track is None else track.skewness,
-        "kurtosis": math.nan if track is None else track.kurtosis,
-        "days": None if track is None else track.days,
-        "psr": verdict.psr,
-        "dsr": verdict.dsr,
-        "expected_maximum": scale * verdict.expected_maximum,
-        "minimum_track_record": verdict.minimum_length,
-        "sharpe_difference_interval": verdict.difference.bounds,
-        "least_sharpe_difference": least,
-        "spa": verdict.superiority,
-        "tries": {
-            "total": tries.total,
-            "configurations": tries.configurations,
-            "readings_before": tries.others,
-            "sharpe_deviation": scale * math.sqrt(verdict.variance) if verdict.variance >= 0.0 else math.nan,
-        },
-    }
-
-
-def _track(run: Backtest) -> TrackRecord | None:
-    try:
-        return track_of(run.returns - run.cash_returns, run.name)
-    except EvidenceError:
-        return None
 
 
 def cscv_of(runs: Sequence[Backtest]) -> Overfitting | None:
@@ -194,3 +144,60 @@ def cscv_of(runs: Sequence[Backtest]) -> Overfitting | None:
         return overfitting(np.column_stack([run.returns - run.cash_returns for run in runs]))
     except EvidenceError:
         return None
+
+
+def least_difference(
+    judged: Array, cash: Array, rivals: Sequence[VerdictReference], draws: Draws, tries: Tries, bars_per_year: int
+) -> LeastDifference | None:
+    """Least annual difference of Sharpe ratios over equal weight that the window could have shown.
+
+    Parameters
+    ----------
+    judged, cash : float64 (days,)
+        Returns of the strategy, net of costs, and of cash.
+    rivals
+        Equal weight, and patient equal weight, with the paired resamples of the annual Sharpe ratios.
+    draws : int64 (samples, days)
+        Those that the resamples are of.
+
+    Returns
+    -------
+    LeastDifference or None
+        None where the verdict has no interval, or one of its tests cannot be made.
+    """
+    scale, deviation = math.sqrt(bars_per_year), float((judged - cash).std(ddof=1))
+    if not all(len(rival.differences) and np.isfinite(rival.differences).all() for rival in rivals):
+        return None
+    own = scale * float((judged - cash).mean()) / deviation
+    by_interval, by_all, ratios = [], [], []
+    for rival in rivals:
+        try:
+            track = track_of(judged - rival.returns, "the active return")
+        except EvidenceError:
+            return None
+        excess = rival.returns - cash
+        ratio = scale * float(excess.mean()) / float(excess.std(ddof=1))
+        lead = own - ratio
+        critical = lead - float(np.quantile(rival.differences, (1.0 - CONFIDENCE) / 2.0))
+        of_interval = ratio + (critical - (rival.differences - lead))
+        active = _by_mean(judged - rival.returns, track, draws, tries)
+        of_mean = scale * (float(excess.mean()) + active) / deviation
+        by_interval.append(of_interval)
+        by_all += [of_interval, of_mean]
+        ratios.append(ratio)
+    return LeastDifference(
+        POWER,
+        float(np.quantile(np.max(by_all, axis=0), POWER)) - ratios[0],
+        float(np.quantile(by_interval[0], POWER)) - ratios[0],
+        float(rivals[0].differences.std(ddof=1)),
+    )
+
+
+def _by_mean(active: Array, track: TrackRecord, draws: Draws, tries: Tries) -> Array:
+    """True mean active return of a bar at which each resample would pass SPA and the deflated Sharpe ratio."""
+    luck = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
+    hurdle = luck + float(scipy.stats.norm.ppf(CONFIDENCE)) * math.sqrt(track.spread / (track.days - 1))
+    means = np.concatenate([active[rows].mean(axis=1) for rows in chunks(draws)])
+    strayed = means - float(active.mean())
+    critical = max(float(np.quantile(strayed, 1.0 - SIZE)), hurdle * float(active.std(ddof=1)))
+    return np.asarray(critical - strayed, dtype=np.float64)

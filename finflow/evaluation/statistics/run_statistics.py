@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.drawing import TIMES
-from finflow.evaluation.report.section import Cell, Row, Table
+from finflow.evaluation.page.drawing import TIMES
+from finflow.evaluation.page.section import Cell, Row, Table
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, interval
 

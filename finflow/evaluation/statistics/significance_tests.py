@@ -30,8 +30,8 @@ import numpy as np
 import scipy
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.report.report_numbers import Number, about
-from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
+from finflow.evaluation.page.page_numbers import Number, about
+from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS, Resampling
 from finflow.evaluation.statistics.metrics import FLAT, Array
 
 FEWEST = 4  # returns: the fewest that have a kurtosis without bias
@@ -135,15 +135,6 @@ class Superiority:
     ]
     p_upper: Annotated[Number, about("p-value, none left out: White's reality check, too careful.")]
     strategies: Annotated[int, about("Strategies tested together.")]
-
-
-@dataclass(frozen=True)
-class Resampling:
-    """Settings of a bootstrap: resamples, mean block in days, and the seed."""
-
-    samples: int
-    block_length: int
-    seed: int
 
 
 def superior_ability(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> Superiority:

@@ -28,12 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.report.drawing import MINUS
-from finflow.evaluation.report.report_numbers import Answer, about
-from finflow.evaluation.statistics.bootstrap import Interval, interval
+from finflow.evaluation.page.drawing import MINUS
+from finflow.evaluation.page.page_numbers import Answer, Bounds, Number, about
+from finflow.evaluation.statistics.bootstrap import Interval, Resampling, interval
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
-    Resampling,
     Superiority,
     TrackRecord,
     expected_maximum,
@@ -41,6 +40,7 @@ from finflow.evaluation.statistics.significance_tests import (
     superior_strategies,
     track_of,
 )
+from finflow.market.bar_frequency import BARS_PER_YEAR
 
 CONFIDENCE = 0.95
 SIZE = 0.05
@@ -62,43 +62,49 @@ class Reason:
 
 
 @dataclass(frozen=True)
+class TriesCounted:
+    """Tries that deflate the Sharpe ratio."""
+
+    total: Annotated[int, about("Number of tries.")]
+    configurations: Annotated[int, about("Configurations that the judged one was chosen among.")]
+    readings_before: Annotated[int, about("Other strategies or agents that have read this test window.")]
+    sharpe_deviation: Annotated[Number, about("Standard deviation of the tries' Sharpe ratios, a year.")]
+
+
+@dataclass(frozen=True)
+class LeastDifference:
+    """Least true difference of Sharpe ratios over equal weight that the window shows with a probability of `power`."""
+
+    power: Annotated[Number, about("Probability of a yes.")]
+    of_yes: Annotated[Number, about("For a yes of the whole verdict, a year.")]
+    of_interval: Annotated[Number, about("For the paired interval alone to lie above zero, a year.")]
+    standard_error: Annotated[Number, about("Of the paired difference of Sharpe ratios, by the bootstrap, a year.")]
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """The answer, and all that it rests on; numbers are NaN where they are undefined.
+    """Verdict on the judged strategy against equal weight, with the tests behind it; ratios are annualised."""
 
-    Attributes
-    ----------
-    track
-        Of the active return; None where there is none to test.
-    variance, expected_maximum
-        Of the tries' Sharpe ratios, and the best that chance would show among them; a bar.
-    superiority
-        The SPA test; None where it could not be made.
-    difference
-        95 % interval of the paired difference of annual Sharpe ratios.
-    """
-
-    answer: Answer
-    reasons: tuple[Reason, ...]
-    track: TrackRecord | None
-    tries: Tries
-    variance: float = NAN
-    expected_maximum: float = NAN
-    superiority: Superiority | None = None
-    difference: Interval = NOWHERE
-
-    @property
-    def psr(self) -> float:
-        """Probabilistic Sharpe ratio of the active return, against zero."""
-        return NAN if self.track is None else self.track.psr()
-
-    @property
-    def dsr(self) -> float:
-        return NAN if self.track is None else self.track.psr(self.expected_maximum)
-
-    @property
-    def minimum_length(self) -> float:
-        """Days that it would take to be 95 % confident of a positive active return; infinite where it is negative."""
-        return NAN if self.track is None else self.track.minimum_length(0.0, CONFIDENCE)
+    beats_equal_weight: Annotated[Answer, about("The answer.")]
+    reasons: Annotated[tuple[Reason, ...], about("The tests, one each.")]
+    confidence: Annotated[Number, about("Level that the DSR has to reach and the interval has.")]
+    size: Annotated[Number, about("Level that the p-value of SPA has to stay under.")]
+    active_sharpe: Annotated[Number, about("Sharpe ratio, a year, of the daily return over equal weight.")]
+    skewness: Annotated[Number, about("Of that return.")]
+    kurtosis: Annotated[Number, about("Of that return; 3 for a normal one.")]
+    days: Annotated[int | None, about("Days of the track record.")]
+    psr: Annotated[Number, about("Probabilistic Sharpe ratio of that return, against zero.")]
+    dsr: Annotated[
+        Number, about("Deflated Sharpe ratio: PSR against the best ratio that luck would show in the tries.")
+    ]
+    expected_maximum: Annotated[Number, about("That best ratio, a year.")]
+    minimum_track_record: Annotated[Number, about("Days needed to be 95 % sure that active_sharpe is above zero.")]
+    sharpe_difference_interval: Annotated[Bounds, about("Of the paired difference, at the verdict's level.")]
+    least_sharpe_difference: Annotated[
+        LeastDifference | None, about("What this window could have shown; null where it cannot be computed.")
+    ]
+    spa: Annotated[Superiority | None, about("SPA test; null where it cannot be made.")]
+    tries: Annotated[TriesCounted, about("Tries that deflate.")]
 
 
 @dataclass(frozen=True)
@@ -117,8 +123,9 @@ def reach_verdict(
     tries: Tries,
     resampling: Resampling,
     candidates: Mapping[str, Array] | None = None,
+    bars_per_year: int = BARS_PER_YEAR,
 ) -> Verdict:
-    """Apply the three tests.
+    """Apply the three tests; what the window could have shown is left open.
 
     Parameters
     ----------
@@ -129,32 +136,34 @@ def reach_verdict(
     candidates
         Name -> returns of the others that the strategy was chosen among.
     """
-    verdict = _test(judged, rivals[0], tries, resampling, candidates)
-    if verdict.answer != "yes" or len(rivals) == 1:
+    tested = (_test(judged, rival, tries, resampling, candidates or {}, bars_per_year) for rival in rivals)
+    verdict = next(tested)
+    if verdict.beats_equal_weight != "yes" or (again := next(tested, None)) is None:
         return verdict
-    again = _test(judged, rivals[1], tries, resampling, candidates)
     failed = [reason.said for reason in again.reasons if not reason.enough]
     result = " ".join(failed) if failed else "all three hold."
     reason = Reason(f"Against equal weight that is restored once a month, too: {result}", not failed)
-    return replace(verdict, answer="not shown" if failed else "yes", reasons=(*verdict.reasons, reason))
+    return replace(verdict, beats_equal_weight="not shown" if failed else "yes", reasons=(*verdict.reasons, reason))
 
 
 def _test(
-    judged: Array, rival: VerdictReference, tries: Tries, resampling: Resampling, candidates: Mapping[str, Array] | None
+    judged: Array,
+    rival: VerdictReference,
+    tries: Tries,
+    resampling: Resampling,
+    candidates: Mapping[str, Array],
+    bars_per_year: int,
 ) -> Verdict:
-    baseline, differences = rival.returns, rival.differences
-    active = judged - baseline
+    active, every = judged - rival.returns, {"judged": judged, **candidates}
     try:
         track = track_of(active, "the active return")
-        superiority = superior_ability(baseline, {"judged": judged, **(candidates or {})}, resampling)
+        superiority = superior_ability(rival.returns, every, resampling)
     except EvidenceError as error:
-        return Verdict("not shown", (Reason(f"Nothing can be shown here: {error}.", False),), None, tries)
-    named = not candidates or "judged" in superior_strategies(
-        baseline, {"judged": judged, **candidates}, resampling, SIZE
-    )
-    variance = tries.variance(track.sharpe, track.days)
-    benchmark = expected_maximum(tries.total, variance)
-    bounds = interval(differences, CONFIDENCE)
+        nothing = Reason(f"Nothing can be shown here: {error}.", False)
+        return _verdict("not shown", (nothing,), None, tries, bars_per_year)
+    named = not candidates or "judged" in superior_strategies(rival.returns, every, resampling, SIZE)
+    benchmark = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
+    bounds = interval(rival.differences, CONFIDENCE)
     deflated, counted = track.psr(benchmark), "a single try" if tries.total == 1 else f"{tries.total} tries"
     reasons = (
         Reason(
@@ -169,13 +178,46 @@ def _test(
         ),
         _paired(bounds),
     )
-    less = track.psr() <= 1.0 - CONFIDENCE and not (bounds.defined and np.median(differences) > 0.0)
+    less = track.psr() <= 1.0 - CONFIDENCE and not (bounds.defined and np.median(rival.differences) > 0.0)
     answer: Answer = "not shown"
     if all(reason.enough for reason in reasons):
         answer = "yes"
     elif (bounds.defined and bounds.high < 0.0) or less:
         answer = "no"
-    return Verdict(answer, reasons, track, tries, variance, benchmark, superiority, bounds)
+    return _verdict(answer, reasons, track, tries, bars_per_year, superiority, bounds)
+
+
+def _verdict(
+    answer: Answer,
+    reasons: tuple[Reason, ...],
+    track: TrackRecord | None,
+    tries: Tries,
+    bars_per_year: int,
+    superiority: Superiority | None = None,
+    difference: Interval = NOWHERE,
+) -> Verdict:
+    """The verdict with its figures, undefined without a track record."""
+    known = track or TrackRecord(NAN, 2, NAN, NAN)
+    scale, variance = math.sqrt(bars_per_year), tries.variance(known.sharpe, known.days) if track else NAN
+    luck = expected_maximum(tries.total, variance) if track else NAN
+    return Verdict(
+        beats_equal_weight=answer,
+        reasons=reasons,
+        confidence=CONFIDENCE,
+        size=SIZE,
+        active_sharpe=scale * known.sharpe,
+        skewness=known.skewness,
+        kurtosis=known.kurtosis,
+        days=known.days if track else None,
+        psr=known.psr(),
+        dsr=known.psr(luck),
+        expected_maximum=scale * luck,
+        minimum_track_record=known.minimum_length(0.0, CONFIDENCE),
+        sharpe_difference_interval=difference.bounds,
+        least_sharpe_difference=None,
+        spa=superiority,
+        tries=TriesCounted(tries.total, tries.configurations, tries.others, scale * math.sqrt(variance)),
+    )
 
 
 def _paired(bounds: Interval) -> Reason:

@@ -18,14 +18,14 @@ from finflow.config import Config, EvaluationConfig, changed_keys, config_hash, 
 from finflow.config.schema import KEYS
 from finflow.errors import CheckpointError, MarketError
 from finflow.experiments.jobs.folds import Fold
-from finflow.experiments.tasks.task_progress import task_folder, task_progress
-from finflow.experiments.tasks.task_runner import ComputeResources, Result, Task, run_tasks
+from finflow.experiments.task_progress import task_folder, task_progress
+from finflow.experiments.tasks import ComputeResources, Result, Task, run_tasks
 from finflow.files import in_use, write_atomically, write_together
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.json_text import format_json, parse_json
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
-from finflow.training.checkpoints.run_resolver import CONFIG, NOTE, best_in, is_plain_name
+from finflow.training.checkpoints.run_folder import CONFIG, NOTE, best_in, is_plain_name
 from finflow.training.data.training_data import TrainingData, prepare_from, prepare_pieces
 from finflow.training.judging.reading_count import ledger_of
 from finflow.training.trainer import FinFlowTrainer

@@ -19,17 +19,16 @@ from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.joined_verdict import joined_section
 from finflow.evaluation.multi_run.repeated_trainings import ProtocolPaths, WindowResult, joined, protocol_section
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
 from finflow.experiments.jobs.independent_trainings import Training, training_config
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash, short_hash
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import device_here, process_on
-from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.agent_strategy import AGENT, AgentStrategy
 from finflow.training.judging.held_out import (
-    AGENT,
     EvaluationOutcome,
     backtest_window,
     provenance,

@@ -15,26 +15,23 @@ from numpy.typing import NDArray
 from finflow.config import flatten
 from finflow.config.yaml_text import parse_file
 from finflow.errors import EvidenceError, one_line
+from finflow.evaluation.backtest import BASELINE, CASH
 from finflow.evaluation.multi_run import comparison_page
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds
-from finflow.evaluation.report.results import BASELINE, CASH
-from finflow.evaluation.report.section import Section
-from finflow.evaluation.statistics.configuration_choice import (
-    Choice,
+from finflow.evaluation.page.section import Section
+from finflow.evaluation.statistics.backtest_overfitting import (
     DailyReturns,
     choice_section,
     judge_best,
-    judge_choice,
 )
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.run_statistics import DIFFERENCE, improvement_estimate, interquartile_estimate
-from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.files import check_writable, write_together
 from finflow.json_text import parse_json
 from finflow.market.bar_frequency import bars_per_year
 from finflow.provenance import short_hash
 from finflow.strategies.classical import PATIENT
-from finflow.training.checkpoints.run_resolver import CONFIG
-from finflow.training.run_folder import MANIFEST
+from finflow.training.checkpoints.run_folder import CONFIG, MANIFEST
 
 Array = NDArray[np.float64]
 
@@ -177,13 +174,9 @@ def _labels(folders: Sequence[Path]) -> list[str]:
 
 def _choice(runs: Sequence[_Run]) -> Section:
     days = "the evaluated windows" if any("protocol" in run.metrics for run in runs) else "the test window"
-    try:
-        excess = np.column_stack([run.returns - run.column(CASH) for run in runs])
-        choice: Choice | str = judge_choice(excess, [run.label for run in runs], "runs")
-    except EvidenceError as error:
-        choice = str(error)
+    excess, names = np.column_stack([run.returns - run.column(CASH) for run in runs]), [run.label for run in runs]
     if not all(BASELINE in run.table and PATIENT in run.table for run in runs):
-        return choice_section(choice, days)
+        return choice_section(excess, names, days, what="runs")
     year = bars_per_year(runs[0].dates)
     daily = {
         run.label: DailyReturns(run.returns, run.column(CASH), run.column(BASELINE), run.column(PATIENT), year)
@@ -194,7 +187,7 @@ def _choice(runs: Sequence[_Run]) -> Section:
     counted = chosen_among + max(one.get("readings_before", 0) for one in tries)
     settings = runs[0].metrics["bootstrap"]
     resampling = Resampling(settings["samples"], settings["block_length"], settings["seed"])
-    return choice_section(choice, days, judge_best(daily, counted, resampling))
+    return choice_section(excess, names, days, judge_best(daily, counted, resampling), "runs")
 
 
 def _differences(runs: Sequence[_Run]) -> dict[str, dict[str, str]]:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, TypeAlias
 from finflow.config import Config, dump_run
 from finflow.evaluation.multi_run import universes_page
 from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
-from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tasks import ComputeResources
 from finflow.files import check_writable, write_atomically, write_together
 from finflow.json_text import format_json, parse_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
-from finflow.training.checkpoints.run_resolver import CONFIG, JOB
+from finflow.training.checkpoints.run_folder import CONFIG, JOB, write_manifest
 from finflow.training.data.training_data import device_here, prepare_from
-from finflow.training.judging.evaluations import evaluate_agent, judge_ensemble
+from finflow.training.judging.agent_strategy import Agents
+from finflow.training.judging.evaluations import judge_agents
 from finflow.training.judging.held_out import REPORTS, EvaluationOutcome
 from finflow.training.phases.stopping import stopping_at_once
-from finflow.training.run_folder import write_manifest
 
 if TYPE_CHECKING:
     from finflow.experiments.jobs.protocols import ProtocolJob
@@ -64,11 +64,8 @@ class SeedJob:
         """Evaluate the agents together on the test window; a single one like any run."""
         training_data = prepare_from(self.panel, self.config)
         device = device_here(self.config.train.device)
-        agents = [read_checkpoint(path) for path in checkpoints]
-        if len(agents) == 1:
-            outcome = evaluate_agent(training_data, agents[0], device, self.folder)
-        else:
-            outcome = judge_ensemble(training_data, agents, device, self.folder)
+        agents = Agents.of([read_checkpoint(path) for path in checkpoints], training_data.config, device)
+        outcome = judge_agents(training_data, agents, self.folder)
         seeds = [one.config.train.seed for one in self.trainings]
         write_manifest(self.folder, training_data, device, seeds=seeds)
         return outcome

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.drawing import BLUE, GREY, ORANGE, Rendered, date_axis, legend_of_figure, render
-from finflow.evaluation.report.json_schemas import schema_of
-from finflow.evaluation.report.report_numbers import (
+from finflow.evaluation.backtest import BASELINE, Backtest
+from finflow.evaluation.page.drawing import BLUE, GREY, ORANGE, Rendered, date_axis, legend_of_figure, render
+from finflow.evaluation.page.page_numbers import (
     Drawdown,
     Number,
     Probability,
@@ -20,18 +19,28 @@ from finflow.evaluation.report.report_numbers import (
     Turnover,
     about,
     plain,
+    schema_of,
 )
-from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.section import ROW, Cell, Headline, Row, Section, Table, Tile, make_table, render_page
+from finflow.evaluation.page.section import (
+    ROW,
+    Cell,
+    Headline,
+    Row,
+    Section,
+    Table,
+    Tile,
+    make_table,
+    render_page,
+)
 from finflow.evaluation.statistics.bootstrap import (
     Interval,
+    Resampling,
     SharpeDifference,
     draw_days,
     resample_sharpe,
     sharpe_difference,
 )
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.evaluation.statistics.significance_tests import Resampling
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -138,8 +147,7 @@ def measure_lead(new: Backtest, old: Backtest, rule: ReplacementRule, resampling
     ----------
     Ledoit and Wolf (2008), Robust Performance Hypothesis Testing with the Sharpe Ratio: resampling in blocks, paired.
     """
-    samples = rule.samples(resampling.samples)
-    draws = draw_days(len(new.returns), samples, resampling.block_length, resampling.seed)
+    draws = draw_days(len(new.returns), replace(resampling, samples=rule.samples(resampling.samples)))
     return sharpe_difference(new, old, resample_sharpe(new, draws), resample_sharpe(old, draws), rule.coverage)
 
 

@@ -19,13 +19,11 @@ import pandas as pd
 
 from finflow.config import Config, EvaluationConfig, RetrainConfig, config_hash, replace_values
 from finflow.errors import ConfigError, MarketError
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
-from finflow.evaluation.report.report_numbers import json_text
-from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
+from finflow.evaluation.page.page_numbers import json_text
+from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS, Resampling
 from finflow.evaluation.statistics.metrics import sharpe
-from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import FEWEST, Fold, history_of, refuse_own_decisions
 from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
 from finflow.experiments.retraining.retrain_results import (
@@ -39,7 +37,7 @@ from finflow.experiments.retraining.retrain_results import (
     measure_lead,
     retrain_page,
 )
-from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tasks import ComputeResources
 from finflow.files import check_writable, in_use, write_together
 from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
@@ -47,13 +45,12 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.provenance import short_hash
 from finflow.trading.price_checks import check_history
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, policy_of, read_best
-from finflow.training.checkpoints.run_resolver import Kind, resolve_run
+from finflow.training.checkpoints.run_folder import MANIFEST, Kind, resolve_run
 from finflow.training.data.training_data import TrainingData, device_here, prepare_from, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import maker_of
 from finflow.training.judging.reading_count import policy_identity
 from finflow.training.phases.stopping import stopping_at_once
-from finflow.training.run_folder import MANIFEST
 
 FOLDER = "retrainings"
 NUMBERS, PAGE, RETURNS = "retrain.json", "retrain.html", "returns.csv"

@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from finflow.config import TuneConfig
 from finflow.errors import ConfigError, one_line
-from finflow.experiments.tasks.task_progress import start_time_of, this_host
+from finflow.experiments.task_progress import start_time_of, this_host
 
 JOURNAL = "journal:"
 DATABASE = "study.db"

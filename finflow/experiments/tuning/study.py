@@ -34,7 +34,7 @@ from finflow.experiments.tuning.optuna_storage import display_url, storage_error
 from finflow.experiments.tuning.trial_store import Counts, TrialStore, open_store
 from finflow.experiments.tuning.trial_training import TrialContext, trial_context
 from finflow.files import LOCK, check_writable, exclusively, write_atomically
-from finflow.training.checkpoints.run_resolver import STUDY
+from finflow.training.checkpoints.run_folder import STUDY
 from finflow.training.trainer import new_run_folder
 
 STUDIES = "studies"

@@ -15,7 +15,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from optuna.visualization import matplotlib as plots
 
-from finflow.evaluation.report.drawing import DOTS_PER_INCH, WIDTH, Rendered, pyplot_restored
+from finflow.evaluation.page.drawing import DOTS_PER_INCH, WIDTH, Rendered, pyplot_restored
 
 KEYS = 4  # of the space in one figure of slices
 TITLES = {

@@ -20,11 +20,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from finflow.config import Config
 from finflow.errors import EvidenceError
-from finflow.evaluation.report.drawing import Rendered
-from finflow.evaluation.report.figures import overfitting_histogram
-from finflow.evaluation.report.report_numbers import json_text
-from finflow.evaluation.report.section import ROW, Cell, Headline, Section, make_table, render_page
-from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting
+from finflow.evaluation.page.drawing import Rendered
+from finflow.evaluation.page.page_numbers import json_text
+from finflow.evaluation.page.section import ROW, Cell, Headline, Section, make_table, render_page
+from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_histogram
 from finflow.experiments.tuning.study import describe_values, space_of
 from finflow.experiments.tuning.study_figures import draw_figures, importance_evaluator, study_of
 from finflow.experiments.tuning.study_results import ATTRIBUTES, best_trial, count_tried, decode_returns, front
@@ -218,7 +217,6 @@ def _choice(overfit: Overfitting | None, without: str, figures: Sequence[Rendere
     numbers = {
         "pbo": overfit.pbo,
         "loss": overfit.loss,
-        "slope": overfit.slope,
         "choices": len(overfit.logits),
         "blocks": overfit.blocks,
         "days": overfit.days,

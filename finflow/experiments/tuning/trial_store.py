@@ -32,7 +32,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from finflow.config import TuneConfig
 from finflow.errors import ConfigError
-from finflow.experiments.tasks.task_progress import start_time_of, this_host
+from finflow.experiments.task_progress import start_time_of, this_host
 from finflow.experiments.tuning.optuna_storage import (
     WORKER,
     WRITE_TIMEOUT,

@@ -19,12 +19,11 @@ from finflow.config import RANKING_OBJECTIVES, Config, EvaluationConfig, TuneCon
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import EvidenceError, FinflowError
 from finflow.evaluation.analysis.ranking import Ranking, rank_run
-from finflow.evaluation.backtest import Backtest, FloatArray, run_backtests
-from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.backtest import BASELINE, Backtest, FloatArray, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.experiments.jobs.folds import Fold, folds_of, history_of, last_fold, load_before_test
-from finflow.experiments.tasks.task_progress import NullStream
+from finflow.experiments.task_progress import NullStream
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel

@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from finflow.config import Config, changed_config
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, one_line
 from finflow.experiments.jobs.folds import Fold
-from finflow.experiments.tasks.task_progress import Reporter, TaskDisplay, task_folder, task_progress
+from finflow.experiments.task_progress import Reporter, TaskDisplay, task_folder, task_progress
 from finflow.experiments.tuning.optuna_storage import display_url, storage_errors
 from finflow.experiments.tuning.study import SCRATCH, TRIES, Tuning, open_study, space_of, suggest_values
 from finflow.experiments.tuning.study_results import ATTRIBUTES, describe_outcome, encode_returns, write_best
@@ -30,7 +30,7 @@ from finflow.experiments.tuning.trial_training import TrialContext, run_trial, t
 from finflow.files import remove_empty
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
-from finflow.training.checkpoints.run_resolver import STUDY
+from finflow.training.checkpoints.run_folder import STUDY
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.stopping import stopping_at_once
 

@@ -13,8 +13,7 @@ from optuna.trial import TrialState
 
 from finflow.config import Config
 from finflow.errors import ConfigError, TrainingError
-from finflow.experiments.tasks.ray_cluster import connected, machines
-from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
+from finflow.experiments.tasks import ComputeResources, Task, connected, run_tasks
 from finflow.experiments.tuning.optuna_storage import display_url, is_sqlite, storage_errors
 from finflow.experiments.tuning.study import SCRATCH, Tuning, begin, open_study, space_of
 from finflow.experiments.tuning.study_report import report_study
@@ -75,8 +74,8 @@ def _check_reach(config: Config, resources: ComputeResources) -> None:
     """Refuse a storage that workers on other machines would not see."""
     if resources.cluster is None or not is_sqlite(config.tune.storage):
         return
-    with connected(resources) as ray:
-        count = len(machines(ray))
+    with connected(resources.cluster) as ray:
+        count = len({node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]})
     if count > 1:
         raise ConfigError(
             f"the cluster has {count} machines, and SQLite keeps trials on one: name a storage that all reach: "

@@ -18,7 +18,6 @@ from finflow.market.sources.cash import CashRates, cash_returns, check_covered, 
 from finflow.market.sources.price_files import read_prices
 from finflow.market.sources.shipped_prices import embedded_prices, french_portfolios
 from finflow.market.sources.synthetic_market import synthetic_prices
-from finflow.market.sources.yahoo import Download
 from finflow.market.sources.yahoo_cache import download_prices
 
 logger = logging.getLogger(__name__)
@@ -26,57 +25,50 @@ logger = logging.getLogger(__name__)
 FloatArray = NDArray[np.float64]
 
 
-def load_panel(config: MarketConfig, download: Download | None = None) -> MarketPanel:
+def load_panel(config: MarketConfig) -> MarketPanel:
     """Load the configured market from `market.start` on; `split_panel` applies the other dates.
 
-    ``download`` stands in for `yfinance.download`, for tests. `MarketError` is one line that names the asset, column or
-    date at fault.
+    `MarketError` is one line that names the asset, column or date at fault.
     """
-    names = config.tickers
-    if names is not None and len(names) == 1:
-        raise MarketError(f"a portfolio needs at least two assets and market.tickers names {names[0]} only")
-    rate: float | CashRates  # errors of the rate are reported before those of the prices
-    if isinstance(config.cash_rate, Path):
-        rate = read_rates(config.cash_rate)
-    else:
-        rate = treasury_bills() if isinstance(config.cash_rate, str) else config.cash_rate
-    benchmark = config.benchmark
+    if config.tickers is not None and len(config.tickers) == 1:
+        raise MarketError(f"a portfolio needs at least two assets and market.tickers names {config.tickers[0]} only")
+    _rate(config)  # errors of the rate are reported before those of the prices
+    if config.source == "embedded":
+        return assemble(embedded_prices(), config)
+    if config.source == "french":
+        return assemble(french_portfolios(), config)
+    if config.source == "synthetic":
+        return assemble(synthetic_prices(config.synthetic), config)
     if config.source == "yfinance":
-        names = tuple(name.strip().upper() for name in names or ())
-        benchmark = benchmark.strip().upper() if benchmark else None
-        prices = download_prices(config, names, benchmark, download)
-    elif config.source == "embedded":
-        prices = embedded_prices()
-    elif config.source == "french":
-        prices = french_portfolios()
-    elif config.source == "synthetic":
-        prices = synthetic_prices(config.synthetic)
-    elif config.path is None:
+        upper = {"tickers": tuple(name.strip().upper() for name in config.tickers or ())}
+        benchmark = config.benchmark.strip().upper() if config.benchmark else None
+        config = config.model_copy(update={**upper, "benchmark": benchmark})
+        return assemble(download_prices(config), config)
+    if config.path is None:
         raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
-    else:
-        wanted = None if names is None else {*names, *([benchmark] if benchmark is not None else [])}
-        prices = read_prices(config.path, config.source, wanted, config.auto_adjust, config.dividends == "cash")
-        try:
-            return _assemble(prices, config, names, benchmark, rate)
-        except MarketError as error:
-            raise MarketError(f"{config.path}: {error}") from None
-    return _assemble(prices, config, names, benchmark, rate)
+    benchmark_too = [] if config.benchmark is None else [config.benchmark]
+    wanted = None if config.tickers is None else {*config.tickers, *benchmark_too}
+    prices = read_prices(config.path, config.source, wanted, config.auto_adjust, config.dividends == "cash")
+    try:
+        return assemble(prices, config)
+    except MarketError as error:
+        raise MarketError(f"{config.path}: {error}") from None
 
 
-def _assemble(
-    prices: SourcePrices,
-    config: MarketConfig,
-    names: tuple[str, ...] | None,
-    benchmark: str | None,
-    rate: float | CashRates,
-) -> MarketPanel:
+def _rate(config: MarketConfig) -> float | CashRates:
+    if isinstance(config.cash_rate, Path):
+        return read_rates(config.cash_rate)
+    return treasury_bills() if isinstance(config.cash_rate, str) else config.cash_rate
+
+
+def assemble(prices: SourcePrices, config: MarketConfig) -> MarketPanel:
     """Choose columns, cut to `market.start`, and hand everything to the panel's own checks."""
     close = prices.tables["close"]
     columns = [str(name) for name in prices.names or close.columns]
-    benchmark = benchmark or prices.benchmark
+    benchmark, rate = config.benchmark or prices.benchmark, _rate(config)
     if benchmark is not None and benchmark not in columns:
         raise MarketError(_unknown("the benchmark (market.benchmark)", benchmark, columns, config.source))
-    names = names or tuple(name for name in columns if name != benchmark)
+    names = config.tickers or tuple(name for name in columns if name != benchmark)
     for name in names:
         if name not in columns:
             raise MarketError(_unknown("the asset (market.tickers)", name, columns, config.source))

@@ -113,15 +113,14 @@ def _hash(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def download_prices(
-    config: MarketConfig, assets: Sequence[str], benchmark: str | None, download: Download | None = None
-) -> SourcePrices:
-    """Get the prices of tickers and of a benchmark, in upper case, from the store, or else from Yahoo.
+def download_prices(config: MarketConfig, download: Download | None = None) -> SourcePrices:
+    """Get the prices of the configured tickers and benchmark, in upper case, from the store, or else from Yahoo.
 
     With `market.extend_cache`, stored prices are extended by the bars that have come since, and stored again. The
     request is of the tickers, the benchmark, start, test_end and auto_adjust; ``download`` stands in for
     `yfinance.download`. `MarketError` has the tickers that could not be downloaded, and advice.
     """
+    assets, benchmark = config.tickers or (), config.benchmark
     if (repeated := first_repeated(assets)) is not None:
         raise MarketError(f"market.tickers names {repeated} more than once (Yahoo's tickers are in upper case)")
     tickers = list(dict.fromkeys([*assets, *([benchmark] if benchmark else [])]))

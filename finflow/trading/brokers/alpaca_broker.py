@@ -108,7 +108,7 @@ def _confirm() -> None:
 
 
 class AlpacaBroker:
-    """An account at Alpaca; see `Broker`. The secrets are kept out of messages."""
+    """An account at Alpaca. The secrets are kept out of messages."""
 
     def __init__(
         self, client: TradingClient, settings: AlpacaConfig, secrets: tuple[str, ...], sleep: Callable[[float], None]
@@ -144,7 +144,7 @@ class AlpacaBroker:
         return None if order is None else self._read(order)
 
     def submit(self, order: MarketOrder) -> OrderStatus:
-        """Place an order, once; see `Broker`.
+        """Place an order, once.
 
         Raises OrderRefused if Alpaca refuses it; BrokerNotReady if no answer comes; the order may be placed, and the
         same call finds out.

@@ -1,11 +1,15 @@
-"""Interface of a broker: what is held, and orders that are known by an id of the client's own."""
+"""Orders and their status at a broker: an order is known by an id of the client's own.
+
+A broker has ``positions()`` (shares by ticker), ``cash()``, ``submit(order)``, which answers the status of an order of
+the same id that it knows already, and ``status(client_id)``.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from finflow.errors import FinflowError
 
@@ -51,29 +55,6 @@ class MarketClock(NamedTuple):
 
     day: dt.date
     is_open: bool
-
-
-class Broker(Protocol):
-    """An account at a broker."""
-
-    def positions(self) -> dict[str, float]:
-        """Shares held, by ticker; negative where sold short."""
-        ...
-
-    def cash(self) -> float:
-        """Cash at hand, in money."""
-        ...
-
-    def submit(self, order: MarketOrder) -> OrderStatus:
-        """Place an order, unless one of its id is known, whose status is then the answer.
-
-        Raises BrokerError if an order of its id says something else.
-        """
-        ...
-
-    def status(self, client_id: str) -> OrderStatus | None:
-        """Status of an order; None where no order has this id."""
-        ...
 
 
 def client_id(agent: str, date: str, ticker: str) -> str:

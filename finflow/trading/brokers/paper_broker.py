@@ -11,9 +11,9 @@ import numpy as np
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import share_prices
+from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
 from finflow.trading.brokers.broker import BrokerError, MarketOrder, OrderStatus
-from finflow.trading.decision_log import DecisionLog
 
 BROKER_LOG = "broker.jsonl"
 OPENED, ORDER, FILL, LAPSED, DIVIDEND = "opened", "order", "fill", "lapsed", "dividend"
@@ -29,7 +29,7 @@ class PaperBroker:
     """
 
     def __init__(self, path: Path, keep: bool = True) -> None:
-        self._log, self._keep = DecisionLog.read(path), keep
+        self._log, self._keep = HashedLog.read(path), keep
         self._entries: list[dict[str, Any]] = list(self._log.entries)
 
     @property

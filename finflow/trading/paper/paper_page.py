@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from finflow.evaluation.report.drawing import BLUE, LIGHT_GREY, Rendered, date_axis, legend_of_figure, render
-from finflow.evaluation.report.json_schemas import schema_of
-from finflow.evaluation.report.report_numbers import Number, about, plain
-from finflow.evaluation.report.section import ROW, Cell, Headline, Section, Tile, make_table, render_page
+from finflow.evaluation.page.drawing import BLUE, LIGHT_GREY, Rendered, date_axis, legend_of_figure, render
+from finflow.evaluation.page.page_numbers import Number, about, plain, schema_of
+from finflow.evaluation.page.section import ROW, Cell, Headline, Section, Tile, make_table, render_page
 from finflow.market.panel import MarketPanel
 from finflow.trading.paper.expectation import ALPHA, Expectation
 

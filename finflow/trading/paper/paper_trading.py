@@ -15,19 +15,21 @@ import numpy as np
 import pandas as pd
 
 from finflow.errors import ConfigError, FinflowError
-from finflow.evaluation.report.report_numbers import json_text
+from finflow.evaluation.page.page_numbers import json_text
 from finflow.files import in_use, write_together
 from finflow.json_text import parse_json
+from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
+from finflow.trading.account_state import STATE
 from finflow.trading.brokers.broker import BrokerNotReady
-from finflow.trading.brokers.order_routing import OrderRouting
 from finflow.trading.deciding import ALPACA, Request, decide_with, open_routing
-from finflow.trading.decision_log import STATE, DecisionLog
-from finflow.trading.live_market import TRADING, Agents, load_agents, load_prices, market_until
+from finflow.trading.live_market import TRADING, load_agents, load_prices, market_until
+from finflow.trading.order_routing import OrderRouting
 from finflow.trading.paper.expectation import Expectation
 from finflow.trading.paper.paper_account import DailyAccount, PaperAccount, broker_evening
 from finflow.trading.paper.paper_page import PaperNumbers, numbers_of, paper_page
 from finflow.trading.trading_calendar import calendar_of
+from finflow.training.judging.agent_strategy import Agents
 
 PAPER = "paper"
 IDLE = 12.0  # times `trading.poll` between checks for a new bar while no session is due
@@ -97,7 +99,7 @@ def _check_options(request: Request, routing: OrderRouting | None) -> None:
 class _Trading:
     def __init__(self, agents: Agents, folder: Path, request: Request, routing: OrderRouting | None) -> None:
         self.agents, self.folder, self.request, self.routing = agents, folder, request, routing
-        self.log = DecisionLog.read(folder / STATE)
+        self.log = HashedLog.read(folder / STATE)
         self.first = self._first()
         self.lines = [one for one in self.log.entries if one["kind"] == PAPER and one["account"] == str(self.first)]
         if self.lines and self.lines[-1]["settings"] != self._mark():
@@ -176,7 +178,7 @@ class _Trading:
             yield from PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)
         elif last is None or last.date < str(panel.dates[-1]):
             decide_with(self.agents, replace(self.request, broker=ALPACA), self.routing)
-            yield broker_evening(DecisionLog.read(self.folder / STATE).entries, last)
+            yield broker_evening(HashedLog.read(self.folder / STATE).entries, last)
 
     def _expectation(self, bars_per_year: int) -> Expectation | None:
         """By the returns of the run's own backtest, as far as they lie before the account."""

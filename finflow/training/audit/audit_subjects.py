@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, with_reward
-from finflow.evaluation.audit.look_ahead import Answer, Component, Rows, by_bar
-from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, UNPRIMED
 from finflow.evaluation.backtest import index_backtest
 from finflow.ledger.costs import costs_of
 from finflow.market.features.asset_features import ASSET_FEATURES, FILTER_FEATURES
@@ -33,9 +32,9 @@ from finflow.training.audit.audited_decisions import (
     replay_states,
 )
 from finflow.training.audit.audited_source import loaded, loaded_with_gap, loaded_with_newcomers
+from finflow.training.audit.look_ahead import Answer, Ask, Component, Rows, by_bar, rows_by_bar
+from finflow.training.audit.shocked_panels import CUT, REPEAT, UNPRIMED
 from finflow.training.data.training_data import prepare_from
-
-FloatArray = NDArray[np.float64]
 
 _FEW = ("replaced", "relisted", CUT, REPEAT, UNPRIMED)
 """Probes of what takes long: the wildest, the listings, and none at all."""
@@ -53,42 +52,40 @@ class AuditSubjects(AuditedMarket):
 
     def of_market(self) -> Iterator[Component]:
         """Source, features, behaviour tables, and what a training is given."""
-        market = self.config.market
-        yield Component("panel", self._fields)
-        yield Component("source", lambda panel, _: loaded(panel, market), lambda last, kind: kind in _FEW)
+        market, few = self.config.market, _put_to(_FEW)
+        train_end, validation_end = self.split.train_end, self.split.validation_end
+        yield Component("panel", _fields)
+        yield Component("source", lambda panel, _: loaded(panel, market), few)
         if self.panel.n_assets > 2:
             listings, gaps = partial(loaded_with_newcomers, market=market), partial(loaded_with_gap, market=market)
-            yield Component("source, listings", listings, lambda last, kind: kind in _LISTINGS)
-            yield Component("source, gaps", gaps, lambda last, kind: kind in ("replaced", REPEAT))
+            yield Component("source, listings", listings, _put_to(_LISTINGS))
+            yield Component("source, gaps", gaps, _put_to(("replaced", REPEAT)))
         yield from self.of_features()
         for family in FAMILIES:
-            yield Component(
-                f"family {family}",
-                self._family(family),
-                lambda last, kind: kind in _FEW and last < self.split.train_end,
-            )
-        yield Component("growth", self._growth)
-        ends = (self.split.train_end - 1, self.split.validation_end - 1)
+            tables = partial(_family, family=family)
+            yield Component(f"family {family}", tables, lambda last, kind: few(last, kind) and last < train_end)
+        yield Component("growth", self.of_process(_growth))
+        ends = (train_end - 1, validation_end - 1)
         yield Component("training", self._training, lambda last, kind: last in ends and kind != CUT)
         yield Component(
             "evaluation",
             lambda panel, _: self._prepared(prepare_from(panel, self.config).held_out_process()),
-            lambda last, kind: last > self.split.validation_end and kind in _FEW,
+            lambda last, kind: last > validation_end and few(last, kind),
         )
 
     def of_features(self) -> Iterator[Component]:
         """Tables computed from the panel for every bar."""
         for path in self.config.features.extra:
-            yield Component(f"feature {path.partition('@')[0]}", self._own_feature(path))
+            yield Component(f"feature {path.partition('@')[0]}", _own_feature(path))
         yield Component("features", self._all_features)
         if costs_of(self.config.env).needs_market:
-            yield Component("liquidity", self._liquidity)
+            yield Component("liquidity", self.of_process(_liquidity))
 
     def of_near(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:
         """Components quick enough for probes of many bars in a row."""
-        yield Component("panel", self._fields)
+        yield Component("panel", _fields)
         yield from self.of_features()
-        yield Component("growth", self._growth)
+        yield Component("growth", self.of_process(_growth))
         yield from self.of_environments()
         played = self._recorded(strategies)
         for name in played.makers:
@@ -98,11 +95,16 @@ class AuditSubjects(AuditedMarket):
         """The environment at every lag, what its fills are paid, and what is learned from."""
         for lag in (0, 1, 2):
             if lag or self.config.env.fill == "close":
-                yield Component(f"environment, lag {lag}", self._environment(lag))
-                yield Component(f"fill, lag {lag}", self._fill(lag), lambda last, kind: kind in _LEVELS)
-        yield from _rewards(self)
-        replayed = partial(replay_states, before=self.before)
-        yield Component("replay", lambda panel, last: replayed(self.configured(panel, last), last))
+                observed = partial(episode, seed=self.config.train.seed, before=self.before)
+                yield Component(f"environment, lag {lag}", self.of_process(observed, lag))
+                paid = self.of_process(partial(fills, seed=self.config.train.seed), lag)
+                yield Component(f"fill, lag {lag}", paid, _put_to(_LEVELS))
+        rewards = named_rewards(self.config.objectives, self.panel.n_assets)
+        for term in {term.name: term for term in (() if rewards is None else rewards.terms)}.values():
+            if term.reward is not None:  # not the built-in one, which the environment's audit covers
+                rewarded = partial(_reward, term=term, seed=self.config.train.seed)
+                yield Component(f"reward {term.name}", self.of_process(rewarded))
+        yield Component("replay", self.of_process(partial(replay_states, before=self.before)))
 
     def of_decisions(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:
         """Environments, what the backtest hands out, the index, strategies, behaviour data."""
@@ -110,7 +112,7 @@ class AuditSubjects(AuditedMarket):
         named = self._recorded({name: make for name, make in strategies.items() if name in NAMED})
         yield Component("backtest", named.of("backtest"), self._judged)
         if self.panel.benchmark is not None:
-            yield Component("index", self._index)
+            yield Component("index", self.of_process(_index))
         for name, make in strategies.items():
             played = named if name in NAMED else RecordedStrategies(self, {name: make})
             yield Component(f"strategy {name}", played.of(name), self._judged)
@@ -118,7 +120,7 @@ class AuditSubjects(AuditedMarket):
         end = self.split.train_end
         yield Component(
             "behaviour data",
-            self._behaviour,
+            self.of_process(self._behaviour),
             lambda last, kind: kind in _FEW and last < end and (kind != CUT or last == end - 1),
         )
 
@@ -135,43 +137,21 @@ class AuditSubjects(AuditedMarket):
         """At lags over 1 strategies are asked with the account of the unchanged market, which must come first."""
         return self._late(last, kind) and (kind != UNPRIMED or self.config.env.execution_lag < 2)
 
-    def _fields(self, panel: MarketPanel, last: int) -> Answer:
-        fields = ("dates", "close", "open", "high", "low", "volume", "dividends", "quoted", "benchmark", "cash_returns")
-        arrays = {name: getattr(panel, name) for name in fields}
-        return {name: by_bar(array) for name, array in arrays.items() if array is not None}
-
-    def _growth(self, panel: MarketPanel, last: int) -> Answer:
-        process = self.configured(panel, last)
-        tables = {"growth": process.growth, "listed": process.listed, "dividends": process.dividends}
-        return {name: by_bar(table) for name, table in tables.items() if table is not None}
-
-    def _own_feature(self, path: str) -> Callable[[MarketPanel, int], Answer]:
-        feature = user_feature(path)
-        return lambda panel, last: {feature.name: by_bar(feature.compute(panel))}
+    def _late(self, last: int, kind: str) -> bool:
+        return last >= self.split.train_end - 1
 
     def _all_features(self, panel: MarketPanel, last: int) -> Answer:
         features = self.features(panel, self.fit(last))
-        assets = {name: by_bar(features.assets[:, :, i]) for i, name in enumerate(features.asset_names)}
-        market = {name: by_bar(features.market[:, i]) for i, name in enumerate(features.market_names)}
-        first = Rows(np.array([features.first_bar]), np.array([last]))
-        raw: Answer = {}
+        tables: dict[str, NDArray[Any]] = {
+            name: features.assets[:, :, i] for i, name in enumerate(features.asset_names)
+        }
+        tables |= {name: features.market[:, i] for i, name in enumerate(features.market_names)}
         if self.before == 1:  # near a probe unscaled and unrounded, too: a leak too small to survive that would hide
             view = PanelView(panel)
             own = (*ASSET_FEATURES, *FILTER_FEATURES.get(self.config.features.filters, ()))
-            raw = {f"raw {one.name}": by_bar(one.compute(view)) for one in own}
-            raw |= {f"raw {name}": by_bar(compute(view)) for name, compute in MARKET_FEATURES.items()}
-        return {**assets, **market, "first bar": first, **raw}
-
-    def _liquidity(self, panel: MarketPanel, last: int) -> Answer:
-        """Inputs of the costs, row t of them from bars up to t."""
-        found = self.configured(panel, last).liquidity
-        return {} if found is None else {name: by_bar(table) for name, table in found._asdict().items()}
-
-    def _family(self, family: str) -> Callable[[MarketPanel, int], Answer]:
-        return lambda panel, last: {"targets": by_bar(np.swapaxes(family_tables(panel, family), 0, 1))}
-
-    def _late(self, last: int, kind: str) -> bool:
-        return last >= self.split.train_end - 1
+            tables |= {f"raw {one.name}": one.compute(view) for one in own}
+            tables |= {f"raw {name}": compute(view) for name, compute in MARKET_FEATURES.items()}
+        return {**rows_by_bar(tables), "first bar": Rows(np.array([features.first_bar]), np.array([last]))}
 
     def _training(self, panel: MarketPanel, last: int) -> Answer:
         """Inputs of a training: its scaling, its moments and its bars may not know what comes after training.
@@ -195,37 +175,20 @@ class AuditSubjects(AuditedMarket):
             "close": process.panel.close,
         }
         fitted = np.array([[moments.first, moments.second, process.first_bar]])
-        end_of_training = np.array([self.split.train_end - 1])
-        return {"fitted": Rows(fitted, end_of_training), **{name: by_bar(table) for name, table in tables.items()}}
+        return {"fitted": Rows(fitted, np.array([self.split.train_end - 1])), **rows_by_bar(tables)}
 
-    def _environment(self, lag: int) -> Callable[[MarketPanel, int], Answer]:
-        seed, before = self.config.train.seed, self.before
-        return lambda panel, last: episode(self.process(panel, self.fit(last), lag), last, seed, before)
-
-    def _fill(self, lag: int) -> Callable[[MarketPanel, int], Answer]:
-        return lambda panel, last: fills(self.process(panel, self.fit(last), lag), last, self.config.train.seed)
-
-    def _index(self, panel: MarketPanel, last: int) -> Answer:
-        process = self.configured(panel, last)
-        played = index_backtest(process, range(max(last - 60, 0), panel.n_bars))
-        if played is None:
-            return {}
-        bars = np.searchsorted(panel.dates, played.dates)
-        return {"returns": Rows(played.returns, bars), "costs": Rows(played.costs, bars)}
-
-    def _behaviour(self, panel: MarketPanel, last: int) -> Answer:
+    def _behaviour(self, process: DecisionProcess, last: int) -> Answer:
         short = min(_LENGTH, self.config.env.episode_length)
         train = self.config.train.model_copy(update={"offline_episodes": _EPISODES})
         env = self.config.env.model_copy(update={"episode_length": short})
         # A user's own decisions are the same on every panel; their returns are the ledger's and audited there.
         offline = self.config.offline.model_copy(update={"decisions": ()})
         config = self.config.model_copy(update={"train": train, "env": env, "offline": offline})
-        lag, process = self.config.env.execution_lag, self.configured(panel, last)
         # Episodes around the probe: of those all over the window, few would decide just after it.
         first = max(last + 1 - 2 * short, process.first_bar)
         window = range(first, min(last + 1 + short, self.split.train_end))
         data = collect(config, process, window)
-        seen, bar = min(lag, 1), data.bar.astype(np.int64)
+        seen, bar = min(process.lag, 1), data.bar.astype(np.int64)
         columns = {
             "portfolio": Rows(data.portfolio, bar, seen),
             "action": Rows(data.action, bar, seen),
@@ -238,28 +201,49 @@ class AuditSubjects(AuditedMarket):
         return {**columns, "reward scale": scale}
 
 
-def _rewards(market: AuditedMarket) -> Iterator[Component]:
-    """Every chosen reward on its own; not the built-in one, which the environment's audit covers."""
-    rewards = named_rewards(market.config.objectives, market.panel.n_assets)
-    terms = () if rewards is None else rewards.terms
-    for term in {term.name: term for term in terms}.values():
-        if term.reward is not None:
-            yield Component(f"reward {term.name}", _reward_answers(market, term))
+def _put_to(kinds: Sequence[str]) -> Callable[[int, str], bool]:
+    return lambda last, kind: kind in kinds
 
 
-def _reward_answers(market: AuditedMarket, term: RewardTerm) -> Callable[[MarketPanel, int], Answer]:
+def _fields(panel: MarketPanel, last: int) -> Answer:
+    fields = ("dates", "close", "open", "high", "low", "volume", "dividends", "quoted", "benchmark", "cash_returns")
+    return rows_by_bar({name: getattr(panel, name) for name in fields})
+
+
+def _own_feature(path: str) -> Ask:
+    feature = user_feature(path)
+    return lambda panel, last: {feature.name: by_bar(feature.compute(panel))}
+
+
+def _family(panel: MarketPanel, last: int, family: str) -> Answer:
+    return {"targets": by_bar(np.swapaxes(family_tables(panel, family), 0, 1))}
+
+
+def _growth(process: DecisionProcess, last: int) -> Answer:
+    return rows_by_bar({"growth": process.growth, "listed": process.listed, "dividends": process.dividends})
+
+
+def _liquidity(process: DecisionProcess, last: int) -> Answer:
+    """Inputs of the costs, row t of them from bars up to t."""
+    return {} if process.liquidity is None else rows_by_bar(process.liquidity._asdict())
+
+
+def _index(process: DecisionProcess, last: int) -> Answer:
+    played = index_backtest(process, range(max(last - 60, 0), process.panel.n_bars))
+    if played is None:
+        return {}
+    bars = np.searchsorted(process.panel.dates, played.dates)
+    return {"returns": Rows(played.returns, bars), "costs": Rows(played.costs, bars)}
+
+
+def _reward(process: DecisionProcess, last: int, term: RewardTerm, seed: int) -> Answer:
     """Rewards of drawn decisions near a bar, each row at the last bar that the reward says it needs."""
-
-    def answer(panel: MarketPanel, last: int) -> Answer:
-        process = market.configured(panel, last)
-        alone = RewardSum([replace(term, weight=1.0, unit=1.0)]).with_tables(process.panel)
-        rewarded = with_reward(process, alone)
-        first = max(last - term.horizon - _REWARDED, 0)
-        bars = np.asarray(rewarded.decision_bars(range(first, last + term.horizon + 2)), dtype=np.int64)
-        if not len(bars):
-            return {}
-        rng = np.random.default_rng(np.random.SeedSequence([market.config.train.seed, _REWARDS, last]))
-        held, targets = rng.dirichlet(np.ones(process.n_weights), (len(bars), 2)).swapaxes(0, 1)
-        return {"reward": Rows(rewarded.step(rewarded.start(bars, held), targets).reward, bars + term.horizon)}
-
-    return answer
+    alone = RewardSum([replace(term, weight=1.0, unit=1.0)]).with_tables(process.panel)
+    rewarded = with_reward(process, alone)
+    first = max(last - term.horizon - _REWARDED, 0)
+    bars = np.asarray(rewarded.decision_bars(range(first, last + term.horizon + 2)), dtype=np.int64)
+    if not len(bars):
+        return {}
+    rng = np.random.default_rng(np.random.SeedSequence([seed, _REWARDS, last]))
+    held, targets = rng.dirichlet(np.ones(process.n_weights), (len(bars), 2)).swapaxes(0, 1)
+    return {"reward": Rows(rewarded.step(rewarded.start(bars, held), targets).reward, bars + term.horizon)}

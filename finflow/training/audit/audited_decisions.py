@@ -17,12 +17,12 @@ from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.evaluation.audit.look_ahead import Answer, Rows
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.features.feature_set import Features, compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.splits import Split
 from finflow.strategies.strategy import Information, Strategy
+from finflow.training.audit.look_ahead import Answer, Ask, Rows
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
 
@@ -63,9 +63,10 @@ class AuditedMarket:
         moments = equal_weight_moments(panel, env.fill, range(features.first_bar, fit))
         return DecisionProcess(panel, features, env, self.config.objectives, moments)
 
-    def configured(self, panel: MarketPanel, last: int) -> DecisionProcess:
-        """The process of a panel at the configured lag, for a probe at `last`."""
-        return self.process(panel, self.fit(last), self.config.env.execution_lag)
+    def of_process(self, answer: Callable[[DecisionProcess, int], Answer], lag: int | None = None) -> Ask:
+        """Answers from the process of a panel at a lag, the configured one unless it is given."""
+        chosen = self.config.env.execution_lag if lag is None else lag
+        return lambda panel, last: answer(self.process(panel, self.fit(last), chosen), last)
 
     def fit(self, last: int) -> int:
         """End of training for a probe at `last`."""
@@ -91,19 +92,20 @@ class RecordedStrategies:
     def of(self, name: str) -> Callable[[MarketPanel, int], Answer]:
         def answer(panel: MarketPanel, last: int) -> Answer:
             answers = self.together(panel, last)
-            return self._play(panel, last, [name])[name] if answers is None else answers[name]
+            return answers[name] if name in answers else self._play(panel, last, [name])[name]
 
         return answer
 
-    def _together(self, panel: MarketPanel, last: int) -> dict[str, dict[str, Rows]] | None:
+    def _together(self, panel: MarketPanel, last: int) -> dict[str, dict[str, Rows]]:
         try:
             return self._play(panel, last, list(self.makers))
         except Exception:  # each strategy is then run alone, which shows the one that failed
-            return None
+            return {}
 
     def _play(self, panel: MarketPanel, last: int, names: Sequence[str]) -> dict[str, dict[str, Rows]]:
         config, is_base = self.market.config, panel is self.market.panel
-        lag, process = config.env.execution_lag, self.market.configured(panel, last)
+        lag = config.env.execution_lag
+        process = self.market.process(panel, self.market.fit(last), lag)
         # A run of one decision alone has none where the market is cut, and would be missed there.
         rhythms = (max(config.evaluation.rebalance_every, 2), *_RUNS)
         chosen = rhythms[int(np.random.default_rng(last).integers(len(rhythms)))]
@@ -216,9 +218,8 @@ def episode(process: DecisionProcess, last: int, seed: int, before: int) -> Answ
         for name, value in observation.items():
             seen[name].append(np.array(value))
         observation, reward, _, truncated, info = env.step(actions[step])
-        seen["reward"].append(np.array(reward))
-        seen["wealth"].append(np.array(info["wealth"]))
-        seen["cost"].append(np.array(info["cost"]))
+        for name, value in (("reward", reward), ("wealth", info["wealth"]), ("cost", info["cost"])):
+            seen[name].append(np.array(value))
         if truncated.any() and step + 1 < len(decisions):
             break
     bars = np.arange(decisions.start, decisions.start + len(seen["reward"]), dtype=np.int64)

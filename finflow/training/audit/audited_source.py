@@ -12,12 +12,13 @@ import pandas as pd
 
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
-from finflow.evaluation.audit.look_ahead import Answer, Rows
 from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import as_traded
-from finflow.market.sources.panel_loader import load_panel
+from finflow.market.sources import panel_loader
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, TWO_LEVELS, WIDE
 from finflow.market.sources.yahoo import Download
+from finflow.market.sources.yahoo_cache import download_prices
+from finflow.training.audit.look_ahead import Answer, Rows
 
 _FIELDS = ("close", "open", "high", "low", "volume")
 _DIVIDENDS = ("dividends", "quoted")
@@ -63,7 +64,7 @@ def loaded_with_gap(panel: MarketPanel, last: int, market: MarketConfig) -> Answ
         update = {"source": "csv", "path": path, "tickers": None}
         update |= {"benchmark": None, "start": None, "cash_rate": 0.0, "dividends": "reinvested"}
         try:
-            found = load_panel(market.model_copy(update=update))
+            found = panel_loader.load_panel(market.model_copy(update=update))
         except MarketError:
             return {"refused": Rows(np.array([True]), np.array([last]))}
     return {"close": Rows(found.close, np.searchsorted(panel.dates, found.dates))}
@@ -95,12 +96,13 @@ def through_the_source(panel: MarketPanel, market: MarketConfig) -> MarketPanel:
             update["cash_rate"] = _save(rates, folder / "rates", "csv", index=False)
         if market.source == "yfinance":
             update |= {"cache_dir": folder / "store", "use_cache": True, "test_end": None}
-            loaded = load_panel(market.model_copy(update=update), _answers(panel, market.auto_adjust))
-            return loaded.until(panel.dates[-1])
+            asked = market.model_copy(update=update)
+            prices = download_prices(asked, _answers(panel, market.auto_adjust))
+            return panel_loader.assemble(prices, asked).until(panel.dates[-1])
         kind = "parquet" if market.source == "parquet" else "csv"
         layout = str(panel.provenance.get("layout", FILE_A_FIELD if _fields(panel) != ("close",) else WIDE))
         update |= {"source": kind, "path": _write(layout, _tables(panel), folder / "prices", kind)}
-        return load_panel(market.model_copy(update=update))
+        return panel_loader.load_panel(market.model_copy(update=update))
 
 
 def _fields(panel: MarketPanel) -> tuple[str, ...]:
@@ -160,19 +162,12 @@ def _answers(panel: MarketPanel, auto_adjust: bool) -> Download:
         after = pd.bdate_range(panel.dates[-1], periods=_FEW + 1)[1:]
         more = pd.DatetimeIndex([*close.index, *after], name="Date")
         lasting = close.columns[close.iloc[-1].notna()]
-        full = {
-            field: table.reindex(more).where(table.reindex(more).notna(), _lasting(table, more, lasting))
-            for field, table in full.items()
-        }
+        for field, table in full.items():
+            full[field] = table.reindex(more)
+            full[field].loc[after, lasting] = table[lasting].iloc[-1].to_numpy()
 
     def download(tickers: list[str], **_: Any) -> pd.DataFrame:
         asked = {field: table.reindex(columns=tickers) for field, table in full.items()}
         return pd.concat(asked, axis=1).rename_axis(columns=["Price", "Ticker"]).sort_index(axis=1)
 
     return download
-
-
-def _lasting(table: pd.DataFrame, dates: pd.DatetimeIndex, names: pd.Index[str]) -> pd.DataFrame:
-    rows = pd.DataFrame(np.nan, index=dates, columns=table.columns)
-    rows.loc[dates > table.index[-1], names] = table[names].iloc[-1].to_numpy()
-    return rows

@@ -8,6 +8,7 @@ the features need, so that a probe takes milliseconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,10 +17,6 @@ import torch
 
 from finflow.config import Config
 from finflow.errors import MarketError
-from finflow.evaluation.audit.findings import Finding, joined, verdict_of
-from finflow.evaluation.audit.look_ahead import Component, Probe, audit, unprimed
-from finflow.evaluation.audit.opened_files import OpenedFiles
-from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, SHOCKS
 from finflow.market.features.feature_set import compute_features, user_feature
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
@@ -27,7 +24,9 @@ from finflow.market.splits import Split, split_panel
 from finflow.strategies.classical import NAMED, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audit_subjects import AuditSubjects
-from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge
+from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles
+from finflow.training.audit.look_ahead import Component, Finding, Probe, audit, joined, unprimed, verdict_of
+from finflow.training.audit.shocked_panels import CUT, REPEAT, SHOCKS
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import choose_device
 from finflow.training.judging.agent_strategy import AgentStrategy
@@ -61,13 +60,15 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     subjects, opened = AuditSubjects(panel, config, split), OpenedFiles()
     for path in config.features.extra:
         opened.watch(f"feature {path.partition('@')[0]}", user_feature, path)
-    makers: dict[str, Callable[[], Strategy]] = {
-        name: _maker(name, config, None if name in NAMED else opened) for name in dict.fromkeys((*NAMED, *strategies))
+    own: dict[str, Callable[[], Strategy]] = {
+        name: partial(opened.watch, f"strategy {name}", named_strategy, name, config.evaluation)
+        for name in dict.fromkeys(strategies)
+        if name not in NAMED
     }
+    makers = {name: partial(named_strategy, name, config.evaluation) for name in NAMED} | own
     for make in makers.values():
         make()  # a name that is not known is the user's mistake, not a finding
     components: list[Component] = [*subjects.of_market(), *subjects.of_decisions(makers)]
-    own = {name: make for name, make in makers.items() if name not in NAMED}
     if agent is not None:
         device = choose_device(config.train.device)
         policy = policy_of(read_checkpoint(agent), device)
@@ -79,14 +80,13 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     first = unprimed(panel, components, first_probes(split, lag), seed)
     foreknowledge = AuditedForeknowledge(subjects, opened)
     named = {name if name == "agent" else f"strategy {name}": make for name, make in own.items()}
-    foretold = [*foreknowledge.of_features(), *foreknowledge.of_strategies(named)]
+    findings = [*foreknowledge.of_features(), *foreknowledge.of_strategies(named)]
     first_bar = compute_features(panel, split.train_end).first_bar
-    probes = probes_of(split, first_bar, lag, seed)
-    passes = [audit(panel, components, probes, seed, first)]
+    found = [*audit(panel, components, probes_of(split, first_bar, lag, seed), seed, first)]
     for piece, around, close in pieces_of(panel, config, split, first_bar + _FEWEST_ROWS):
-        passes.append(audit(piece, [*around.of_near(own)], close, seed))
-    findings = joined([*passes, foretold, tuple(foreknowledge.of_opened())])
-    return Audit(findings, verdict_of(findings))
+        found += audit(piece, [*around.of_near(own)], close, seed)
+    every = joined([*found, *findings, *foreknowledge.of_opened()])
+    return Audit(every, verdict_of(every))
 
 
 def first_probes(split: Split, lag: int) -> tuple[int, ...]:
@@ -103,15 +103,11 @@ def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe,
     rng = np.random.default_rng([seed, 7])
     first = first_bar + _FEWEST_ROWS
     latest = split.test_end - lag - 3
-    drawn = (
-        (1, first, split.train_end - 2),
-        (1, split.train_end, split.validation_end - 2),
-        (1, split.validation_end, latest),
-    )
+    training, validation = (first, split.train_end - 2), (split.train_end, split.validation_end - 2)
     bars = {split.train_end - 1, split.validation_end - 1, latest}
-    for count, start, stop in drawn:
+    for start, stop in (training, validation, (split.validation_end, latest)):
         if stop > start:
-            bars |= {int(bar) for bar in rng.integers(start, stop, size=count)}
+            bars |= {int(bar) for bar in rng.integers(start, stop, size=1)}
     usable = sorted(bar for bar in bars if first <= bar <= latest)
     if not usable:
         raise MarketError(f"the windows are too short for an audit: no bar between {first} and {latest}")
@@ -123,12 +119,6 @@ def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe,
     return tuple(probes)
 
 
-def _maker(name: str, config: Config, opened: OpenedFiles | None) -> Callable[[], Strategy]:
-    if opened is None:
-        return lambda: named_strategy(name, config.evaluation)
-    return lambda: opened.watch(f"strategy {name}", named_strategy, name, config.evaluation)
-
-
 _MONTH = 23
 """Bars in a row: no month has more."""
 _HISTORIES = (330, 900)
@@ -138,12 +128,13 @@ _LEVEL = 7
 """Every so many bars the level of all prices jumps, for the fills."""
 
 
-Piece = tuple[MarketPanel, AuditSubjects, tuple[Probe, ...]]
-"""A piece of the market, its parts, and the probes to put them to."""
+def pieces_of(
+    panel: MarketPanel, config: Config, split: Split, first: int
+) -> Iterator[tuple[MarketPanel, AuditSubjects, list[Probe]]]:
+    """Pieces of the market around the bars of `single_bars`, their parts, and the probes to put them to.
 
-
-def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> Iterator[Piece]:
-    """Pieces around the bars of `single_bars`; those for which no piece has history enough are left out."""
+    Those for which no piece has history enough are left out.
+    """
     lag = config.env.execution_lag
     for lasts in single_bars(panel, split, first, lag, config.train.seed):
         for history in (*_HISTORIES, panel.n_bars):
@@ -157,16 +148,9 @@ def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> I
                     break
                 continue
             subjects = AuditSubjects(piece, config, Split(fit, fit + 1, piece.n_bars), near=True)
-            yield piece, subjects, tuple(_bar_probes(range(fit, fit + len(lasts))))
+            probes = [Probe(fit + row, kind) for row in range(len(lasts)) for kind in (CUT, "replaced")]
+            yield piece, subjects, probes + [Probe(fit + row, "crash") for row in range(0, len(lasts), _LEVEL)]
             break
-
-
-def _bar_probes(lasts: range) -> Iterator[Probe]:
-    for last in lasts:
-        yield Probe(last, CUT)
-        yield Probe(last, "replaced")
-        if (last - lasts.start) % _LEVEL == 0:
-            yield Probe(last, "crash")
 
 
 def single_bars(panel: MarketPanel, split: Split, first: int, lag: int, seed: int) -> list[range]:

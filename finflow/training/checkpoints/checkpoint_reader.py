@@ -1,40 +1,97 @@
-"""Reading checkpoints back: as a configuration, as a policy, as an agent with the market to evaluate it on."""
+"""Checkpoints read back: verified, with their configuration, their features and their agent; and their inspection."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
 import yaml
-from torch import Generator, Tensor
-from torch.nn import Module
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import Tensor
 
-from finflow.agent.learners.bcell import BCell, stored_settings
-from finflow.agent.learners.offline_learner import make_policy
-from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.decision import Blend
+from finflow.agent.learners.bcell import LEARNER, PREFIX, SavedAgent
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import deployed_policy, load_members
-from finflow.config import Config, config_hash, describe_schema, flatten, load_config
+from finflow.config import LENSES, Config, config_hash, describe_schema, flatten, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
-from finflow.guard.checkpoint_folder import BEST
-from finflow.guard.state_capture import SEPARATOR, without_prefix
+from finflow.guard.checkpoint_folder import BEST, LATEST, PRETRAINED, SUFFIX
+from finflow.guard.state_capture import SEPARATOR
 from finflow.market.features.feature_set import Features
 from finflow.tensor_file import TensorFile, read_file
-from finflow.training.checkpoints.checked_facts import checked_facts
-from finflow.training.checkpoints.run_resolver import CONFIG, STUDY, Kind, resolve_run, run_folder_of
-from finflow.training.data.training_data import TrainingData, choose_device, prepare
-from finflow.training.phase_names import ONLINE
+from finflow.training.checkpoints.run_folder import CONFIG, STUDY, Kind, resolve_run, run_folder_of
 
+OFFLINE, ONLINE = "offline", "online"  # phases of a training, as checkpoints and logs name them
 FREE_SECTIONS = ("market.", "env.", "acting.", "evaluation.", "trading.", "output.", "train.device", "train.threads")
 """Keys that an evaluation may change."""
 PREFERENCES = "preferences"
 """Fact of the file of an agent that learned from preferences: what it learned from."""
-POLICY_PARTS = (("bcell", "average"), ("bcell", "policy"), ("learner", "policy"))
-LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
+
+
+Count = Annotated[int, Field(ge=0, le=10**12)]
+Text = Annotated[str, Field(max_length=200)]
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class _Counters(_Checked):
+    phase: Literal["offline", "online"]
+    update: Count
+    phase_update: Count
+    vector_step: Count
+    best_score: float | None
+    best_update: Count | None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.phase_update > self.update or (self.best_update or 0) > self.update:
+            raise ValueError("they count more updates than there were")
+        if (self.best_score is None) != (self.best_update is None):
+            raise ValueError("the best score and its update belong together")
+        return self
+
+
+class _Training(_Checked):
+    counters: _Counters
+
+
+class _Shape(_Checked):
+    n_asset_features: Annotated[int, Field(ge=1, le=10_000)]
+    n_market_features: Annotated[int, Field(ge=1, le=10_000)]
+    hidden: Annotated[int, Field(ge=1, le=8192)]
+    lenses: Annotated[list[list[Count]], Field(min_length=len(LENSES), max_length=len(LENSES))]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if any(not lens or max(lens) >= self.n_asset_features for lens in self.lenses):
+            raise ValueError("a lens reads features that there are not")
+        return self
+
+
+class _Features(_Checked):
+    assets: list[Text]
+    market: list[Text]
+
+
+class _Log(_Checked):
+    metrics: Count = Field(alias="metrics.jsonl", default=0)
+    events: Count = Field(alias="events.jsonl", default=0)
+    step: Annotated[int, Field(ge=-1, le=10**12)] = -1
+
+
+class _Facts(_Checked):
+    training: _Training
+    config: Annotated[str, Field(max_length=100_000)]
+    config_hash: Text
+    market: Text
+    shape: _Shape
+    features: _Features | None = None
+    log: _Log
+    runtime: dict[Text, Text]
 
 
 class Checkpoint(NamedTuple):
@@ -55,6 +112,10 @@ class Checkpoint(NamedTuple):
         return run_folder_of(self.path)
 
     @property
+    def agent(self) -> SavedAgent:
+        return SavedAgent.of(self.path, self.tensors, self.facts)
+
+    @property
     def counters(self) -> dict[str, Any]:
         """Counters of the training: phase, updates, steps, and the best score so far."""
         return dict(self.facts["training"]["counters"])
@@ -67,13 +128,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
     not finite.
     """
     file_path, file, warning = read_newest(path)
-    facts = checked_facts(file_path, file.state)
+    _check_facts(file_path, file.state)
     for name, tensor in file.tensors.items():
-        if name.startswith(LEARNED) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        if name.startswith((LEARNER, PREFIX)) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise CheckpointError(
                 f"{file_path} holds NaN or an infinity in {name}: learning had failed there; use an earlier checkpoint"
             )
-    return Checkpoint(file_path, file.tensors, facts, warning, file.version)
+    return Checkpoint(file_path, file.tensors, file.state, warning, file.version)
 
 
 def read_best(path: Path) -> Checkpoint:
@@ -165,95 +226,11 @@ def check_same_features(checkpoint: Checkpoint, features: Features) -> None:
 
 
 def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
-    """The policy in a checkpoint of either phase: the average, where the online phase keeps one.
+    """The policy in a checkpoint of either phase, as it is deployed.
 
     Raises CheckpointError if there is none that fits.
     """
-    shape = NetworkShape.from_facts(checkpoint.facts["shape"])
-    largest = max((tensor.numel() for tensor in checkpoint.tensors.values()), default=0)
-    if max(shape.hidden, shape.n_asset_features, shape.n_market_features) > largest:
-        raise CheckpointError(f"{checkpoint.path} holds no policy of the sizes that it says")
-    try:
-        config = stored_settings(checkpoint.facts.get("bcell", {}))
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint.path} does not say how its agent is configured; use another one") from error
-    policy = make_policy(shape, config, Generator()).to(device)
-    if problem := _load(policy, without_prefix(checkpoint.tensors, policy_part(checkpoint))):
-        advice = f"does not fit this finflow ({problem}); use the one that wrote it"
-        raise CheckpointError(f"the policy in {checkpoint.path} {advice}")
-    try:
-        members = load_members(policy, _tensors_of(checkpoint, "bcell", "members"))
-        blend = Blend.from_tensor(checkpoint.tensors.get(f"bcell{SEPARATOR}blend"))
-        return deployed_policy(policy, members, blend)
-    except (ValueError, RuntimeError) as error:
-        raise CheckpointError(f"the agent in {checkpoint.path} cannot be used: {error}") from error
-
-
-def policy_part(checkpoint: Checkpoint) -> str:
-    """Beginning of the names of the policy's tensors: of the average, where the online phase keeps one.
-
-    Raises CheckpointError if it holds no policy.
-    """
-    for owner, part in POLICY_PARTS:
-        if _tensors_of(checkpoint, owner, part):
-            return SEPARATOR.join((owner, part, ""))
-    raise CheckpointError(f"{checkpoint.path} holds no policy")
-
-
-def _tensors_of(checkpoint: Checkpoint, owner: str, part: str) -> dict[str, Tensor]:
-    return without_prefix(checkpoint.tensors, SEPARATOR.join((owner, part, "")))
-
-
-def _load(network: Module, tensors: dict[str, Tensor]) -> str | None:
-    try:
-        network.load_state_dict(tensors)
-    except (RuntimeError, ValueError, TypeError) as error:
-        return " ".join(str(error).split())[:160]
-    return None
-
-
-def carry_over(checkpoint: Checkpoint, bcell: BCell) -> None:
-    """Load the networks of a checkpoint of either phase into an agent: policy, critics, targets, V_mu.
-
-    Of a policy and its average it is the average, which is what was validated there.
-
-    Raises CheckpointError if a network is missing or does not fit.
-    """
-    learner = "bcell" if checkpoint.counters["phase"] == ONLINE else "learner"
-    value = "behaviour_value" if learner == "bcell" else "value"
-    parts = {"policy": "policy", "critic": "critic", "target_critic": "target_critic", "behaviour_value": value}
-    if _tensors_of(checkpoint, "bcell", "average"):
-        parts["policy"] = "average"
-    for name, saved_name in parts.items():
-        if problem := _load(getattr(bcell, name), _tensors_of(checkpoint, learner, saved_name)):
-            raise CheckpointError(
-                f"the {name} in {checkpoint.path} does not fit the configuration ({problem}); leave "
-                "bcell.n_quantiles and bcell.hidden_dim as they were"
-            )
-    bcell.begin()
-
-
-class LoadedAgent(NamedTuple):
-    """A checkpoint, the training data of its configuration, and the device that it runs on."""
-
-    checkpoint: Checkpoint
-    training_data: TrainingData
-    device: torch.device
-
-
-def load_agent(path: Path, overrides: Mapping[str, object]) -> LoadedAgent:
-    """Read a checkpoint and prepare its market.
-
-    ``overrides``: keys on top of the checkpoint's own configuration; only those of the market, the environment, the
-    evaluation and the output may differ.
-    """
-    check_free(overrides)
-    checkpoint = read_best(path)
-    config = stored_config(checkpoint, overrides)
-    torch.set_num_threads(config.train.threads)
-    training_data = prepare(config)
-    check_same_features(checkpoint, training_data.features)
-    return LoadedAgent(checkpoint, training_data, choose_device(config.train.device))
+    return checkpoint.agent.policy(device)
 
 
 def check_free(overrides: Mapping[str, object]) -> None:
@@ -288,3 +265,82 @@ def check_feature_names(path: Path, trained: Mapping[str, Sequence[str]] | None,
             f"{' and '.join(differences) or 'has them in another order'}; use prices with the same fields (open, high, "
             "low, volume) and the same features.extra and features.filters"
         )
+
+
+class Inspection(NamedTuple):
+    """Contents of one checkpoint file in lines; ``complaint`` is None where it is whole."""
+
+    path: Path
+    complaint: str | None
+    lines: list[str]
+
+
+def inspect_checkpoints(path: Path) -> list[Inspection]:
+    """Read and verify every checkpoint of a run folder, or one file.
+
+    ``path``: a run folder, its ``models`` folder, or a checkpoint.
+
+    Raises CheckpointError if there is none.
+    """
+    saved = resolve_run(path)
+    if saved.kind is Kind.CHECKPOINT:
+        return [_inspect(path)]
+    first, folder = saved.find_checkpoint(), saved.checkpoints
+    named = [folder.path(name) for name in (LATEST, BEST, PRETRAINED)]
+    files = dict.fromkeys([first, *named, *folder.numbered(), *sorted(folder.folder.glob(f"*{SUFFIX}"))])
+    return [_inspect(file) for file in files if file.is_file()]
+
+
+def _inspect(path: Path) -> Inspection:
+    try:
+        checkpoint = read_checkpoint(path)
+    except CheckpointError as error:
+        complaint = " ".join(str(error).removeprefix(f"{path} ").split())
+        return Inspection(path, complaint, [f"{path.name}: {complaint}"])
+    facts, counters, shape = checkpoint.facts, checkpoint.counters, checkpoint.facts["shape"]
+    score, update = counters["best_score"], counters["best_update"]
+    numbers: Counter[str] = Counter()
+    for name, tensor in checkpoint.tensors.items():
+        owner, _, rest = name.partition(SEPARATOR)
+        numbers[f"{owner}{SEPARATOR}{rest.partition(SEPARATOR)[0].partition('.')[0]}" if rest else owner] += (
+            tensor.numel()
+        )
+    parts = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    lines = [
+        f"{path.name}: intact, SHA-256 verified",
+        f"  format {checkpoint.version}, {path.stat().st_size:,} bytes",
+        f"  {counters['phase']} phase, update {counters['update']:,} ({counters['phase_update']:,} of the phase), "
+        f"vector step {counters['vector_step']:,}",
+        f"  best by validation: {'none yet' if score is None else f'{score:.6g} at update {update}'}",
+        f"  configuration {facts['config_hash'][:16]}, prices {facts['market'][:16]}",
+        f"  networks of width {shape['hidden']} on {shape['n_asset_features']} features of an asset and "
+        f"{shape['n_market_features']} of the market",
+        f"  written with {', '.join(f'{name} {value}' for name, value in facts['runtime'].items())}",
+        f"  numbers held: {', '.join(f'{name} {count:,}' for name, count in parts)}",
+    ]
+    return Inspection(path, None, lines)
+
+
+def _check_facts(path: Path, facts: dict[str, Any]) -> None:
+    """Check that a checkpoint's facts are those of a training, each of its type and within its bounds.
+
+    A SHA-256 tells that a file is as it was written, not that it was finflow that wrote it.
+    """
+    missing = [name for name in ("training", "config", "shape", "market", "log") if name not in facts]
+    if missing:
+        raise CheckpointError(
+            f"{path} is not a checkpoint of a training, it has no {missing[0]}; give a run folder or a file in its "
+            "models folder"
+        )
+    try:
+        _Facts.model_validate(facts)
+    except (ValidationError, RecursionError) as error:
+        why = "RecursionError"
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"])[:80]
+            why = f"{place or 'it'}: {first['msg']}"
+        short = " ".join(why.split())[:160]
+        raise CheckpointError(
+            f"{path} is not a checkpoint of finflow ({short}); use another checkpoint of the run"
+        ) from None

@@ -15,20 +15,19 @@ from pathlib import Path
 
 import torch
 
-from finflow.agent.learners.bcell import BCell
-from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.frozen_policy import FrozenPolicy
+from finflow.agent.learners.bcell import PREFIX, SavedAgent
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy_ensemble import FrozenPolicy
 from finflow.agent.on_policy.kl_controller import ProportionalKL
 from finflow.config import Config
 from finflow.config.online_section import OnlineConfig
 from finflow.errors import CheckpointError
-from finflow.guard.state_capture import SEPARATOR, without_prefix
+from finflow.guard.state_capture import without_prefix
 from finflow.tensor_file import read_tensors
-from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_feature_names, policy_of, read_best
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_feature_names, read_best
 from finflow.training.data.training_data import TrainingData
 
-REFERENCE = SEPARATOR.join(("bcell", "reference", ""))  # tensors of it in a checkpoint
+REFERENCE = f"{PREFIX}reference/"  # tensors of it in a checkpoint
 HORIZON = 10_000  # decisions over which the adaptive coefficient may change by a factor of about exp(0.2)
 FAR = 2.0  # times the target: beyond it a check counts toward the early stop
 LOOKS = 3  # of them in a row end the phase
@@ -74,24 +73,14 @@ def read_reference(config: Config, training_data: TrainingData, device: torch.de
     name = config.online.reference
     if not isinstance(name, Path):
         return None
-    agent = None
-    if name.is_file() and "training" not in read_tensors(name)[1]:  # BCell.save wrote it
-        agent = BCell.load(name, str(device))
-        path, names, shape = name, agent.feature_names, agent.shape
-    else:
-        checkpoint = read_best(name)
-        path, names = checkpoint.path, checkpoint.facts.get("features")
-        shape = NetworkShape.from_facts(checkpoint.facts["shape"])
-    check_feature_names(path, names, training_data.features)
-    if shape != training_data.shape:
+    path, tensors, facts = (name, *read_tensors(name)) if name.is_file() else read_best(name)[:3]
+    saved = SavedAgent.of(path, tensors, facts)
+    check_feature_names(path, saved.features, training_data.features)
+    if saved.shape != training_data.shape:
         raise CheckpointError(
             f"the reference {path} has networks of other sizes than configured; give one of the same bcell.hidden_dim"
         )
-    try:
-        deployed = policy_of(checkpoint, device) if agent is None else agent.deployed
-    except ValueError as error:
-        raise CheckpointError(f"the reference {path} cannot be used: {error}") from None
-    reference = FrozenPolicy.of(deployed, training_data.log_volatility)
+    reference = FrozenPolicy.of(saved.policy(device), training_data.log_volatility)
     if not all(bool(tensor.isfinite().all()) for tensor in reference.state_dict().values()):
         raise CheckpointError(f"the reference {path} contains values that are not finite: its training had failed")
     return reference

@@ -2,10 +2,10 @@
 
 A policy that follows the gradient of realised rewards fits their noise as well. Where the reward of a decision is the
 mean of its rewards on the bar as it was and on the bar mirrored around its predicted return, ``2 E[r] - r`` in
-logarithms, the first order of that noise cancels and variances stay. Predictions are those of a Markov-switching model,
-as far as it predicts bars that it was not fitted to, and a ridge regression of the residuals on the assets' features
-and on random functions of them (Rahimi and Recht), with a penalty for either, the best over contiguous parts of the
-bars.
+logarithms, the first order of that noise cancels and variances stay. Predictions are those of a Markov-switching model
+of two regimes, as far as it predicts bars that it was not fitted to, and a ridge regression of the residuals on the
+assets' features and on random functions of them (Rahimi and Recht), with a penalty for either, the best over contiguous
+parts of the bars.
 
 References
 ----------
@@ -18,48 +18,55 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finflow.config import MirroredConfig
 from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.process_variants import with_growths
-from finflow.training.data.regime_prediction import PARTS, matrix_product, regime_returns
-from finflow.training.data.rollouts import RolloutMarket
+from finflow.market.features.regimes import COMPONENTS, FEWEST, REGIMES, fit_switching
+from finflow.training.data.rollouts import NO_MIRROR, Mirror, RolloutMarket
 
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+Segments = Sequence[range]
 Penalties = tuple[float, float]
+Functions = tuple[FloatArray, FloatArray]
+"""Weights (features, functions), mostly zeros, and biases of random functions ``tanh(x W + b)`` of features."""
+Sums = tuple[Tensor, Tensor]
+"""Sums over decisions of products of functions with each other, and with returns."""
 
+PARTS = 5  # contiguous parts of the bars, each predicted by a model of the others
 RANDOM_FEATURES = 200
 READ_FEATURES = 4  # that each random feature reads on average
 PENALTIES = tuple(10.0 ** (0.5 * power) for power in range(-10, 7))  # in multiples of the features' mean sum of squares
 ROWS = 65_536  # of bars and assets, read at once
 
 
-Functions = tuple[FloatArray, FloatArray]
-"""Weights (features, functions), mostly zeros, and biases of random functions ``tanh(x W + b)`` of features."""
+def with_mirrored_bars(
+    market: RolloutMarket, learned: Sequence[Segments], weight: float
+) -> tuple[RolloutMarket, list[Mirror]]:
+    """Market with bars mirrored around returns that are predicted from the bars that learners learn from.
 
-
-class Predictions(NamedTuple):
-    """Predicted log returns of the bars that decisions are rewarded by.
-
-    ``returns`` (bars, assets): NaN where there is none. ``slope``: of returns, less their mean over assets, on
-    out-of-fold predictions of them: 1 where predictions are unbiased, less where they are too large; 0 where nothing is
-    predicted.
+    ``weight``: of mirrored bars where predictions are unbiased; less where those from other bars are too large.
     """
+    if weight == 0.0:
+        return market, [NO_MIRROR for _ in learned]
+    half = (len(learned) + 1) // 2
+    with forked(partial(_predictions, market, learned[half:])) as second:
+        first = _predictions(market, learned[:half])
+    growths, mirrors = [], []
+    for number, (expected, share) in enumerate([*first, *second()]):
+        growths.append(mirrored_growth(market.process, expected))
+        mirrors.append(Mirror((1 + number) * len(market.process.growth), weight * share))
+    return market._replace(process=with_growths(market.process, growths)), mirrors
 
-    returns: FloatArray
-    slope: float
 
-
-class _Moments(NamedTuple):
-    squares: Tensor
-    products: Tensor
+def _predictions(market: RolloutMarket, learned: Sequence[Segments]) -> list[tuple[FloatArray, float]]:
+    return [predicted_returns(market.process, segments) for segments in learned]
 
 
 def mirrored_growth(process: DecisionProcess, expected: FloatArray) -> FloatArray:
@@ -76,38 +83,44 @@ def mirrored_growth(process: DecisionProcess, expected: FloatArray) -> FloatArra
     return mirrored
 
 
-def predicted_returns(process: DecisionProcess, segments: Sequence[range], regimes: bool = True) -> Predictions:
+def predicted_returns(process: DecisionProcess, segments: Segments) -> tuple[FloatArray, float]:
     """Predict the log return of every bar that a decision of some segments is rewarded by.
 
     Returns less their mean over assets are predicted by the market's regime and, as to the rest, by the features as the
-    decision knew them, less their mean likewise; that mean itself by its average over the segments. Predictions by
-    regime count by the slope of returns on them already, so that theirs is 1 here.
+    decision knew them, less their mean likewise; that mean itself by its average over the segments.
 
     ``segments``: bars of decisions; no reward of any other enters.
+
+    Returns
+    -------
+    predicted : float64 (bars, assets)
+        NaN where nothing is predicted.
+    share : float
+        Share of the weight of mirrored bars, ``max(0, 2 b - 1)`` and at most 1: b is the slope of returns, less their
+        mean over assets, on out-of-fold predictions. Those by regime count by that slope already.
     """
     bars = np.concatenate([np.arange(one.start, one.stop) for one in segments])
-    by_regime = regime_returns(process, bars) if regimes else np.zeros(process.listed.shape)
+    by_regime = regime_returns(process, bars)
     n_features = process.asset_features.shape[2] - 1
     rng = np.random.default_rng(n_features)
     weights = rng.standard_normal((n_features, RANDOM_FEATURES))
     weights = weights * (rng.random(weights.shape) * n_features < READ_FEATURES)
     functions = weights, rng.standard_normal(RANDOM_FEATURES)
-    parts = [_moments(process, functions, part, by_regime) for part in np.array_split(bars, PARTS) if len(part)]
+    parts = [_sums(process, functions, part, by_regime) for part in np.array_split(bars, PARTS) if len(part)]
     coefficients, by_others, products = _ridge(parts)
     predicted = np.full(process.listed.shape, np.nan)
     level, count, squares = 0.0, 0, 0.0
-    for some in _chunks(process, bars):
-        relative, _, common, known = _rows(process, functions, some)
+    for some, relative, _, common, known in _rows(process, functions, bars):
         by_features = matrix_product(relative, coefficients)
         predicted[some + 1] = np.where(known, by_features + by_regime[some + 1], np.nan)
         level, count = level + float(common.sum()), count + int(known.any(axis=1).sum())
         squares += float(np.square(by_regime[some + 1] * known).sum())
     explained = squares + by_others
     slope = (squares + products) / explained if explained > 0.0 else 0.0
-    return Predictions(predicted + level / max(count, 1), slope)
+    return predicted + level / max(count, 1), min(max(2.0 * slope - 1.0, 0.0), 1.0)
 
 
-def _ridge(parts: Sequence[_Moments]) -> tuple[FloatArray, float, float]:
+def _ridge(parts: Sequence[Sums]) -> tuple[FloatArray, float, float]:
     """Fit with the penalties that predict parts best by the others; zeros where none beats predicting zero.
 
     The features and their random functions have a penalty each: first the best that is the same for both, then each in
@@ -129,25 +142,24 @@ def _ridge(parts: Sequence[_Moments]) -> tuple[FloatArray, float, float]:
         best = min(((one, best[1]) for one in PENALTIES), key=error)
         best = min(((best[0], one) for one in PENALTIES), key=error)
     if len(parts) == 1 or error(best) >= 0.0:
-        return np.zeros(len(parts[0].products)), 0.0, 0.0
+        return np.zeros(len(parts[0][1])), 0.0, 0.0
     return _fit(parts, best).numpy(), *sums[best]
 
 
-def _predicted_by_others(parts: Sequence[_Moments], penalties: Penalties) -> tuple[float, float]:
+def _predicted_by_others(parts: Sequence[Sums], penalties: Penalties) -> tuple[float, float]:
     squares = products = 0.0
-    for place, part in enumerate(parts):
+    for place, (of_squares, of_products) in enumerate(parts):
         others = [*parts[:place], *parts[place + 1 :]]
         if others:
             fitted = _fit(others, penalties)
-            squares += float(fitted @ part.squares @ fitted)
-            products += float(fitted @ part.products)
+            squares += float(fitted @ of_squares @ fitted)
+            products += float(fitted @ of_products)
     return squares, products
 
 
-def _fit(parts: Sequence[_Moments], penalties: Penalties) -> Tensor:
+def _fit(parts: Sequence[Sums], penalties: Penalties) -> Tensor:
     """Coefficients by ridge regression, (functions,); penalties of the features and of their random functions."""
-    squares = torch.stack([one.squares for one in parts]).sum(dim=0)
-    products = torch.stack([one.products for one in parts]).sum(dim=0)
+    squares, products = (torch.stack(of_parts).sum(dim=0) for of_parts in zip(*parts, strict=True))
     unit = max(float(squares.trace()) / len(products), 1e-12)
     penalty = torch.full((len(products),), penalties[0] * unit, dtype=torch.float64)
     penalty[-RANDOM_FEATURES:] = penalties[1] * unit
@@ -155,91 +167,103 @@ def _fit(parts: Sequence[_Moments], penalties: Penalties) -> Tensor:
     return coefficients
 
 
-def _moments(
-    process: DecisionProcess, functions: Functions, bars: NDArray[np.int64], explained: FloatArray
-) -> _Moments:
+def _sums(process: DecisionProcess, functions: Functions, bars: NDArray[np.int64], explained: FloatArray) -> Sums:
     """Sums over the decisions at some bars, of returns less what is explained of them, (bars, assets)."""
     size = len(functions[0]) + RANDOM_FEATURES
     squares = torch.zeros((size, size), dtype=torch.float64)
     products = torch.zeros(size, dtype=torch.float64)
-    for some in _chunks(process, bars):
-        relative, excess, _, known = _rows(process, functions, some)
-        excess = excess - explained[some + 1] * known
+    for some, relative, excess, _, known in _rows(process, functions, bars):
         rows = torch.from_numpy(relative.reshape(-1, size))
-        values = torch.from_numpy(excess.reshape(-1))
+        values = torch.from_numpy((excess - explained[some + 1] * known).reshape(-1))
         squares, products = squares + rows.T @ rows, products + rows.T @ values
-    return _Moments(squares, products)
-
-
-def _chunks(process: DecisionProcess, bars: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    count = max(ROWS // process.listed.shape[1], 1)
-    for start in range(0, len(bars), count):
-        yield bars[start : start + count]
+    return squares, products
 
 
 def _rows(
     process: DecisionProcess, functions: Functions, bars: NDArray[np.int64]
-) -> tuple[FloatArray, FloatArray, FloatArray, NDArray[np.bool_]]:
-    """Features and returns of decisions at some bars less their means over assets, those of returns, and who is known.
+) -> Iterator[tuple[NDArray[np.int64], FloatArray, FloatArray, FloatArray, BoolArray]]:
+    """Features and returns of decisions, less their means over assets, some bars at once.
 
-    Returns
-    -------
+    Yields
+    ------
+    some : int64 (bars,)
     relative : float64 (bars, assets, functions)
     excess : float64 (bars, assets)
     common : float64 (bars,)
+        The returns' means over assets.
     known : bool (bars, assets)
     """
-    table = process.asset_features[bars - process.lag]
-    with np.errstate(divide="ignore"):
-        returns = np.log(process.growth[bars + 1, :-1])
-    known = (table[:, :, -1] > 0.0) & process.listed[bars] & np.isfinite(returns)
-    share = known / np.maximum(known.sum(axis=1, keepdims=True), 1)
-    features, (weights, biases) = table[:, :, :-1].astype(np.float64), functions
-    values = np.concatenate([features, np.tanh(matrix_product(features, weights) + biases)], axis=-1)
-    relative = values - np.einsum("ba,baf->bf", share, values)[:, None]
-    returns = np.where(known, returns, 0.0)
-    common = (share * returns).sum(axis=1)
-    return relative * known[:, :, None], (returns - common[:, None]) * known, common, known
+    count = max(ROWS // process.listed.shape[1], 1)
+    weights, biases = functions
+    for start in range(0, len(bars), count):
+        some = bars[start : start + count]
+        table = process.asset_features[some - process.lag]
+        with np.errstate(divide="ignore"):
+            returns = np.log(process.growth[some + 1, :-1])
+        known = (table[:, :, -1] > 0.0) & process.listed[some] & np.isfinite(returns)
+        share = known / np.maximum(known.sum(axis=1, keepdims=True), 1)
+        features = table[:, :, :-1].astype(np.float64)
+        values = np.concatenate([features, np.tanh(matrix_product(features, weights) + biases)], axis=-1)
+        relative = values - np.einsum("ba,baf->bf", share, values)[:, None]
+        returns = np.where(known, returns, 0.0)
+        common = (share * returns).sum(axis=1)
+        yield some, relative * known[:, :, None], (returns - common[:, None]) * known, common, known
 
 
-Segments = Sequence[range]
+def regime_returns(process: DecisionProcess, bars: NDArray[np.int64]) -> FloatArray:
+    """Predicted log return over the market's of the bars that decisions are rewarded by, (bars, assets).
 
+    The model is of the market's mean return and of the leading components of the assets' returns over it: normal in
+    each regime. A decision knows the filtered probability of each regime as of its newest bar. Predictions are scaled
+    by what they explain of returns that their model was not fitted to. Zero on other bars, without listing, and
+    everywhere where that is nothing.
 
-class Mirror(NamedTuple):
-    """Mirrored bars of some segments.
-
-    ``offset``: bars from a bar to its mirrored one in the table of growth; 0 where there is none. ``weight``: of what
-    is earned there.
+    ``bars`` (decisions,): bars of decisions, in order; no return of any bar but the next ones of these enters.
     """
+    predicted: FloatArray = np.zeros(process.listed.shape)
+    if len(bars) < FEWEST or predicted.shape[1] < 2:
+        return predicted
+    rewarded = np.zeros(len(predicted), dtype=np.bool_)
+    rewarded[bars + 1] = True
+    returns, relative, listed = _market(process, rewarded)
 
-    offset: int
-    weight: float
+    def predict(fitted: BoolArray, some: NDArray[np.int64]) -> FloatArray:
+        """Returns at some decisions by regimes that were fitted to some rows, less their mean over time."""
+        model = fit_switching(returns, fitted)
+        weights = model.smoothed * fitted[:, None]
+        held = np.stack([(weights[:, s, None] * listed).sum(axis=0) for s in range(REGIMES)])
+        sums = np.stack([(weights[:, s, None] * relative).sum(axis=0) for s in range(REGIMES)])
+        now = model.filtered(returns, rewarded)[some - process.lag]
+        ahead = matrix_product(now, np.linalg.matrix_power(model.transitions, 1 + process.lag))
+        return matrix_product(ahead - weights.sum(axis=0) / weights.sum(), sums / np.maximum(held, 1.0))
+
+    held_out = np.zeros((len(bars), predicted.shape[1]))
+    for part in np.array_split(np.arange(len(bars)), PARTS):
+        others = rewarded.copy()
+        others[bars[part] + 1] = False
+        held_out[part] = predict(others, bars[part])
+    explained, size = float((held_out * relative[bars + 1]).sum()), float((held_out**2).sum())
+    if explained > 0.0:  # NaN where a regime has no bar
+        predicted[bars + 1] = min(explained / size, 1.0) * predict(rewarded, bars) * listed[bars + 1]
+    return predicted
 
 
-NO_MIRROR = Mirror(0, 0.0)
+def _market(process: DecisionProcess, rows: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Market's mean return and leading components, of unit size; returns over that mean; and who is listed."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(process.growth[:, :-1])
+    listed = process.listed & np.isfinite(logs)
+    logs = np.where(listed, logs, 0.0)
+    mean = logs.sum(axis=1) / np.maximum(listed.sum(axis=1), 1)
+    relative = np.where(listed, logs - mean[:, None], 0.0)
+    known = torch.from_numpy(relative[rows])
+    vectors = torch.linalg.eigh(known.T @ known).eigenvectors.flip(1)[:, : min(COMPONENTS, known.shape[1] - 1)]
+    returns = np.concatenate([mean[:, None], matrix_product(relative, vectors.numpy())], axis=1)
+    scale = returns[rows].std(axis=0)
+    return returns / np.where(scale > 0.0, scale, 1.0) * rows[:, None], relative, listed
 
 
-def with_mirrored_bars(
-    market: RolloutMarket, learned: Sequence[Segments], config: MirroredConfig
-) -> tuple[RolloutMarket, list[Mirror]]:
-    """Market with bars mirrored around returns that are predicted from the bars that learners learn from."""
-    if config.weight == 0.0:
-        return market, [NO_MIRROR for _ in learned]
-    half = (len(learned) + 1) // 2
-    with forked(partial(_predictions, market, learned[half:], config.regimes)) as second:
-        first = _predictions(market, learned[:half], config.regimes)
-    growths, mirrors = [], []
-    for number, expected in enumerate([*first, *second()]):
-        growths.append(mirrored_growth(market.process, expected.returns))
-        weight = config.weight * (mirror_scale(expected.slope) if config.scaled else 1.0)
-        mirrors.append(Mirror((1 + number) * len(market.process.growth), weight))
-    return market._replace(process=with_growths(market.process, growths)), mirrors
-
-
-def _predictions(market: RolloutMarket, learned: Sequence[Segments], regimes: bool) -> list[Predictions]:
-    return [predicted_returns(market.process, segments, regimes) for segments in learned]
-
-
-def mirror_scale(slope: float) -> float:
-    """Share of the weight of mirrored bars, 0 to 1, where returns have a slope on predictions from other bars."""
-    return min(max(2.0 * slope - 1.0, 0.0), 1.0)
+def matrix_product(rows: FloatArray, columns: FloatArray) -> FloatArray:
+    """Matrix product by torch, whose bits depend on ``train.threads``; NumPy's depend on the number of cores."""
+    product: FloatArray = (torch.from_numpy(rows) @ torch.from_numpy(np.ascontiguousarray(columns))).numpy()
+    return product

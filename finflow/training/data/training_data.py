@@ -1,10 +1,14 @@
-"""Data of one training: prices up to the end of validation, features fitted on the training window, a process."""
+"""Data of one training: prices up to the end of validation, features fitted on the training window, behaviour data."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,14 +19,20 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.env.objective import Moments
 from finflow.errors import ConfigError, MarketError
+from finflow.files import check_writable, missing_folders, remove_empty
 from finflow.market.features.feature_set import Features, apply_features, compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel, visible
+from finflow.offline.collection import collect
+from finflow.offline.data_card import card_lines
+from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
 from finflow.training.data.rewards import choose_reward
 
 GAPS_SHOWN = 5  # assets with gaps that are named
+CARD = "dataset.json"
+"""The data card's name in a run folder."""
 # Of days, weeks and months: what inverse volatility reads.
 VOLATILITIES = ("volatility_252", "volatility_104", "volatility_36")
 
@@ -215,3 +225,47 @@ def device_here(name: str) -> torch.device:
         return choose_device(name)
     except ConfigError:
         return torch.device("cpu")
+
+
+class OfflineData(NamedTuple):
+    """A dataset and where it lies. ``reused``: whether the file was there before."""
+
+    dataset: OfflineDataset
+    path: Path
+    reused: bool
+
+    def lines(self) -> list[str]:
+        """Lines for the user: the source of the data, and the table of the data card."""
+        card = self.dataset.meta["card"]
+        how = "reused" if self.reused else "collected"
+        size = f"{card['transitions']:,} decisions in {card['episodes']:,} episodes"
+        return [f"behaviour data: {size}, {how}: {self.path}", *card_lines(card)]
+
+
+def offline_data(
+    config: Config, training_data: TrainingData, path: Path | None = None, recollect: bool = False
+) -> OfflineData:
+    """Collect the behaviour data, or reuse what was collected by the same code from the same market.
+
+    ``path``: the npz file; one named after what made it, under ``output.offline_dir``, when left out. ``recollect``:
+    collect even where the file is there, and write over it.
+
+    Raises FinflowError if the file was made by something else; it is never overwritten then.
+    """
+    process, window = training_data.learning, training_data.train
+    expected = made_by(config, process, window)
+    given = path
+    if path is None:
+        name = hashlib.sha256(json.dumps(expected, sort_keys=True).encode()).hexdigest()[:16]
+        path = config.output.offline_dir / f"dataset-{name}.npz"
+    if path.exists() and not recollect:
+        return OfflineData(load_dataset(path, expected), path, reused=True)
+    made = missing_folders(path.parent)
+    check_writable(path.parent, "output.offline_dir" if given is None else "folder")
+    try:
+        dataset = collect(config, process, window)
+        save_dataset(path, dataset)
+    except BaseException:
+        remove_empty(made)
+        raise
+    return OfflineData(dataset, path, reused=False)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from finflow.agent.batch import states_of
-from finflow.agent.networks.decision import Decision
+from finflow.agent.networks.decision import Decision, acted_portfolio
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
-from finflow.agent.networks.sampled_action import acted_portfolio
-from finflow.config import ActingConfig
+from finflow.config import ActingConfig, Config
 from finflow.env.decision_process import DecisionProcess
-from finflow.errors import FinflowError
+from finflow.errors import CheckpointError, ConfigError, FinflowError
 from finflow.evaluation.analysis.expert_traits import (
     ByState,
     ExpertTraits,
@@ -25,11 +28,18 @@ from finflow.evaluation.analysis.expert_traits import (
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
 from finflow.strategies.strategy import Information, Memo, Strategy, memoised
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_free, policy_of, read_best, stored_config
+from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.data.replay import MarketTensors
+from finflow.training.data.training_data import choose_device
+from finflow.training.judging.reading_count import policy_identity
 
 FloatArray = NDArray[np.float64]
 
+AGENT = "finflow"
 ROWS = 1024  # decisions computed at once
+SHARED_SECTIONS = ("market", "features", "env", "objectives")
+"""Sections that agents acting as one must have in common: they decide what is observed."""
 
 
 class AgentStrategy:
@@ -46,7 +56,7 @@ class AgentStrategy:
         self,
         policy: ExpertPolicy,
         device: torch.device,
-        name: str = "finflow",
+        name: str = AGENT,
         expert: int | None = None,
         acting: ActingConfig | None = None,
     ) -> None:
@@ -125,6 +135,109 @@ class EnsembleStrategy:
         """The members' mean portfolio, (K,)."""
         mean = np.mean([member.decide(information) for member in self.members], axis=0)
         return np.asarray(mean, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Agents:
+    """Trained agents that decide as one, by the mean of their portfolios.
+
+    ``config`` is that of the first with what was asked for on top; ``identity`` the SHA-256 of their networks, and of
+    how they act where that is not by their centre; ``folder`` that of the run, the job or the ensemble.
+    """
+
+    checkpoints: tuple[Checkpoint, ...]
+    policies: tuple[ExpertPolicy, ...]
+    names: tuple[str, ...]
+    identity: str
+    config: Config
+    device: torch.device
+    folder: Path
+
+    @classmethod
+    def of(
+        cls, checkpoints: Sequence[Checkpoint], config: Config, device: torch.device, folder: Path | None = None
+    ) -> Agents:
+        """Join the agents of checkpoints.
+
+        Raises CheckpointError if one cannot be used, is there twice, or does not see what the others see.
+        """
+        check_alike(checkpoints)
+        policies = tuple(policy_of(checkpoint, device) for checkpoint in checkpoints)
+        known: dict[str, Path] = {}
+        for checkpoint, policy in zip(checkpoints, policies, strict=True):
+            identity = policy_identity(policy, config.acting)
+            if identity in known:  # it would count twice in the mean
+                raise CheckpointError(
+                    f"{checkpoint.path} is the same agent as {known[identity]}; leave one of them out"
+                )
+            known[identity] = checkpoint.path
+        first, *others = known
+        together = hashlib.sha256("\n".join(["ensemble", *sorted(known)]).encode()).hexdigest()
+        seeds = [f"seed {stored_config(checkpoint).train.seed}" for checkpoint in checkpoints] if others else [AGENT]
+        if len(set(seeds)) < len(seeds):
+            seeds = [f"agent {number}" for number in range(1, len(seeds) + 1)]
+        place = folder or checkpoints[0].run_folder
+        return cls(tuple(checkpoints), policies, tuple(seeds), together if others else first, config, device, place)
+
+    @property
+    def alone(self) -> Checkpoint:
+        """The checkpoint of the only agent.
+
+        Raises ConfigError if there are several.
+        """
+        if len(self.checkpoints) > 1:
+            raise ConfigError(f"{self.folder} holds {len(self.checkpoints)} agents: name the run folder of one of them")
+        return self.checkpoints[0]
+
+    def makers(self) -> dict[str, Callable[[], AgentStrategy]]:
+        """Name -> makes the strategy of one of them, fresh."""
+        return {
+            name: partial(AgentStrategy, policy, self.device, name, acting=self.config.acting)
+            for policy, name in zip(self.policies, self.names, strict=True)
+        }
+
+    def strategies(self) -> list[AgentStrategy | EnsembleStrategy]:
+        """The one that decides, fresh, and of several agents each alone after it."""
+        deciding, alone = ([make() for make in self.makers().values()] for _ in range(2))
+        return [EnsembleStrategy(deciding), *alone] if len(deciding) > 1 else [*deciding]
+
+
+def load_agents(
+    paths: Sequence[Path],
+    overrides: Mapping[str, object],
+    device: Callable[[str], torch.device] = choose_device,
+) -> Agents:
+    """Read the agents of checkpoint files, run folders, or the folder of a job, which stands for all of its agents.
+
+    ``overrides``: keys on top of the first agent's configuration; those of training may not differ.
+
+    Raises ConfigError or CheckpointError if an agent cannot be used, or does not see what the others see.
+    """
+    check_free(overrides)
+    checkpoints = [read_best(agent) for path in paths for agent in resolve_run(path).find_agents()]
+    config = stored_config(checkpoints[0], overrides)
+    torch.set_num_threads(config.train.threads)
+    folder = resolve_run(paths[0]).folder
+    agents = Agents.of(checkpoints, config, device(config.train.device), folder)
+    return agents if len(paths) == 1 else replace(agents, folder=folder.parent / "ensembles" / agents.identity[:8])
+
+
+def check_alike(checkpoints: Sequence[Checkpoint]) -> None:
+    """Agents that act as one see the same market in the same way.
+
+    Raises CheckpointError: naming the two that do not.
+    """
+    first, *others = checkpoints
+    for other in others:
+        for name in SHARED_SECTIONS:  # but for the number of processes that compute rewards, which decides nothing
+            own, base = (getattr(stored_config(one), name).model_dump(exclude={"workers"}) for one in (other, first))
+            if own != base:
+                raise CheckpointError(
+                    f"{other.path} was trained with another {name} section than {first.path}: agents that act as "
+                    "one must see the same; leave one of them out"
+                )
+        if other.facts["market"] != first.facts["market"]:
+            raise CheckpointError(f"{other.path} was trained on other prices than {first.path}; leave one of them out")
 
 
 @torch.no_grad()

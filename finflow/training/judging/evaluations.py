@@ -1,12 +1,10 @@
-"""Evaluations of trained agents and named strategies on the test window: from a checkpoint, several, or a name."""
+"""Evaluations of trained agents and named strategies on the test window."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,68 +13,68 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from finflow.config import ActingConfig, Config
+from finflow.config import Config
 from finflow.errors import CheckpointError, ConfigError, MarketError
 from finflow.evaluation.analysis.feature_distance import Values, measure_distance, section
 from finflow.evaluation.comparison_context import Make, with_memos
-from finflow.evaluation.report.section import Section
+from finflow.evaluation.page.section import Section
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
-from finflow.training.checkpoints.checkpoint_reader import (
-    PREFERENCES,
-    Checkpoint,
-    check_free,
-    check_same_features,
-    load_agent,
-    policy_of,
-    read_best,
-    stored_config,
-)
-from finflow.training.data.offline_data import CARD
-from finflow.training.data.training_data import TrainingData, choose_device, prepare
-from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
-from finflow.training.judging.held_out import AGENT, EvaluationOutcome, Subject, judge_held_out, maker_of
-from finflow.training.judging.reading_count import policy_identity, strategy_identity
+from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, stored_config
+from finflow.training.checkpoints.run_folder import write_manifest
+from finflow.training.data.training_data import CARD, TrainingData, prepare
+from finflow.training.judging.agent_strategy import Agents, EnsembleStrategy
+from finflow.training.judging.held_out import EvaluationOutcome, Subject, judge_held_out, maker_of
+from finflow.training.judging.reading_count import strategy_identity
 from finflow.training.logs.run_log import EVENTS, METRICS
-from finflow.training.run_folder import write_manifest
-
-SHARED_SECTIONS = ("market", "features", "env", "objectives")
-"""Sections that agents acting as one must have in common: they decide what is observed."""
 
 
-def evaluate_agent(
-    training_data: TrainingData, checkpoint: Checkpoint, device: torch.device, folder: Path, with_backtest: bool = False
+def evaluate_agents(agents: Agents, folder: Path | None = None, with_backtest: bool = False) -> EvaluationOutcome:
+    """Evaluate trained agents on the test window of their configuration; their own folder takes the report."""
+    training_data, place = prepare(agents.config), folder or agents.folder
+    outcome = judge_agents(training_data, agents, place, with_backtest)
+    if place != agents.checkpoints[0].run_folder:
+        updates = [checkpoint.counters["update"] for checkpoint in agents.checkpoints]
+        write_manifest(place, training_data, agents.device, checkpoint_updates=updates)
+    return outcome
+
+
+def judge_agents(
+    training_data: TrainingData, agents: Agents, folder: Path, with_backtest: bool = False
 ) -> EvaluationOutcome:
-    """Judge the policy in a checkpoint on the test window, against the classical strategies, and write the report."""
-    policy, counters, acting = policy_of(checkpoint, device), checkpoint.counters, training_data.config.acting
-    lines, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
-    subject = Subject(
-        {AGENT: lambda: AgentStrategy(policy, device, AGENT, acting=acting)},
-        policy_identity(policy, acting),
-        {
-            "checkpoint": f"update {counters['update']}, {counters['phase']} phase",
-            **_acting_fact(acting),
+    """Judge agents as one on the test window, several also each alone, against the classical strategies.
+
+    The test window is read once, by all of them: one line in the ledger of readings.
+    """
+    checkpoint, acting = agents.checkpoints[0], agents.config.acting
+    for one in agents.checkpoints:
+        check_same_features(one, training_data.features)
+    updates = [f"update {one.counters['update']}" for one in agents.checkpoints]
+    details: dict[str, Any] = {"sections": distance_sections(checkpoint, training_data)}
+    acted = {} if acting.takes_centre else {"acting": acting.describe()}
+    makers: Mapping[str, Make] = agents.makers()
+    if len(updates) == 1:
+        lines, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
+        facts: dict[str, object] = {
+            "checkpoint": f"{updates[0]}, {checkpoint.counters['phase']} phase",
+            **acted,
             **_behaviour(checkpoint),
             **_preferences(checkpoint),
-        },
-        policy=policy,
-        training=pd.read_json(io.StringIO("\n".join(lines)), lines=True) if lines else pd.DataFrame(),
-        events=None if events is None else tuple(json.loads(line) for line in events),
-        sections=distance_sections(checkpoint, training_data),
-    )
-    sweeps = with_backtest or training_data.config.evaluation.sweeps
-    return judge_held_out(training_data, subject, folder, sweeps)
-
-
-def evaluate_checkpoint(
-    path: Path, overrides: Mapping[str, object], output: Path | None = None, with_backtest: bool = False
-) -> EvaluationOutcome:
-    """Evaluate a trained agent from its checkpoint, or a run folder; ``output`` is where ``reports`` goes."""
-    checkpoint, training_data, device = load_agent(path, overrides)
-    outcome = evaluate_agent(training_data, checkpoint, device, output or checkpoint.run_folder, with_backtest)
-    if output is not None:
-        write_manifest(output, training_data, device, checkpoint_update=checkpoint.counters["update"])
-    return outcome
+        }
+        details |= {
+            "policy": agents.policies[0],
+            "training": pd.read_json(io.StringIO("\n".join(lines)), lines=True) if lines else pd.DataFrame(),
+            "events": None if events is None else tuple(json.loads(line) for line in events),
+        }
+    else:
+        alone = list(with_memos(makers).values())  # alone and together, an agent reads the market once
+        found = [f"{name}: {update}" for name, update in zip(agents.names, updates, strict=True)]
+        facts = {"agents": found, "decision": "the mean of the agents' portfolios", **acted}
+        together = EnsembleStrategy([make() for make in alone]).name
+        makers = {together: lambda: EnsembleStrategy([make() for make in alone])}
+        details["members"] = [make() for make in alone]
+    subject = Subject(makers, agents.identity, facts, **details)
+    return judge_held_out(training_data, subject, folder, with_backtest or training_data.config.evaluation.sweeps)
 
 
 def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutcome:
@@ -98,125 +96,6 @@ def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutco
     outcome = judge_held_out(training_data, subject, folder, sweeps=True)
     write_manifest(folder, training_data, torch.device("cpu"), strategies=list(names))
     return outcome
-
-
-def evaluate_ensemble(
-    paths: Sequence[Path],
-    overrides: Mapping[str, object],
-    output: Path,
-    part: Path | None = None,
-    with_backtest: bool = False,
-    *,
-    own_folder: bool = False,
-) -> EvaluationOutcome:
-    """Evaluate agents that act as one on the test window, with each alone for comparison.
-
-    Raises FinflowError if an agent cannot be used, or was not trained to see what the others see.
-    """
-    check_free(overrides)
-    checkpoints = [read_best(path) for path in paths]
-    config = stored_config(checkpoints[0], overrides)
-    torch.set_num_threads(config.train.threads)
-    training_data = prepare(config)
-    device = choose_device(config.train.device)
-    identities = identities_of(checkpoints, device, config.acting)
-    folder = (output / mark_of(identities) if own_folder else output) / (part or "")
-    outcome = judge_ensemble(training_data, checkpoints, device, folder, with_backtest)
-    updates = [checkpoint.counters["update"] for checkpoint in checkpoints]
-    write_manifest(folder, training_data, device, checkpoint_updates=updates)
-    return outcome
-
-
-def judge_ensemble(
-    training_data: TrainingData,
-    checkpoints: Sequence[Checkpoint],
-    device: torch.device,
-    folder: Path,
-    with_backtest: bool = False,
-) -> EvaluationOutcome:
-    """Judge agents as one on the test window, with each alone for comparison, and write the report.
-
-    The test window is read once, by all of them: one line in the ledger of readings.
-    """
-    check_alike(checkpoints)
-    for checkpoint in checkpoints:
-        check_same_features(checkpoint, training_data.features)
-    acting = training_data.config.acting
-    identities = identities_of(checkpoints, device, acting)
-    policies = [policy_of(checkpoint, device) for checkpoint in checkpoints]
-    names = names_of(checkpoints)
-    agents = {
-        name: partial(AgentStrategy, policy, device, name, acting=acting)
-        for policy, name in zip(policies, names, strict=True)
-    }
-    makers = list(with_memos(agents).values())  # alone and together, an agent reads the market once
-    found = [f"{name}: update {one.counters['update']}" for name, one in zip(names, checkpoints, strict=True)]
-    together = EnsembleStrategy([make() for make in makers]).name
-    subject = Subject(
-        {together: lambda: EnsembleStrategy([make() for make in makers])},
-        identities[0] if len(identities) == 1 else mark_of(identities, whole=True),
-        {"agents": found, "decision": "the mean of the agents' portfolios", **_acting_fact(acting)},
-        members=[make() for make in makers],
-        sections=distance_sections(checkpoints[0], training_data),
-    )
-    return judge_held_out(training_data, subject, folder, with_backtest or training_data.config.evaluation.sweeps)
-
-
-def check_alike(checkpoints: Sequence[Checkpoint]) -> None:
-    """Agents that act as one see the same market in the same way.
-
-    Raises CheckpointError: naming the two that do not.
-    """
-    first, *others = checkpoints
-    base = stored_config(first)
-    for other in others:
-        config = stored_config(other)
-        for name in SHARED_SECTIONS:
-            if _deciding(config, name) != _deciding(base, name):
-                raise CheckpointError(
-                    f"{other.path} was trained with another {name} section than {first.path}: agents that act as "
-                    "one must see the same; leave one of them out"
-                )
-        if other.facts["market"] != first.facts["market"]:
-            raise CheckpointError(f"{other.path} was trained on other prices than {first.path}; leave one of them out")
-
-
-def _deciding(config: Config, section: str) -> dict[str, Any]:
-    """A section without the number of processes that compute its rewards, which decides nothing."""
-    found: dict[str, Any] = getattr(config, section).model_dump(exclude={"workers"})
-    return found
-
-
-def names_of(checkpoints: Sequence[Checkpoint]) -> list[str]:
-    """Name of each agent: its seed where seeds differ, its number otherwise."""
-    seeds = [f"seed {stored_config(checkpoint).train.seed}" for checkpoint in checkpoints]
-    alike = len(set(seeds)) < len(seeds)
-    return [f"agent {number}" for number in range(1, len(seeds) + 1)] if alike else seeds
-
-
-def identities_of(
-    checkpoints: Sequence[Checkpoint], device: torch.device, acting: ActingConfig | None = None
-) -> list[str]:
-    """Identity of each agent, acting as configured, in the ledger of readings.
-
-    Raises CheckpointError if one is there twice: it would count twice in the mean.
-    """
-    known: dict[str, Path] = {}
-    for checkpoint in checkpoints:
-        identity = policy_identity(policy_of(checkpoint, device), acting)
-        if identity in known:
-            raise CheckpointError(f"{checkpoint.path} is the same agent as {known[identity]}; leave one of them out")
-        known[identity] = checkpoint.path
-    return list(known)
-
-
-def mark_of(identities: Sequence[str], whole: bool = False) -> str:
-    digest = hashlib.sha256("\n".join(["ensemble", *sorted(identities)]).encode()).hexdigest()
-    return digest if whole else digest[:8]
-
-
-def _acting_fact(acting: ActingConfig) -> dict[str, str]:
-    return {} if acting.takes_centre else {"acting": acting.describe()}
 
 
 def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States, states_of
-from finflow.agent.feature_attribution import decide, in_double, integrated_gradients, states_in_double
 from finflow.agent.networks.decision import describe_holding
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.decision_process import DecisionProcess
@@ -26,14 +25,15 @@ from finflow.evaluation.analysis.decision_explanation import (
     Weights,
     largest_trades,
 )
-from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.market.features.feature_set import Features
 from finflow.strategies.classical import named_strategy
-from finflow.training.checkpoints.checkpoint_reader import load_agent, policy_of
-from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.judging.reading_count import count_reading, ledger_of, policy_identity
+from finflow.training.checkpoints.checkpoint_reader import check_same_features
+from finflow.training.data.training_data import prepare
+from finflow.training.judging.agent_strategy import load_agents
+from finflow.training.judging.feature_attribution import decide, in_double, integrated_gradients, states_in_double
+from finflow.training.judging.reading_count import count_reading, ledger_of
 
 REWARD_STATE = ("recent return", "recent squared return", "drawdown so far")
 TRADES = 3  # whose targets are divided among the features, each
@@ -145,16 +145,16 @@ def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[s
     The window is read for that, and the reading is counted where this agent has none on file.
     """
     wanted = [_date(text) for text in dates]
-    checkpoint, training_data, device = load_agent(path, overrides)
-    config, window = training_data.config, training_data.split.test
-    policy, process = policy_of(checkpoint, device), training_data.held_out_process()
+    agents = load_agents([path], overrides)
+    config, training_data = agents.config, prepare(agents.config)
+    check_same_features(agents.alone, training_data.features)
+    process, window = training_data.held_out_process(), training_data.split.test
     steps = _steps(process, window, wanted)
-    agent, baseline = AgentStrategy(policy, device, acting=config.acting), named_strategy(BASELINE, config.evaluation)
-    runs = run_backtests(process, window, [agent, baseline])
-    identity, panel = policy_identity(policy, config.acting), training_data.panel.sha256
-    if not any(reading.judged == identity for reading in readings_of(ledger_of(config), panel)):
-        count_reading(config, panel, identity, runs, path)
-    explainer = Explainer(policy, process, training_data.features, window, runs[0])
+    runs = run_backtests(process, window, [*agents.strategies(), named_strategy(BASELINE, config.evaluation)])
+    panel = training_data.panel.sha256
+    if not any(reading.judged == agents.identity for reading in readings_of(ledger_of(config), panel)):
+        count_reading(config, panel, agents.identity, runs, path)
+    explainer = Explainer(agents.policies[0], process, training_data.features, window, runs[0])
     return [explainer.explain(step) for step in steps]
 
 

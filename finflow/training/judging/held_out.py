@@ -19,12 +19,12 @@ from finflow.errors import ConfigError
 from finflow.evaluation.analysis import attribution, decision_explanation, expert_traits
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.analysis.training_sections import sections_of_training
-from finflow.evaluation.backtest import Backtest, index_backtest
+from finflow.evaluation.backtest import BASELINE, Backtest, index_backtest
 from finflow.evaluation.comparison_context import ComparisonContext, Make, run_shared_backtests, with_memos
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
+from finflow.evaluation.page.section import Section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
-from finflow.evaluation.report.results import BASELINE, ReportData
-from finflow.evaluation.report.section import Section
+from finflow.evaluation.report.results import ReportData
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.files import check_writable
@@ -41,7 +41,6 @@ from finflow.training.judging.explainer import Explainer
 from finflow.training.judging.reading_count import count_reading, ledger_of
 
 REPORTS = "reports"
-AGENT = "finflow"
 EXPLAINED = 3  # trades that a report explains
 LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 

@@ -14,8 +14,7 @@ import torch
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import ActingConfig, Config, config_hash
 from finflow.errors import EvidenceError
-from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.statistics.readings_ledger import FILE, Reading, Tries, readings_of, record, tries_of
 from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.strategies.strategy import Strategy

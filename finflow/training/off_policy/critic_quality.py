@@ -17,14 +17,14 @@ from torch import Tensor
 from finflow.agent.batch import States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.soft_actor_critic import action_distribution
-from finflow.agent.losses.counterfactual import advantage_scale, advantages, calibration, discounted_return
+from finflow.agent.losses.critic_losses import advantage_scale, advantages, calibration, discounted_return
 from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState
 from finflow.training.data.rollouts import RolloutMarket, as_tensors, repeated
-from finflow.training.off_policy.counterfactuals import ACTIONS, compared_actions
+from finflow.training.off_policy.exact_decisions import ACTIONS, compared_actions
 
 FOLLOWED = 64  # decisions over which the returns of an action are measured: differences fade as the policy trades on
 SETTLED = 16  # decisions after which portfolios are the policy's own

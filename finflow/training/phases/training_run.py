@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
@@ -23,6 +25,7 @@ from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, Chec
 from finflow.guard.signals import ALARM, WARNING, Event, advice_on, crossed, stop_report
 from finflow.guard.state_capture import capture
 from finflow.training.checkpoints.checkpoint_reader import feature_names
+from finflow.training.checkpoints.run_folder import runtime
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.validation import (
     PREFIX,
@@ -38,7 +41,6 @@ from finflow.training.on_policy.market_rollouts import EndedEpisode
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
-from finflow.training.run_folder import runtime
 
 GUARD_REPORT = "guard-report.md"
 LOG_EVERY = 50  # updates between two rows of metrics
@@ -71,7 +73,7 @@ class TrainingRun:
     progress: ProgressDisplay
     probe: States | None = None
     on_validation: OnValidation | None = None
-    pretrained_blocks: Callable[[], Any] | None = None
+    pretrained_blocks: list[dict[str, NDArray[np.float32]]] = field(default_factory=list)
 
     @cached_property
     def profiler(self) -> UpdateProfiler:

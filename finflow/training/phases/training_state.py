@@ -12,21 +12,20 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.behaviour_cloning import BehaviourCloning, BehaviourValues
 from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
+from finflow.agent.learners.offline_learner import BehaviourCloning, BehaviourValues, OfflineLearner, portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.config import Config
+from finflow.cores import run_both
 from finflow.guard.rollback import GuardState
 from finflow.guard.state_capture import capture, restore
-from finflow.training.checkpoints.checkpoint_reader import feature_names
+from finflow.training.checkpoints.checkpoint_reader import OFFLINE, feature_names
 from finflow.training.checkpoints.reference_policy import ReferenceControl
 from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.training_data import TrainingData
+from finflow.training.off_policy.evidence import OutOfFold
 from finflow.training.off_policy.learners import Learners, online_updates
 from finflow.training.on_policy.on_policy_state import OnPolicyState, rollouts_of, steps_per_rollout
-from finflow.training.out_of_fold.evidence import OutOfFold
-from finflow.training.phase_names import OFFLINE
 from finflow.training.phases.schedules import EntropyScheduler
 
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
@@ -91,7 +90,7 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
     """The state before the first update over so many transitions."""
     seed = config.train.seed
     networks = portfolio_networks(training_data.shape, config.bcell, seeded(seed, 1))
-    learner = METHODS[config.offline.method](networks, config.bcell, device)
+    learner = METHODS[config.offline.method](networks, config.bcell, device, run_both)
     train, on_policy = config.train, config.online.on_policy
     total = rollouts_of(config) * steps_per_rollout(config) if on_policy else online_updates(config)
     return TrainingState(

@@ -6,8 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from finflow.agent.on_policy.clipped_objective import clipped_policy_loss, penalised_policy_loss, surrogate_loss
 from finflow.agent.on_policy.kl_controller import DoublingKL, ProportionalKL

@@ -9,11 +9,10 @@ import torch
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.config import Config
-from finflow.training.data.offline_data import offline_data
 from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.data.training_data import TrainingData, offline_data, prepare
 from finflow.training.off_policy.group_update import CoveragePool, Material
 from finflow.training.off_policy.learners import Learners, with_mirrors
 
@@ -48,7 +47,7 @@ def desk_of(config: Config) -> Desk:
         one.agent.advantage_scale = 0.05
     market = with_mirrors(market_of(training_data), learners, config)
     dataset = offline_data(config, training_data).dataset
-    stored = [Transitions.of(dataset, CPU) for _ in learners.everyone]
-    starts = [torch.from_numpy(one.portfolios.may_start) for one in learners.everyone]
+    for one in learners.everyone:
+        one.behaviour = Transitions.of(dataset, CPU)
     pool = CoveragePool(config.train.seed, market.tensors.n_weights, CPU)
-    return Desk(learners, market, Material(market, stored, starts, pool, config), training_data, config)
+    return Desk(learners, market, Material(market, pool, config), training_data, config)

@@ -1,1 +1,0 @@
-"""Look-ahead audit of any function of a panel."""

@@ -1,0 +1,256 @@
+"""Progress of tasks: reported by the processes that run them, and shown in one display by the one that waits for them.
+
+On a terminal: a bar for all tasks and one for each that is running. Elsewhere: a line when a task begins or ends, and
+every few seconds one with the progress of the others.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from finflow.errors import FinflowError, OutputError
+from finflow.files import describe_os_error
+from finflow.training.logs.progress_display import Fact, ProgressDisplay, described, duration
+
+R = TypeVar("R")
+Send = Callable[[str, Any], None]
+"""Takes reports of the running task: ``progress`` and a mapping, or ``line`` and a text."""
+INTERVAL = 0.5  # seconds between two reports of progress
+LINE_INTERVAL = 10.0  # seconds between plain lines of progress
+
+_reporter: Reporter | None = None
+
+
+def task_progress() -> ProgressDisplay | None:
+    """Display for a task's function, which shows its progress among that of all tasks.
+
+    None where the task runs in the process that was started by the user, whose terminal is its own.
+    """
+    return _reporter
+
+
+def run_reporting(function: Callable[..., R], arguments: Mapping[str, Any], send: Send) -> R:
+    """Call a task's function in a process of its own; what it prints is sent, and so is its progress.
+
+    Raises
+    ------
+    FinflowError
+        The task's own; an `OutputError` for a file or package that this machine lacks.
+    MemoryError, RuntimeError
+        For any other, in words: an exception of a library need not survive the way to another process.
+    """
+    global _reporter
+    _reporter = Reporter(send)
+    try:
+        with redirect_stdout(_LineSender(send)):
+            return function(**arguments)
+    except FinflowError:
+        raise
+    except OSError as error:
+        raise OutputError(describe_os_error(error)) from error
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
+            place = f"{sys.executable} on {platform.node()}"
+            raise OutputError(f"the package {error.name} is not installed for {place}") from error
+        kind = MemoryError if "MemoryError" in type(error).__name__ else RuntimeError
+        raise kind(f"{type(error).__name__}: {error}") from error
+    finally:
+        _reporter = None
+
+
+@contextmanager
+def task_folder(kind: str) -> Iterator[Path]:
+    """A temporary folder for a task, removed after the block; what killed processes of this machine left goes too."""
+    host = platform.node()
+    for leftover in Path(tempfile.gettempdir()).glob(f"finflow-{kind}-[0-9]*-{host}-*"):
+        process = leftover.name.removeprefix(f"finflow-{kind}-").partition("-")[0]
+        if process.isdigit() and start_time_of(int(process)) is None:
+            shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"finflow-{kind}-{os.getpid()}-{host}-") as folder:
+        yield Path(folder)
+
+
+class Reporter(ProgressDisplay):
+    """Display that shows nothing here, and sends the progress to another process."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__(stream=NullStream())
+        self._send = send
+        self._sent = float("-inf")
+
+    def start_phase(self, name: str, total: int, done: int = 0) -> None:
+        super().start_phase(name, total, done)
+        self._report()
+
+    def advance(self, n: int = 1, **facts: Fact) -> None:
+        super().advance(n, **facts)
+        if time.monotonic() - self._sent >= INTERVAL:
+            self._report()
+
+    def message(self, text: str) -> None:
+        self._send("line", text)
+
+    def _report(self) -> None:
+        phase = self._phase
+        if phase is not None:
+            self._sent = time.monotonic()
+            content = {"phase": phase.name, "done": phase.done, "total": phase.total, "facts": dict(phase.facts)}
+            self._send("progress", content)
+
+
+class NullStream(io.StringIO):
+    """Text stream that keeps nothing."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+class _LineSender(io.StringIO):
+    """Text stream that sends whole lines."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__()
+        self._send = send
+        self._partial = ""
+
+    def write(self, text: str) -> int:
+        *whole, self._partial = (self._partial + text).split("\n")
+        for line in whole:
+            if line.strip():
+                self._send("line", line)
+        return len(text)
+
+
+class TaskDisplay:
+    """Progress of tasks that run side by side."""
+
+    def __init__(self, kind: str, total: int | None, live: bool = True) -> None:
+        self.kind, self.total = kind, total
+        self._stream = sys.stdout
+        self._started: dict[str, float] = {}
+        self._latest: dict[str, str] = {}
+        self._ended: set[str] = set()
+        self._last_line = time.monotonic()
+        self._rows: dict[str, TaskID] = {}
+        self._live: Progress | None = None
+        console = Console(file=self._stream, highlight=False, markup=False)
+        if live and self._stream.isatty() and not console.is_dumb_terminal:
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(30))
+            facts = TextColumn("{task.fields[facts]}", markup=False)
+            self._live = Progress(*columns, facts, console=console, refresh_per_second=4, transient=True)
+            self._all = self._live.add_task(kind, total=total, facts=self._count)
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    @property
+    def _count(self) -> str:
+        return f"{len(self._ended)} of {self.total}" if self.total is not None else f"{len(self._ended)} done"
+
+    def update(self, name: str, kind: str, content: Any) -> None:
+        """Show what is reported of a task: ``begin`` and where, ``lost`` and why, or as of `Send`."""
+        if kind == "begin":
+            self.begin(name, content)
+        elif kind == "lost":
+            self._forget(name)
+            self.task_line(name, f"{content}; it is done again")
+        elif kind == "line":
+            self.task_line(name, str(content))
+        elif name in self._started:
+            self._progress(name, content)
+
+    def begin(self, name: str, where: str = "") -> None:
+        if name in self._ended:  # a report that comes late
+            return
+        if name in self._started:
+            self.update(name, "lost", f"its process or node died; it is on {where} now")
+        self._started[name] = time.monotonic()
+        self.task_line(name, f"begun on {where}" if where else "begun", quiet_when_live=True)
+        if self._live is not None:
+            self._rows[name] = self._live.add_task(name, total=None, facts="")
+
+    def task_line(self, name: str, text: str, quiet_when_live: bool = False) -> None:
+        self.line(f"{name}: {text}", quiet_when_live)
+
+    def line(self, text: str, quiet_when_live: bool = False) -> None:
+        """Show a line that stays."""
+        if self._live is None:
+            print(text, file=self._stream, flush=True)
+        elif not quiet_when_live:
+            self._live.console.print(text, soft_wrap=True)
+
+    def end(self, name: str) -> None:
+        began = self._forget(name)
+        self._ended.add(name)
+        took = "" if began is None else f" in {duration(time.monotonic() - began)}"
+        self.task_line(name, f"done{took} ({self._count})")
+        if self._live is not None:
+            self._live.update(self._all, completed=len(self._ended), facts=self._count)
+
+    def _progress(self, name: str, content: Mapping[str, Any]) -> None:
+        phase, done, total = str(content["phase"]), int(content["done"]), int(content["total"])
+        facts = described(content["facts"])
+        self._latest[name] = f"{name}: {phase} {100 * done / total if total else 100:.0f} %"
+        if self._live is not None and name in self._rows:
+            shown = "  ".join([phase, f"{done:,} of {total:,}", *facts])
+            self._live.update(self._rows[name], total=total, completed=done, facts=shown)
+        now = time.monotonic()
+        if self._live is None and now - self._last_line >= LINE_INTERVAL:
+            self._last_line = now
+            self.line("; ".join([f"{self.kind} {self._count}", *self._latest.values()]))
+
+    def _forget(self, name: str) -> float | None:
+        self._latest.pop(name, None)
+        if self._live is not None and name in self._rows:
+            self._live.remove_task(self._rows.pop(name))
+        return self._started.pop(name, None)
+
+
+def this_host() -> str:
+    """Name of this machine since it was started, and of the processes that can be seen on it."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def start_time_of(pid: int) -> str | None:
+    """Start time of a process of this machine; None where there is none."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
+        return None if status[0] in ("Z", "X") else status[19]
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return None
+    except OSError:
+        return "unknown"
+    if os.name == "posix":
+        with suppress(PermissionError):
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return None
+    return "unknown"

@@ -1,0 +1,273 @@
+"""Rank correlation of decisions with returns that were not known yet, and of the same decisions with placebos.
+
+A *view* names, for every decision, how much of each asset is wanted. The decision's *score* is the sum of its sizes
+times the ranks of the outcomes, divided by the most that any order of those outcomes could give: 1 for who knew the
+order, 0 on average for who knew nothing, -1 for who always chose the wrong end. For a view that is itself a rank it is
+Spearman's correlation; for a portfolio of one asset it does not suffer from the ties of the others. Over several
+decisions sums are divided by sums, so large positions count for more.
+
+A lasting tilt (the best asset held for ever) has a score too. What the same decisions score with outcomes of other
+dates is the placebo: its mean is taken off, its spread is the chance that remains. Dates are shifted in a circle, which
+leaves the order of the outcomes, or drawn in blocks, which leaves a month of it.
+
+Some markets are predictable from their past (mean reversion, regimes, drifts), so the limit depends on the market.
+Signals of the past (returns over many horizons) are turned into decisions in the ways that strategies do so, and the
+best of their scores measures the predictability of the market for an honest rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+PLACEBOS = 200
+"""Half of them shifted dates, half drawn in blocks."""
+BLOCK = 21
+"""Bars of a block that is drawn."""
+BLOCKS, FEWEST = 8, 30
+"""Blocks that a window is cut into, and the fewest decisions of one."""
+FLOOR, FACTOR = 0.15, 1.5
+"""The limit: this at least, and so many times the best score of honest signals of the same market."""
+HORIZONS = (1, 5, 21)
+"""Bars of the returns that come after what is known."""
+LOOKBACKS = (1, 2, 3, 5, 10, 21, 42, 63, 126, 252)
+"""Bars of the returns that signals are made of."""
+EFFECTIVE = 10.0
+"""Effective number of decisions under which no score is given: the sum of sizes squared over the sum of squares."""
+CHANCE = 4.0
+"""Standard deviations of the placebos that a score may have by chance."""
+_NO_VIEW = 1e-4
+"""Mean size of a view under which it says nothing: rounding, and dust."""
+_STRONG = 0.8
+"""Quantile of the dispersion above which a signal is strong."""
+
+
+class View(NamedTuple):
+    """Signal of decisions: a name in words, and signed sizes, float64 (decisions, n), one row a decision.
+
+    By asset, or n = 1 for a size over time; not finite counts as zero.
+    """
+
+    name: str
+    sizes: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class UnknownReturns:
+    """Returns that decisions could not know, float64 (decisions, n), NaN for none; ``name`` says which bars."""
+
+    name: str
+    returns: FloatArray
+
+    @cached_property
+    def ranks(self) -> FloatArray:
+        """Ranks among the assets; over time where there is one column."""
+        return ranks_of(self.returns, axis=0 if self.returns.shape[1] == 1 else 1)
+
+
+class RankScore(NamedTuple):
+    """Score of a view with an outcome, less the mean of its placebos; ``spread`` is their standard deviation.
+
+    Of the decisions ``rows``: a block, or all. In [-2, 2]; positive where the decisions predict the returns, negative
+    where they predict the opposite.
+    """
+
+    view: str
+    outcome: str
+    rows: range
+    value: float
+    spread: float
+
+    @property
+    def certain(self) -> float:
+        """The part of the absolute score that chance does not explain."""
+        return max(abs(self.value) - CHANCE * self.spread, 0.0)
+
+
+def ranks_of(values: FloatArray, axis: Literal[0, 1] = 1) -> FloatArray:
+    """Ranks along an axis, from -1 for the least to 1 for the largest; ties share; zero where not finite or alone."""
+    frame = pd.DataFrame(np.where(np.isfinite(values), values, np.nan))
+    ranks, count = frame.rank(axis=axis).to_numpy(), np.isfinite(values).sum(axis=axis, keepdims=True)
+    found: FloatArray = np.nan_to_num((2.0 * ranks - count - 1.0) / np.maximum(count - 1.0, 1.0))
+    return found
+
+
+def market_return(returns: FloatArray) -> FloatArray:
+    """Mean return of the assets that have one, (rows, 1); NaN where none has."""
+    known = np.isfinite(returns)
+    total, count = (np.where(known, each, 0.0).sum(axis=1, keepdims=True) for each in (returns, 1.0))
+    return np.where(count > 0, total / np.maximum(count, 1.0), np.nan)
+
+
+def scores_of(view: View, outcome: UnknownReturns, seed: int, above: float = 0.0) -> list[RankScore]:
+    """List the scores over all decisions and in blocks; none where the view says nothing.
+
+    ``seed`` draws the placebos. Scores whose absolute value is not ``above`` are left out, and their placebos spared.
+    """
+    sizes, ranks, attainable = _pair(view, outcome)
+    excess = (sizes * (ranks - ranks.mean(axis=0))).sum(axis=1)
+    large = []
+    for span in _spans(len(sizes)) if _says_something(attainable) else ():
+        weights = attainable[span]
+        if weights.sum() ** 2 / max((weights**2).sum(), 1e-300) >= EFFECTIVE:
+            value = float(excess[span].sum() / weights.sum())
+            large += [(span, value)] if abs(value) > above else []
+    if not large:
+        return []
+    orders = _orders(len(sizes), np.random.default_rng([seed, 61]))
+    by_placebo = np.array([np.einsum("ti,ti->t", sizes, ranks[order]) for order in orders])
+    spreads = [float(by_placebo[:, span].sum(axis=1).std() / attainable[span].sum()) for span, _ in large]
+    return [
+        RankScore(view.name, outcome.name, range(*span.indices(len(sizes))), value, spread)
+        for (span, value), spread in zip(large, spreads, strict=True)
+    ]
+
+
+def excess_of(view: View, outcome: UnknownReturns) -> float:
+    """Absolute score over all decisions, less the mean of all shifts; zero where the view says nothing."""
+    sizes, ranks, attainable = _pair(view, outcome)
+    if not _says_something(attainable):
+        return 0.0
+    return abs(float((sizes * (ranks - ranks.mean(axis=0))).sum())) / float(attainable.sum())
+
+
+def _says_something(attainable: FloatArray) -> bool:
+    return len(attainable) >= FEWEST and float(attainable.mean()) > _NO_VIEW
+
+
+def _spans(count: int) -> list[slice]:
+    blocks = min(BLOCKS, count // FEWEST)
+    edges = [int(edge) for edge in np.linspace(0, count, blocks + 1)]
+    return [slice(0, count), *([slice(a, b) for a, b in pairwise(edges)] if blocks > 1 else [])]
+
+
+def _pair(view: View, outcome: UnknownReturns) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Sizes, ranks of the outcomes, and for each decision the most that an order of the outcomes could give."""
+    ranks = outcome.ranks
+    sizes = np.where(np.isfinite(view.sizes) & np.isfinite(outcome.returns), view.sizes, 0.0)
+    if sizes.shape[1] == 1:  # over time: against the mean of the window
+        sizes = sizes - sizes.mean(axis=0)
+        best = float(np.sort(sizes[:, 0]) @ np.sort(ranks[:, 0]))
+        share = np.abs(sizes[:, 0])
+        return sizes, ranks, share * (best / max(float(share.sum()), 1e-300))
+    return sizes, ranks, (np.sort(sizes, axis=1) * np.sort(ranks, axis=1)).sum(axis=1)
+
+
+def _orders(count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Orders of other dates: shifted by a tenth of the window or more, or drawn in blocks."""
+    rows, nearest = np.arange(count), max(count // 10, 2)
+    for shift in rng.integers(nearest, count - nearest + 1, PLACEBOS // 2):
+        yield (rows + shift) % count
+    for _ in range(PLACEBOS - PLACEBOS // 2):
+        starts = rng.integers(0, count, -(-count // BLOCK))
+        yield ((starts[:, None] + np.arange(BLOCK)).ravel() % count)[:count]
+
+
+class ScoredOutcome(NamedTuple):
+    """A score, its limit, and the newest bars that the first and the last of its decisions knew."""
+
+    score: RankScore
+    limit: float
+    known: tuple[int, int]
+
+    @property
+    def share(self) -> float:
+        """The part of the score that chance does not explain, in units of the limit: over 1 is foreknowledge."""
+        return self.score.certain / self.limit
+
+
+class Foreknowledge:
+    """The test on one market: its closes (bars, assets), NaN where not listed; ``seed`` draws the placebos."""
+
+    def __init__(self, close: FloatArray, seed: int = 0) -> None:
+        self.close = close
+        self.seed = seed
+        with np.errstate(invalid="ignore"):
+            self._logs = np.log(close)
+        self.limit = lru_cache(maxsize=None)(self._limit)
+
+    def scores(
+        self, views: Sequence[View], known: NDArray[np.int64], paid: int = 0, every: bool = False
+    ) -> Iterator[ScoredOutcome]:
+        """Yield scores beyond the limit.
+
+        Parameters
+        ----------
+        views : sequence of View
+            Sizes by asset, (decisions, assets), or of the whole market, (decisions, 1).
+        known : int array (decisions,)
+            The newest bar that each decision may know.
+        paid : int
+            Bars between the newest known one and the fill: the bar after the fill is asked about on its own.
+        every : bool
+            Those within the limit too, which takes longer.
+        """
+        for view in views:
+            for first, last in [(0, bars) for bars in HORIZONS] + ([(paid, paid + 1)] if paid else []):
+                whole = view.sizes.shape[1] == 1
+                limit = self.limit(first, last, whole)
+                outcome = self.outcome(known, first, last, whole)
+                for score in scores_of(view, outcome, self.seed, 0.0 if every else limit):
+                    ends = (int(known[score.rows.start]), int(known[score.rows.stop - 1]))
+                    if every or score.certain > limit:
+                        yield ScoredOutcome(score, limit, ends)
+
+    def outcome(self, known: NDArray[np.int64], first: int, last: int, whole: bool) -> UnknownReturns:
+        """Log returns from the close of the bar `known` + `first` to that of `known` + `last`; NaN after the end."""
+        end = len(self._logs) - 1
+        returns = self._logs[np.minimum(known + last, end)] - self._logs[np.minimum(known + first, end)]
+        returns[known + last > end] = np.nan
+        bars = f"bar {first + 1}" if last == first + 1 else f"{last - first} bars"
+        name = f"the return of {bars} after the newest known"
+        return UnknownReturns(f"{name}, of all assets" if whole else name, market_return(returns) if whole else returns)
+
+    def _limit(self, first: int, last: int, whole: bool) -> float:
+        """`FLOOR`, or `FACTOR` times the best honest score with the same outcome over all bars."""
+        known = np.arange(len(self.close) - last)
+        return max(FLOOR, FACTOR * best_honest(self.close, known, self.outcome(known, first, last, whole)))
+
+
+def views_of_portfolios(targets: FloatArray, held: FloatArray) -> list[View]:
+    """Views of a strategy: its weights and trades, by asset and of what is invested; (decisions, K), cash last."""
+    trades = targets - held
+    return [
+        View("weights", targets[:, :-1]),
+        View("trades", trades[:, :-1]),
+        View("invested share", 1.0 - targets[:, -1:]),
+        View("change of the invested share", -trades[:, -1:]),
+    ]
+
+
+def best_honest(close: FloatArray, known: NDArray[np.int64], outcome: UnknownReturns) -> float:
+    """The largest absolute score of honest signals with an outcome; each decision knows bars up to ``known``."""
+    logs, best = np.log(close), 0.0
+    for lookback in LOOKBACKS:
+        past = np.full_like(logs, np.nan)
+        past[lookback:] = logs[lookback:] - logs[:-lookback]
+        for sizes in _decisions(market_return(past) if outcome.returns.shape[1] == 1 else past):
+            best = max(best, excess_of(View("honest", sizes[known]), outcome))
+    return best
+
+
+def _decisions(signal: FloatArray) -> Iterator[FloatArray]:
+    """Yield ways from a signal to sizes: in proportion, by rank, the extremes alone, and those when they are strong."""
+    filled = np.nan_to_num(signal)
+    yield filled
+    if signal.shape[1] == 1:
+        yield np.sign(filled)
+        strength = np.abs(filled[:, 0])
+    else:
+        ranks = ranks_of(signal)
+        yield from (ranks, (ranks == 1.0).astype(np.float64), (ranks == -1.0).astype(np.float64))
+        strength = filled.std(axis=1)
+    strong = strength > np.quantile(strength, _STRONG)
+    yield filled * strong[:, None]

@@ -1,0 +1,266 @@
+"""Evidence of a training: learners at several stages, backtested in the blocks that they have not seen.
+
+The interface is two functions of any learner: one that is trained without a block, and a backtest of its policy there.
+The evidence chooses the stage, and the blend with a reference that the agent decides by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finflow.agent.batch import States
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.networks.decision import REFERENCES, Blend, MarketReading
+from finflow.agent.networks.policy import ExpertPolicy, blended
+from finflow.agent.networks.policy_ensemble import BatchedPolicies, load_like
+from finflow.config import Config
+from finflow.cores import forked
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import rows_of
+from finflow.evaluation.statistics.bootstrap import BlendChoice, choose, least_gain
+from finflow.guard.state_capture import without_prefix
+from finflow.training.data.replay import MarketTensors
+from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.data.training_data import TrainingData
+
+
+class Block(NamedTuple):
+    """Bars of decisions that one learner does not learn from, and those that it learns from.
+
+    ``held_out``: bars of decisions. ``learned``: bars of decisions; those whose rewards would reach into the block are
+    left out.
+    """
+
+    held_out: range
+    learned: tuple[range, ...]
+
+
+def make_blocks(segments: Sequence[range], count: int, purge: int) -> tuple[Block, ...]:
+    """Split decision bars into contiguous blocks of equal length. ``purge``: bars left out on both sides of a block."""
+    bars = np.concatenate([np.arange(one.start, one.stop) for one in segments])
+    parts = [part for part in np.array_split(bars, count) if len(part)]
+    blocks = []
+    for part in parts:
+        first, last = int(part[0]), int(part[-1])
+        learned = [range(one.start, min(one.stop, first - purge)) for one in segments]
+        learned += [range(max(one.start, last + 1 + purge), one.stop) for one in segments]
+        blocks.append(Block(range(first, last + 1), tuple(one for one in learned if len(one))))
+    return tuple(blocks)
+
+
+def training_blocks(config: Config, training_data: TrainingData) -> tuple[Block, ...]:
+    """Blocks of the training years that a learner each does not see; none with one block or fewer."""
+    count, process = config.out_of_fold.blocks, training_data.learning
+    if count <= 1:
+        return ()
+    # a window's last reward is earned on the bars after its last decision
+    return make_blocks(training_segments(training_data), count, process.lag + process.reward_horizon)
+
+
+def training_segments(training_data: TrainingData) -> list[range]:
+    """Bars of decisions of the training years, in order."""
+    return [training_data.learning.decision_bars(window) for window in training_data.train_segments]
+
+
+CONFIDENCES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the blends that are compared; at 0 the reference itself
+ROWS = 2048  # bars read at once
+
+
+class Evidence(NamedTuple):
+    """Result of the out-of-fold backtests of a training.
+
+    ``forgone``: mean reward of a decision, out of fold, by which the chosen blend before shrinkage exceeds the
+    reference, times the share of it that shrinkage takes away: the cost of shrinkage if the gain is real.
+    """
+
+    look: int
+    blend: Blend
+    choice: BlendChoice
+    unshrunk: float
+    forgone: float
+
+    def facts(self) -> dict[str, float]:
+        return {
+            "confidence": float(self.blend.confidence),
+            "confidence_unshrunk": self.unshrunk,
+            "out_of_fold_t": self.choice.t_statistic,
+            "out_of_fold_selection": self.choice.selection,
+            "out_of_fold_gain": self.choice.gain,
+            "out_of_fold_forgone": self.forgone,
+            "reference": float(REFERENCES.index(self.blend.reference)),
+            "look": float(self.look),
+        }
+
+    def describe(self) -> str:
+        """One line on the evidence out of sample, and what the agent therefore holds."""
+        reference = self.blend.name
+        evidence = f"out of fold t = {self.choice.t_statistic:.1f} over {reference}"
+        if self.blend.confidence == 0.0:
+            return f"{evidence}: nothing was found that holds out of sample; this agent holds {reference}"
+        return f"{evidence}: {self.blend.confidence:.0%} of the learned policy, the rest {reference}"
+
+
+class BlockPolicy(NamedTuple):
+    """Policy of a block as it was at some stage, for a backtest there."""
+
+    policy: ExpertPolicy
+    bars: range
+
+
+@torch.no_grad()
+def backtest_blends(
+    policies: Sequence[BlockPolicy],
+    process: DecisionProcess,
+    tensors: MarketTensors,
+    volatility: tuple[int, float],
+) -> list[NDArray[np.float64]]:
+    """Rewards of every policy's blends with each reference, (references * confidences, decisions) of each policy.
+
+    All accounts begin with the reference's portfolio; those of all policies are stepped together.
+    """
+    accounts = [_Accounts.of(one, tensors, volatility) for one in policies]
+    count = len(accounts[0].aims[0])
+    start = np.repeat([one.bars.start for one in policies], count)
+    state = process.start(start, torch.cat([one.beginning for one in accounts]).double().cpu().numpy())
+    rewards: list[list[NDArray[np.float64]]] = [[] for _ in policies]
+    active, batched = list(range(len(policies))), _BatchedBlends(policies, volatility, tensors.market.device)
+    for place in range(max(len(one.bars) for one in policies)):
+        still = [number for number in active if place < len(policies[number].bars)]
+        if len(still) < len(active):
+            state = rows_of(state, np.repeat([number in still for number in active], count))
+            active, batched = still, _BatchedBlends([policies[n] for n in still], volatility, tensors.market.device)
+        portfolio = torch.as_tensor(
+            process.observed_portfolio(state), dtype=torch.float32, device=tensors.market.device
+        )
+        states = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete)
+        targets = batched.decide(states, [accounts[number] for number in active], place)
+        step = process.step(state, targets.double().cpu().numpy())
+        for number, own in zip(active, step.reward.reshape(len(active), count, 1), strict=True):
+            rewards[number].append(own)
+        state = step.state
+    return [np.concatenate(one, axis=1) for one in rewards]
+
+
+class _Accounts(NamedTuple):
+    """Reading of a block by the accounts of one policy's blends: a row for each reference and confidence."""
+
+    reading: MarketReading  # (decisions, ...): of the policy
+    aims: Tensor  # (decisions, rows, K): between each reference and the policy's aim
+    beginning: Tensor  # (rows, K): the references' portfolios at the first decision
+
+    @classmethod
+    def of(cls, block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
+        device, of_each = tensors.market.device, len(CONFIDENCES)
+        readings = [block.policy.read_market(states) for states in _states(block.bars, tensors)]
+        reading = MarketReading.join(readings, torch.cat)
+        references = []
+        for states in _states(block.bars, tensors):
+            portfolios = [Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES]
+            references.append(torch.stack(portfolios, dim=1))
+        reference = torch.cat(references).repeat_interleave(of_each, dim=1)
+        confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES)).unsqueeze(-1)
+        aims = reference.lerp(reading.aim.unsqueeze(1), confidence)
+        return cls(reading, aims, reference[0])
+
+
+class _BatchedBlends:
+    def __init__(self, policies: Sequence[BlockPolicy], volatility: tuple[int, float], device: torch.device) -> None:
+        confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES) * len(policies))
+        blend = Blend(confidence.unsqueeze(-1), REFERENCES[0], volatility)
+        self.policies = BatchedPolicies([blended(one.policy, blend) for one in policies])
+
+    def decide(self, states: States, accounts: Sequence[_Accounts], place: int) -> Tensor:
+        """Targets at one decision of all accounts, the policies' one after the other, (policies * rows, K)."""
+        rows = len(accounts[0].aims[place])
+        now = [one.reading.each(lambda part: part[place].expand(rows, *part.shape[1:])) for one in accounts]
+        read = [reading._replace(aim=one.aims[place]) for reading, one in zip(now, accounts, strict=True)]
+        return self.policies.trade_toward(states, MarketReading.join(read, torch.cat)).distribution.centre()
+
+
+def _states(bars: range, tensors: MarketTensors) -> Iterator[States]:
+    for start in range(bars.start, bars.stop, ROWS):
+        rows = torch.arange(start, min(start + ROWS, bars.stop), device=tensors.market.device)
+        yield tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=rows.device))
+
+
+def weigh_evidence(
+    rewards: list[NDArray[np.float64]], blocks: tuple[Block, ...], volatility: tuple[int, float], seed: int
+) -> Evidence:
+    """Choose reference, look and blend. ``rewards`` (references * confidences, bars): of each look, over all blocks."""
+    played = np.stack([one.reshape(len(one) // len(CONFIDENCES), len(CONFIDENCES), -1) for one in rewards])
+    number = np.repeat(np.arange(len(blocks)), [len(block.held_out) for block in blocks])
+    own = int(np.argmax(least_gain(played[0, :, 0], number)))
+    reference = played[0, own, 0]
+    gains = (played[:, own, 1:] - reference).reshape(-1, len(reference))
+    choice = choose(gains, number, seed)
+    look, place = divmod(choice.candidate, len(CONFIDENCES) - 1)
+    unshrunk = CONFIDENCES[1 + place]
+    blend = Blend(unshrunk * choice.confidence, REFERENCES[own], volatility)
+    forgone = max(choice.gain, 0.0) * (1.0 - choice.confidence)
+    return Evidence(look, blend, choice, unshrunk, forgone)
+
+
+Weights = Mapping[str, Tensor]
+
+
+class OutOfFold:
+    """State of the evidence.
+
+    ``looks``: the agent's policy, then those of the blocks, at each stage so far, the first as they were pretrained
+    where they were; none once a blend was decided on.
+    """
+
+    def __init__(self, config: Config, training_data: TrainingData) -> None:
+        self.blocks = training_blocks(config, training_data)
+        self.looks: list[list[dict[str, Tensor]]] = []
+        self.evidence: dict[str, float] | None = None
+        self.judged = False
+
+    def keep(self, policies: Sequence[ExpertPolicy]) -> None:
+        """Keep the policies as they stand: the agent's, then those of the blocks."""
+        self.looks.append([{name: t.detach().clone() for name, t in one.state_dict().items()} for one in policies])
+
+    def choose(self, bcell: BCell, market: RolloutMarket, training_data: TrainingData, seed: int) -> Evidence:
+        """Backtest the blocks' policies in their blocks; give the agent the stage and blend that this justifies."""
+        policy = bcell.policy if bcell.average is None else bcell.average.policy
+        volatility, count = training_data.log_volatility, len(self.blocks)
+        pairs = [pair for look in self.looks for pair in zip(self.blocks, look[1:], strict=True)]
+        policies = [BlockPolicy(load_like(policy, own), block.held_out) for block, own in pairs]
+        facts = (market.process, market.tensors, volatility)
+        half = len(self.looks) // 2 * count  # two parts on one core, too
+        with forked(partial(backtest_blends, policies[half:], *facts)) as later:
+            rewards = backtest_blends(policies[:half], *facts) if half else []
+        rewards += later()
+        looks = [np.concatenate(rewards[at : at + count], axis=1) for at in range(0, len(rewards), count)]
+        evidence = weigh_evidence(looks, self.blocks, volatility, seed)
+        chosen, *of_blocks = self.looks[evidence.look]
+        policy.load_state_dict(chosen)
+        for member, weights in zip(bcell.members or (), of_blocks, strict=True):
+            member.load_state_dict(weights)
+        if bcell.blend is not None:
+            bcell.blend.copy_(evidence.blend.to_tensor(bcell.device))
+        self.evidence, self.looks = evidence.facts(), []
+        return evidence
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors: dict[str, Tensor] = {}
+        for number, look in enumerate(self.looks):
+            for member, policy in enumerate(look):
+                tensors |= {f"look{number}/{member}/{name}": tensor.clone() for name, tensor in policy.items()}
+        return tensors, {"looks": len(self.looks), "judged": self.judged, "evidence": self.evidence}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        if type(state["looks"]) is not int or type(state["judged"]) is not bool:
+            raise ValueError("its evidence is invalid")
+        self.judged, self.evidence = state["judged"], state["evidence"]
+        self.looks = [
+            [without_prefix(tensors, f"look{number}/{member}/") for member in range(1 + len(self.blocks))]
+            for number in range(state["looks"])
+        ]
