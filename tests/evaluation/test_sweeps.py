@@ -29,7 +29,7 @@ WINDOW = range(300, 420)
 
 
 def numbers_of(process: DecisionProcess, *names: str, window: range = WINDOW) -> dict[str, Any]:
-    return dict(sweeps.section(context_of(process, window, *names)).numbers)
+    return dict(sweeps.sweep_section(context_of(process, window, *names)).numbers)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_fill_at_the_open_has_no_lag_of_zero() -> None:
     process = process_of()
     context = context_of(process, WINDOW, "buy-and-hold")
     process.env = process.env.model_copy(update={"fill": "open"})
-    made = sweeps.section(context)
+    made = sweeps.sweep_section(context)
     assert list(made.numbers["lags"]) == ["1", "2"]
     assert any("no lag of 0" in sentence for sentence in made.words)
 
