@@ -1,4 +1,4 @@
-"""What a process reads off a panel: prices and growth between fills, and the liquidity that costs depend on."""
+"""Prices and growth between fills, and the liquidity that costs depend on, from a panel."""
 
 from __future__ import annotations
 
