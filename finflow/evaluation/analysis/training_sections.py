@@ -122,9 +122,6 @@ def _points_figure(rows: pd.DataFrame) -> Rendered:
     )
 
 
-LEVELS = ("0.1", "0.5", "0.9")  # of the quantiles whose coverage is shown
-
-
 def out_of_fold_section(training: pd.DataFrame) -> Section | None:
     """Out-of-fold evidence, and the calibration of the critics; None where the training has none."""
     if "out_of_fold_t" not in training:
@@ -157,8 +154,7 @@ def out_of_fold_section(training: pd.DataFrame) -> Section | None:
     over = [((), f"over {reference.replace('-', ' ')}")]
     tables = [make_table("Evidence of the blocks", "gain", over, columns, caption)]
     if critics:
-        levels = [level for level in LEVELS if all(level in one["coverage"] for one in critics.values())]
-        tables.append(_critics_table(list(critics), levels))
+        tables.append(_critics_table(list(critics)))
     figures = (_critics_figure(critics),) if critics else ()
     return Section("out_of_fold", "Out-of-sample evidence", numbers, tuple(tables), figures, _words(row, reference))
 
@@ -170,11 +166,6 @@ def _agreement(row: pd.Series, window: str) -> dict[str, Any]:
         slope=float(row[f"{window}_advantage_slope"]),
         slope_error=float(row[f"{window}_advantage_slope_error"]),
         correlation=float(row[f"{window}_advantage_correlation"]),
-        coverage={
-            name.rpartition("_")[2]: float(row[name])
-            for name in row.index
-            if str(name).startswith(f"{window}_coverage_") and row[name] == row[name]
-        },
         groups=[dict(critics=estimated, exact=exact, error=error) for estimated, exact, error in groups],
     )
 
@@ -192,18 +183,16 @@ def _words(row: pd.Series, reference: str) -> tuple[str, ...]:
     return how, found
 
 
-def _critics_table(windows: list[str], levels: list[str]) -> Table:
+def _critics_table(windows: list[str]) -> Table:
     columns = (
         ("slope", Cell((ROW, "slope"))),
         ("standard error", Cell((ROW, "slope_error"))),
         ("correlation", Cell((ROW, "correlation"))),
-        *((f"below quantile {level}", Cell((ROW, "coverage", level), "%", 0)) for level in levels),
     )
     rows = [(("critics", window), window) for window in windows]
     caption = (
         "Exact advantages of many actions in the same state, regressed on those of the critics: a slope of 1 "
-        "means that an estimated advantage of x was x on average. Then the share of exact returns below the critics' "
-        "quantiles, which is the quantile's level where they are calibrated."
+        "means that an estimated advantage of x was x on average."
     )
     return make_table("Calibration of the critics", "window", rows, columns, caption)
 
