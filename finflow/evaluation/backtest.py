@@ -16,9 +16,8 @@ from finflow.errors import MarketError
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
 from finflow.market.bar_frequency import bars_per_year
-from finflow.strategies.memo import Memo, Memoised
 from finflow.strategies.rolling_rules import Optimised
-from finflow.strategies.strategy import Information, Strategy
+from finflow.strategies.strategy import Information, Memo, Memoised, Strategy
 
 FloatArray = NDArray[np.float64]
 Decide = Callable[[int, PortfolioState], FloatArray]

@@ -41,7 +41,7 @@ from finflow.market.bar_frequency import bar_rhythm
 from finflow.market.panel import MarketPanel
 from finflow.market.price_notes import price_notes
 from finflow.strategies.classical import COMPARED, PatientEqualWeight, named_strategy
-from finflow.strategies.optimal.optimal_policy import OPTIMAL, Optimum, optimum_of
+from finflow.strategies.optimal_policy import OPTIMAL, Optimum, optimum_of
 from finflow.strategies.strategy import Strategy
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone, gate_on, traits_on
