@@ -130,7 +130,7 @@ def test_a_finished_training_is_kept_until_configuration_or_code_change(
     with monkeypatch.context() as patch:
         patch.setattr(trainings, "FinFlowTrainer", lambda *given, **named: pytest.fail("trained again"))
         assert train_fold(plan, fold, 0) == path
-        judged_otherwise = make_protocol_job(small(evaluation__confidence=0.9), "walk-forward")
+        judged_otherwise = make_protocol_job(small(evaluation__bootstrap_samples=150), "walk-forward")
         assert train_fold(judged_otherwise, fold, 0) == path
     monkeypatch.setattr(trainings, "code_hash", lambda: "other")
     assert train_fold(plan, fold, 0) != path

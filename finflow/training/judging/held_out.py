@@ -33,6 +33,7 @@ from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import ReportData
+from finflow.evaluation.statistics.bootstrap import CONFIDENCE
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.readings_ledger import FILE, Reading, Tries, readings_of, record, tries_of
 from finflow.evaluation.statistics.significance_tests import track_of
@@ -164,7 +165,7 @@ def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details:
         agent=runs[0],
         strategies=tuple(runs[1:]),
         bootstrap_samples=evaluation.bootstrap_samples,
-        confidence=evaluation.confidence,
+        confidence=CONFIDENCE,
         block_length=evaluation.block_length,
         seed=config.train.seed,
         cvar_alpha=alpha,
@@ -204,7 +205,7 @@ def _ensemble(
         found = score_runs(context.process, context.window, (*played, *agents), best).scores
         shown = (judged, baseline, *agents)
         scores = {run.name: found[run.name].score for run in shown if run.name in found}
-    return [ensemble_section(judged, agents, baseline, config.evaluation.confidence, config.train.seed, scores)]
+    return [ensemble_section(judged, agents, baseline, CONFIDENCE, config.train.seed, scores)]
 
 
 def _explanations(
