@@ -80,25 +80,15 @@ class SavedRun:
         folder = self.path.parent if self.kind is Kind.CHECKPOINT else self.path
         return CheckpointFolder(folder / MODELS if (folder / MODELS).is_dir() else folder)
 
-    def find_checkpoint(self) -> Path:
-        """The checkpoint file meant: the one given, or the latest of a run folder.
+    def find_checkpoint(self, best: bool = False) -> Path:
+        """The checkpoint file meant: the one given, or of a run folder the latest, or the best by validation.
 
         Raises CheckpointError if there is none.
         """
-        return self._first_of(LATEST)
-
-    def find_best(self) -> Path:
-        """The checkpoint file to evaluate: the one given, or the best by validation of a run folder, else its latest.
-
-        Raises CheckpointError if there is none.
-        """
-        return self._first_of(BEST, LATEST)
-
-    def _first_of(self, *names: str) -> Path:
         if self.kind is Kind.CHECKPOINT:
             return self.path
         models = self.checkpoints
-        wanted = [models.path(name) for name in names]
+        wanted = [models.path(name) for name in ((BEST, LATEST) if best else (LATEST,))]
         for candidate in (*wanted, *models.numbered(), models.path(BEST), models.path(PRETRAINED)):
             if candidate.is_file():
                 return candidate
@@ -173,9 +163,9 @@ def run_folder_of(checkpoint: Path) -> Path:
 
 
 def best_in(run: Path) -> Path | None:
-    """The checkpoint to evaluate of a run folder, as `SavedRun.find_best`; None where it has none."""
+    """The checkpoint to evaluate of a run folder, as `SavedRun.find_checkpoint` finds it; None where it has none."""
     try:
-        return resolve_run(run).find_best()
+        return resolve_run(run).find_checkpoint(best=True)
     except CheckpointError:
         return None
 

@@ -97,8 +97,6 @@ def integrated_gradients(
     policy: ExpertPolicy,
     states: States,
     directions: Tensor,
-    tolerance: float = TOLERANCE,
-    most: int = MOST_STEPS,
     *,
     since: States | None = None,
     read: Callable[[Decision], Tensor] = centre_of,
@@ -111,8 +109,6 @@ def integrated_gradients(
         From `in_double`, and one state from `states_in_double`; weights held and listing are the same along the path.
     directions : Tensor, (targets, K)
         Each names a scalar, the centre's product with it.
-    tolerance : float
-        Steps are doubled until no completeness error is larger, or ``most`` is reached.
     since : States, optional
         The baseline, of which the features alone are taken; features at their training mean when left out.
     read : callable
@@ -151,7 +147,7 @@ def integrated_gradients(
         )
         whole = of_assets.sum((1, 2)) + of_market.sum(1) + of_reward.sum(1)
         error = (whole - (value - baseline)).detach()
-        if steps >= most or float(error.abs().max()) <= tolerance:
+        if steps >= MOST_STEPS or float(error.abs().max()) <= TOLERANCE:
             return Shares(of_assets.detach(), of_market.detach(), of_reward.detach(), value, baseline, error, steps)
         steps *= 2
 
@@ -169,10 +165,6 @@ class Explainer:
         self.asset_features, self.market_features = features.asset_names, features.market_names
         growth = process.growth[self.bars.start + 1 : self.bars.stop + 1]
         self.contributions = attribute(run, growth)
-
-    @property
-    def dates(self) -> NDArray[np.datetime64]:
-        return self.process.panel.dates[self.bars.start : self.bars.stop]
 
     def explain(self, step: int) -> Dated:
         bar, run, names = self.bars[step], self.run, self.run.assets
