@@ -304,7 +304,7 @@ OTHER: dict[str, object] = {
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
     **{"train.entropy_schedule.steps": 500, "train.target_entropy_schedule.steps": 500},
     **{"bcell.anchor.final": 0.5, "bcell.anchor.updates": 500},
-    **{"online.discount": 0.5, "online.epochs": 4, "online.minibatch": 32, "online.target_kl": 0.02},
+    **{"online.epochs": 4, "online.minibatch": 32},
     **{"tune.objective": ["calmar", "dsr"], "tune.name": "mine", "tune.storage": "journal:trials.log"},
     **{"tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}}, "output.readings": "elsewhere.jsonl"},
     **{f"market.synthetic.{name}": 0.01 for name in ("drift", "edge")},

@@ -19,7 +19,7 @@ from finflow.strategies.rolling_rules import Momentum
 from finflow.strategies.strategy import Information, equal_weights
 from finflow.training.data.training_data import prepare
 from finflow.training.judging import evaluations, held_out
-from finflow.training.judging.reading_count import strategy_identity
+from finflow.training.judging.evaluations import strategy_identity
 from tests.training.whole_trainings import Make
 
 pytestmark = pytest.mark.usefixtures("no_sections")

@@ -16,9 +16,9 @@ from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
 from finflow.cli.output import explanation_lines
 from finflow.env.process_variants import with_costs
-from finflow.evaluation.analysis.decision_explanation import (
+from finflow.evaluation.analysis.attribution import (
+    decisions_section,
     largest_trades,
-    section,
 )
 from finflow.evaluation.backtest import run_backtests, with_memos
 from finflow.evaluation.page.page_numbers import plain
@@ -128,7 +128,7 @@ def test_the_report_takes_the_largest_trades_apart(
     later = np.sort(turnover[63:])[-2:] if len(turnover) > 126 else np.sort(turnover)[-2:]
     assert sorted(turnover[steps]) == sorted(later)
     found = explainer.largest(2)
-    made = section(found)
+    made = decisions_section(found)
     assert list(made.numbers) == [date for date, _ in found]
     date, _ = found[0]
     text = section_html(made)

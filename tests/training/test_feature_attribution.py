@@ -10,7 +10,7 @@ from finflow.agent.batch import States
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import LogisticNormal, log_ratios
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.training.judging.feature_attribution import decide, in_double, integrated_gradients, states_in_double
+from finflow.training.judging.explainer import decide, in_double, integrated_gradients, states_in_double
 
 SHAPE = NetworkShape(n_asset_features=5, n_market_features=3, hidden=32, lenses=((0,), (1,), (2,), (3,), (0, 3)))
 

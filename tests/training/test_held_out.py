@@ -162,9 +162,7 @@ def test_a_report_without_sweeps_runs_nothing_again(
     monkeypatch.setattr(held_out, "run_shared_backtests", lambda *given: (played.append(1), play(*given))[1])
     monkeypatch.setattr(ComparisonContext, "backtest", lambda *given, **named: pytest.fail("run again"))
     training_data = prepare(tiny())
-    held_out.judge_held_out(
-        training_data, held_out.Subject({"equal-weight": EqualWeight}, "equal-weight"), tmp_path, sweeps=False
-    )
+    held_out.judge_held_out(training_data, {"equal-weight": EqualWeight}, "equal-weight", tmp_path, sweeps=False)
     assert played == [1]
     assert [section.key for section in reports[0].sections] == ["attribution", "ranking"]
 

@@ -229,7 +229,7 @@ def _method(numbers: RetrainNumbers) -> tuple[str, ...]:
         "stationary bootstrap.",
         f"The new agent replaces the old one where the lower bound exceeds the margin. Without a true lead above the "
         f"margin that happens with a probability of about {chance:.2%} in this comparison, and over all comparisons of "
-        "an agent of at most 1 less evaluation.confidence.",
+        "an agent of at most 5 %.",
         "An old agent that does worse than before is no reason by itself: a retrained one may do no better.",
     )
 

@@ -32,7 +32,6 @@ from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_fre
 from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import choose_device
-from finflow.training.judging.reading_count import policy_identity
 
 FloatArray = NDArray[np.float64]
 
@@ -200,6 +199,20 @@ class Agents:
         """The one that decides, fresh, and of several agents each alone after it."""
         deciding, alone = ([make() for make in self.makers().values()] for _ in range(2))
         return [EnsembleStrategy(deciding), *alone] if len(deciding) > 1 else [*deciding]
+
+
+def policy_identity(policy: ExpertPolicy, acting: ActingConfig | None = None) -> str:
+    """SHA-256 of a policy's weights and blend: the same agent, wherever its checkpoint lies.
+
+    One that acts otherwise than by its centre is another agent.
+    """
+    digest = hashlib.sha256(b"policy" if policy.blend is None else f"policy {policy.blend}".encode())
+    for name, tensor in sorted(policy.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    if acting is not None and not acting.takes_centre:
+        digest.update(acting.model_dump_json().encode())
+    return digest.hexdigest()
 
 
 def load_agents(
