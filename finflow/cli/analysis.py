@@ -89,15 +89,15 @@ def run_inspection(path: Path) -> None:
 def run_explanation(arguments: argparse.Namespace, checkpoint: Path, dates: Sequence[str], output: Path | None) -> None:
     """Print why an agent traded on some dates; `output` is a JSON file to write."""
     overrides = evaluation_overrides(arguments, checkpoint)
-    from finflow.evaluation.analysis.decision_explanation import section
+    from finflow.evaluation.analysis.attribution import decisions_section
     from finflow.evaluation.page.page_numbers import json_text
     from finflow.files import write_atomically
-    from finflow.training.judging.explainer import explain_dates
+    from finflow.training.judging.evaluations import explain_dates
 
     explanations = explain_dates(checkpoint, overrides, dates)
     if output is not None:
         write_atomically(output, json_text(dict(explanations)))
-    shown = section(explanations)
+    shown = decisions_section(explanations)
     print("\n".join(shown.text({shown.key: shown.numbers})))
     if output is not None:
         print(f"written to {output}")

@@ -59,7 +59,6 @@ class EvaluationConfig(Section):
     """Statistics of the evaluation, and refits of the classical strategies."""
 
     bootstrap_samples: Int = key(2000, "resamples behind each interval", ge=100)
-    confidence: Fraction = key(0.95, "coverage of the intervals")
     block_length: PositiveInt = key(21, "mean block of the stationary bootstrap, in bars")
     rebalance_every: PositiveInt = key(21, "decisions between refits of a rolling strategy")
     lookback: Int = key(252, "bars that a rolling strategy is fitted on", ge=20)

@@ -10,18 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finflow.agent.batch import States, states_of
+from finflow.agent.batch import States
 from finflow.agent.networks.decision import Decision, acted_portfolio, describe_holding
 from finflow.trading.decision_results import Alternative, FeatureMove, Reasons
 from finflow.trading.live_market import LiveMarket
 from finflow.training.judging.agent_strategy import Agents
-from finflow.training.judging.feature_attribution import (
-    aim_of,
-    decide,
-    in_double,
-    integrated_gradients,
-    states_in_double,
-)
+from finflow.training.judging.explainer import aim_of, decide, in_double, integrated_gradients, states_at
 
 FloatArray = NDArray[np.float64]
 
@@ -42,23 +36,13 @@ class Reasoning:
         self.acting, self.band = agents.config.acting, agents.config.env.no_trade_band
         self.policies = [in_double(policy) for policy in agents.policies]
         self.market, self.portfolio = market, portfolio
-        self.states = self._states(market.known)
+        self.states = states_at(market.process, market.known, portfolio)
         self.decisions = [decide(policy, self.states) for policy in self.policies]
         self.assets = (*market.panel.assets, "cash")
         self.held = self.states.weights[0]
         self.target = _mean(self._acted(decision)[0] for decision in self.decisions)
         self.aim = _mean(aim_of(decision)[0] for decision in self.decisions)
         self.trade_rate = float(_mean(decision.trade_rate[0, 0] for decision in self.decisions))
-
-    def _states(self, bar: int) -> States:
-        """State with the features of a bar and the portfolio of today, in double precision."""
-        process = self.market.process
-        observation = {
-            "assets": process.asset_features[bar].copy(),
-            "market": process.market_features[bar].copy(),
-            "portfolio": self.portfolio,
-        }
-        return states_in_double(states_of(observation, torch.device("cpu")))
 
     def reasons(self) -> Reasons:
         names = max((policy.sources for policy in self.policies), key=len)
@@ -87,7 +71,7 @@ class Reasoning:
         market, known = self.market, self.market.known
         if known - 1 < market.features.first_bar:
             return float("nan"), {}
-        before = self._states(known - 1)
+        before = states_at(market.process, known - 1, self.portfolio)
         before = States(  # what is listed, and the portfolio, are those of today
             torch.cat([before.assets[:, :, :-1], self.states.assets[:, :, -1:]], dim=-1),
             before.market,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finflow.evaluation.analysis.sweeps import section as sweeps_section
+from finflow.evaluation.analysis.sweeps import sweep_section
 from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, comparison_page, numbers_of
 from finflow.evaluation.report.report import write_report
 from finflow.evaluation.statistics.backtest_overfitting import DailyReturns, choice_section, judge_best
@@ -36,7 +36,7 @@ def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory, images: Non
     """A report with figures, tables that are wider than a phone, and a section of its own."""
     context = context_of(process_of(), range(300, 420), "risk-parity", "equal-weight", "buy-and-hold")
     folder = tmp_path_factory.mktemp("opened") / "reports"
-    write_report(folder, report_data(sections=(sweeps_section(context),)))
+    write_report(folder, report_data(sections=(sweep_section(context),)))
     browser.open((folder / "report.html").as_uri())
     return browser
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
-from finflow.evaluation.statistics.bootstrap import Draws, Resampling, chunks
+from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Draws, Resampling, chunks
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
     TrackRecord,
@@ -39,7 +39,6 @@ from finflow.evaluation.statistics.significance_tests import (
     track_of,
 )
 from finflow.evaluation.statistics.verdict import (
-    CONFIDENCE,
     SIZE,
     LeastDifference,
     Verdict,

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.page.drawing import MINUS
 from finflow.evaluation.page.page_numbers import Answer, Bounds, Number, about
-from finflow.evaluation.statistics.bootstrap import Interval, Resampling, interval
+from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Interval, Resampling, interval
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
     Superiority,
@@ -42,7 +42,6 @@ from finflow.evaluation.statistics.significance_tests import (
 )
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
-CONFIDENCE = 0.95
 SIZE = 0.05
 
 Array = NDArray[np.float64]

@@ -22,7 +22,7 @@ from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.page.page import Page
-from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS, Resampling
+from finflow.evaluation.statistics.bootstrap import CONFIDENCE, MINIMUM_BLOCKS, Resampling
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.experiments.jobs.folds import FEWEST, Fold, history_of, refuse_own_decisions
 from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
@@ -47,9 +47,8 @@ from finflow.trading.price_checks import check_history
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, policy_of, read_best
 from finflow.training.checkpoints.run_folder import MANIFEST, Kind, resolve_run
 from finflow.training.data.training_data import TrainingData, device_here, prepare_from, process_on
-from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.agent_strategy import AgentStrategy, policy_identity
 from finflow.training.judging.held_out import maker_of
-from finflow.training.judging.reading_count import policy_identity
 from finflow.training.phases.stopping import stopping_at_once
 
 FOLDER = "retrainings"
@@ -135,7 +134,7 @@ class Retraining:
     def judge(self, checkpoints: Sequence[Path]) -> tuple[RetrainNumbers, list[Backtest]]:
         """Backtest the retrained agents and the old one, each in the window of its fold."""
         device, evaluation = device_here(self.config.train.device), self.config.evaluation
-        rule = ReplacementRule(evaluation.confidence, self.config.trading.retrain.margin, _number_of(self.folder))
+        rule = ReplacementRule(CONFIDENCE, self.config.trading.retrain.margin, _number_of(self.folder))
         before, acting, backtests, folds = policy_of(self.old, device), self.config.acting, [], []
         process = process_on(self.old_data, self.panel)
         for fold, training, path in zip(self.folds, self.trainings, checkpoints, strict=True):
