@@ -28,8 +28,14 @@ from finflow.evaluation.page.page import Headline, Page
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_histogram
 from finflow.experiments.tuning.study import describe_values, space_of
-from finflow.experiments.tuning.study_results import ATTRIBUTES, best_trial, count_tried, decode_returns, front
-from finflow.experiments.tuning.trial_store import LOST
+from finflow.experiments.tuning.study_results import (
+    ATTRIBUTES,
+    best_trial,
+    count_tried,
+    decode_returns,
+    front,
+    reason_of,
+)
 from finflow.experiments.tuning.trial_training import TrialContext
 from finflow.files import write_together
 from finflow.provenance import code_hash
@@ -222,14 +228,10 @@ def _choice(overfit: Overfitting | None, without: str, among: int) -> Section:
 
 
 def _failed(trials: Sequence[FrozenTrial]) -> list[Section]:
-    failed = {f"trial {trial.number}": _reason(trial) for trial in trials if trial.state == TrialState.FAIL}
+    failed = {f"trial {trial.number}": reason_of(trial) for trial in trials if trial.state == TrialState.FAIL}
     more = f"The first {MOST_ROWS} of {len(failed)}." if len(failed) > MOST_ROWS else ""
     table = make_table("Why", "Trial", list(failed)[:MOST_ROWS], [("reason", failed)], more)
     return [Section("failed", "Trials that failed", tables=(table,))] if failed else []
-
-
-def _reason(trial: FrozenTrial) -> str:
-    return str(trial.user_attrs.get(ATTRIBUTES.reason, LOST))
 
 
 def _values(trial: FrozenTrial, objective: Sequence[str]) -> dict[str, float]:
@@ -243,7 +245,7 @@ def _trial_numbers(trial: FrozenTrial, objective: Sequence[str]) -> dict[str, ob
         "values": _values(trial, objective) if trial.state == TrialState.COMPLETE else None,
         "params": dict(trial.params),
         "course": {str(level): value for level, value in trial.intermediate_values.items() if math.isfinite(value)},
-        "reason": (_reason(trial) or None) if trial.state == TrialState.FAIL else None,
+        "reason": (reason_of(trial) or None) if trial.state == TrialState.FAIL else None,
         "updates": trial.user_attrs.get(ATTRIBUTES.updates),
     }
 
