@@ -10,7 +10,7 @@ precision on the CPU, on a copy of the policy.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -152,6 +152,33 @@ def integrated_gradients(
         steps *= 2
 
 
+class ExactDecision:
+    """One decision of some agents, by the mean of their portfolios, taken again in double precision.
+
+    ``policies`` are from `in_double`, the state is from `states_at`. An agent without a reference has no share in it.
+    """
+
+    def __init__(self, policies: Sequence[ExpertPolicy], states: States) -> None:
+        self.policies, self.states = policies, states
+        self.decisions = [decide(policy, states) for policy in policies]
+        self.held = states.weights[0]
+        self.aim = mean_of(aim_of(one)[0] for one in self.decisions)
+        self.trade_rate = float(mean_of(one.trade_rate[0, 0] for one in self.decisions))
+        self.holds = "; ".join(dict.fromkeys(describe_holding(policy.blend) for policy in policies))
+        names = max((policy.sources for policy in policies), key=len)
+        gates = [one.gate[0] for one in self.decisions]
+        gate = mean_of(torch.cat([one, one.new_zeros(len(names) - len(one))]) for one in gates)
+        self.gate = dict(zip(names, gate.tolist(), strict=True))
+        self.experts = {
+            name: mean_of(one.experts[0, number] for one in self.decisions if number < one.experts.shape[1]).tolist()
+            for number, name in enumerate(names)
+        }
+
+
+def mean_of(values: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(values)).mean(dim=0)
+
+
 class Explainer:
     def __init__(
         self, policy: ExpertPolicy, process: DecisionProcess, features: Features, window: range, run: Backtest
@@ -171,8 +198,8 @@ class Explainer:
         known = bar - self.process.lag
         observed = np.concatenate([self.reasons["held"][step], self.reasons["reward_state"][step]])
         states = states_at(self.process, known, observed)
-        decision = decide(self.policy, states)
-        held, centre = states.weights[0], decision.distribution.centre()[0]
+        decision = ExactDecision([self.policy], states)
+        held, centre = decision.held, centre_of(decision.decisions[0])[0]
         move = centre - held
         largest = torch.argsort(-move.abs(), stable=True)[:TRADES]
         directions = torch.cat([0.5 * move.sign().unsqueeze(0), torch.eye(len(names), dtype=torch.float64)[largest]])
@@ -183,11 +210,11 @@ class Explainer:
             return self._influences(states, gradients.assets[row], gradients.market[row], gradients.reward_state[row])
 
         dates, day = self.process.panel.dates, self.contributions
-        experts, aim = decision.experts[0].tolist(), decision.aim[0].tolist()
+        aim = decision.aim.tolist()
         weights = {
             name: Weights(
                 held=float(held[asset]),
-                experts={expert: experts[number][asset] for number, expert in enumerate(self.policy.sources)},
+                experts={expert: portfolio[asset] for expert, portfolio in decision.experts.items()},
                 aim=aim[asset],
                 target=float(centre[asset]),
                 filled=float(run.weights[step, asset]),
@@ -196,10 +223,10 @@ class Explainer:
         }
         earned = dict(zip(names, np.append(day.assets[step], day.cash[step]).tolist(), strict=True))
         return str(dates[bar]), Explanation(
-            gate=dict(zip(self.policy.sources, decision.gate[0].tolist(), strict=True)),
-            trade_rate=float(decision.trade_rate),
+            gate=decision.gate,
+            trade_rate=decision.trade_rate,
             traded=0.5 * float(move.abs().sum()),
-            holds=describe_holding(self.policy.blend),
+            holds=decision.holds,
             known=str(dates[known]),
             turnover=float(run.turnover[step]),
             cost=float(run.costs[step]),
