@@ -113,5 +113,5 @@ def test_a_study_without_a_result_has_a_page_that_says_so() -> None:
     empty = replace(data, trials=data.trials[-1:])
     page = str(study_files(empty)[PAGE])
     assert "No trial has a value" in page
-    assert "There is no choice to evaluate" in page
+    assert "There is no probability of overfitting" in page
     assert "the guard gave up" in page

@@ -101,8 +101,7 @@ def report_study(config: Config, context: TrialContext, folder: Path, name: str,
         tried=count_tried(config, trials),
         facts=_facts(config, context),
     )
-    files: dict[Path, bytes | str] = {folder / REPORTS / name: text for name, text in study_files(data).items()}
-    write_together(files)
+    write_together({folder / REPORTS / name: text for name, text in study_files(data).items()})
     return folder / REPORTS / PAGE
 
 
@@ -135,8 +134,6 @@ def study_files(data: StudyData) -> dict[str, bytes | str]:
 
 
 def _overfitting(excess: NDArray[np.float64]) -> tuple[Overfitting | None, str]:
-    if excess.shape[1] < 2:
-        return None, "There is no choice to evaluate: fewer than two trials completed."
     try:
         return overfitting(excess), ""
     except EvidenceError as error:
@@ -144,12 +141,14 @@ def _overfitting(excess: NDArray[np.float64]) -> tuple[Overfitting | None, str]:
 
 
 def _counts(data: StudyData) -> dict[str, object]:
-    states = [_STATES.get(trial.state) for trial in data.trials]
-    counted: dict[str, object] = {name: states.count(name) for name in _STATES.values()}
-    best = best_trial(data.trials)
-    counted |= {"all": len(states), "tried": data.tried, "best": None if best is None else best.number}
-    counted["updates"] = sum(trial.user_attrs.get(ATTRIBUTES.updates) or 0 for trial in data.trials)
-    return counted
+    states, best = [_STATES.get(trial.state) for trial in data.trials], best_trial(data.trials)
+    return {
+        **{name: states.count(name) for name in _STATES.values()},
+        "all": len(states),
+        "tried": data.tried,
+        "best": None if best is None else best.number,
+        "updates": sum(trial.user_attrs.get(ATTRIBUTES.updates) or 0 for trial in data.trials),
+    }
 
 
 def _finding(data: StudyData, overfit: Overfitting | None) -> Headline:
@@ -331,8 +330,7 @@ def _courses(study: Study, name: str) -> Any:
     legend = axes.get_legend()
     if legend is not None:
         legend.remove()  # a line for each trial: more than a legend has room for
-    axes.set_xlabel("level: tenths of the trainings, one after another")
-    axes.set_ylabel(f"{name} so far")
+    axes.set(xlabel="level: tenths of the trainings, one after another", ylabel=f"{name} so far")
     return axes
 
 
@@ -342,8 +340,7 @@ def _render(draw: Callable[[], Any], width: float, height: float) -> bytes:
 
     with pyplot_restored():
         axes = np.atleast_1d(np.asarray(draw(), dtype=object)).flat[0]
-        for side in ("left", "center"):
-            axes.set_title("", loc=side)
+        axes.set_title("")
         figure = axes.get_figure()
         figure.suptitle("")
         figure.set_size_inches(width, height)
