@@ -91,7 +91,7 @@ def run_explanation(arguments: argparse.Namespace, checkpoint: Path, dates: Sequ
     overrides = evaluation_overrides(arguments, checkpoint)
     from finflow.evaluation.page.page_numbers import json_text
     from finflow.files import write_atomically
-    from finflow.training.judging.explainer import explain_dates
+    from finflow.training.judging.evaluations import explain_dates
 
     explanations = explain_dates(checkpoint, overrides, dates)
     if output is not None:

@@ -14,7 +14,7 @@ from finflow.cli.options import program
 from finflow.text_table import table_lines
 
 if TYPE_CHECKING:
-    from finflow.evaluation.analysis.decision_explanation import Explanation
+    from finflow.evaluation.analysis.attribution import Explanation
     from finflow.training.audit.look_ahead import Finding
     from finflow.training.judging.held_out import EvaluationOutcome
 
@@ -181,7 +181,7 @@ def summary_rows(
 
 def explanation_lines(date: str, one: Explanation) -> list[str]:
     """Lines of the explanation of a decision, which filled on a date."""
-    from finflow.evaluation.analysis.decision_explanation import SHOWN
+    from finflow.evaluation.analysis.attribution import SHOWN_PARTS
     from finflow.evaluation.page.page_numbers import show
 
     def percent(value: float, decimals: int = 1, plus: bool = False) -> str:
@@ -199,7 +199,7 @@ def explanation_lines(date: str, one: Explanation) -> list[str]:
     ]
     experts = list(one.gate)
     table = [("largest trades", "held", *experts, "aim", "target", "next bar")]
-    for name in one.trades[:SHOWN]:
+    for name in one.trades[:SHOWN_PARTS]:
         own = one.weights[name]
         weights = (own.held, *(own.experts[expert] for expert in experts), own.aim, own.target)
         table.append((name, *(percent(weight) for weight in weights), percent(one.earned[name], 2, plus=True)))
@@ -209,7 +209,7 @@ def explanation_lines(date: str, one: Explanation) -> list[str]:
     for feature, influence in one.influences:
         table.append((feature, f"{influence.value:+.2f}", percent(influence.part, 2, plus=True)))
     parts = one.integrated_gradients
-    rest = sum(influence.part for influence in list(parts.features.values())[SHOWN:])
+    rest = sum(influence.part for influence in list(parts.features.values())[SHOWN_PARTS:])
     table += [
         ("all other features", "", percent(rest, 2, plus=True)),
         ("every feature at its mean", "", percent(parts.baseline, 2, plus=True)),

@@ -34,7 +34,6 @@ SMALL = {
     "market.train_end": "2014-06-30",
     "market.validation_end": "2016-06-30",
     "train.validation_updates": 20,
-    "train.generalisation": False,
     "evaluation.protocol.validation_share": 0.05,  # a few months: backtests of longer windows are most of a training
     "evaluation.rebalance_every": 150,
     "evaluation.protocol.folds": 2,

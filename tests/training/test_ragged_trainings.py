@@ -19,7 +19,6 @@ from tests.training.whole_trainings import Make, train_through
 ENDED, LATE, LATER = 520, 400, 450
 SHORT: dict[str, Any] = {
     "offline__evaluation_updates": 0,
-    "train__generalisation": False,
     "train__online_episodes": 6,
 }
 ALGORITHMS: dict[str, dict[str, Any]] = {

@@ -17,9 +17,9 @@ from finflow.errors import CheckpointError, MarketError
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.guard.checkpoint_folder import numbered
 from finflow.tensor_file import read_tensors
-from finflow.training.judging.agent_strategy import load_agents
+from finflow.training.judging.agent_strategy import load_agents, policy_identity
 from finflow.training.judging.evaluations import evaluate_agents
-from finflow.training.judging.reading_count import ledger_of, policy_identity
+from finflow.training.judging.held_out import ledger_of
 from finflow.training.trainer import EvaluationOutcome, FinFlowTrainer
 from tests.short_trainings import write_market
 from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, train_through

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
-from finflow.evaluation.analysis.decision_explanation import Explanation
+from finflow.evaluation.analysis.attribution import Explanation
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.page.page_numbers import Bounds, Number, Share, about, json_text, plain, schema_of

@@ -47,9 +47,8 @@ from finflow.trading.price_checks import check_history
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, policy_of, read_best
 from finflow.training.checkpoints.run_folder import MANIFEST, Kind, resolve_run
 from finflow.training.data.training_data import TrainingData, device_here, prepare_from, process_on
-from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.agent_strategy import AgentStrategy, policy_identity
 from finflow.training.judging.held_out import maker_of
-from finflow.training.judging.reading_count import policy_identity
 from finflow.training.phases.stopping import stopping_at_once
 
 FOLDER = "retrainings"
