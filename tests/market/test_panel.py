@@ -104,7 +104,7 @@ def test_a_cut_outside_the_data_is_an_error(end: int | str) -> None:
 
 
 def test_a_later_start_earns_no_cash_on_its_first_bar() -> None:
-    later = panel(cash_returns=np.array([0.0, 0.1, 0.1, 0.1, 0.1])).since("2020-01-03")
+    later = panel(cash_returns=np.array([0.0, 0.1, 0.1, 0.1, 0.1])).between(2, 5)
     assert later.n_bars == 3
     assert later.cash_returns.tolist() == [0.0, 0.1, 0.1]
 

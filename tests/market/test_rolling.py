@@ -54,15 +54,6 @@ def test_a_row_has_the_same_bits_however_much_follows(function: Windowed) -> Non
     np.testing.assert_array_equal(rolling.ema(values, 12)[:50], rolling.ema(values[:50], 12))
 
 
-def test_covariance_equals_numpy() -> None:
-    values = ragged(2)
-    result = rolling.SeriesPair(values, values[:, 2:]).covariance(20)
-    for row in range(25, 55):
-        rows = values[row - 19 : row + 1]
-        expected = [np.cov(rows[:, column], rows[:, 2])[0, 1] for column in range(3)]
-        np.testing.assert_allclose(result[row], expected, atol=1e-15)
-
-
 def test_a_century_of_data_loses_no_digits_that_matter() -> None:
     values = np.random.default_rng(0).standard_normal((25_000, 1)) * 0.01 + 0.001
     expected = values[-21:].std(axis=0, ddof=1)

@@ -10,7 +10,7 @@ import pytest
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
-from finflow.market.splits import Split, split_panel, visible
+from finflow.market.splits import Split, split_panel
 
 
 def daily(first: str = "2010-01-01", bars: int = 1000) -> MarketPanel:
@@ -42,12 +42,6 @@ def test_a_date_without_a_bar_ends_with_the_bar_before() -> None:
     holed = MarketPanel(dates=panel.dates[gap], assets=panel.assets, close=panel.close[gap])
     split = split_panel(holed, config("2010-12-31", "2011-06-30"))
     assert holed.dates[split.train[-1]] == np.datetime64("2010-12-30")
-
-
-def test_training_receives_nothing_of_the_test_window() -> None:
-    panel = daily()
-    split = split_panel(panel, config("2010-12-31", "2011-06-30"))
-    assert visible(panel, split).dates[-1] == np.datetime64("2011-06-30")
 
 
 @pytest.mark.parametrize(
