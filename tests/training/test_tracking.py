@@ -174,17 +174,6 @@ def test_a_run_is_finished_before_the_package_leaves(tmp_path: Path) -> None:
     assert "failed" not in (tmp_path / "run" / "console.log").read_text("utf-8")
 
 
-def test_the_package_itself_keeps_a_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="the extra finflow[wandb] is not installed")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    told: list[str] = []
-    logged(tmp_path, told.append)
-    (kept,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    assert kept.stat().st_size > 1000
-    assert told == []
-
-
 def test_a_package_that_is_not_installed_is_one_line_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"pip install 'finflow\[wandb\]'") as caught:
