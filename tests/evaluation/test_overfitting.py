@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.page.section import section_html
 from finflow.evaluation.statistics.backtest_overfitting import (
     DailyReturns,
     Overfitting,
@@ -25,6 +24,7 @@ from finflow.evaluation.statistics.backtest_overfitting import (
     overfitting,
 )
 from finflow.evaluation.statistics.bootstrap import Resampling
+from tests.evaluation.made_up import section_html
 
 Array = NDArray[np.float64]
 

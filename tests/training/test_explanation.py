@@ -17,20 +17,18 @@ from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import LogisticNormal, log_ratios
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
-from finflow.cli.output import explanation_lines
 from finflow.env.process_variants import with_costs
 from finflow.evaluation.analysis.attribution import (
     decisions_section,
     largest_trades,
 )
 from finflow.evaluation.backtest import run_backtests, with_memos
-from finflow.evaluation.page.page_numbers import plain
-from finflow.evaluation.page.section import section_html
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.judging.explainer import Explainer, decide, in_double, integrated_gradients, states_in_double
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
+from tests.evaluation.made_up import section_html
 from tests.training.whole_trainings import Make
 
 CPU = torch.device("cpu")
@@ -116,9 +114,10 @@ def test_the_parts_of_the_features_sum_to_the_trade_and_are_told(explainer: Expl
         if found.by_asset:
             assert sum(found.by_asset.values()) == pytest.approx(found.part, abs=1e-12)
     assert list(parts.by_trade) == one.trades[:3]
-    text = "\n".join(explanation_lines(date, one))
-    assert f"traded {plain(one)['traded']:.2%} of the portfolio" in text
-    assert f"completeness error {parts.completeness_error:+.1e}" in text
+    made = decisions_section([(date, one)])
+    text = "\n".join(made.text({made.key: made.numbers}))
+    assert f" {one.traded:.1%} " in text
+    assert "completeness error" in text
     assert all(feature in text for feature in list(parts.features)[:8])
 
 
