@@ -85,7 +85,7 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         agent_figures.weights(agent),
         agent_figures.gate(agent),
         agent_figures.experts(agent),
-        None if found is None else overfitting_histogram(found, len(results.evidence.choice)),
+        None if found is None else overfitting_histogram(found, len(results.evidence.tracks)),
         agent_figures.training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]
