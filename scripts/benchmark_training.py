@@ -44,10 +44,10 @@ PARTS: dict[str, tuple[str, str]] = {
     "offline phase": ("finflow.training.trainer", "pretrain"),
     "fitted Q evaluation": ("finflow.training.phases.pretrain", "fitted_q_value"),
     "online phase, the rest": ("finflow.training.trainer", "finetune"),
-    "pretraining for the evidence": ("finflow.training.phases.block_pretraining", "_learn"),
+    "pretraining for the evidence": ("finflow.training.phases.pretrain", "_pretrain_blocks"),
     "predictions of mirrored bars": ("finflow.training.phases.finetune", "with_mirrors"),
-    "steps of portfolios": ("finflow.training.phases.learner_work", "step_portfolios"),
-    "online updates": ("finflow.training.phases.learner_work", "update_group"),
+    "steps of portfolios": ("finflow.training.phases.finetune", "step_portfolios"),
+    "online updates": ("finflow.training.phases.finetune", "update_group"),
     "backtests in the blocks": ("finflow.training.off_policy.evidence", "backtest_blends"),
     "exact returns": ("finflow.training.phases.finetune", "critics_facts"),
     "evaluation and report": ("finflow.training.trainer", "judge_agents"),
@@ -150,7 +150,7 @@ def online_phase(config: Config, folder: Path, keys: Mapping[str, object] | None
     """The online phase before its first update, as a training with some keys has it after a short offline phase."""
     short: dict[str, object] = {"train.offline_episodes": 20, **(keys or {}), "output.logs_dir": str(folder)}
     short |= {"train.offline_training_epochs": 1}
-    short |= {"offline.evaluation_updates": 0, "output.offline_dir": str(folder), "train.generalisation": False}
+    short |= {"offline.evaluation_updates": 0, "output.offline_dir": str(folder)}
     trainer = FinFlowTrainer(load_config(None, {**short, "train.seed": config.train.seed}, environ={}))
     found: list[finetune._OnlinePhase] = []
 

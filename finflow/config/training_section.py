@@ -12,7 +12,6 @@ from finflow.config.section_types import (
     Fraction,
     Int,
     NonNegativeInt,
-    NonNegativeNumber,
     Number,
     PositiveInt,
     PositiveNumber,
@@ -87,7 +86,6 @@ class TrainConfig(Section):
     reward_reference: Literal["equal-weight", "none"] = key(
         "equal-weight", "portfolio whose return is subtracted from rewards"
     )
-    generalisation: Flag = key(True, "evaluate the policy in training and validation windows at each validation")
     profile: Flag = key(False, "write a torch profiler trace of a few updates of each phase into the run folder")
     observation_noise: Share = key(0.0, "deviation of noise on the features to learn from, in units of theirs")
     entropy_schedule: EntropyScheduleConfig = key(EntropyScheduleConfig(), "annealing of the entropy coefficient")
@@ -159,17 +157,9 @@ class RollbackConfig(Section):
         return dict(zip(names, _ROLLBACK_PRESETS[given["preset"]], strict=True)) | given
 
 
-class HackingConfig(Section):
-    """Guard against reward hacking, where objectives.reward = preference (docs/reference/preferences.md)."""
-
-    enabled: Flag = key(True, "compare the reward model's score with true measures at every validation online")
-    fall: NonNegativeNumber = key(0.1, "fall of the Sharpe ratio over three validations at least, for a stop")
-
-
 class GuardConfig(Section):
     """Monitoring of updates and rollback."""
 
     enabled: Flag = key(True, "monitor every update, and roll back to a healthy state where needed")
     stability: StabilityConfig = key(StabilityConfig(), "limits of healthy signals")
     rollback: RollbackConfig = key(RollbackConfig(), "rollback to an earlier state")
-    hacking: HackingConfig = key(HackingConfig(), "stop at reward hacking")

@@ -30,7 +30,7 @@ class MarketPanel:
 
     Everything is checked on construction: dates ascend without repeats, prices are positive and finite, and a price may
     be missing (NaN) only before an asset lists and after it ends. The arrays are copies and read-only. Those of prices
-    are (bars, assets), NaN exactly where `close` is. Where dividends are paid in cash (`finflow.market.dividends`),
+    are (bars, assets), NaN exactly where `close` is. Where dividends are paid in cash (`price_adjustments.reinvest`),
     `dividends` and `quoted` are there, and the other prices have dividends reinvested.
     """
 
@@ -44,7 +44,7 @@ class MarketPanel:
     volume: FloatArray | None = None  # in shares, zero or more
     dividends: FloatArray | None = None  # yield at the ex-date, over the close of that day, else 0
     quoted: FloatArray | None = None  # the closes that shares trade at
-    halted: NDArray[np.bool_] | None = None  # marked at the last price, not traded (`finflow.market.price_gaps`)
+    halted: NDArray[np.bool_] | None = None  # marked at the last price, not traded (`finflow.market.price_adjustments`)
     benchmark: FloatArray | None = None  # (bars,), the index that the assets are compared with, complete on every bar
     benchmark_name: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)  # origin of the prices, JSON-able
@@ -130,11 +130,6 @@ class MarketPanel:
             raise MarketError(f"cannot cut a panel of {self.n_bars} bars at {end}")
         return _rows(self, slice(0, stop))
 
-    def since(self, start: str | dt.date | np.datetime64) -> MarketPanel:
-        """Take the bars from a date on (inclusive); the first bar's cash return becomes 0."""
-        first = int(np.searchsorted(self.dates, _day(start), side="left"))
-        return _rows(self, slice(first, self.n_bars))
-
     def between(self, start: int, stop: int) -> MarketPanel:
         """Take the bars from `start` up to `stop` (exclusive); the first bar's cash return becomes 0."""
         if not 0 <= start < stop <= self.n_bars:
@@ -166,7 +161,7 @@ class MarketPanel:
 
     def bars_until(self, date: str | dt.date | np.datetime64) -> int:
         """Number of bars up to and including a date."""
-        return int(np.searchsorted(self.dates, _day(date), side="right"))
+        return int(np.searchsorted(self.dates, np.datetime64(str(date)[:10], "D"), side="right"))
 
     def describe(self) -> Mapping[str, Any]:
         """Return facts for a manifest: provenance, size, span and hash."""
@@ -202,7 +197,3 @@ def _rows(
         fields["dividends"][list(joins)] *= 0.0
     halted = None if panel.halted is None else panel.halted[rows]
     return replace(panel, dates=panel.dates[rows], cash_returns=cash, halted=halted, **fields)
-
-
-def _day(date: str | dt.date | np.datetime64) -> np.datetime64:
-    return np.datetime64(str(date)[:10], "D")

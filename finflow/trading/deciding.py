@@ -34,8 +34,7 @@ from finflow.trading.brokers.alpaca_broker import open_alpaca
 from finflow.trading.brokers.broker import BrokerNotReady, MarketOrder, client_id
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
 from finflow.trading.decision_making import DecisionMaking
-from finflow.trading.decision_page import decision_page
-from finflow.trading.decision_results import Check, Decision
+from finflow.trading.decision_results import Check, Decision, decision_page
 from finflow.trading.holdings import Holdings, read_fills, read_holdings
 from finflow.trading.live_market import (
     TRADING,
@@ -181,7 +180,7 @@ def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[L
     date = str(panel.dates[-1])
     before = [entry for entry in log.entries if entry["kind"] == DECISION and entry["date"] < date]
     since = panel.bars_until(before[-1]["date"] if before else data.get("last_date", panel.dates[-1])) - 1
-    named = bool({"market.tickers", "market.tickers_file"} & set(request.overrides))
+    named = "market.tickers" in request.overrides
     validated = panel.bars_until(config.market.validation_end)
     checks = [
         age,
@@ -230,7 +229,7 @@ def _write(
     A line that is there already is not written again.
     """
     content = json_text(plain(made))
-    files = {"orders.csv": orders_csv(made), "decision.html": decision_page(made), "decision.json": content}
+    files = {"orders.csv": orders_csv(made), "decision.html": decision_page(made).html(), "decision.json": content}
     folder.mkdir(parents=True, exist_ok=True)
     with exclusively(folder / ".lock"):
         log = HashedLog.read(folder / STATE)

@@ -37,7 +37,6 @@ SMALL: dict[str, object] = {
     "train.offline_training_epochs": 1,
     "train.validation_updates": 100_000,
     "offline.evaluation_updates": 0,
-    "train.generalisation": False,
     "market.source": "synthetic",
     "market.synthetic.bars": 2500,
     "market.train_end": "2018-12-31",
@@ -116,7 +115,7 @@ CLIMB = {
 
 def climbs(folder: Path, kind: str, least: float, **changes: Any) -> Learned:
     """Most of what the optimal policy earns over equal weight and holding; and more than anybody it learned from."""
-    learned = learn(folder, **{**LEARNING, **OWN[kind], **CLIMB, "market.synthetic.kind": kind, **changes})
+    learned = learn(folder, **{**LEARNING, **OWN.get(kind, {}), **CLIMB, "market.synthetic.kind": kind, **changes})
     families = [learned.data.reward[learned.data.family == family].mean() for family in range(6)]
     assert learned.own.rewards.mean() > max(families)
     assert learned.scores["finflow"].score > least

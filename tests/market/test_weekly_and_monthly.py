@@ -14,18 +14,17 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics import metrics
 from finflow.experiments.jobs.folds import folds_of, history_of
 from finflow.market.bar_frequency import bar_name, bar_rhythm, bars_per_month, bars_per_year
-from finflow.market.cash import cash_returns
 from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.feature_set import compute_features
-from finflow.market.features.feature_windows import (
+from finflow.market.features.market_features import MARKET_FEATURES
+from finflow.market.features.rolling_windows import (
     DAILY_WINDOWS,
     MONTHLY_WINDOWS,
     TEMPLATES,
     WEEKLY_WINDOWS,
     FeatureWindows,
+    PanelView,
 )
-from finflow.market.features.market_features import MARKET_FEATURES
-from finflow.market.features.rolling_windows import PanelView
 from finflow.market.features.trading_features import TRADING_FEATURES
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, family_tables
@@ -108,13 +107,6 @@ def test_figures_are_annualised_by_the_bars_of_a_year(of: Bars) -> None:
     assert found["annual_return"] == pytest.approx(np.prod(1.0 + run.returns) ** (of.year / len(run.returns)) - 1.0)
     assert found["annual_turnover"] == pytest.approx(of.year * run.turnover.mean())
     assert found["annual_cost"] == pytest.approx(of.year * run.costs.mean())
-
-
-@both
-def test_cash_of_a_year_is_spread_over_its_bars(of: Bars) -> None:
-    returns = cash_returns(panel_of(of).dates[: of.year + 1], 0.05)
-    assert returns[0] == 0.0
-    assert np.prod(1.0 + returns) == pytest.approx(1.05)
 
 
 @both

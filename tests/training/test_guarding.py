@@ -190,7 +190,7 @@ def test_a_policy_that_moves_at_every_second_update_is_looked_at_then_and_resume
 
     whole = FinFlowTrainer(config())
     whole.train_iql()
-    assert whole._begin().guard.memory.monitor.history.windows["actor_loss"].count == 7  # of 14 updates
+    assert whole._begin().guard.memory.monitor.windows["actor_loss"].count == 7  # of 14 updates
     stopped, original = FinFlowTrainer(config()), TrainingRun.stop_if_asked
 
     def stop(run: TrainingRun) -> None:
@@ -281,7 +281,7 @@ def test_transitions_since_the_snapshot_are_forgotten_or_kept(undisturbed: FinFl
     learners, healthy = run.state.learners, run.state.watch.manager.last_healthy
     assert learners is not None
     assert healthy is not None
-    (replay,) = learners.replays
+    replay = learners.everyone[0].replay
     written, then = replay.written, healthy.state["training"]["learners"]["learners"][0]["written"]
     assert run_guard.restore_snapshot(run.state, 0, healthy, quarantine=False) == 0
     assert replay.written == written

@@ -12,12 +12,12 @@ import torch
 from finflow.config import load_config
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, read_newest
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import offline_data, prepare
+from finflow.training.phases.behaviour_data import reward_units
 from finflow.training.phases.finetune import offline_store, ramp_share
-from finflow.training.phases.pretrain import reward_units
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
 
@@ -108,16 +108,6 @@ def test_rows_of_metrics_say_how_the_training_generalises(whole: FinFlowTrainer)
         assert row["generalisation_gap"] == pytest.approx(train - validation)
 
 
-def test_without_the_measurement_nothing_else_changes(shared: Make) -> None:
-    with_it, without = (
-        train_through(shared(train__generalisation=flag, train__online_episodes=4)) for flag in (True, False)
-    )
-    assert "generalisation" not in (without.run_folder / "metrics.jsonl").read_text()
-    found = [read_newest(latest(one))[1].tensors for one in (with_it, without)]
-    assert found[0].keys() == found[1].keys()
-    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
-
-
 def test_the_policys_rate_rises_from_where_it_may_move() -> None:
     keys = {"train.critic_only_updates": 10, "train.actor_ramp_updates": 4}
     config = load_config(None, keys, environ={})
@@ -133,9 +123,8 @@ def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:
     market = MarketTensors.of(trainer.training_data.process, run.device)
     units, state = reward_units(run, data), run.state
     assert state.learners is not None
-    assert state.out_of_fold is not None
     whole = RolloutMarket(trainer.training_data.process, market, units)
-    store = offline_store(run, data, state.learners.everyone[0], whole, units, 0, state.out_of_fold)
+    store = offline_store(run, data, state.learners.everyone[0], whole)
     rows = np.flatnonzero(data.episode == data.episode[0])
     with torch.no_grad():
         last = market.states(store.columns["bar"][rows[-1:]] + 1, store.columns["next_portfolio"][rows[-1:]])
@@ -151,7 +140,6 @@ def test_critics_that_are_put_on_another_level_are_no_fault(tiny: Make) -> None:
     keys = {
         "objectives__reward": "tests.env.rewards.own_rewards:HighLevel",
         "train__reward_reference": "none",
-        "train__generalisation": False,
         "guard__stability__check_interval": 1,
         "guard__stability__quiet": 0,
         "train__online_episodes": 8,

@@ -21,9 +21,8 @@ from finflow.env.market_growth import share_prices
 from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
-from finflow.ledger.accounting import drift_and_pay, pay_out
+from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.costs import NO_TRADE
-from finflow.ledger.halts import settle_around_halts
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
 
 
@@ -44,7 +43,7 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
     held = np.zeros_like(run.weights)
     held[0, -1] = 1.0
     dividends = None if process.dividends is None else process.dividends[rows][1:]
-    held[1:] = drift_and_pay(run.weights[:-1], growth[1:], dividends)
+    held[1:] = drift(run.weights[:-1], growth[1:], dividends)
     before = pay_out(held, listed)
     after = (1.0 - run.costs)[:, None] * run.weights
     change = after[:, :-1] - before[:, :-1]
@@ -53,7 +52,7 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
     ended = np.where(listed, 0.0, -held[:, :-1])
     step, asset = np.nonzero((change != 0.0) | (ended != 0.0))
     moved = np.where(change != 0.0, change, ended)[step, asset] * wealth[step]
-    price = _last_prices(share_prices(process.panel, process.env.fill), rows)[step, asset]
+    price = _last_prices(process, rows)[step, asset]
     paid_out = ended[step, asset] != 0.0
     return pd.DataFrame(
         {
@@ -81,12 +80,9 @@ def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataF
     bars = process.decision_bars(window)
     rows = slice(bars.start, bars.stop)
     wealth = process.env.initial_capital * run.wealth[:-1] * (1.0 - run.costs)
-    prices = _last_prices(share_prices(process.panel, process.env.fill), rows)
-    prices = np.column_stack([prices, np.ones(len(prices))])
     step, asset = np.nonzero(run.weights > 0.0)
-    weight = run.weights[step, asset]
-    value = weight * wealth[step]
-    price = prices[step, asset]
+    value = run.weights[step, asset] * wealth[step]
+    price = np.pad(_last_prices(process, rows), ((0, 0), (0, 1)), constant_values=1.0)[step, asset]
     return pd.DataFrame(
         {
             "date": process.panel.dates[rows][step],
@@ -94,7 +90,7 @@ def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataF
             "units": value / price,
             "price": price,
             "value": value,
-            "weight": weight,
+            "weight": run.weights[step, asset],
         }
     )
 
@@ -106,8 +102,9 @@ def as_parquet(table: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _last_prices(prices: FloatArray, rows: slice) -> FloatArray:
+def _last_prices(process: DecisionProcess, rows: slice) -> FloatArray:
     """Prices of these bars; of an asset that has ended, its last one."""
+    prices = share_prices(process.panel, process.env.fill)
     return pd.DataFrame(prices[: rows.stop]).ffill().to_numpy()[rows]
 
 
@@ -191,7 +188,7 @@ class _Account:
         held = self.units * level
         before, market = np.append(held, self.cash) / wealth, process.market_known(range(bar, bar + 1))
         halted, capital = process.halted[bar][None], np.array([wealth])
-        fill = settle_around_halts(before[None], weights[None], halted, process.costs, capital, market)
+        fill = settle(before[None], weights[None], process.costs, capital, market, halted)
         left = wealth * float(fill.wealth_factor[0])
         wanted = left * fill.weights[0]
         change = wanted[:-1] - held

@@ -3,11 +3,17 @@
 Every value at row t is made from rows t - window + 1 ... t. Sums are differences of running sums in float64, so that a
 row has the same bits whether or not later rows exist. The rounding error is bounded by the size of the sum: at daily
 log returns over a century it is under 1e-13, against values of 1e-4 and more. Smaller deviations are noise.
+
+A month of monthly bars is one bar, so the windows of monthly features are their own: momentum is the year less its last
+month on either (Jegadeesh and Titman 1993), trends are those of ten months (Faber 2007), volatilities and betas are
+estimated over three years of months as over a year of days (Fama and MacBeth 1973 take five to eight years). Weeks lie
+between. A feature whose window differs has another name, so that an agent of daily features is refused on other prices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,17 +21,75 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.compiled_function import compiled_function
-from finflow.market.features.feature_windows import windows_of
+from finflow.market.bar_frequency import MONTHLY, WEEKLY
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
 
 FLOOR = 1e-4
 """Smallest daily deviation that anything is divided by: smaller ones are rounding."""
-_ROWS = 256
-"""Rows ranked together."""
 _COLUMNS = 32
 """Assets computed together, whose series fit into the processor's cache."""
+
+
+@dataclass(frozen=True)
+class FeatureWindows:
+    """Windows in bars; the defaults are those of daily prices."""
+
+    week: int = 5  # to year: of sums of returns, extremes and averages
+    fortnight: int = 10
+    month: int = 21
+    quarter: int = 63
+    half: int = 126
+    year: int = 252
+    skipped: int = 21  # last bars that 12-1 momentum leaves out
+    brief: int = 21  # to long: of deviations, betas and correlations
+    medium: int = 63
+    long: int = 252
+    fast: int = 12  # and slow: spans of the MACD
+    slow: int = 26
+    strength: int = 14  # of the RSI
+    bands: int = 20  # of Bollinger's bands
+    trend: int = 200  # of moving averages that show a trend
+    bar: str = "day"  # name of a bar
+
+    @property
+    def longest(self) -> int:
+        """Bars that the longest feature needs: its returns and the first price."""
+        return max(self.long, self.year, self.trend) + 1
+
+    def named(self, name: str) -> str:
+        """Name of a feature with these windows, from its name with those of daily prices."""
+        return TEMPLATES.get(name, name).format(**asdict(self))
+
+
+DAILY_WINDOWS = FeatureWindows()
+TEMPLATES = {
+    template.format(**asdict(DAILY_WINDOWS)): template
+    for template in (
+        *("return_{week}", "return_{month}", "return_{quarter}", "macd_{fast}_{slow}", "rsi_{strength}"),
+        *("bollinger_{bands}", "volatility_{brief}", "volatility_{long}", "beta_{long}", "correlation_{long}"),
+        *("residual_{month}", "drawdown_{year}", "worst_{bar}_{medium}", "sharpe_{year}"),
+        *("relative_strength_{half}", "parkinson_{brief}", "garman_klass_{week}", "close_location_{fortnight}"),
+        *("overnight_{month}", "overnight_risk_{medium}", "abnormal_volume_{medium}", "money_flow_{month}"),
+        *("balance_volume_{medium}", "market_return_{month}", "market_sharpe_{year}"),
+    )
+}
+"""Name of a feature of daily prices -> its name with any windows."""
+WEEKLY_WINDOWS = FeatureWindows(
+    **{"week": 2, "fortnight": 4, "month": 4, "quarter": 13, "half": 26, "year": 52, "skipped": 4},
+    **{"brief": 13, "medium": 26, "long": 104, "trend": 40},
+    bar="week",
+)
+MONTHLY_WINDOWS = FeatureWindows(
+    **{"week": 2, "fortnight": 3, "month": 3, "quarter": 6, "half": 9, "year": 12, "skipped": 1},
+    **{"brief": 6, "medium": 12, "long": 36, "fast": 3, "slow": 9, "strength": 6, "bands": 12, "trend": 10},
+    bar="month",
+)
+
+
+def windows_of(bars_per_year: int) -> FeatureWindows:
+    return {WEEKLY: WEEKLY_WINDOWS, MONTHLY: MONTHLY_WINDOWS}.get(bars_per_year, DAILY_WINDOWS)
 
 
 class Series:
@@ -43,11 +107,11 @@ class Series:
 
     @cached_property
     def _running(self) -> FloatArray:
-        return _running_sum(self.values)
+        return np.nancumsum(self.values, axis=0)
 
     @cached_property
     def _squares(self) -> FloatArray:
-        return _running_sum(self.values * self.values)
+        return np.nancumsum(self.values * self.values, axis=0)
 
     def _over(self, running: FloatArray, window: int) -> FloatArray:
         """Difference of a running sum over `window` rows; NaN where there are fewer or one of them is NaN."""
@@ -76,26 +140,6 @@ class Series:
         return np.sqrt(variance, out=variance)
 
 
-class SeriesPair:
-    """Two series (rows, columns), broadcast over columns, where both are known."""
-
-    def __init__(self, left: FloatArray, right: FloatArray) -> None:
-        known = np.isfinite(left) & np.isfinite(right)
-        self._left = Series(np.where(known, left, np.nan))
-        self._right = Series(np.where(known, right, np.nan))
-        self._crossed = Series(self._left.values * self._right.values)
-
-    def covariance(self, window: int) -> FloatArray:
-        """Covariance (ddof 1) over the last `window` rows."""
-        product = self._left.total(window) * self._right.total(window) / window
-        return (self._crossed.total(window) - product) / (window - 1)
-
-
-def _running_sum(values: FloatArray) -> FloatArray:
-    known = np.where(np.isnan(values), 0.0, values)
-    return np.cumsum(known, axis=0, out=known)
-
-
 def total(values: FloatArray, window: int) -> FloatArray:
     return Series(values).total(window)
 
@@ -120,9 +164,7 @@ def ema(values: FloatArray, span: int) -> FloatArray:
 def percentile_rank(values: FloatArray) -> FloatArray:
     """Rank within each row, from -1 (lowest) to 1 (highest); ties share their mean; NaN stays NaN, alone is 0."""
     result = np.full(values.shape, np.nan)
-    for start in range(0, len(values), _ROWS):
-        rows = slice(start, start + _ROWS)
-        _rank(values[rows], np.argsort(values[rows], axis=1), result[rows])
+    _rank(values, np.argsort(values, axis=1), result)
     return result
 
 
@@ -142,6 +184,18 @@ def _rank(values: FloatArray, order: NDArray[np.int64], result: FloatArray) -> N
             for place in range(first, after):
                 result[row, order[row, place]] = 2.0 * rank / (count - 1) - 1.0 if count > 1 else 0.0
             first = after
+
+
+def _once(method: Callable[[PanelView, int], FloatArray]) -> Callable[[PanelView, int], FloatArray]:
+    """Compute a series of a view for a window once."""
+
+    def computed(view: PanelView, window: int) -> FloatArray:
+        key = method.__name__, window
+        if key not in view.computed:
+            view.computed[key] = method(view, window)
+        return view.computed[key]
+
+    return computed
 
 
 class PanelView:
@@ -166,7 +220,8 @@ class PanelView:
         self.returns: FloatArray = np.full(self.close.shape, np.nan)
         """Log return of the bar that ends at t; NaN unless the asset is listed at t - 1 and t."""
         self.returns[1:] = np.log(ratio)
-        self._computed: dict[tuple[str, int], FloatArray] = {}
+        self.computed: dict[tuple[str, int], FloatArray] = {}
+        """Series by their name and window."""
         if market is not None:
             self.market = market
 
@@ -230,12 +285,23 @@ class PanelView:
         return Series(self.returns)
 
     @cached_property
-    def _with_market(self) -> SeriesPair:
-        return SeriesPair(self.returns, self.market)
+    def _market_beside(self) -> Series:
+        """Series of `market` where the asset has a return, (bars, assets)."""
+        return Series(np.where(np.isnan(self.returns), np.nan, self.market))
 
+    @cached_property
+    def _crossed(self) -> Series:
+        return Series(self.returns * self._market_beside.values)
+
+    def covariance(self, window: int) -> FloatArray:
+        """cov(r, m) (ddof 1) over `window` bars."""
+        product = self._series.total(window) * self._market_beside.total(window) / window
+        return (self._crossed.total(window) - product) / (window - 1)
+
+    @_once
     def spread(self, window: int) -> FloatArray:
         """s(window), at least a hundredth of a percent a day."""
-        return self._once("spread", window, lambda: np.maximum(self._series.std(window), FLOOR))
+        return np.maximum(self._series.std(window), FLOOR)
 
     def market_spread(self, window: int) -> FloatArray:
         """Standard deviation of `market` over `window` bars, (bars, 1); at least a hundredth of a percent a day."""
@@ -245,26 +311,14 @@ class PanelView:
         """Log return over `window` bars."""
         return self._series.total(window)
 
+    @_once
     def beta(self, window: int) -> FloatArray:
         """cov(r, m) / var(m) over `window` bars."""
+        spread = self.market_spread(window)
+        beta: FloatArray = self.covariance(window) / (spread * spread)
+        return beta
 
-        def compute() -> FloatArray:
-            spread = self.market_spread(window)
-            beta: FloatArray = self._with_market.covariance(window) / (spread * spread)
-            return beta
-
-        return self._once("beta", window, compute)
-
+    @_once
     def correlation(self, window: int) -> FloatArray:
         """corr(r, m) over `window` bars, in [-1, 1]."""
-
-        def compute() -> FloatArray:
-            spread = self.spread(window) * self.market_spread(window)
-            return np.clip(self._with_market.covariance(window) / spread, -1.0, 1.0)
-
-        return self._once("correlation", window, compute)
-
-    def _once(self, name: str, window: int, compute: Callable[[], FloatArray]) -> FloatArray:
-        if (name, window) not in self._computed:
-            self._computed[name, window] = compute()
-        return self._computed[name, window]
+        return np.clip(self.covariance(window) / (self.spread(window) * self.market_spread(window)), -1.0, 1.0)

@@ -24,15 +24,13 @@ from finflow.config import MarketConfig
 from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError, OutputError
 from finflow.files import write_atomically
-from finflow.market.sources.price_files import PriceTables
+from finflow.market.price_adjustments import PriceTables, SourcePrices
 from finflow.market.sources.yahoo import (
     Download,
-    check_closes,
-    complete_fields,
+    checked_tables,
     fetch_prices,
     request_end,
     request_prices,
-    same_calendar,
     yfinance_download,
 )
 
@@ -113,18 +111,16 @@ def _hash(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def download_prices(
-    config: MarketConfig, assets: Sequence[str], download: Download | None = None
-) -> tuple[PriceTables, dict[str, Any]]:
-    """Get the prices of tickers and of the configured benchmark from the store, or else from Yahoo.
+def download_prices(config: MarketConfig, download: Download | None = None) -> SourcePrices:
+    """Get the prices of the configured tickers and benchmark, in upper case, from the store, or else from Yahoo.
 
     With `market.extend_cache`, stored prices are extended by the bars that have come since, and stored again. The
-    request is of the tickers, in upper case, the benchmark, start, test_end and auto_adjust; ``download`` stands in for
+    request is of the tickers, the benchmark, start, test_end and auto_adjust; ``download`` stands in for
     `yfinance.download`. `MarketError` has the tickers that could not be downloaded, and advice.
     """
+    assets, benchmark = config.tickers or (), config.benchmark
     if (repeated := first_repeated(assets)) is not None:
         raise MarketError(f"market.tickers names {repeated} more than once (Yahoo's tickers are in upper case)")
-    benchmark = config.benchmark.strip().upper() if config.benchmark else None
     tickers = list(dict.fromkeys([*assets, *([benchmark] if benchmark else [])]))
     request = {
         "source": "yfinance",
@@ -147,8 +143,7 @@ def download_prices(
     elif config.extend_cache:
         longer = _extend(config, assets, stored, download or yfinance_download())
         stored = stored if longer is None else store.put(request, _pack(longer[0]), longer[1])
-    facts = {**stored.facts, "file_sha256": stored.sha256}
-    return _unpack(stored.frame), facts
+    return SourcePrices(_unpack(stored.frame), {**stored.facts, "file_sha256": stored.sha256})
 
 
 def _extend(
@@ -172,18 +167,19 @@ def _extend(
         for field, table in tables.items()
         if all(field in found[name] for name in live)
     }
-    check_closes(joined["close"])
-    longer, gaps = same_calendar(joined)
-    if not factors and not (longer["close"].index > last).any():
+    longer, notes = checked_tables(joined, assets)
+    new = int((longer["close"].index > last).sum())
+    if not factors and not new:
         return None
-    longer, left_out = complete_fields(longer, list(assets))
-    new = joined["close"].index[joined["close"].index > last]
-    dropped = int((~new.isin(longer["close"].index)).sum())
-    facts = {**stored.facts, **gaps, "dates_dropped": stored.facts.get("dates_dropped", 0) + dropped}
-    facts["extended"] = f"{len(new) - dropped} bars after {last.date()}"
-    _add(facts, "fields_left_out", left_out.get("fields_left_out"))
+    dropped = int((joined["close"].index > last).sum()) - new
+    facts = {**stored.facts, "dates_dropped": stored.facts["dates_dropped"] + dropped}
+    facts["extended"] = f"{new} bars after {last.date()}"
     day = longer["close"].index[-1].date()
-    _add(facts, "restated", ", ".join(f"{name} by {factor:.6g}" for name, factor in factors.items()), f" ({day})")
+    if factors:
+        notes["restated"] = ", ".join(f"{name} by {factor:.6g}" for name, factor in factors.items()) + f" ({day})"
+    for key in ("fields_left_out", "restated"):
+        if key in notes:
+            facts[key] = "; ".join(dict.fromkeys([*([facts[key]] if key in facts else []), notes[key]]))
     return longer, facts
 
 
@@ -205,11 +201,6 @@ def _column(
         return table[name]
     fetched = found[name][field][name]
     return fetched if name in restated else table[name].combine_first(fetched)
-
-
-def _add(facts: dict[str, Any], key: str, words: str | None, after: str = "") -> None:
-    if words:
-        facts[key] = "; ".join(dict.fromkeys([*([facts[key]] if facts.get(key) else []), words + after]))
 
 
 def _pack(tables: PriceTables) -> pd.DataFrame:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
@@ -26,11 +28,9 @@ from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.run_folder import runtime
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.validation import (
-    PREFIX,
     backtest_validation,
     check_reward_model,
     generalisation_figures,
-    mean_kl,
     score_of,
 )
 from finflow.training.logs.progress_display import ProgressDisplay
@@ -71,7 +71,7 @@ class TrainingRun:
     progress: ProgressDisplay
     probe: States | None = None
     on_validation: OnValidation | None = None
-    pretrained_blocks: Callable[[], Any] | None = None
+    pretrained_blocks: list[dict[str, NDArray[np.float32]]] = field(default_factory=list)
 
     @cached_property
     def profiler(self) -> UpdateProfiler:
@@ -172,10 +172,8 @@ class TrainingRun:
         backtest, metrics = validation = backtest_validation(self.training_data, policy, self.device)
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
-        if self.config.train.generalisation:
-            row |= generalisation_figures(self.training_data, policy, self.device)
-            if self.state.bcell is not None and self.probe is not None:
-                row[f"{PREFIX}kl"] = mean_kl(policy, self.state.bcell.prior, self.probe)
+        prior = None if self.state.bcell is None else self.state.bcell.prior
+        row |= generalisation_figures(self.training_data, policy, self.device, prior, self.probe)
         watch = self.state.watch.hacking
         row |= check_reward_model(self.training_data, watch, self.state.bcell, validation)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})

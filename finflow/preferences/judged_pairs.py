@@ -1,0 +1,198 @@
+"""Judges of segments: utilities with noise, whose truth is known, and ordered rules.
+
+References
+----------
+Bradley and Terry (1952), Rank Analysis of Incomplete Block Designs. Lee et al. (2021), B-Pref, for judges that err at a
+known rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config.preferences_section import RULE, JudgeConfig
+from finflow.errors import FinflowError
+from finflow.evaluation.statistics.metrics import max_drawdown
+from finflow.preferences.pairs import Pair, Segment, count_ties
+from finflow.preferences.segment_paths import RANDOM, PortfolioPath, SegmentMarket, simulate_strategies
+
+FloatArray = NDArray[np.float64]
+Utility = Callable[[PortfolioPath], float]
+RISK_AVERSION = 5.0  # of the mean-variance utility
+SHALLOWEST = 0.01
+"""Least drawdown in the Calmar utility: below it the ratio would depend on rounding alone."""
+
+
+class JudgeOpinions(NamedTuple):
+    """Opinions of a judge on pairs of segments.
+
+    Attributes
+    ----------
+    chance : float64 (pairs,)
+        Probability of the answer "first".
+    tie : bool (pairs,)
+        True where the judge prefers neither.
+    """
+
+    chance: FloatArray
+    tie: NDArray[np.bool_]
+
+    @property
+    def attainable(self) -> float:
+        """Expected accuracy of the best answers, over the pairs that are no ties; 0.5 where all are."""
+        decided = self.chance[~self.tie]
+        return float(np.maximum(decided, 1.0 - decided).mean()) if len(decided) else 0.5
+
+
+Judge = Callable[[Sequence[tuple[PortfolioPath, PortfolioPath]]], JudgeOpinions]
+
+
+def synthetic_judge(utility: Utility, mistakes: float = 0.0) -> Judge:
+    """Judge with a known utility, by which its answers are drawn, a share of them reversed; equal ones are a tie."""
+
+    def opinions(pairs: Sequence[tuple[PortfolioPath, PortfolioPath]]) -> JudgeOpinions:
+        lead = np.array([utility(first) - utility(second) for first, second in pairs])
+        return JudgeOpinions(np.where(lead > 0.0, 1.0 - mistakes, mistakes), lead == 0.0)
+
+    return opinions
+
+
+def rule_judge(rules: Sequence[str], bars_per_year: int) -> Judge:
+    """Judge by ordered rules, as ``drawdown <= 0.2``: the first that one segment alone keeps decides, else a tie."""
+    parsed = [found.groups() for rule in rules if (found := RULE.fullmatch(rule.strip()))]
+
+    def kept(path: PortfolioPath) -> list[bool]:
+        measures = measure(path, bars_per_year)
+        return [
+            measures[name] <= float(limit) if sign == "<=" else measures[name] >= float(limit)
+            for name, sign, limit in parsed
+        ]
+
+    def opinions(pairs: Sequence[tuple[PortfolioPath, PortfolioPath]]) -> JudgeOpinions:
+        chance = np.full(len(pairs), 0.5)
+        for row, (first, second) in enumerate(pairs):
+            answers = zip(kept(first), kept(second), strict=True)
+            chance[row] = next((float(one) for one, other in answers if one != other), 0.5)
+        return JudgeOpinions(chance, chance == 0.5)
+
+    return opinions
+
+
+def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
+    """Measures of a segment that rules name: ``turnover`` and ``volatility`` a year, ``loss`` of the worst bar."""
+    return {
+        "drawdown": -float(max_drawdown(path.returns)),
+        "turnover": float(path.turnover.mean()) * bars_per_year,
+        "volatility": float(path.returns.std(ddof=1)) * bars_per_year**0.5 if len(path) > 1 else 0.0,
+        "return": float(np.prod(1.0 + path.returns)) - 1.0,
+        "loss": max(0.0, -float(path.returns.min())),
+    }
+
+
+def mean_variance(path: PortfolioPath) -> float:
+    """Mean of the simple returns less half the risk aversion times their variance (1 / n), per bar."""
+    return float(path.returns.mean() - 0.5 * RISK_AVERSION * path.returns.var())
+
+
+def log_growth(path: PortfolioPath) -> float:
+    """Log of the growth of wealth over the segment."""
+    return float(np.log1p(np.maximum(path.returns, -1.0 + 1e-12)).sum())
+
+
+def segment_calmar(path: PortfolioPath) -> float:
+    """Log growth of the segment over its maximum drawdown, of which `SHALLOWEST` counts at least."""
+    return log_growth(path) / max(-float(max_drawdown(path.returns)), SHALLOWEST)
+
+
+def make_judge(name: str, config: JudgeConfig, bars_per_year: int) -> Judge:
+    """Make a judge by its name: mean-variance, calmar, log-growth or rules."""
+    if name == "rules":
+        return rule_judge(config.rules, bars_per_year)
+    utilities: dict[str, Utility] = {
+        "mean-variance": mean_variance,
+        "calmar": segment_calmar,
+        "log-growth": log_growth,
+    }
+    return synthetic_judge(utilities[name], config.mistakes)
+
+
+PURPOSE = 92  # of the generator that draws segments and answers
+PAIRS = 2000
+"""Pairs that a judge compares where no number is given."""
+
+
+class JudgedPairs(NamedTuple):
+    """Pairs with the answers of a judge, drawn from its opinions."""
+
+    pairs: tuple[Pair, ...]
+    opinions: JudgeOpinions
+
+    def line(self) -> str:
+        """The pairs in a line."""
+        return (
+            f"{len(self.pairs):,} pairs, {count_ties(self.pairs):,} ties; attainable accuracy "
+            f"{self.opinions.attainable:.3f}: of the answer that the judge gives more often"
+        )
+
+
+class DrawnPair(NamedTuple):
+    """Two segments that nobody has compared yet, and their paths."""
+
+    segments: tuple[Segment, Segment]
+    paths: tuple[PortfolioPath, PortfolioPath]
+
+
+def draw_pairs(
+    market: SegmentMarket, count: int, config: JudgeConfig, generator: np.random.Generator
+) -> list[DrawnPair]:
+    """Draw pairs of segments, of two strategies over the same days.
+
+    Raises
+    ------
+    FinflowError
+        If the window is shorter than a segment, or a strategy is unknown.
+    """
+    names = list(dict.fromkeys([*config.strategies, *(f"{RANDOM}{number}" for number in range(config.random))]))
+    steps = len(market.process.decision_bars(market.window))
+    if steps < config.length:
+        raise FinflowError(
+            f"the training window has {steps} holding periods, fewer than preferences.judge.length = {config.length}"
+        )
+    paths = simulate_strategies(market, names)
+    starts = generator.integers(steps - config.length + 1, size=count)
+    ones = generator.integers(len(names), size=count)
+    others = (ones + generator.integers(1, len(names), size=count)) % len(names)
+    drawn = []
+    for start, one, other in zip(starts, ones, others, strict=True):
+        first, second = (paths[names[place]].rows(int(start), int(start) + config.length) for place in (one, other))
+        days = {"start": first.dates[0].astype(object), "end": first.dates[-1].astype(object)}
+        segments = Segment(strategy=names[one], **days), Segment(strategy=names[other], **days)
+        drawn.append(DrawnPair(segments, (first, second)))
+    return drawn
+
+
+def pair_generator(seed: int) -> np.random.Generator:
+    """The generator that draws the pairs of a seed, and a judge's answers to them after."""
+    return np.random.default_rng(np.random.SeedSequence([PURPOSE, seed]))
+
+
+def judge_pairs(market: SegmentMarket, judge: Judge, count: int, config: JudgeConfig, seed: int) -> JudgedPairs:
+    """Draw pairs of segments and a judge's answers to them; errors as of `draw_pairs`."""
+    generator = pair_generator(seed)
+    drawn = draw_pairs(market, count, config, generator)
+    opinions = judge([pair.paths for pair in drawn])
+    first_better = generator.random(count) < opinions.chance
+    pairs = [
+        Pair(
+            first=pair.segments[0],
+            second=pair.segments[1],
+            better="tie" if tie else "first" if first else "second",
+            chance=0.5 if tie else float(chance),
+        )
+        for pair, tie, first, chance in zip(drawn, opinions.tie, first_better, opinions.chance, strict=True)
+    ]
+    return JudgedPairs(tuple(pairs), opinions)
