@@ -79,33 +79,32 @@ class LearnerProbe:
 
     def norms(self) -> dict[str, float]:
         """Norms of the parameters of each network, and of the learner's other tensors."""
-        parts = vars(self.learner)
-        networks: dict[str, list[Tensor]] = {
-            name: list(part.parameters()) for name, part in parts.items() if isinstance(part, nn.Module)
-        }
-        learned = {name: part for name, part in parts.items() if isinstance(part, Tensor) and part.requires_grad}
-        tensors = {name: [part] for name, part in learned.items()}
+        networks: dict[str, list[Tensor]] = {}
+        tensors: dict[str, list[Tensor]] = {}
+        for name, part in vars(self.learner).items():
+            if isinstance(part, nn.Module):
+                networks[name] = list(part.parameters())
+            elif isinstance(part, Tensor) and part.requires_grad:
+                tensors[name] = [part]
         return parameter_norms(networks | tensors)
 
 
-class LearningRateScale:
-    """Scales the learning rates of optimisers during their steps, without changing their schedules."""
+def scale_steps(optimiser: torch.optim.Optimizer, share: Callable[[], float]) -> None:
+    """Have an optimiser step with its learning rates times a share, without changing their schedules."""
+    groups = optimiser.param_groups
+    rates: list[float] = []
 
-    def __init__(self, share: Callable[[], float]) -> None:
-        self.share = share
-        self._rates: list[float] = []
+    def lower(*_: Any) -> None:
+        rates[:] = [group["lr"] for group in groups]
+        for group in groups:
+            group["lr"] *= share()
 
-    def lower(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        share = self.share()
-        if share < 1.0:
-            self._rates = [group["lr"] for group in optimiser.param_groups]
-            for group in optimiser.param_groups:
-                group["lr"] *= share
-
-    def restore(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        for group, rate in zip(optimiser.param_groups, self._rates, strict=False):
+    def restore_rates(*_: Any) -> None:
+        for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
-        self._rates = []
+
+    optimiser.register_step_pre_hook(lower)
+    optimiser.register_step_post_hook(restore_rates)
 
 
 def save_snapshot(state: TrainingState, probe: LearnerProbe) -> None:
@@ -159,7 +158,6 @@ class RunGuard:
         self.memory = state.watch
         self.enabled = config.guard.enabled
         self._announce, self._abort = announce, abort
-        self._rates = LearningRateScale(lambda: self.memory.manager.share)
         self._reward_scale, self._policy_moves_far = 1.0, False
 
     def begin(self, probe: LearnerProbe, reward_scale: float) -> None:
@@ -174,13 +172,11 @@ class RunGuard:
 
     def guard_also(self, optimisers: Iterable[torch.optim.Optimizer], rates: Callable[[], float] | None = None) -> None:
         """Skip steps that are not finite, and lower learning rates after alarms, to what ``rates`` returns if given."""
-        scale = self._rates if rates is None else LearningRateScale(rates)
         for optimiser in optimisers:
             if isinstance(optimiser, SkippingAdam):
                 optimiser.skip_nonfinite = self.enabled
             if self.enabled:
-                optimiser.register_step_pre_hook(scale.lower)
-                optimiser.register_step_post_hook(scale.restore)
+                scale_steps(optimiser, rates or (lambda: self.memory.manager.share))
 
     def expect_large_moves(self, expected: bool, begins: bool) -> None:
         """Switch the comparisons of the policy with the last healthy one off while it is meant to move far."""
