@@ -66,7 +66,7 @@ def check_stored_decisions(trainer: FinFlowTrainer) -> None:
     """Stored decisions name what is listed and nothing else."""
     learners, process = trainer._begin().state.learners, trainer.training_data.process
     assert learners is not None
-    for replay in learners.replays:
+    for replay in [one.replay for one in learners.everyone]:
         columns, count = replay.columns, len(replay)
         known = torch.tensor(process.panel.listed)[columns["bar"][:count] - 1]
         weights = columns["action"][:count, :-1]

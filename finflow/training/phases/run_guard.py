@@ -91,16 +91,15 @@ class LearnerProbe:
 
 def scale_steps(optimiser: torch.optim.Optimizer, share: Callable[[], float]) -> None:
     """Have an optimiser step with its learning rates times a share, without changing their schedules."""
-    groups = optimiser.param_groups
     rates: list[float] = []
 
     def lower(*_: Any) -> None:
-        rates[:] = [group["lr"] for group in groups]
-        for group in groups:
+        rates[:] = [group["lr"] for group in optimiser.param_groups]
+        for group in optimiser.param_groups:  # a restored state has other groups
             group["lr"] *= share()
 
     def restore_rates(*_: Any) -> None:
-        for group, rate in zip(groups, rates, strict=True):
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate
 
     optimiser.register_step_pre_hook(lower)
@@ -207,10 +206,9 @@ class RunGuard:
         if not self.enabled:
             return None
         scaled, kept = rewards / self._reward_scale, self.within_limit(rewards)
-        monitor = self.memory.monitor
-        outliers = monitor.check_rewards(scaled)
+        outliers = self.memory.monitor.check_rewards(scaled)
         self.memory.note("reward", float(scaled[kept].mean()) if kept.any() else 0.0)
-        self._report(monitor.report_rewards(outliers, ~kept))
+        self._report(self.memory.monitor.report_rewards(outliers, ~kept))
         return None if kept.all() else kept
 
     def within_limit(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -236,7 +234,7 @@ class RunGuard:
         alarms = [*(Event(**row) for row in memory.pending), *(event for event in events if event.level == ALARM)]
         memory.pending = []
         if memory.manager.advance(counters.update, bool(alarms)):
-            self._report([self._event(INFO, "learning rate", f"back at {memory.manager.share:g} of its schedule")])
+            self._say(INFO, "learning rate", f"back at {memory.manager.share:g} of its schedule")
         if alarms:
             return self._respond(alarms)
         if memory.manager.due(counters.phase_update, steps):
@@ -282,27 +280,33 @@ class RunGuard:
         memory.block = {}
         if answer == LOWER:
             memory.monitor.settle()
-            self._report([self._event(WARNING, "learning rate", f"lowered to {manager.share:g} of its schedule")])
+            self._say(WARNING, "learning rate", f"lowered to {manager.share:g} of its schedule")
             return False
         snapshot = manager.take(counters.update)
         forgotten = restore_snapshot(self.state, self.config.train.seed, snapshot, quarantine=not signals <= CRITIC)
-        text = f"{len(signals)} alarm(s), {', '.join(sorted(signals))}: back to update {snapshot.update}"
-        text += f", learning rates at {manager.share:g} of their schedules"
-        text += f", {forgotten} transitions forgotten" if forgotten else ""
-        self._report([self._event(WARNING, "rollback", text)])
+        text = (
+            f"{len(signals)} alarm(s), {', '.join(sorted(signals))}: back to update {snapshot.update}, learning rates "
+            f"at {manager.share:g} of their schedules"
+        )
+        self._say(WARNING, "rollback", text + (f", {forgotten} transitions forgotten" if forgotten else ""))
         return True
 
     def _stop(self, alarms: Sequence[Event]) -> NoReturn:
         manager, counters = self.memory.manager, self.state.counters
         if manager.last_healthy is not None:
             restore_snapshot(self.state, self.config.train.seed, manager.last_healthy, quarantine=True)
-        reason = f"training stopped at update {counters.update} of the {counters.phase} phase: "
-        reason += f"{'; '.join(event.message for event in alarms)}, after {manager.phase_rollbacks} rollback(s)"
-        self._report([self._event(ALARM, "stop", reason)])
+        reason = (
+            f"training stopped at update {counters.update} of the {counters.phase} phase: "
+            f"{'; '.join(event.message for event in alarms)}, after {manager.phase_rollbacks} rollback(s)"
+        )
+        self._say(ALARM, "stop", reason)
         self._abort(reason, alarms)
 
     def _event(self, level: str, signal: str, message: str) -> Event:
         return Event(self.state.counters.update, self.state.counters.phase, level, signal, message)
+
+    def _say(self, level: str, signal: str, message: str) -> None:
+        self._announce(self._event(level, signal, message))
 
     def _report(self, events: Sequence[Event]) -> None:
         for event in events:
