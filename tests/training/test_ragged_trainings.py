@@ -66,8 +66,8 @@ def check_stored_decisions(trainer: FinFlowTrainer) -> None:
     """Stored decisions name what is listed and nothing else."""
     learners, process = trainer._begin().state.learners, trainer.training_data.process
     assert learners is not None
-    for replay in [one.replay for one in learners.everyone]:
-        columns, count = replay.columns, len(replay)
+    for one in learners.everyone:
+        columns, count = one.replay.columns, len(one.replay)
         known = torch.tensor(process.panel.listed)[columns["bar"][:count] - 1]
         weights = columns["action"][:count, :-1]
         assert (~known).any()

@@ -63,8 +63,6 @@ class Attribution:
 
 def attribute(run: Backtest, growth: FloatArray) -> Attribution:
     """Divide the returns of a backtest, by the gross growth of each asset and of cash, (steps, K)."""
-    if growth.shape != run.weights.shape:
-        raise ValueError(f"growth is {growth.shape}, the weights {run.weights.shape}")
     earned = run.weights * (growth - 1.0)
     gross = np.sum(run.weights * growth, axis=1)
     shares = expert_shares(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,8 +65,7 @@ class AgentStrategy:
         self.name = name
         self.expert = expert
         self.acting = acting or ActingConfig()
-        names = ("gate", "experts", "trade_rate", "held", "reward_state")
-        self._reasons: dict[str, list[FloatArray]] = {name: [] for name in names}
+        self._reasons: defaultdict[str, list[FloatArray]] = defaultdict(list)
 
     def decide(self, information: Information) -> FloatArray:
         """The portfolio that is taken from the policy's distribution, (K,)."""
@@ -79,9 +79,9 @@ class AgentStrategy:
                 reading = reading.of_expert(self.expert)
             decision = self.policy.trade_toward(states, reading)
             chosen = acted_portfolio(decision.distribution, self.acting, information.date)[0]
-        self._reasons["gate"].append(decision.gate[0].double().cpu().numpy())
-        self._reasons["experts"].append(decision.experts[0].double().cpu().numpy())
-        self._reasons["trade_rate"].append(decision.trade_rate[0, 0].double().cpu().numpy())
+        reasons = {"gate": decision.gate[0], "experts": decision.experts[0], "trade_rate": decision.trade_rate[0, 0]}
+        for name, value in reasons.items():
+            self._reasons[name].append(value.double().cpu().numpy())
         portfolio = np.asarray(information.observation["portfolio"], dtype=np.float64)
         self._reasons["held"].append(portfolio[: len(information.portfolio)].copy())
         self._reasons["reward_state"].append(portfolio[len(information.portfolio) :].copy())
@@ -125,8 +125,6 @@ class EnsembleStrategy:
     """
 
     def __init__(self, members: Sequence[Strategy]) -> None:
-        if not members:
-            raise ValueError("an ensemble needs a member")
         self.members = tuple(members)
         self.name = f"ensemble of {len(self.members)}"
 

@@ -171,16 +171,12 @@ def distance_sections(checkpoint: Checkpoint, training_data: TrainingData) -> tu
     """The section about the features of another market; none where the agent is judged on its own."""
     if checkpoint.facts["market"] == training_data.process.panel.sha256:
         return ()
-    return (distance_section(_distance(checkpoint, training_data)),)
-
-
-def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> dict[str, Any]:
     try:
         own = prepare(stored_config(checkpoint))
     except (ConfigError, MarketError) as error:
-        return {"unknown": f"The prices of the agent's training cannot be read: {error}"}
+        return (distance_section({"unknown": f"The prices of the agent's training cannot be read: {error}"}),)
     if own.process.panel.sha256 != checkpoint.facts["market"]:
-        return {"unknown": "The prices of the agent's training have changed since"}
+        return (distance_section({"unknown": "The prices of the agent's training have changed since"}),)
     features = own.features
     fitted_on = slice(features.first_bar, own.split.train_end)
     trained = _values(features, features.assets[fitted_on], features.market[fitted_on], own.panel.listed[fitted_on])
@@ -189,7 +185,7 @@ def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> dict[str, 
     known = slice(bars.start - lag, bars.stop - lag)
     assets = process.asset_features[known, :, : len(features.asset_names)]
     judged = _values(features, assets, process.market_features[known], process.panel.listed[known])
-    return measure_distance(trained, judged)
+    return (distance_section(measure_distance(trained, judged)),)
 
 
 def _values(

@@ -10,7 +10,7 @@ precision on the CPU, on a copy of the policy.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,8 +97,6 @@ def integrated_gradients(
     policy: ExpertPolicy,
     states: States,
     directions: Tensor,
-    tolerance: float = TOLERANCE,
-    most: int = MOST_STEPS,
     *,
     since: States | None = None,
     read: Callable[[Decision], Tensor] = centre_of,
@@ -111,8 +109,6 @@ def integrated_gradients(
         From `in_double`, and one state from `states_in_double`; weights held and listing are the same along the path.
     directions : Tensor, (targets, K)
         Each names a scalar, the centre's product with it.
-    tolerance : float
-        Steps are doubled until no completeness error is larger, or ``most`` is reached.
     since : States, optional
         The baseline, of which the features alone are taken; features at their training mean when left out.
     read : callable
@@ -151,36 +147,57 @@ def integrated_gradients(
         )
         whole = of_assets.sum((1, 2)) + of_market.sum(1) + of_reward.sum(1)
         error = (whole - (value - baseline)).detach()
-        if steps >= most or float(error.abs().max()) <= tolerance:
+        if steps >= MOST_STEPS or float(error.abs().max()) <= TOLERANCE:
             return Shares(of_assets.detach(), of_market.detach(), of_reward.detach(), value, baseline, error, steps)
         steps *= 2
+
+
+class ExactDecision:
+    """One decision of some agents, by the mean of their portfolios, taken again in double precision.
+
+    ``policies`` are from `in_double`, the state is from `states_at`. An agent without a reference has no share in it.
+    """
+
+    def __init__(self, policies: Sequence[ExpertPolicy], states: States) -> None:
+        self.policies, self.states = policies, states
+        self.decisions = [decide(policy, states) for policy in policies]
+        self.held = states.weights[0]
+        self.aim = mean_of(aim_of(one)[0] for one in self.decisions)
+        self.trade_rate = float(mean_of(one.trade_rate[0, 0] for one in self.decisions))
+        self.holds = "; ".join(dict.fromkeys(describe_holding(policy.blend) for policy in policies))
+        names = max((policy.sources for policy in policies), key=len)
+        gates = [one.gate[0] for one in self.decisions]
+        gate = mean_of(torch.cat([one, one.new_zeros(len(names) - len(one))]) for one in gates)
+        self.gate = dict(zip(names, gate.tolist(), strict=True))
+        self.experts = {
+            name: mean_of(one.experts[0, number] for one in self.decisions if number < one.experts.shape[1]).tolist()
+            for number, name in enumerate(names)
+        }
+
+
+def mean_of(values: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(values)).mean(dim=0)
 
 
 class Explainer:
     def __init__(
         self, policy: ExpertPolicy, process: DecisionProcess, features: Features, window: range, run: Backtest
     ) -> None:
-        if run.explanation is None:
-            raise ValueError("only an agent's backtest can be explained")
         self.policy = in_double(policy)
         self.process, self.run = process, run
-        self.reasons = run.explanation
+        self.reasons = run.explanation or {}
         self.bars = process.decision_bars(window)
         self.asset_features, self.market_features = features.asset_names, features.market_names
         growth = process.growth[self.bars.start + 1 : self.bars.stop + 1]
         self.contributions = attribute(run, growth)
-
-    @property
-    def dates(self) -> NDArray[np.datetime64]:
-        return self.process.panel.dates[self.bars.start : self.bars.stop]
 
     def explain(self, step: int) -> Dated:
         bar, run, names = self.bars[step], self.run, self.run.assets
         known = bar - self.process.lag
         observed = np.concatenate([self.reasons["held"][step], self.reasons["reward_state"][step]])
         states = states_at(self.process, known, observed)
-        decision = decide(self.policy, states)
-        held, centre = states.weights[0], decision.distribution.centre()[0]
+        decision = ExactDecision([self.policy], states)
+        held, centre = decision.held, centre_of(decision.decisions[0])[0]
         move = centre - held
         largest = torch.argsort(-move.abs(), stable=True)[:TRADES]
         directions = torch.cat([0.5 * move.sign().unsqueeze(0), torch.eye(len(names), dtype=torch.float64)[largest]])
@@ -191,11 +208,11 @@ class Explainer:
             return self._influences(states, gradients.assets[row], gradients.market[row], gradients.reward_state[row])
 
         dates, day = self.process.panel.dates, self.contributions
-        experts, aim = decision.experts[0].tolist(), decision.aim[0].tolist()
+        aim = decision.aim.tolist()
         weights = {
             name: Weights(
                 held=float(held[asset]),
-                experts={expert: experts[number][asset] for number, expert in enumerate(self.policy.sources)},
+                experts={expert: portfolio[asset] for expert, portfolio in decision.experts.items()},
                 aim=aim[asset],
                 target=float(centre[asset]),
                 filled=float(run.weights[step, asset]),
@@ -204,10 +221,10 @@ class Explainer:
         }
         earned = dict(zip(names, np.append(day.assets[step], day.cash[step]).tolist(), strict=True))
         return str(dates[bar]), Explanation(
-            gate=dict(zip(self.policy.sources, decision.gate[0].tolist(), strict=True)),
-            trade_rate=float(decision.trade_rate),
+            gate=decision.gate,
+            trade_rate=decision.trade_rate,
             traded=0.5 * float(move.abs().sum()),
-            holds=describe_holding(self.policy.blend),
+            holds=decision.holds,
             known=str(dates[known]),
             turnover=float(run.turnover[step]),
             cost=float(run.costs[step]),

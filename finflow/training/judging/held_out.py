@@ -30,6 +30,7 @@ from finflow.evaluation.backtest import (
     with_memos,
 )
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
+from finflow.evaluation.page.page import Page
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import ReportData
@@ -57,13 +58,13 @@ LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 class EvaluationOutcome(NamedTuple):
     """Result of an application function.
 
-    ``summary``: strategy -> metric -> value, over the test window; the one reported on comes first. In a synthetic
-    market ``optimality`` is the score against the optimum.
+    ``summary``: strategy -> metric -> value, over the test window; the one reported on comes first.
     """
 
     run_folder: Path
     report: Path
     summary: dict[str, dict[str, float]]
+    page: Page
 
 
 def judge_held_out(
@@ -106,7 +107,7 @@ def judge_held_out(
     runs = (*played, *(index for index in backtests.benchmark if index.name not in compared))
     context = ComparisonContext(process, window, compared, played[: len(compared)])
     tries = count_reading(config, panel.sha256, identity, runs, folder)
-    outcome = report_on(
+    return report_on(
         config,
         folder,
         runs,
@@ -128,9 +129,6 @@ def judge_held_out(
         patient=backtests.patient,
         events=events,
     )
-    for name, one in known.scores.items() if known is not None else ():
-        outcome.summary[name]["optimality"] = one.score
-    return outcome
 
 
 class WindowRuns(NamedTuple):
@@ -171,8 +169,8 @@ def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details:
         cvar_alpha=alpha,
         **details,
     )
-    report = write_report(folder / REPORTS, data)
-    return EvaluationOutcome(folder, report, {run.name: summarise(run, alpha) for run in runs})
+    page, summary = write_report(folder / REPORTS, data), {run.name: summarise(run, alpha) for run in runs}
+    return EvaluationOutcome(folder, folder / REPORTS / "report.html", summary, page)
 
 
 def provenance(config: Config, panel: MarketPanel, windows: Mapping[str, range] | None = None) -> dict[str, Any]:
