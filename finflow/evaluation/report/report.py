@@ -111,7 +111,7 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
         swept,
         stressed,
         factors.section(process.panel, ends, context.runs, etfs) if config.env.fill == "close" else None,
-        ranking.section(process, context.window, context.runs[0], settings.top),
+        ranking.section(process, context.window, context.runs[0]),
     ]
     return tuple(section for section in made if section is not None)
 
