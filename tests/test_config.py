@@ -309,6 +309,7 @@ OTHER: dict[str, object] = {
     **{"tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}}, "output.readings": "elsewhere.jsonl"},
     **{f"market.synthetic.{name}": 0.01 for name in ("drift", "edge")},
     **{f"market.synthetic.{name}": 0.2 for name in ("volatility", "correlation", "persistence")},
+    "market.synthetic.defensive_ratio": 0.5,
 }
 """Another value of the keys whose default gives none."""
 LEARNED = {"objectives.reward": "preference", "objectives.preference.model": "model.safetensors"}

@@ -51,6 +51,7 @@ WORDS = {
 MARKET = {
     "market.source": "synthetic",
     "market.synthetic.kind": "regime",
+    "market.synthetic.defensive_ratio": 0.5,
     "market.synthetic.bars": 7000,
     "market.train_end": "2010-12-31",
     "market.validation_end": "2012-12-31",
