@@ -63,7 +63,6 @@ class EvaluationConfig(Section):
     rebalance_every: PositiveInt = key(21, "decisions between refits of a rolling strategy")
     lookback: Int = key(252, "bars that a rolling strategy is fitted on", ge=20)
     sweeps: Flag = key(True, "run again at other costs, lags and capital, and over stress periods; backtests always do")
-    top: PositiveInt = key(5, "K of the ranking view, in assets")
     tax: TaxConfig = key(TaxConfig(), "tax on capital gains and interest")
     protocol: ProtocolConfig = key(ProtocolConfig(), "evaluations that train for every fold")
     configurations_tried: PositiveInt = key(1, "configurations tried on this panel, the evaluated one included")

@@ -336,13 +336,19 @@ def test_what_does_not_belong_in_metrics_json_is_refused(
 def test_updates_are_counted_on_through_the_phases(online: tuple[int, ...], places: list[int]) -> None:
     updates = [*(("offline", update) for update in (0, 50, 100)), *(("online", update) for update in online)]
     frame = pd.DataFrame(updates, columns=["phase", "update"])
-    assert list(agent_figures._positions(frame, agent_figures._phases(frame))) == places
+    assert list(agent_figures._positions(frame, frame["phase"].to_numpy(dtype=str))) == places
 
 
 def test_the_best_validation_is_told_and_a_record_without_curves_has_no_figure() -> None:
-    frame = pd.DataFrame({"update": [0, 10, 20], "sharpe": [0.1, 0.9, None], "q_loss": [1.0, math.inf, 0.5]})
+    record = {
+        "phase": "online",
+        "update": [0, 10, 20],
+        "validation_sharpe": [0.1, 0.9, None],
+        "q_loss": [1, math.inf, 0],
+    }
+    frame = pd.DataFrame(record)
     figure = agent_figures.training(frame)
     assert figure is not None
     assert "0.90, after 10 updates" in figure.alt
     assert "q loss" in figure.alt
-    assert agent_figures.training(pd.DataFrame({"v_loss": [math.nan, math.inf], "sharpe": [None, None]})) is None
+    assert agent_figures.training(frame.assign(q_loss=math.nan, validation_sharpe=None)) is None

@@ -60,13 +60,6 @@ def test_an_unfinished_bar_is_not_asked_for_wherever_the_user_sits(
     assert str(request_end(MarketConfig(source="yfinance", tickers=("AAA", "BBB")))) == end
 
 
-def test_exchanges_in_other_time_zones_share_their_dates(server: Server, load: Load) -> None:
-    server.zones |= {"BBB": "Asia/Tokyo", "CCC": "Europe/London"}
-    panel = load()
-    assert panel.listed.all()
-    assert panel.dates.tolist() == DAYS[:60].to_numpy("datetime64[D]").tolist()
-
-
 def test_a_frame_in_another_order_zone_or_type_is_read_alike() -> None:
     columns = pd.MultiIndex.from_product([("Close", "High", "Low", "Open", "Volume"), ["AAA"]])
     one = pd.DataFrame(np.arange(400.0).reshape(80, 5), DAYS, columns)

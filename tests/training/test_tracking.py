@@ -113,10 +113,10 @@ def test_a_failure_of_the_service_ends_the_tracking_and_not_the_training(tmp_pat
     told: list[str] = []
     wandb.fails = "log"
     logged(tmp_path, told.append)
-    assert told == ["Weights & Biases failed, and is left out from here on: no answer"]
+    assert told == ["Weights & Biases failed, and is left out from here on: no answer second line"]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
     wandb.fails = "init"
-    with pytest.raises(OutputError, match=r"did not start \(no answer\).*WANDB_MODE=offline"):
+    with pytest.raises(OutputError, match=r"did not start \(no answer second line\).*WANDB_MODE=offline"):
         open_tracker(WITH_WANDB, tmp_path, told.append)
 
 

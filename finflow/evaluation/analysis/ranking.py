@@ -29,6 +29,7 @@ from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bar_name
 
 HORIZONS = (1, 5, 21, 63)
+TOP = 5  # K of the measures, in assets
 FEWEST_FILLS = 20
 FEWEST_ASSETS = 3
 
@@ -143,20 +144,19 @@ def forward_returns(growth: FloatArray, listed: NDArray[np.bool_], bars: range, 
     return found
 
 
-def rank_run(process: DecisionProcess, window: range, run: Backtest, top: int, horizon: int) -> Ranking | None:
-    """Rank the weights of a backtest at one horizon (bars), with K = ``top``; None for too few fills or assets."""
+def rank_run(process: DecisionProcess, window: range, run: Backtest, horizon: int) -> Ranking | None:
+    """Rank the weights of a backtest at one horizon (bars), with K = `TOP`; None for too few fills or assets."""
     forward = forward_returns(process.growth, process.listed, process.decision_bars(window), horizon)
-    return rank(run.weights[:, :-1], forward, top, horizon - 1)
+    return rank(run.weights[:, :-1], forward, TOP, horizon - 1)
 
 
-def section(process: DecisionProcess, window: range, run: Backtest, top: int) -> Section | None:
+def section(process: DecisionProcess, window: range, run: Backtest) -> Section | None:
     """Rank the judged strategy's weights at every horizon; parameters as in `rank_run`."""
-    rankings = {horizon: rank_run(process, window, run, top, horizon) for horizon in HORIZONS}
+    rankings = {horizon: rank_run(process, window, run, horizon) for horizon in HORIZONS}
     found = {str(horizon): ranking for horizon, ranking in rankings.items() if ranking is not None}
     if not found:
         return None
-    k = min(top, run.weights.shape[1] - 1)
-
+    k = min(TOP, run.weights.shape[1] - 1)
     place = ("horizons", ROW)
     columns = [
         column

@@ -85,7 +85,7 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         agent_figures.weights(agent),
         agent_figures.gate(agent),
         agent_figures.experts(agent),
-        None if found is None else overfitting_histogram(found, len(results.evidence.choice)),
+        None if found is None else overfitting_histogram(found, len(results.evidence.tracks)),
         agent_figures.training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]
@@ -111,7 +111,7 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
         swept,
         stressed,
         factors.section(process.panel, ends, context.runs, etfs) if config.env.fill == "close" else None,
-        ranking.section(process, context.window, context.runs[0], settings.top),
+        ranking.section(process, context.window, context.runs[0]),
     ]
     return tuple(section for section in made if section is not None)
 

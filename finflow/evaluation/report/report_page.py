@@ -249,7 +249,7 @@ def _evidence(data: ReportData, results: Results) -> Section:
     notes: tuple[Sentence, ...] = ()
     if evidence.overfitting is not None:
         choice: Sentence = (
-            f"The best of these {len(evidence.choice)} by its Sharpe ratio in one half of this window ranked at or "
+            f"The best of these {len(evidence.tracks)} by its Sharpe ratio in one half of this window ranked at or "
             "below the median in the other half in ",
             Cell(("overfitting", "pbo"), "%", 1),
             " of ",

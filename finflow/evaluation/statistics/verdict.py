@@ -175,7 +175,13 @@ def _test(
             + ("." if named else ", and StepM does not name this one among the superior."),
             superiority.p_consistent < SIZE and named,
         ),
-        _paired(bounds),
+        Reason(
+            f"The difference of Sharpe ratios lies between {bounds.low:+.2f} and {bounds.high:+.2f} (95 %, paired); "
+            "yes needs all of it above zero."
+            if bounds.defined
+            else "The difference of Sharpe ratios has no interval; yes needs one above zero.",
+            bounds.defined and bounds.low > 0.0,
+        ),
     )
     less = track.psr() <= 1.0 - CONFIDENCE and not (bounds.defined and np.median(rival.differences) > 0.0)
     answer: Answer = "not shown"
@@ -216,14 +222,4 @@ def _verdict(
         least_sharpe_difference=None,
         spa=superiority,
         tries=TriesCounted(tries.total, tries.configurations, tries.others, scale * math.sqrt(variance)),
-    )
-
-
-def _paired(bounds: Interval) -> Reason:
-    if not bounds.defined:
-        return Reason("The difference of Sharpe ratios has no interval; yes needs one above zero.", False)
-    return Reason(
-        f"The difference of Sharpe ratios lies between {bounds.low:+.2f} and {bounds.high:+.2f} (95 %, paired); yes "
-        "needs all of it above zero.",
-        bounds.low > 0.0,
     )

@@ -42,7 +42,7 @@ Array = NDArray[np.float64]
 SEED = "train.seed"
 _NOT_COMPARED = (
     *("output.", "tune.", "market.cache_dir", "market.use_cache", "market.extend_cache", "train.device"),
-    *("train.threads", "evaluation.sweeps", "evaluation.tax.", "evaluation.top"),
+    *("train.threads", "evaluation.sweeps", "evaluation.tax."),
 )
 
 

@@ -63,35 +63,19 @@ class FeatureWindows:
         return TEMPLATES.get(name, name).format(**asdict(self))
 
 
+DAILY_WINDOWS = FeatureWindows()
 TEMPLATES = {
-    "return_5": "return_{week}",
-    "return_21": "return_{month}",
-    "return_63": "return_{quarter}",
-    "macd_12_26": "macd_{fast}_{slow}",
-    "rsi_14": "rsi_{strength}",
-    "bollinger_20": "bollinger_{bands}",
-    "volatility_21": "volatility_{brief}",
-    "volatility_252": "volatility_{long}",
-    "beta_252": "beta_{long}",
-    "correlation_252": "correlation_{long}",
-    "residual_21": "residual_{month}",
-    "drawdown_252": "drawdown_{year}",
-    "worst_day_63": "worst_{bar}_{medium}",
-    "sharpe_252": "sharpe_{year}",
-    "relative_strength_126": "relative_strength_{half}",
-    "parkinson_21": "parkinson_{brief}",
-    "garman_klass_5": "garman_klass_{week}",
-    "close_location_10": "close_location_{fortnight}",
-    "overnight_21": "overnight_{month}",
-    "overnight_risk_63": "overnight_risk_{medium}",
-    "abnormal_volume_63": "abnormal_volume_{medium}",
-    "money_flow_21": "money_flow_{month}",
-    "balance_volume_63": "balance_volume_{medium}",
-    "market_return_21": "market_return_{month}",
-    "market_sharpe_252": "market_sharpe_{year}",
+    template.format(**asdict(DAILY_WINDOWS)): template
+    for template in (
+        *("return_{week}", "return_{month}", "return_{quarter}", "macd_{fast}_{slow}", "rsi_{strength}"),
+        *("bollinger_{bands}", "volatility_{brief}", "volatility_{long}", "beta_{long}", "correlation_{long}"),
+        *("residual_{month}", "drawdown_{year}", "worst_{bar}_{medium}", "sharpe_{year}"),
+        *("relative_strength_{half}", "parkinson_{brief}", "garman_klass_{week}", "close_location_{fortnight}"),
+        *("overnight_{month}", "overnight_risk_{medium}", "abnormal_volume_{medium}", "money_flow_{month}"),
+        *("balance_volume_{medium}", "market_return_{month}", "market_sharpe_{year}"),
+    )
 }
 """Name of a feature of daily prices -> its name with any windows."""
-DAILY_WINDOWS = FeatureWindows()
 WEEKLY_WINDOWS = FeatureWindows(
     **{"week": 2, "fortnight": 4, "month": 4, "quarter": 13, "half": 26, "year": 52, "skipped": 4},
     **{"brief": 13, "medium": 26, "long": 104, "trend": 40},

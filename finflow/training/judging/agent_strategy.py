@@ -125,8 +125,6 @@ class EnsembleStrategy:
     """
 
     def __init__(self, members: Sequence[Strategy]) -> None:
-        if not members:
-            raise ValueError("an ensemble needs a member")
         self.members = tuple(members)
         self.name = f"ensemble of {len(self.members)}"
 

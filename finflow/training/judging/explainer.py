@@ -183,11 +183,9 @@ class Explainer:
     def __init__(
         self, policy: ExpertPolicy, process: DecisionProcess, features: Features, window: range, run: Backtest
     ) -> None:
-        if run.explanation is None:
-            raise ValueError("only an agent's backtest can be explained")
         self.policy = in_double(policy)
         self.process, self.run = process, run
-        self.reasons = run.explanation
+        self.reasons = run.explanation or {}
         self.bars = process.decision_bars(window)
         self.asset_features, self.market_features = features.asset_names, features.market_names
         growth = process.growth[self.bars.start + 1 : self.bars.stop + 1]

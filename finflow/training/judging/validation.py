@@ -45,14 +45,14 @@ def backtest_validation(training_data: TrainingData, policy: ExpertPolicy, devic
         return AgentStrategy(policy, device, acting=config.acting)
 
     (backtest,) = run_backtests(process, window, [agent()])
-    rewards = _rewards(backtest)
+    rewards = np.asarray(backtest.rewards, dtype=np.float64)
     metrics = {"value": float(rewards.mean())}
     if needs_quantiles(config.bcell):
         metrics["risk_value"] = sample_risk(discounted_means(rewards, config.bcell.gamma), config.bcell)
     model = training_data.learning.reward
     if config.objectives.reward == PREFERENCE and model is not None:  # decisions do not depend on their rewards
         (scored,) = run_backtests(with_reward(process, model), window, [agent()])
-        metrics["score"] = float(_rewards(scored).mean())
+        metrics["score"] = float(np.asarray(scored.rewards, dtype=np.float64).mean())
     return ValidationBacktest(backtest, metrics | summarise(backtest, config.objectives.cvar_alpha))
 
 
@@ -86,12 +86,6 @@ def _figures(validation: ValidationBacktest) -> ScoredValidation:
         turnover=float(metrics["annual_turnover"]),
         concentration=float(np.square(validation.backtest.weights).sum(axis=1).mean()),
     )
-
-
-def _rewards(backtest: Backtest) -> FloatArray:
-    if backtest.rewards is None:
-        raise ValueError("a backtest of the agent has rewards")
-    return backtest.rewards
 
 
 def generalisation_figures(

@@ -78,20 +78,14 @@ class RunLog:
         ``update`` counts gradient updates since the start of the run, over both phases, and never falls. Values are
         numbers of Python, NumPy or torch, text or None; NaN and infinities become null.
         """
-        if update < self._step:
-            raise ValueError(f"update {update} after update {self._step}: rows go forward only")
-        row: dict[str, Value] = {name: _plain(value) for name, value in values.items()}
-        row |= {"phase": phase, "update": update}
-        text = json.dumps(row, sort_keys=True, allow_nan=False) + "\n"
-        self._append(METRICS, text)
+        row = self._append(METRICS, {**values, "phase": phase, "update": update})
         for tracker in self._trackers:
             tracker.add(update, _curves(row))
         self._step = update
 
     def event(self, row: Mapping[str, Any]) -> None:
         """Write one event of the guard: to events.jsonl, and as a marker and a text to TensorBoard."""
-        text = json.dumps({name: _plain(value) for name, value in row.items()}, sort_keys=True, allow_nan=False)
-        self._append(EVENTS, text + "\n")
+        self._append(EVENTS, row)
         for tracker in self._trackers:
             tracker.add_event(int(row["update"]), str(row["level"]), str(row["signal"]), str(row["message"]))
 
@@ -128,10 +122,13 @@ class RunLog:
                 self._write_waiting(name)
                 os.fsync(file.fileno())
 
-    def _append(self, name: str, text: str) -> None:
-        self._waiting[name] += text.encode()
+    def _append(self, name: str, row: Mapping[str, Any]) -> dict[str, Value]:
+        """Write a row as a line of JSON; returns its plain values."""
+        values = {key: _plain(value) for key, value in row.items()}
+        self._waiting[name] += f"{json.dumps(values, sort_keys=True, allow_nan=False)}\n".encode()
         with suppress(OSError):  # a full disk stops no training: the row waits, and make_durable() raises
             self._write_waiting(name)
+        return values
 
     def _write_waiting(self, name: str) -> None:
         while waiting := self._waiting[name]:

@@ -20,7 +20,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from finflow.config import Config, leaves
-from finflow.errors import ConfigError, OutputError
+from finflow.errors import ConfigError, OutputError, one_line
 from finflow.guard.signals import LEVELS
 
 Hyperparameters = Mapping[str, float | int | str]
@@ -152,7 +152,7 @@ class WandbRun:
             )
         except Exception as error:
             raise OutputError(
-                f"Weights & Biases did not start ({_first_line(error)}); log in with wandb login, set "
+                f"Weights & Biases did not start ({one_line(error)}); log in with wandb login, set "
                 "WANDB_MODE=offline, or leave --log-with out"
             ) from error
         atexit.register(self.close)  # before the package's own exit, after which a run cannot be finished any more
@@ -182,13 +182,8 @@ class WandbRun:
             call(self._run)
         except Exception as error:
             self._run = None
-            self._report(f"Weights & Biases failed, and is left out from here on: {_first_line(error)}")
+            self._report(f"Weights & Biases failed, and is left out from here on: {one_line(error)}")
 
 
 Tracker = EventFiles | WandbRun
 """Receives what a run logs: metrics, events of the guard, and the final result."""
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
