@@ -19,8 +19,15 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from finflow.agent.learners.sac_critics import Expansion, target_value
-from finflow.agent.learners.soft_actor_critic import Coefficients, UpdatePoint, ascent, minimum_value, temperature_loss
+from finflow.agent.learners.soft_actor_critic import (
+    Coefficients,
+    Expansion,
+    UpdatePoint,
+    ascent,
+    minimum_value,
+    target_value,
+    temperature_loss,
+)
 from finflow.agent.losses.critic_losses import discounted_return
 from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal

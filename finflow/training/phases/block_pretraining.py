@@ -20,7 +20,7 @@ from torch import Tensor
 
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.config import Config
-from finflow.cores import forked, run_both
+from finflow.cores import forked
 from finflow.errors import TrainingError
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import Transitions
@@ -138,7 +138,7 @@ def _pretrain(
     learned = transitions_outside(dataset, blocks[number])
     epochs = Epochs(config, learned)
     networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, PURPOSE))
-    learner = METHODS[config.offline.method](networks, config.bcell, run.device, run_both)
+    learner = METHODS[config.offline.method](networks, config.bcell, run.device)
     segments = blocks[number].learned
     learner.advantage_scale = measure_decision_scale(market, learner.policy, run.config, segments)
     noise = seeded(seed, PURPOSE + 1, run.device)
