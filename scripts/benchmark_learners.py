@@ -42,7 +42,7 @@ from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.off_policy.group_update import CoveragePool
-from finflow.training.phases.offline_batches import Epochs
+from finflow.training.phases.behaviour_data import Epochs
 from finflow.training.phases.training_state import seeded
 
 CPU = torch.device("cpu")
@@ -99,7 +99,7 @@ def our_iql(training_data: TrainingData) -> Ours:
     """IQL on the behaviour's transitions, as the offline phase runs it."""
     config, behaviour = training_data.config, BehaviourData.collected(training_data)
     learner = IQL(portfolio_networks(training_data.shape, config.bcell, seeded(0, 0)), config.bcell, CPU)
-    noise, epochs, updates = seeded(0, 1), Epochs(config, behaviour.dataset), itertools.count()
+    noise, epochs, updates = seeded(0, 1), Epochs(config, behaviour.dataset.bar), itertools.count()
 
     def draw() -> Batch:
         rows = behaviour.store.rows(epochs.rows(next(updates)))

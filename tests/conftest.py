@@ -153,6 +153,14 @@ def _one_core() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def few_epochs() -> Iterator[None]:
+    """Few passes over pairs, where something is learned from them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("finflow.preferences.model_training.EPOCHS", 15)
+        yield
+
+
 class Drawing(NamedTuple):
     """What draws the pages of finflow: matplotlib's method that makes an image, and the tear sheet of quantstats."""
 

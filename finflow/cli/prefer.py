@@ -124,8 +124,7 @@ def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> Non
 
 
 def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> None:
-    from finflow.preferences.judges import make_judge
-    from finflow.preferences.pair_making import PAIRS, judge_pairs
+    from finflow.preferences.judged_pairs import PAIRS, judge_pairs, make_judge
     from finflow.preferences.pairs import write_pairs
     from finflow.preferences.segment_paths import SegmentMarket
     from finflow.training.data.training_data import prepare
@@ -144,17 +143,17 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     file = read_pairs(files)  # a file that cannot be used is refused before any work is done
     import torch
 
-    from finflow.preferences.model_files import save_model
     from finflow.preferences.model_report import learn_model
     from finflow.preferences.pair_tensors import pair_tensors
+    from finflow.preferences.preference_reward import save_model
     from finflow.preferences.segment_paths import SegmentMarket
     from finflow.training.data.training_data import prepare
 
     torch.set_num_threads(config.train.threads)
     data = prepare(config)
     pairs = pair_tensors(SegmentMarket(data.process, data.split.train, config.evaluation), file)
-    learned = learn_model(pairs, data.shape, config.preferences.model, config.train.seed)
-    save_model(output, learned, config.preferences.model, (*data.features.asset_names, *data.features.market_names))
+    learned = learn_model(pairs, data.shape, config.train.seed)
+    save_model(output, learned, (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
 
 

@@ -12,7 +12,6 @@ from finflow.config.section_types import (
     Names,
     NonNegativeInt,
     Number,
-    PositiveInt,
     PositiveNumber,
     Section,
     key,
@@ -51,18 +50,10 @@ class JudgeConfig(Section):
         return self
 
 
-class RewardModelConfig(Section):
-    """Reward model, learned from pairs."""
-
-    members: PositiveInt = key(3, "networks of the ensemble")
-    epochs: PositiveInt = key(40, "passes over the pairs at most; the best by the calibration pairs is kept")
-
-
 class PolicyLearningConfig(Section):
     """Learning of a policy from pairs without a reward model, by DPO or SimPO."""
 
     dpo_beta: PositiveNumber = key(0.1, "weight of the divergence from the reference in DPO, per free dimension")
-    epochs: PositiveInt = key(40, "passes over the pairs at most; the best by the calibration pairs is kept")
     learning_rate: PositiveNumber = key(1e-3, "learning rate of Adam")
 
 
@@ -70,5 +61,4 @@ class PreferencesConfig(Section):
     """Preferences: pairs of segments and the reward model (`--mode prefer`)."""
 
     judge: JudgeConfig = key(JudgeConfig(), "the judge of pairs")
-    model: RewardModelConfig = key(RewardModelConfig(), "the reward model")
     policy: PolicyLearningConfig = key(PolicyLearningConfig(), "a policy learned from pairs")

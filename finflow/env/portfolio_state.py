@@ -40,7 +40,7 @@ def next_state(state: PortfolioState, weights: Any, wealth: Any, objective: Any)
     return replace(state, bar=state.bar + 1, **changes)
 
 
-def rows_of(state: PortfolioState, which: NDArray[np.bool_] | slice) -> PortfolioState:
+def rows_of(state: PortfolioState, which: NDArray[np.bool_ | np.int64] | slice) -> PortfolioState:
     return PortfolioState(**{name: value[which] for name, value in vars(state).items()})
 
 

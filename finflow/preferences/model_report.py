@@ -8,7 +8,6 @@ import numpy as np
 from torch import Tensor
 
 from finflow.agent.networks.critic import NetworkShape
-from finflow.config.preferences_section import RewardModelConfig
 from finflow.preferences.model_training import calibrate, fit_model, leads, probability, split_pairs
 from finflow.preferences.pair_tensors import PairTensors, Rows
 from finflow.preferences.reward_model import RewardModel
@@ -124,7 +123,7 @@ class LearnedModel(NamedTuple):
         ]
 
 
-def learn_model(pairs: PairTensors, shape: NetworkShape, config: RewardModelConfig, seed: int) -> LearnedModel:
+def learn_model(pairs: PairTensors, shape: NetworkShape, seed: int) -> LearnedModel:
     """Split pairs, fit a reward model, and judge it.
 
     Figures are of the model as calibrated on the calibration pairs alone. The returned model has its temperature and
@@ -137,7 +136,7 @@ def learn_model(pairs: PairTensors, shape: NetworkShape, config: RewardModelConf
         If there are too few pairs.
     """
     split = split_pairs(pairs, seed)
-    model = fit_model(pairs, split.fitted, split.calibration, shape, config, seed)
+    model = fit_model(pairs, split.fitted, split.calibration, shape, seed)
     held_out = judge_model(pairs, model, split.held_out)
     later = judge_model(pairs, model, split.later)
     calibrate(pairs, model, np.concatenate([split.calibration, split.held_out, split.later]))

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from finflow.agent.networks.critic import NetworkShape
-from finflow.config.preferences_section import RewardModelConfig
 from finflow.errors import FinflowError
 from finflow.preferences.pair_tensors import SMALLEST_UNIT, PairTensors, Rows
 from finflow.preferences.reward_model import RewardModel
 
+MEMBERS = 3  # networks of the ensemble
+EPOCHS = 40  # passes over the pairs at most; the best by the calibration pairs is kept
 PURPOSE = 93  # of the generators that draw parameters and batches
 FEWEST = 20
 """Pairs that a training needs: with fewer no part of them could be kept for calibration and for the report."""
@@ -116,9 +117,7 @@ def split_pairs(pairs: PairTensors, seed: int) -> PairSplit:
     return split
 
 
-def fit_model(
-    pairs: PairTensors, fitted: Rows, calibration: Rows, shape: NetworkShape, config: RewardModelConfig, seed: int
-) -> RewardModel:
+def fit_model(pairs: PairTensors, fitted: Rows, calibration: Rows, shape: NetworkShape, seed: int) -> RewardModel:
     """Fit an ensemble to some pairs, with early stopping and calibration on others.
 
     The part that is linear in the outcomes is fitted first, alone, by maximum likelihood, and again with the share of
@@ -129,7 +128,7 @@ def fit_model(
     same batches (Lakshminarayanan et al. 2017).
     """
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
-    model = RewardModel(shape, config.members, pairs.units(fitted), generator)
+    model = RewardModel(shape, MEMBERS, pairs.units(fitted), generator)
     for _ in range(2):
         _fit_linear(pairs, model, fitted)
         calibrate(pairs, model, calibration)
@@ -146,7 +145,7 @@ def fit_model(
     def calibration_loss() -> float:
         return negative_log_likelihood(pairs, model, calibration)
 
-    train_with_early_stopping(model, step, calibration_loss, fitted, config.epochs, BATCH, generator)
+    train_with_early_stopping(model, step, calibration_loss, fitted, BATCH, generator)
     calibrate(pairs, model, calibration)
     return model.eval()
 
@@ -156,7 +155,6 @@ def train_with_early_stopping(
     step: Callable[[Rows], None],
     calibration_loss: Callable[[], float],
     fitted: Rows,
-    epochs: int,
     size: int,
     generator: torch.Generator,
 ) -> int:
@@ -170,8 +168,8 @@ def train_with_early_stopping(
         Loss on the pairs that are kept for early stopping.
     fitted : int64 (n,)
         Pairs to learn from.
-    epochs, size : int
-        Passes at most, and pairs of a batch.
+    size : int
+        Pairs of a batch.
 
     Returns
     -------
@@ -179,7 +177,7 @@ def train_with_early_stopping(
         Passes until the parameters that are kept; 0 for the initial ones.
     """
     best, best_epoch, kept = calibration_loss(), 0, copy.deepcopy(module.state_dict())
-    for epoch in range(1, epochs + 1):
+    for epoch in range(1, EPOCHS + 1):
         order = torch.randperm(len(fitted), generator=generator).numpy()
         for start in range(0, len(fitted), size):
             step(fitted[order[start : start + size]])

@@ -13,14 +13,79 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from finflow.agent.batch import States
 from finflow.agent.gradient_steps import gradient_step, make_optimiser
+from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config.preferences_section import PolicyLearningConfig
+from finflow.env.coverage import smooth
 from finflow.errors import FinflowError
+from finflow.offline.collection import AIM_SMOOTHING
 from finflow.preferences.model_report import ModelFigures, figures_of
 from finflow.preferences.model_training import preference_loss, split_pairs, train_with_early_stopping
-from finflow.preferences.pair_tensors import PairTensors, Rows
-from finflow.preferences.segment_density import all_densities, segment_density
+from finflow.preferences.pair_tensors import PAIRS_AT_ONCE, PairTensors, Rows
+from finflow.preferences.reward_model import states_holding
+
+
+class SegmentDensity(NamedTuple):
+    """Log densities of the segments of some pairs, per free dimension of a decision, in double precision.
+
+    Attributes
+    ----------
+    total : Tensor, (2, pairs)
+        Summed over the decisions of the first and the second segments.
+    divergence : Tensor, ()
+        Mean KL of the same decisions from a reference, per free dimension; 0 without one.
+    """
+
+    total: Tensor
+    divergence: Tensor
+
+
+def segment_density(
+    policy: ExpertPolicy, pairs: PairTensors, chosen: Rows, reference: ExpertPolicy | None = None
+) -> SegmentDensity:
+    """Log densities of what was held in the segments of some pairs.
+
+    The density is the policy's exact one, logistic-normal, at the weights right after the trade, smoothed into the
+    interior of the simplex as the aims of behaviour are: else what is hardly held would decide every pair. The policy
+    sees the market and the portfolio that the segment held; the state of the built-in reward, which a preference is not
+    about, is zero.
+
+    """
+    rows, owner = pairs.decisions_of(chosen), pairs.owners_of(chosen)
+    bars, place = torch.unique(pairs.bars[rows], return_inverse=True)
+    states = states_holding(pairs.assets[bars], pairs.market[bars], pairs.decisions.held[rows])
+    distribution = _distribution(policy, states, place)
+    listed = pairs.assets[pairs.bars[rows], :, -1] > 0.5
+    smoothed = smooth(pairs.decisions.filled[rows].double().numpy(), AIM_SMOOTHING, listed.numpy())
+    each = distribution.log_density(torch.from_numpy(smoothed)) / distribution.dimensions
+    total = each.new_zeros(2 * len(chosen)).index_add(0, owner, each).view(2, -1)
+    divergence = each.new_zeros(())
+    if reference is not None:
+        divergence = kl_per_dimension(distribution, _distribution(reference, states, place)).mean()
+    return SegmentDensity(total, divergence)
+
+
+@torch.no_grad()
+def all_densities(
+    policy: ExpertPolicy, pairs: PairTensors, chosen: Rows, reference: ExpertPolicy | None = None
+) -> SegmentDensity:
+    """The same without gradients, some pairs at a time."""
+    parts, divergence = [], 0.0
+    for start in range(0, len(chosen), PAIRS_AT_ONCE):
+        some = chosen[start : start + PAIRS_AT_ONCE]
+        found = segment_density(policy, pairs, some, reference)
+        parts.append(found.total)
+        divergence += float(found.divergence) * float(pairs.lengths[some].sum())
+    return SegmentDensity(torch.cat(parts, dim=1), torch.tensor(divergence / float(pairs.lengths[chosen].sum())))
+
+
+def _distribution(policy: ExpertPolicy, states: States, place: Tensor) -> LogisticNormal:
+    """Distributions of decisions; the market of each bar, (bars, ...), is read once, and ``place`` is that of each."""
+    reading = policy.read_market(states).each(lambda part: part[place])
+    return policy.trade_toward(states, reading).distribution
+
 
 PURPOSE = 95  # of the generator that orders pairs
 Method = Literal["dpo", "simpo"]
@@ -90,9 +155,8 @@ def fit_policy(
     FinflowError
         If a density is no finite number, or no pass predicts the calibration pairs better than the policy as it was.
     """
-    config = objective.config
     generator = Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
-    optimiser = make_optimiser(policy, config.learning_rate)
+    optimiser = make_optimiser(policy, objective.config.learning_rate)
 
     def step(batch: Rows) -> None:
         loss = objective.losses(segment_density(policy, pairs, batch).total, batch).mean()
@@ -107,7 +171,7 @@ def fit_policy(
             )
         return loss
 
-    passes = train_with_early_stopping(policy, step, calibration_loss, fitted, config.epochs, BATCH, generator)
+    passes = train_with_early_stopping(policy, step, calibration_loss, fitted, BATCH, generator)
     if passes == 0:
         raise FinflowError(
             f"no pass over {len(fitted):,} pairs predicts others better than the agent as it is: give more pairs, "

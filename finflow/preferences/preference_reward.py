@@ -9,10 +9,55 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from finflow.agent.networks.critic import NetworkShape
 from finflow.env.rewards.reward_context import RewardContext
-from finflow.errors import ConfigError
-from finflow.preferences.model_files import load_model
-from finflow.preferences.reward_model import ScoredDecisions
+from finflow.errors import CheckpointError, ConfigError
+from finflow.preferences.model_report import LearnedModel
+from finflow.preferences.reward_model import OutcomeUnits, RewardModel, ScoredDecisions
+from finflow.tensor_file import read_tensors, write_tensors
+
+KIND = "finflow reward model"
+
+
+def save_model(path: Path, learned: LearnedModel, features: tuple[str, ...]) -> None:
+    """Write a reward model as one file, atomically; equal models make equal bytes.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    model = learned.model
+    state = {
+        "kind": KIND,
+        "shape": model.shape._asdict(),
+        "units": model.units._asdict(),
+        "members": model.members,
+        "features": list(features),
+        "report": learned.report(),
+    }
+    write_tensors(path, model.state_dict(), state)
+
+
+def load_model(path: Path) -> RewardModel:
+    """Read and verify a file written by `save_model`.
+
+    Raises
+    ------
+    CheckpointError
+        If it is missing, damaged, or holds something else.
+    """
+    tensors, state = read_tensors(path)
+    if state.get("kind") != KIND:
+        raise CheckpointError(f"{path} holds no reward model; make one with --mode prefer --learn")
+    try:
+        shape, units = NetworkShape.from_facts(state["shape"]), OutcomeUnits(**state["units"])
+        model = RewardModel(shape, int(state["members"]), units, torch.Generator())
+        model.load_state_dict(tensors)
+    except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise CheckpointError(f"{path} holds a reward model of another finflow ({type(error).__name__})") from None
+    return model.eval().requires_grad_(False)
+
 
 PREFERENCE = "preference"  # its name in the configuration
 

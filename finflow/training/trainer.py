@@ -22,10 +22,9 @@ from finflow.training.judging.evaluations import judge_agents
 from finflow.training.judging.held_out import EvaluationOutcome
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.trackers import check_tracker, open_tracker
-from finflow.training.phases.block_pretraining import pretraining_in_parallel
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.finetune_on_policy import finetune_on_policy
-from finflow.training.phases.pretrain import pretrain
+from finflow.training.phases.pretrain import pretrain, pretraining_in_parallel
 from finflow.training.phases.starting_point import read_start, starting_point
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 from finflow.training.phases.training_run import OnValidation, TrainingRun

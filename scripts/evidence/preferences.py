@@ -19,12 +19,11 @@ from finflow.config import Config, changed_config
 from finflow.env.rewards.reward_context import RewardContext
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.preferences.judges import RISK_AVERSION, make_judge, mean_variance
-from finflow.preferences.model_files import save_model
+from finflow.preferences.judged_pairs import RISK_AVERSION, judge_pairs, make_judge, mean_variance
 from finflow.preferences.model_report import LearnedModel, ModelFigures, judge_model, learn_model
-from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pair_tensors import pair_tensors
 from finflow.preferences.pairs import PairFile
+from finflow.preferences.preference_reward import save_model
 from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
@@ -97,7 +96,7 @@ def learn_known_utility(config: Config) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         names = (*data.features.asset_names, *data.features.market_names)
-        save_model(path, learned, config.preferences.model, names)
+        save_model(path, learned, names)
         of_model = {"objectives.reward": "preference", "objectives.preference.model": str(path)}
         for name, keys in (("model", of_model), ("true", {"objectives.reward": TRUE_REWARD})):
             began = time.process_time()
@@ -119,7 +118,7 @@ def learn_of_judge(data: TrainingData) -> tuple[LearnedModel, ModelFigures]:
     judge = make_judge("mean-variance", settings, data.panel.bars_per_year)
     made = judge_pairs(market, judge, PAIRS + FRESH, settings, config.train.seed)
     given = PairFile(made.pairs[:PAIRS], ("judge",) * PAIRS)
-    learned = learn_model(pair_tensors(market, given), data.shape, config.preferences.model, config.train.seed)
+    learned = learn_model(pair_tensors(market, given), data.shape, config.train.seed)
     others = pair_tensors(market, PairFile(made.pairs[PAIRS:], ("judge",) * FRESH))
     return learned, judge_model(others, learned.model, np.arange(FRESH))
 

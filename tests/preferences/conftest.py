@@ -13,8 +13,7 @@ import pytest
 
 from finflow.config import load_config
 from finflow.config.preferences_section import JudgeConfig
-from finflow.preferences.judges import Judge
-from finflow.preferences.pair_making import judge_pairs
+from finflow.preferences.judged_pairs import Judge, judge_pairs
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
 from finflow.preferences.pairs import PairFile
 from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
@@ -44,6 +43,10 @@ SMALL: dict[str, object] = {
 }
 
 PAGE = partial(page_html, assets=("A", "B", "C"), bars_per_year=252)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_models(few_epochs: None) -> None: ...
 
 
 def small_options() -> list[str]:

@@ -15,18 +15,24 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import FrozenPolicy
 from finflow.config.preferences_section import PolicyLearningConfig
 from finflow.errors import FinflowError
-from finflow.preferences.judges import synthetic_judge
+from finflow.preferences.judged_pairs import synthetic_judge
 from finflow.preferences.model_training import preference_loss
 from finflow.preferences.pair_tensors import PairTensors
-from finflow.preferences.policy_training import DirectObjective, LearnedPolicy, Method, learn_policy
+from finflow.preferences.policy_training import (
+    DirectObjective,
+    LearnedPolicy,
+    Method,
+    all_densities,
+    learn_policy,
+    segment_density,
+)
 from finflow.preferences.reward_model import states_holding
-from finflow.preferences.segment_density import all_densities, segment_density
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.training.data.training_data import TrainingData
 from tests.preferences.conftest import judged_pairs
 
 Learn = Callable[..., tuple[ExpertPolicy, LearnedPolicy]]
-QUICK = {"learning_rate": 1e-2, "epochs": 15}
+QUICK = {"learning_rate": 1e-2}
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ import pytest
 from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import FinflowError
 from finflow.evaluation.backtest import run_backtests
-from finflow.preferences.judges import (
+from finflow.preferences.judged_pairs import (
     SHALLOWEST,
+    judge_pairs,
     log_growth,
     make_judge,
     mean_variance,
@@ -20,7 +21,6 @@ from finflow.preferences.judges import (
     segment_calmar,
     synthetic_judge,
 )
-from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pairs import Segment
 from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket, cut, simulate_strategies
 from finflow.strategies.classical import named_strategy

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from finflow.cli import main
-from finflow.config.preferences_section import JudgeConfig, RewardModelConfig
+from finflow.config.preferences_section import JudgeConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, with_reward
 from finflow.errors import CheckpointError, FinflowError
-from finflow.preferences.judges import make_judge
-from finflow.preferences.model_files import load_model, save_model
+from finflow.preferences.judged_pairs import make_judge
 from finflow.preferences.model_report import LearnedModel, figures_of, judge_model, learn_model
 from finflow.preferences.model_training import (
     fit_model,
@@ -26,7 +25,7 @@ from finflow.preferences.model_training import (
 )
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
 from finflow.preferences.pairs import Pair, PairFile
-from finflow.preferences.preference_reward import PreferenceReward
+from finflow.preferences.preference_reward import PreferenceReward, load_model, save_model
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.data.rollouts import as_tensors
@@ -47,14 +46,13 @@ def pairs(small_market: SegmentMarket, judging: JudgeConfig) -> PairTensors:
 
 @pytest.fixture(scope="module")
 def learned(pairs: PairTensors, small_data: TrainingData) -> LearnedModel:
-    config = small_data.config.preferences.model.model_copy(update={"epochs": 5})
-    return learn_model(pairs, small_data.shape, config, seed=0)
+    return learn_model(pairs, small_data.shape, seed=0)
 
 
 @pytest.fixture(scope="module")
 def reward(learned: LearnedModel, tmp_path_factory: pytest.TempPathFactory) -> PreferenceReward:
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
-    save_model(path, learned, RewardModelConfig(), ("a",))
+    save_model(path, learned, ("a",))
     return PreferenceReward(path)
 
 
@@ -92,10 +90,9 @@ def test_a_decision_is_scored_with_what_was_known(pairs: PairTensors, small_data
 def test_the_same_seed_learns_the_same_model_and_makes_the_same_file(
     pairs: PairTensors, small_data: TrainingData, tmp_path: Path
 ) -> None:
-    config = small_data.config.preferences.model.model_copy(update={"epochs": 2})
-    first, second = (learn_model(pairs, small_data.shape, config, seed=4) for _ in range(2))
+    first, second = (learn_model(pairs, small_data.shape, seed=4) for _ in range(2))
     for name, learned in (("one", first), ("two", second)):
-        save_model(tmp_path / name, learned, config, ("a", "b"))
+        save_model(tmp_path / name, learned, ("a", "b"))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     found = load_model(tmp_path / "one")
     scores = [pairs.all_scores(model, np.arange(9)) for model in (found, second.model)]
@@ -105,7 +102,6 @@ def test_the_same_seed_learns_the_same_model_and_makes_the_same_file(
         with pytest.raises(CheckpointError, match=said):
             PreferenceReward(tmp_path / name)
     tensors, state = read_tensors(tmp_path / "one")
-    assert state["config"] == config.model_dump(mode="json")
     assert (state["features"], state["report"]) == (["a", "b"], first.report())
     for size in (0, 10**400, -1, "many"):  # under a hash that is right again
         write_tensors(tmp_path / "three", tensors, state | {"shape": state["shape"] | {"n_asset_features": size}})
@@ -146,7 +142,6 @@ def test_the_final_calibration_is_by_every_pair_that_was_not_learned_from(
     learned: LearnedModel, pairs: PairTensors, small_data: TrainingData
 ) -> None:
     """The reported figures are of the calibration before."""
-    config = small_data.config.preferences.model.model_copy(update={"epochs": 5})
     split = split_pairs(pairs, 0)
     rows = np.concatenate([split.calibration, split.held_out, split.later])
     reached = negative_log_likelihood(pairs, learned.model, rows)
@@ -154,7 +149,7 @@ def test_the_final_calibration_is_by_every_pair_that_was_not_learned_from(
         other = copy.deepcopy(learned.model)
         other.temperature.mul_(factor)
         assert negative_log_likelihood(pairs, other, rows) > reached
-    reported = fit_model(pairs, split.fitted, split.calibration, small_data.shape, config, 0)
+    reported = fit_model(pairs, split.fitted, split.calibration, small_data.shape, 0)
     assert float(reported.temperature) != float(learned.model.temperature)
     assert judge_model(pairs, reported, split.held_out) == learned.held_out
 
@@ -172,14 +167,14 @@ def test_segments_of_different_lengths_and_few_pairs_are_refused(
         pair_tensors(small_market, shorter)
     few = pair_tensors(small_market, alike)
     with pytest.raises(FinflowError, match="1 pairs are too few to learn from"):
-        learn_model(few, small_data.shape, small_data.config.preferences.model, seed=0)
+        learn_model(few, small_data.shape, seed=0)
 
 
 def test_the_command_writes_pairs_and_learns_a_model_from_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pairs, model = tmp_path / "pairs.jsonl", tmp_path / "model.safetensors"
-    options = [*small_options(), "--set", "preferences.judge.mistakes=0.1", "--set", "preferences.model.epochs=1"]
+    options = [*small_options(), "--set", "preferences.judge.mistakes=0.1"]
     command = ["--mode", "prefer", "--judge", "log-growth", "--pairs", "60", "--output", str(pairs), *options]
     assert main(command) == 0
     assert "60 pairs, 0 ties; attainable accuracy 0.900" in capsys.readouterr().out

@@ -19,8 +19,7 @@ import pytest
 from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import OutputError
 from finflow.files import file_in_use
-from finflow.preferences.judges import make_judge
-from finflow.preferences.pair_making import judge_pairs
+from finflow.preferences.judged_pairs import judge_pairs, make_judge
 from finflow.preferences.pairs import read_pairs, write_pairs
 from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
 from finflow.preferences.web_page.answer_server import TOKEN_HEADER, AnswerServer
@@ -30,7 +29,7 @@ from finflow.preferences.web_page.answer_session import (
     answers_so_far,
     make_questions,
 )
-from finflow.preferences.web_page.path_charts import path_charts, weight_layers
+from finflow.preferences.web_page.question_page import path_charts, weight_layers
 from tests.commands import refusal
 from tests.preferences.conftest import served, small_options
 

@@ -11,8 +11,8 @@ import torch
 from finflow import cores
 from finflow.errors import MarketError
 from finflow.tensor_file import read_tensors
-from finflow.training.off_policy import later_groups
-from finflow.training.phases import learner_work as phase
+from finflow.training.off_policy import learners
+from finflow.training.phases import finetune as phase
 from finflow.training.phases.run_guard import RunGuard, restore_snapshot
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import WITH_BLOCKS, Make, latest, train_through
@@ -57,7 +57,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[cores.ForkedCalls[Any, Any]]:
     """Two cores, and the processes that were forked for learners."""
     monkeypatch.setattr(cores, "available_cores", lambda: 2)
     monkeypatch.setattr(LearnerCalls, "started", started := [])
-    monkeypatch.setattr(later_groups, "ForkedCalls", LearnerCalls)
+    monkeypatch.setattr(learners, "ForkedCalls", LearnerCalls)
     return started
 
 
@@ -103,10 +103,10 @@ def test_an_error_in_their_decisions_loses_nothing(
     trainer = FinFlowTrainer(tiny(**FOUR))
     trainer.train_iql()
 
-    def failing(market: Any, learners: Any, config: Any) -> Any:
-        if len(learners) == 2 and learners[0].replay.written > 200:
+    def failing(market: Any, group: Any, config: Any) -> Any:
+        if len(group) == 2 and group[0].replay.written > 200:
             raise MarketError("no price")
-        return original(market, learners, config)
+        return original(market, group, config)
 
     with monkeypatch.context() as patch:
         patch.setattr(phase, "step_portfolios", failing)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -13,11 +11,11 @@ import torch
 from hypothesis import given, strategies as st
 
 from finflow.config import load_config
-from finflow.offline.dataset import OfflineDataset
-from finflow.training.data.replay import MarketTensors, Transitions
+from finflow.training.data.replay import MarketTensors
 from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.data.rewards import RewardUnits
-from finflow.training.phases.offline_batches import Epochs, epoch_order, group_size, n_groups
+from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.phases.behaviour_data import Epochs, OfflineLearning, epoch_order, group_size
 from finflow.training.phases.pretrain import fitted_q_value
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, latest, train_through
@@ -41,7 +39,7 @@ def generator(seed: int = 0) -> torch.Generator:
 def test_groups_share_their_bar_and_no_row_comes_twice(bars: list[int], size: int, seed: int) -> None:
     held = torch.tensor(bars)
     order = epoch_order(held, size, generator(seed))
-    assert order.shape == (n_groups(held, size), size)
+    assert order.shape == (int((torch.bincount(held) // size).sum()), size)
     assert len(order.flatten().unique()) == order.numel()
     assert (held[order] == held[order][:, :1]).all()
     left_over = torch.bincount(held) - torch.bincount(held[order].flatten(), minlength=int(held.max()) + 1)
@@ -66,14 +64,12 @@ def test_groups_shrink_where_bars_or_batches_have_few_transitions(
 
 
 def test_every_epoch_has_an_order_of_its_own_after_a_rollback_too() -> None:
-    data = SimpleNamespace(bar=np.repeat(np.arange(4), 8))
     keys = {"train.offline_batch_size": 8, "train.offline_training_epochs": 50, "offline.group_size": 1}
-    epochs = Epochs(load_config(None, keys, environ={}), cast(OfflineDataset, data))
+    epochs = Epochs(load_config(None, keys, environ={}), np.repeat(np.arange(4), 8))
     assert (epochs.updates, epochs.total) == (4, 200)
     drawn = {str(epochs.rows(epoch, rollbacks).tolist()) for epoch in range(5) for rollbacks in range(3)}
     assert len(drawn) == 15
     assert torch.equal(epochs.rows(3, 0), epochs.rows(3, 0))
-    assert [update for update in range(200) if epochs.returns_due(update)] == list(range(0, 200, 4))
 
 
 # --- fitted Q evaluation
@@ -82,19 +78,20 @@ def test_every_epoch_has_an_order_of_its_own_after_a_rollback_too() -> None:
 @pytest.mark.parametrize(("gamma", "normalised"), [(0.1, False), (0.5, False), (0.5, True)])
 def test_a_constant_reward_is_worth_itself(shared: Make, gamma: float, normalised: bool) -> None:
     """(1 - gamma) Q is the reward of every decision, whatever the policy does; targets are followed to within 1 %."""
-    config = shared(offline__evaluation_updates=300, bcell__tau=0.05, bcell__critic_lr=0.01, bcell__gamma=gamma)
+    keys = {"bcell__tau": 0.05, "bcell__critic_lr": 0.01, "bcell__gamma": gamma, "bcell__mirrored__weight": 0.0}
+    config = shared(**keys, offline__evaluation_updates=300)
     trainer = FinFlowTrainer(config)
     run = trainer._begin()
     dataset = dataclasses.replace(trainer._data(), reward=np.full(len(trainer._data()), 0.004, dtype=np.float32))
-    store, market = Transitions.of(dataset, run.device), MarketTensors.of(run.training_data.process, run.device)
-    learner = run.state.learner
+    process, learner = run.training_data.process, run.state.learner
     assert learner is not None
-    units = RewardUnits.of(run.training_data.process, 0.002, "none", run.device)
+    units = RewardUnits.of(process, 0.002, "none", run.device)
     if normalised:  # in units of rewards whose mean is 1.5 and whose deviation is 3
         units = units._replace(normalizer=RewardNormalizer(RewardNormalizerConfig(warmup=2)))
         units.normalizer.update([-1.5, 4.5])
-    value = fitted_q_value(learner, store, market, units, config)
-    assert value == pytest.approx(0.004, rel=0.02)  # seen: within 0.5 %
+    market = RolloutMarket(process, MarketTensors.of(process, run.device), units)
+    learning = OfflineLearning(learner, dataset, market, config, [], torch.zeros(len(dataset)))
+    assert fitted_q_value(learning) == pytest.approx(0.004, rel=0.02)  # seen: within 0.5 %
 
 
 # --- patience

@@ -16,8 +16,8 @@ from finflow.training.checkpoints.checkpoint_reader import policy_of, read_check
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import offline_data, prepare
+from finflow.training.phases.behaviour_data import reward_units
 from finflow.training.phases.finetune import offline_store, ramp_share
-from finflow.training.phases.pretrain import reward_units
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
 
@@ -133,9 +133,8 @@ def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:
     market = MarketTensors.of(trainer.training_data.process, run.device)
     units, state = reward_units(run, data), run.state
     assert state.learners is not None
-    assert state.out_of_fold is not None
     whole = RolloutMarket(trainer.training_data.process, market, units)
-    store = offline_store(run, data, state.learners.everyone[0], whole, units, 0, state.out_of_fold)
+    store = offline_store(run, data, state.learners.everyone[0], whole)
     rows = np.flatnonzero(data.episode == data.episode[0])
     with torch.no_grad():
         last = market.states(store.columns["bar"][rows[-1:]] + 1, store.columns["next_portfolio"][rows[-1:]])

@@ -10,12 +10,11 @@ import pytest
 
 from finflow.errors import CheckpointError, ConfigError
 from finflow.offline.dataset import made_by
-from finflow.preferences.judges import make_judge
-from finflow.preferences.model_files import save_model
+from finflow.preferences.judged_pairs import judge_pairs, make_judge
 from finflow.preferences.model_report import learn_model
-from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pair_tensors import pair_tensors
 from finflow.preferences.pairs import PairFile
+from finflow.preferences.preference_reward import save_model
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
@@ -25,8 +24,6 @@ JUDGED = {
     "preferences__judge__strategies": ["equal-weight", "momentum"],
     "preferences__judge__random": 6,
     "preferences__judge__length": 10,
-    "preferences__model__epochs": 1,
-    "preferences__model__members": 2,
 }
 OWN = "tests.env.rewards.own_rewards"
 SHORT = {
@@ -38,8 +35,11 @@ SHORT = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("few_epochs")
+
+
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def models(few_epochs: None, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two reward models of the tiny market, from different seeds."""
     folder = tmp_path_factory.mktemp("models")
     config = tiny_in(folder)(**JUDGED)
@@ -50,8 +50,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     pairs = pair_tensors(market, PairFile(made.pairs, ("here",) * 60))
     files = [folder / f"model-{seed}.safetensors" for seed in range(2)]
     for seed, file in enumerate(files):
-        learned = learn_model(pairs, data.shape, config.preferences.model, seed=seed)
-        save_model(file, learned, config.preferences.model, ())
+        save_model(file, learn_model(pairs, data.shape, seed=seed), ())
     return files
 
 

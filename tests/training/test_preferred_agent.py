@@ -11,8 +11,7 @@ import torch
 from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.cli import main
-from finflow.preferences.judges import synthetic_judge
-from finflow.preferences.pair_making import judge_pairs
+from finflow.preferences.judged_pairs import judge_pairs, synthetic_judge
 from finflow.preferences.pairs import write_pairs
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.tensor_file import read_tensors, write_tensors
@@ -24,8 +23,11 @@ from tests.commands import refusal
 from tests.training.whole_trainings import latest, tiny_in
 
 CPU = torch.device("cpu")
-KEYS = ("preferences.policy.learning_rate=0.003", "preferences.policy.epochs=4", "preferences.policy.dpo_beta=0.05")
+KEYS = ("preferences.policy.learning_rate=0.003", "preferences.policy.dpo_beta=0.05")
 OPTIONS = [word for key in KEYS for word in ("--set", key)]
+
+
+pytestmark = pytest.mark.usefixtures("few_epochs")
 
 
 class Trained(NamedTuple):

@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from finflow.config import Config
-from finflow.config.preferences_section import RewardModelConfig
 from finflow.errors import TrainingError
 from finflow.guard import reward_hacking
-from finflow.preferences.model_files import save_model
 from finflow.preferences.model_report import LearnedModel, ModelFigures
+from finflow.preferences.preference_reward import save_model
 from finflow.preferences.reward_model import OutcomeUnits, RewardModel
 from finflow.tensor_file import read_tensors
 from finflow.training.data.training_data import prepare
@@ -64,7 +63,7 @@ def likes(tiny: Make, tmp_path: Path) -> Callable[[int], Path]:
                 parameter.zero_()
             model.direct.weight[..., outcome] = 1.0
         path, figures = tmp_path / f"likes-{outcome}.safetensors", ModelFigures(0)
-        save_model(path, LearnedModel(model, figures, figures, {}), RewardModelConfig(members=1), ())
+        save_model(path, LearnedModel(model, figures, figures, {}), ())
         return path
 
     return planted

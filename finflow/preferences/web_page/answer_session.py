@@ -12,7 +12,7 @@ import numpy as np
 from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import FinflowError
 from finflow.line_file import append_line, drop_last_line
-from finflow.preferences.pair_making import PAIRS, DrawnPair, draw_pairs, pair_generator
+from finflow.preferences.judged_pairs import PAIRS, DrawnPair, draw_pairs, pair_generator
 from finflow.preferences.pairs import Better, Pair, Segment, json_line, read_pairs
 from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
 

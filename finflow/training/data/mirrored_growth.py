@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.process_variants import with_growths
 from finflow.market.features.regimes import COMPONENTS, FEWEST, REGIMES, fit_switching
-from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.data.rollouts import NO_MIRROR, Mirror, RolloutMarket
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -45,20 +44,6 @@ RANDOM_FEATURES = 200
 READ_FEATURES = 4  # that each random feature reads on average
 PENALTIES = tuple(10.0 ** (0.5 * power) for power in range(-10, 7))  # in multiples of the features' mean sum of squares
 ROWS = 65_536  # of bars and assets, read at once
-
-
-class Mirror(NamedTuple):
-    """Mirrored bars of some segments.
-
-    ``offset``: bars from a bar to its mirrored one in the table of growth; 0 where there is none. ``weight``: of what
-    is earned there.
-    """
-
-    offset: int
-    weight: float
-
-
-NO_MIRROR = Mirror(0, 0.0)
 
 
 def with_mirrored_bars(

@@ -1,4 +1,4 @@
-"""Pathwise rollouts: a policy through the decision process on stored bars, exact and differentiable.
+"""Portfolios in progress, and pathwise rollouts: a policy on stored bars, exact and differentiable.
 
 Prices do not react to trades, and costs are known: the rewards of a policy over stored bars are computed by the ledger
 itself, with their gradient for every action on the way. What a policy reads of the market does not depend on its
@@ -13,9 +13,9 @@ Exogenous Inputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,8 +27,11 @@ from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.logistic_normal import LogisticNormal, sampled_density
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import BatchedPolicies
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, Step
+from finflow.env.coverage import draw_coverage
+from finflow.env.decision_process import RUIN, DecisionProcess, resumed_state
+from finflow.env.portfolio_state import PortfolioState, Step, replace_rows, rows_of
+from finflow.errors import MarketError
+from finflow.guard.state_capture import check_like
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 
@@ -63,6 +66,10 @@ class RolloutMarket(NamedTuple):
             known, place = torch.unique(bars, return_inverse=True)
             return policy.read_market(self.tensors.states(known, blank[: len(known)])).each(lambda part: part[place])
         return policy.read_market(self.tensors.states(bars, blank, noise, observation_noise), noise)
+
+    def resumed(self, rows: Mapping[str, Tensor]) -> PortfolioState:
+        """Portfolios as they were at the decisions of some transitions."""
+        return resumed_state(self.process, rows["bar"].cpu().numpy(), rows["portfolio"].double().cpu().numpy())
 
     def states(self, state: PortfolioState) -> States:
         bars = torch.as_tensor(state.bar, device=self.tensors.market.device)
@@ -148,20 +155,90 @@ def as_tensors(state: PortfolioState, device: torch.device) -> PortfolioState:
     return replace(state, **{name: torch.as_tensor(value, device=device) for name, value in numbers.items()})
 
 
-def joined_states(states: Sequence[PortfolioState]) -> PortfolioState:
-    """Portfolios of several states, in tensors, one after the other."""
-    parts = {name: [getattr(one, name) for one in states] for name in vars(states[0])}
-    return PortfolioState(
-        **{name: np.concatenate(of_all) if name == "bar" else torch.cat(of_all) for name, of_all in parts.items()}
-    )
-
-
 def repeated(state: PortfolioState, count: int) -> PortfolioState:
-    return PortfolioState(
-        **{
-            name: value.repeat_interleave(count, dim=0)
-            if isinstance(value, Tensor)
-            else np.repeat(value, count, axis=0)
-            for name, value in vars(state).items()
-        }
-    )
+    """Each portfolio so many times, one after the other."""
+    return rows_of(state, np.arange(len(state.bar)).repeat(count))
+
+
+class Mirror(NamedTuple):
+    """Mirrored bars of some segments.
+
+    ``offset``: bars from a bar to its mirrored one in the table of growth; 0 where there is none. ``weight``: of what
+    is earned there.
+    """
+
+    offset: int
+    weight: float
+
+
+NO_MIRROR = Mirror(0, 0.0)
+
+
+class Portfolios:
+    """Portfolios in progress, of which some begin anew after each step: an episode ends on average after its length.
+
+    Parameters
+    ----------
+    segments : sequence of range
+        Bars of decisions that are stayed within.
+    horizon : int
+        Decisions of a step.
+    restart : float
+        Chance that a portfolio begins anew after a step.
+
+    Raises MarketError if no segment has room for a step.
+    """
+
+    def __init__(
+        self,
+        process: DecisionProcess,
+        segments: Sequence[range],
+        horizon: int,
+        count: int,
+        restart: float,
+        seed: Sequence[int],
+    ) -> None:
+        self.process, self.horizon, self.restart = process, horizon, restart
+        self.segments, self.mirror = tuple(segments), NO_MIRROR
+        starts = [np.arange(one.start, one.stop - horizon + 1) for one in segments if len(one) >= horizon]
+        if not starts:
+            raise MarketError(
+                f"no segment of the training window has room for bcell.expansion ({horizon}) decisions; use more data "
+                "or a smaller expansion"
+            )
+        self.starts = np.concatenate(starts)
+        self.may_start = np.zeros(len(process.growth) + horizon, dtype=np.bool_)
+        self.may_start[self.starts] = True
+        self.rng = np.random.default_rng(np.random.SeedSequence(list(seed)))
+        self.state = self._draw(count)
+
+    def move_on(self, after: PortfolioState) -> None:
+        """Take the portfolios after a step; at the end of a segment, at ruin, and by chance they begin anew."""
+        self.state, count = after, len(after.bar)
+        anew = ~self.may_start[after.bar] | (self.rng.random(count) < self.restart)
+        anew |= ~(after.wealth > RUIN * self.process.env.initial_capital)
+        if anew.any():
+            self.state = replace_rows(self.state, anew, rows_of(self._draw(count), anew))
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors = {name: torch.from_numpy(np.array(value)) for name, value in vars(self.state).items()}
+        return tensors, {"generator": self.rng.bit_generator.state}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        fresh, _ = self.capture()
+        for name, tensor in fresh.items():
+            check_like(tensors[name], tensor)
+        if not bool(np.isin(tensors["bar"].numpy(), self.starts).all()):
+            raise ValueError("a portfolio is at a bar where no step begins")
+        weights = tensors["weights"]
+        if not bool(((weights.sum(dim=1) - 1.0).abs() < 1e-6).all() & (weights > -1e-9).all()):
+            raise ValueError("its weights are no portfolio")
+        if not bool((tensors["wealth"] > 0.0).all()):
+            raise ValueError("the wealth of a portfolio is not above zero")
+        self.state = PortfolioState(**{name: tensors[name].numpy().copy() for name in fresh})
+        self.rng.bit_generator.state = state["generator"]
+
+    def _draw(self, count: int) -> PortfolioState:
+        bars: NDArray[np.int64] = self.rng.choice(self.starts, size=count)
+        weights, _ = draw_coverage(self.rng, count, self.process.n_weights)
+        return self.process.start(bars, weights)

@@ -24,7 +24,7 @@ from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState
 from finflow.training.data.rollouts import RolloutMarket, as_tensors, repeated
-from finflow.training.off_policy.counterfactuals import ACTIONS, compared_actions
+from finflow.training.off_policy.exact_decisions import ACTIONS, compared_actions
 
 FOLLOWED = 64  # decisions over which the returns of an action are measured: differences fade as the policy trades on
 SETTLED = 16  # decisions after which portfolios are the policy's own
@@ -170,7 +170,7 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> AdvantageComparis
 
     Windows overlap, so that states near each other share their luck: errors are over contiguous blocks of bars.
     """
-    fit = calibration(values, exact.returns)
+    slope, correlation = (float(one) for one in calibration(values, exact.returns))
     predicted, measured = (advantages(one).double().cpu().numpy() for one in (values, exact.returns))
     block = np.empty(len(exact.bars), dtype=np.int64)
     for number, rows in enumerate(np.array_split(np.argsort(exact.bars, kind="stable"), BLOCKS)):
@@ -178,7 +178,7 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> AdvantageComparis
     sums = np.stack(
         [_by_block((predicted * measured).sum(axis=1), block), _by_block((predicted**2).sum(axis=1), block)]
     )
-    residual = sums[0] - float(fit.slope) * sums[1]
+    residual = sums[0] - slope * sums[1]
     order = np.argsort(predicted.ravel(), kind="stable")
     of_move = np.repeat(block, predicted.shape[1])
     means: list[tuple[float, float, float]] = []
@@ -189,7 +189,7 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> AdvantageComparis
         means.append((float(predicted.ravel()[rows].mean()), mean, error))
     critics, exact_means, errors = (list(column) for column in zip(*means, strict=True))
     slope_error = float(np.sqrt((residual**2).sum()) / max(sums[1].sum(), 1e-12))
-    return AdvantageComparison(float(fit.slope), slope_error, float(fit.correlation), critics, exact_means, errors)
+    return AdvantageComparison(slope, slope_error, correlation, critics, exact_means, errors)
 
 
 def _by_block(values: NDArray[np.float64], block: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -1,7 +1,8 @@
-"""The actor's objective: exact decisions of several learners side by side, and the critics' value of where they end.
+"""Exact outcomes of decisions: further actions of stored states, and what the actor earns with decisions in a row.
 
-Prices do not react to trades and costs are known, so the rewards of the next decisions are computed by the ledger
-itself, with their gradient. What a policy reads of the market does not depend on its portfolio and is read once.
+Prices do not react to trades and costs are known, so the rewards of any action, and of the next decisions, are computed
+by the ledger itself, with their gradient. What a policy reads of the market does not depend on its portfolio and is
+read once.
 
 References
 ----------
@@ -12,30 +13,128 @@ Differentiable Policy Optimization.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
+from finflow.agent.batch import Batch, Choices, States
 from finflow.agent.learners.soft_actor_critic import (
     Coefficients,
     Expansion,
     UpdatePoint,
+    action_distribution,
     ascent,
     minimum_value,
     target_value,
     temperature_loss,
 )
 from finflow.agent.losses.critic_losses import discounted_return
-from finflow.agent.networks.decision import MarketReading
+from finflow.agent.networks.critic import ValueNetwork
 from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.config import Config
-from finflow.env.portfolio_state import PortfolioState, rows_of
-from finflow.training.data.rollouts import PathwiseRollout, RolloutMarket, as_tensors, decide, joined_states
+from finflow.env.coverage import draw_coverage
+from finflow.env.portfolio_state import PortfolioState, Step, join_states
+from finflow.training.data.replay import make_batch
+from finflow.training.data.rollouts import Mirror, PathwiseRollout, RolloutMarket, as_tensors, decide, repeated
 from finflow.training.off_policy.learners import Learner
+
+ACTIONS = 8  # of each state: the logged one, holding, the policy's own, and moves
+
+
+class Comparison(NamedTuple):
+    """Policy and random numbers by which further actions of states are drawn."""
+
+    policy: ExpertPolicy
+    rng: np.random.Generator
+    noise: Generator
+    mirror: Mirror
+
+
+@torch.no_grad()
+def compared_actions(
+    own: Tensor | None, states: States, count: int, rng: np.random.Generator, size: float | None = None
+) -> Tensor:
+    """Actions to compare in each state, (batch, count, n): hold, the policy's own, and moves toward any portfolio.
+
+    ``own`` (batch, n): the policy's own, where it is among them. ``size``: share of the way that every move goes; drawn
+    from 0..1 for each when left out.
+    """
+    held = states.weights
+    named = [held] if own is None else [held, own]
+    (batch, width), moves = held.shape, count - len(named)
+    drawn, _ = draw_coverage(rng, batch * moves, width)
+    toward = torch.as_tensor(drawn, dtype=torch.float32, device=held.device).view(batch, moves, width)
+    listed = torch.cat([states.listed, torch.ones_like(states.listed[:, :1])], dim=1).unsqueeze(1)
+    toward = toward * listed
+    toward = toward / toward.sum(dim=-1, keepdim=True)
+    shares = rng.random((batch, moves, 1)) if size is None else np.full((batch, moves, 1), size)
+    share = torch.as_tensor(shares, dtype=torch.float32, device=held.device)
+    return torch.cat([torch.stack(named, dim=1), held.unsqueeze(1).lerp(toward, share)], dim=1)
+
+
+def counterfactual_batch(
+    market: RolloutMarket,
+    rows: dict[str, Tensor],
+    state: PortfolioState,
+    compared: Comparison,
+    observation_noise: float,
+) -> tuple[Batch, LogisticNormal]:
+    """Stored states, each with `ACTIONS` actions, the stored one first, and exact outcomes; the policy's own decisions.
+
+    ``market``: with mirrored bars, where there are: rewards are means over both.
+    """
+    device = market.tensors.market.device
+    observed = torch.as_tensor(market.process.observed_portfolio(state), dtype=torch.float32, device=device)
+    rows = {**rows, "portfolio": observed}
+    batch = make_batch(rows, market.tensors, market.units, compared.noise, observation_noise)
+    own = action_distribution(compared.policy, batch.states)
+    others = compared_actions(own.centre(), batch.states, ACTIONS - 1, compared.rng)
+    actions = torch.cat([batch.actions.unsqueeze(1), others], dim=1)
+    many, bars = repeated(state, ACTIONS), rows["bar"].repeat_interleave(ACTIONS)
+    targets = actions.flatten(0, 1).double().cpu().numpy()
+
+    def scaled(step: Step) -> Tensor:
+        return market.units.scaled(torch.as_tensor(step.reward, device=device).float(), bars)
+
+    step = market.process.step(many, targets)
+    rewards = scaled(step)
+    if compared.mirror.weight > 0.0:
+        other = market.process.step(replace(many, bar=many.bar + compared.mirror.offset), targets)
+        rewards = rewards.lerp(scaled(other), compared.mirror.weight)
+    after = torch.as_tensor(market.process.observed_portfolio(step.state), dtype=torch.float32, device=device)
+    following = batch.next_states._replace(portfolio=after)
+    ended = torch.as_tensor(step.terminated, device=device).float()
+    shape = (len(observed), ACTIONS)
+    return batch._replace(choices=Choices(actions, rewards.view(shape), ended.view(shape), following)), own
+
+
+@torch.no_grad()
+def exact_bounds(
+    market: RolloutMarket, behaviour_value: ValueNetwork, rows: Mapping[str, NDArray[Any]], gamma: float
+) -> NDArray[np.float32]:
+    """Exact returns of a vector step's decisions to its end with the behaviour's value there, (H, n_envs).
+
+    Cal-QL's bound (Nakamoto et al. 2023) of values that were simulated.
+    """
+    device = market.tensors.market.device
+    bars = torch.as_tensor(rows["bar"], device=device)
+    portfolio = torch.as_tensor(rows["next_portfolio"][-1], dtype=torch.float32, device=device)
+    value = behaviour_value.of_behaviour(market.tensors.states(bars[-1] + 1, portfolio))
+    rewards = torch.as_tensor(rows["reward"], device=device).float().flatten()
+    earned = market.units.scaled(rewards, bars.flatten())
+    going = torch.as_tensor(gamma * ~rows["terminated"], dtype=torch.float32, device=device)
+    bounds = [value]
+    for reward, discount in zip(earned.view(len(bars), -1).flip(0), going.flip(0), strict=True):
+        bounds.append(reward + discount * bounds[-1])
+    exact: NDArray[np.float32] = torch.stack(bounds[:0:-1]).cpu().numpy()
+    return exact
 
 
 class Ahead(NamedTuple):
@@ -83,26 +182,30 @@ def look_ahead(
     config: Config,
 ) -> list[Ahead]:
     """Objectives of learners that look ahead from portfolios of their own, in the same operations."""
-    horizon, device = config.bcell.expansion, market.tensors.market.device
+    horizon = config.bcell.expansion
     tables = 2 if learners[0].portfolios.mirror.offset else 1
-    states = [as_tensors(start.state, device) for start in starts]
     readings = [
-        market.read(one.agent.policy, state, horizon + 1, start.dropout, config.train.observation_noise)
-        for one, start, state in zip(learners, starts, states, strict=True)
+        market.read(one.agent.policy, start.state, horizon + 1, start.dropout, config.train.observation_noise)
+        for one, start in zip(learners, starts, strict=True)
     ]
     policies = BatchedPolicies([one.agent.policy for one in learners])
     reading = joined_readings(readings, horizon + 1, tables)
-    begun = joined_states(
+    begun = join_states(
         [
-            replace(state, bar=state.bar + table * one.portfolios.mirror.offset)
-            for one, state in zip(learners, states, strict=True)
+            replace(start.state, bar=start.state.bar + table * one.portfolios.mirror.offset)
+            for one, start in zip(learners, starts, strict=True)
             for table in range(tables)
         ]
     )
-    noise = torch.cat([start.noise for start in starts], dim=1)
-    rows = len(begun.bar)
-    rollout = market.roll_out(policies, reading.rows(0, horizon * rows), begun, horizon, noise=noise)
-    ended = _End.of(market, policies, reading.rows(horizon * rows, (horizon + 1) * rows), rollout.state, noise[-1])
+    noise, rows = torch.cat([start.noise for start in starts], dim=1), len(begun.bar)
+    state = as_tensors(begun, market.tensors.market.device)
+    rollout = market.roll_out(policies, reading.rows(0, horizon * rows), state, horizon, noise=noise)
+    portfolio = market.process.observed_portfolio(rollout.state).float()
+    distribution = decide(policies, portfolio, reading.rows(horizon * rows, (horizon + 1) * rows))
+    action, density = distribution.sample(noise[-1].unsqueeze(1))
+    ended = _End(
+        portfolio, action[:, 0], density[:, 0] / distribution.dimensions, distribution.entropy_density(noise[-1])
+    )
     size = rows // len(learners)
     return [
         _objective(market, one, point, rollout, ended, slice(place * size, (place + 1) * size), config)
@@ -111,26 +214,10 @@ def look_ahead(
 
 
 class _End(NamedTuple):
-    state: PortfolioState
     portfolio: Tensor
     action: Tensor
     log_density: Tensor
     entropy_density: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        market: RolloutMarket,
-        policies: BatchedPolicies,
-        reading: MarketReading,
-        state: PortfolioState,
-        noise: Tensor,
-    ) -> _End:
-        portfolio = market.process.observed_portfolio(state).float()
-        distribution: LogisticNormal = decide(policies, portfolio, reading)
-        action, density = distribution.sample(noise.unsqueeze(1))
-        of_scale = distribution.entropy_density(noise)
-        return cls(state, portfolio, action[:, 0], density[:, 0] / distribution.dimensions, of_scale)
 
 
 def _objective(
@@ -144,8 +231,7 @@ def _objective(
 ) -> Ahead:
     """Objective of the learner whose rows these are: tables, one after the other, of its portfolios."""
     bcell, agent = config.bcell, learner.agent
-    state = rows_of(ended.state, rows)
-    bars = torch.as_tensor(state.bar, device=ended.action.device) % len(market.tensors.market)
+    bars = torch.as_tensor(rollout.state.bar[rows], device=ended.action.device) % len(market.tensors.market)
     states = market.tensors.states(bars, ended.portfolio[rows])
     with torch.no_grad():
         encoding = agent.critic.encode(states)

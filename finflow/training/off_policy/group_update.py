@@ -5,7 +5,7 @@ Learners of a group are computed together whatever the number of cores. Both gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States, repeat_groups
-from finflow.agent.gradient_steps import compute_gradients, no_denormals, parameters_of
+from finflow.agent.gradient_steps import compute_gradients, no_denormals
 from finflow.agent.learners.soft_actor_critic import (
     Coefficients,
     CriticLosses,
@@ -30,10 +30,16 @@ from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readi
 from finflow.config import Config
 from finflow.env.coverage import coverage_portfolios, draw_log_gammas
 from finflow.env.portfolio_state import join_states, rows_of
-from finflow.training.data.replay import Transitions, join_rows
+from finflow.training.data.replay import join_rows, make_batch
 from finflow.training.data.rollouts import RolloutMarket, decide
-from finflow.training.off_policy.counterfactuals import ACTIONS, counterfactual_batch, logged_batch
-from finflow.training.off_policy.exact_decisions import Ahead, Start, look_ahead
+from finflow.training.off_policy.exact_decisions import (
+    ACTIONS,
+    Ahead,
+    Comparison,
+    Start,
+    counterfactual_batch,
+    look_ahead,
+)
 from finflow.training.off_policy.learners import Learner
 
 COVERAGE_POOL = 65_536
@@ -65,15 +71,9 @@ FIRST_SHARE, LAST_SHARE = 0.75, 0.25  # of the behaviour's data in the first and
 
 
 class Material(NamedTuple):
-    """Data that the learners of a training learn from, beside their own replays.
-
-    ``offline``: the behaviour's, of each learner those that it may see. ``may_start`` (bars,): bars from which each
-    learner may look ahead.
-    """
+    """Data that the learners of a training share; ``market``: with their mirrored bars."""
 
     market: RolloutMarket
-    offline: list[Transitions]
-    may_start: list[Tensor]
     coverage: CoveragePool
     config: Config
 
@@ -92,7 +92,7 @@ class Drawn(NamedTuple):
     start: Start | None
 
 
-def draw(material: Material, number: int, learner: Learner, point: UpdatePoint, actor: bool) -> Drawn:
+def draw(material: Material, learner: Learner, point: UpdatePoint, actor: bool) -> Drawn:
     """Draw states of the behaviour and of the learner's own, their shares annealed.
 
     The actor decides as often as critics have transitions: it looks ahead from ``online_batch_size / H`` states.
@@ -101,58 +101,55 @@ def draw(material: Material, number: int, learner: Learner, point: UpdatePoint, 
     bcell, size, noise = config.bcell, config.train.online_batch_size, config.train.observation_noise
     count = max(size // (ACTIONS if bcell.counterfactual else 1), 2)  # each action is a transition
     starts = max(size // max(bcell.expansion, 1), 1) if actor else 0
-    rows = _mixed(material, number, learner, starts, point, material.may_start[number]) if starts else {}
+    may_start = torch.from_numpy(learner.portfolios.may_start).to(learner.noise.device)
+    rows = _mixed(learner, starts, point, may_start) if starts else {}
     if count > starts:
-        others = _mixed(material, number, learner, count - starts, point)
+        others = _mixed(learner, count - starts, point)
         rows = join_rows([rows, others]) if rows else others
-    state = learner.portfolios.resumed(rows)
+    state = market.resumed(rows)
     start = Start.of(market, learner, rows_of(state, slice(starts)), config) if starts else None
     rows, own = {name: column[:count] for name, column in rows.items()}, None
     if bcell.counterfactual:
-        batch, own = counterfactual_batch(market, rows, rows_of(state, slice(count)), learner.comparison, noise)
+        compared = Comparison(learner.agent.policy, learner.portfolios.rng, learner.noise, learner.portfolios.mirror)
+        batch, own = counterfactual_batch(market, rows, rows_of(state, slice(count)), compared, noise)
     else:
-        batch = logged_batch(market, rows, learner.noise, noise)
+        batch = make_batch(rows, market.tensors, market.units, learner.noise, noise)
     coverage = material.coverage.draw(batch.states, bcell.cql_samples, learner.noise)
     draws = Draws.of(learner.agent, batch, learner.noise, is_conservative(bcell, coverage))
     return Drawn(batch, own, coverage, draws, start)
 
 
-def _mixed(
-    material: Material, number: int, learner: Learner, count: int, point: UpdatePoint, allowed: Tensor | None = None
-) -> dict[str, Tensor]:
+def _mixed(learner: Learner, count: int, point: UpdatePoint, allowed: Tensor | None = None) -> dict[str, Tensor]:
     share = FIRST_SHARE + (LAST_SHARE - FIRST_SHARE) * point.progress
     behaviour = round(share * count) if len(learner.replay) else count
-    parts = ((material.offline[number], behaviour), (learner.replay, count - behaviour))
+    parts = ((learner.behaviour, behaviour), (learner.replay, count - behaviour))
     return join_rows([store.draw(size, learner.noise, allowed) for store, size in parts if size > 0])
 
 
 @no_denormals()
 def update_group(
     material: Material,
-    learners: Mapping[int, Learner],
+    learners: Sequence[Learner],
     point: UpdatePoint,
     actor: bool,
-    measured: bool,
     accepts: Callable[[Batch], bool] = lambda _: True,
 ) -> list[Metrics]:
     """Take one step of critics, policies and temperatures of the learners of a group.
 
-    With ``measured`` the first learner's figures have the critics' share of the actor's gradient. Where ``accepts``
-    refuses a batch, nobody in the group takes a step.
+    Where ``accepts`` refuses a batch, nobody in the group takes a step.
 
     Returns figures of each; none where no step was taken.
     """
-    config, everyone = material.config, list(learners.values())
-    device = material.market.tensors.market.device
-    drawn = [draw(material, number, one, point, actor) for number, one in learners.items()]
+    config, device = material.config, material.market.tensors.market.device
+    drawn = [draw(material, one, point, actor) for one in learners]
     if not all(accepts(its.batch) for its in drawn):
-        return [{} for _ in everyone]
+        return [{} for _ in learners]
     with torch.autocast(device.type, torch.bfloat16, enabled=config.bcell.mixed_precision, cache_enabled=False):
-        ahead = _actors(material, everyone, drawn, point, measured) if actor else None
+        ahead = _actors(material, learners, drawn, point) if actor else None
         expansions = [None] * len(drawn) if ahead is None else [own.expansion for own, _ in ahead]
-        losses = [_critics(*each, point) for each in zip(everyone, drawn, expansions, strict=True)]
+        losses = [_critics(*each, point) for each in zip(learners, drawn, expansions, strict=True)]
     found: list[Metrics] = []
-    for place, one in enumerate(everyone):
+    for place, one in enumerate(learners):
         of_critics, coefficients = losses[place]
         if of_critics.level_error is not None:
             one.agent.move_level(of_critics.level_error, point)
@@ -176,11 +173,7 @@ def _critics(
 
 
 def _actors(
-    material: Material,
-    learners: Sequence[Learner],
-    drawn: Sequence[Drawn],
-    point: UpdatePoint,
-    measured: bool,
+    material: Material, learners: Sequence[Learner], drawn: Sequence[Drawn], point: UpdatePoint
 ) -> list[tuple[Ahead, Metrics]]:
     config = material.config
     starts = [its.start for its in drawn if its.start is not None]
@@ -193,20 +186,8 @@ def _actors(
         decision = one.agent.policy(its.batch.states, starts[place].dropout)
         penalty, figures[place] = held_back(one.agent, decision, its.batch, point)
         loss = loss + penalty / one.agent.advantage_scale
-    if measured:
-        figures[0]["end_share"] = _end_share(ahead[0], learners[0])
     compute_gradients(loss, *(one.agent.policy_optimiser for one in learners))
     return list(zip(ahead, figures, strict=True))
-
-
-def _end_share(ahead: Ahead, learner: Learner) -> Tensor:
-    """``|g_end| / (|g_rewards| + |g_end|)`` of the two parts of the actor's gradient, ()."""
-    parameters = parameters_of(learner.agent.policy_optimiser)
-    norms = []
-    for part in (ahead.earned, ahead.end):
-        slopes = torch.autograd.grad(part, parameters, retain_graph=True, allow_unused=True)
-        norms.append(torch.stack([slope.square().sum() for slope in slopes if slope is not None]).sum().sqrt())
-    return (norms[1] / (norms[0] + norms[1]).clamp(min=1e-30)).detach()
 
 
 @torch.no_grad()

@@ -1,106 +1,33 @@
-"""Learners of the online phase: the agent that is delivered, and one for each block of the training years."""
+"""Learners of the online phase: the agent that is delivered, and one for each block of the training years.
+
+They learn in groups. Those after the first group learn in a process of their own where there is a second core: they do
+the same pieces of work in the same order as they would in this process, so that results have the same bits. What a
+piece needs of the delivered agent's training is in the piece itself. Their state comes back when it is saved; where
+their process fails, the pieces since then are done again in this one.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from finflow.agent.gradient_steps import SkippingAdam
 from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.config import Config
-from finflow.env.coverage import draw_coverage
-from finflow.env.decision_process import RUIN, DecisionProcess, resumed_state
-from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
-from finflow.errors import MarketError
-from finflow.guard.state_capture import capture, check_like, restore, without_prefix
-from finflow.training.data.mirrored_growth import NO_MIRROR, with_mirrored_bars
+from finflow.cores import ForkedCalls
+from finflow.errors import FinflowError
+from finflow.guard.state_capture import capture, restore, without_prefix
+from finflow.training.data.mirrored_growth import with_mirrored_bars
 from finflow.training.data.replay import Transitions
-from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.data.rollouts import Portfolios, RolloutMarket
 from finflow.training.data.training_data import TrainingData
-from finflow.training.off_policy.counterfactuals import Comparison
 from finflow.training.off_policy.evidence import training_blocks, training_segments
-from finflow.training.off_policy.later_groups import LaterGroups
-
-
-class Portfolios:
-    """Portfolios in progress, of which some begin anew after each step: an episode ends on average after its length.
-
-    Parameters
-    ----------
-    segments : sequence of range
-        Bars of decisions that are stayed within.
-    horizon : int
-        Decisions of a step.
-    restart : float
-        Chance that a portfolio begins anew after a step.
-
-    Raises MarketError if no segment has room for a step.
-    """
-
-    def __init__(
-        self,
-        process: DecisionProcess,
-        segments: Sequence[range],
-        horizon: int,
-        count: int,
-        restart: float,
-        seed: Sequence[int],
-    ) -> None:
-        self.process, self.horizon, self.restart = process, horizon, restart
-        self.segments, self.mirror = tuple(segments), NO_MIRROR
-        starts = [np.arange(one.start, one.stop - horizon + 1) for one in segments if len(one) >= horizon]
-        if not starts:
-            raise MarketError(
-                f"no segment of the training window has room for bcell.expansion ({horizon}) decisions; use more data "
-                "or a smaller expansion"
-            )
-        self.starts = np.concatenate(starts)
-        self.may_start = np.zeros(len(process.growth) + horizon, dtype=np.bool_)
-        self.may_start[self.starts] = True
-        self.rng = np.random.default_rng(np.random.SeedSequence(list(seed)))
-        self.state = self._draw(count)
-
-    def move_on(self, after: PortfolioState) -> None:
-        """Take the portfolios after a step; at the end of a segment, at ruin, and by chance they begin anew."""
-        self.state, count = after, len(after.bar)
-        anew = ~self.may_start[after.bar] | (self.rng.random(count) < self.restart)
-        anew |= ~(after.wealth > RUIN * self.process.env.initial_capital)
-        if anew.any():
-            self.state = replace_rows(self.state, anew, rows_of(self._draw(count), anew))
-
-    def resumed(self, rows: Mapping[str, Tensor]) -> PortfolioState:
-        return resumed_state(self.process, rows["bar"].cpu().numpy(), rows["portfolio"].double().cpu().numpy())
-
-    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors = {name: torch.from_numpy(np.array(value)) for name, value in vars(self.state).items()}
-        return tensors, {"generator": self.rng.bit_generator.state}
-
-    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        fresh, _ = self.capture()
-        for name, tensor in fresh.items():
-            check_like(tensors[name], tensor)
-        if not bool(np.isin(tensors["bar"].numpy(), self.starts).all()):
-            raise ValueError("a portfolio is at a bar where no step begins")
-        weights = tensors["weights"]
-        if not bool(((weights.sum(dim=1) - 1.0).abs() < 1e-6).all() & (weights > -1e-9).all()):
-            raise ValueError("its weights are no portfolio")
-        if not bool((tensors["wealth"] > 0.0).all()):
-            raise ValueError("the wealth of a portfolio is not above zero")
-        self.state = PortfolioState(**{name: tensors[name].numpy().copy() for name in fresh})
-        self.rng.bit_generator.state = state["generator"]
-
-    def _draw(self, count: int) -> PortfolioState:
-        bars: NDArray[np.int64] = self.rng.choice(self.starts, size=count)
-        weights, _ = draw_coverage(self.rng, count, self.process.n_weights)
-        return self.process.start(bars, weights)
-
 
 PURPOSE = 80  # of the generators of portfolios
 LEARNER_WEIGHTS = 60  # purpose of the generators of initial weights and noise of the blocks' learners
@@ -119,21 +46,16 @@ def online_updates(config: Config) -> int:
 
 @dataclass
 class Learner:
-    """An agent that learns, its portfolios, the replay of their transitions, and its random numbers."""
+    """An agent that learns, its portfolios, the replay of their transitions, and its random numbers.
+
+    ``behaviour``: those transitions of the behaviour that it may see.
+    """
 
     agent: BCell
     portfolios: Portfolios
     replay: Transitions
     noise: Generator
-
-    @property
-    def optimisers(self) -> list[SkippingAdam]:
-        return [part for part in vars(self.agent).values() if isinstance(part, SkippingAdam)]
-
-    @property
-    def comparison(self) -> Comparison:
-        """Policy and random numbers by which further actions of its states are drawn."""
-        return Comparison(self.agent.policy, self.portfolios.rng, self.noise, self.portfolios.mirror)
+    behaviour: Transitions = field(init=False)
 
 
 class Learners:
@@ -179,14 +101,10 @@ class Learners:
     def later(self) -> dict[int, Learner]:
         return dict(list(enumerate(self.everyone))[GROUP:])
 
-    @property
-    def replays(self) -> list[Transitions]:
-        return [one.replay for one in self.everyone]
-
     def forget_after(self, written: Sequence[int]) -> int:
         """Drop the newest transitions of every replay, down to so many written; returns how many were dropped."""
         self._bring_back()
-        return sum(replay.forget_after(count) for replay, count in zip(self.replays, written, strict=True))
+        return sum(one.replay.forget_after(count) for one, count in zip(self.everyone, written, strict=True))
 
     def reseed(self, seed: int, purpose: int) -> None:
         self._bring_back()
@@ -239,10 +157,97 @@ def restore_learners(learners: Mapping[int, Learner], tensors: Mapping[str, Tens
         restore(saved, own, {name: facts[name] for name in vars(saved)})
 
 
-def groups(learners: Mapping[int, Learner]) -> list[dict[int, Learner]]:
+class Work(NamedTuple):
+    """A vector step, or an update, of some learners."""
+
+    point: UpdatePoint | None = None  # of an update; None for a vector step
+    rates: float = 1.0  # share of all learning rates that the guard leaves
+
+
+Figures = list[dict[str, float]]
+"""The largest figures of each learner's update."""
+
+
+class LaterGroups:
+    """Work of the learners beyond the first group, beside this process if there is a second core.
+
+    ``may_leave``: they depend on nothing that the delivered agent's training changes but what a `Work` says.
+    """
+
+    def __init__(self, learners: Mapping[int, Learner], perform: Callable[[Work], Figures], may_leave: bool) -> None:
+        self._learners, self._perform, self._may_leave = learners, perform, may_leave
+        self._calls: ForkedCalls[Work | None, Any] | None = None
+        self._since: list[Work] = []
+
+    def begin(self, work: Work) -> None:
+        if self._calls is None and self._may_leave:
+            self._calls = ForkedCalls.start(self._answer)
+        if self._calls is not None:
+            self._since.append(work)
+            self._calls.begin(work)
+
+    def result(self, work: Work) -> Figures:
+        """Wait for the piece that was begun, or do it here, where an error leaves them as before."""
+        if self._calls is not None:
+            try:
+                figures: Figures = self._calls.result()
+                return figures
+            except EOFError:
+                self.undo()
+        put_back = rewinder(self._learners.values())
+        try:
+            return self._perform(work)
+        except FinflowError:
+            put_back()
+            raise
+
+    def undo(self) -> None:
+        """Have them in this process, as before the piece that was begun; they stay here."""
+        if self._calls is None:
+            return
+        self.end()
+        self._may_leave = False
+        before, self._since = self._since[:-1], []
+        for work in before:
+            self._perform(work)
+
+    def fetch(self) -> None:
+        """Bring their state into this process, where it is saved from."""
+        if self._calls is None or not self._since:
+            return
+        self._calls.begin(None)
+        try:
+            arrays, facts = self._calls.result()
+        except EOFError:
+            self._since.append(Work())
+            self.undo()
+            return
+        restore_learners(self._learners, {name: torch.from_numpy(array) for name, array in arrays.items()}, facts)
+        self._since = []
+
+    def bring_back(self) -> None:
+        """Bring them into this process, where something else will change them."""
+        self.fetch()
+        self.end()
+
+    def _answer(self, work: Work | None) -> object:
+        """Answer in the other process: figures of a piece of work; the state, for None."""
+        if work is not None:
+            return self._perform(work)
+        tensors, facts = capture_learners(self._learners, True)
+        return {name: tensor.numpy() for name, tensor in tensors.items()}, facts
+
+    def end(self) -> None:
+        """End the other process, whatever it has learned since `fetch`."""
+        if self._calls is not None:
+            self._calls.end()
+        self._calls = None
+
+
+def groups(learners: Mapping[int, Learner]) -> list[list[Learner]]:
     """Learners whose decisions are computed together, in order."""
-    numbered = list(learners.items())
-    return [dict(numbered[at : at + GROUP]) for at in range(0, len(numbered), GROUP)]
+    everyone = list(learners.values())
+    return [everyone[at : at + GROUP] for at in range(0, len(everyone), GROUP)]
 
 
 def rewinder(learners: Iterable[Learner]) -> Callable[[], None]:

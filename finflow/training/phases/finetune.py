@@ -8,52 +8,84 @@ blend with a reference, that the agent decides by.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from finflow.agent.gradient_steps import SkippingAdam
 from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.errors import TrainingError
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
-from finflow.training.data.replay import MarketTensors, Transitions
-from finflow.training.data.rewards import RewardUnits
+from finflow.training.data.replay import ONLINE as FAMILY, MarketTensors, Transitions
+from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.off_policy.critic_quality import (
-    FOLLOWED,
-    SETTLED,
-    critics_facts,
-    measure_decision_scale,
-)
-from finflow.training.off_policy.evidence import OutOfFold
-from finflow.training.off_policy.group_update import CoveragePool, Material
-from finflow.training.off_policy.later_groups import Work
+from finflow.training.off_policy.critic_quality import FOLLOWED, SETTLED, critics_facts, measure_decision_scale
+from finflow.training.off_policy.exact_decisions import exact_bounds
+from finflow.training.off_policy.group_update import CoveragePool, Material, step_portfolios, update_group
 from finflow.training.off_policy.learners import (
+    Figures,
+    LaterGroups,
     Learner,
+    Learners,
+    Work,
+    groups,
     online_updates,
+    rewinder,
     vector_steps,
     with_mirrors,
 )
-from finflow.training.phases.block_pretraining import pretrain_blocks, transitions_outside
-from finflow.training.phases.learner_work import WATCHED, LearnersAtWork
-from finflow.training.phases.pretrain import (
+from finflow.training.phases.behaviour_data import (
     behaviour_returns,
-    behaviour_units,
     behaviour_values,
-    fill_window,
+    filled,
     probe_states,
     reward_units,
+    transitions_outside,
 )
+from finflow.training.phases.pretrain import pretraining_in_parallel
 from finflow.training.phases.run_guard import LearnerProbe
-from finflow.training.phases.training_run import LOG_EVERY, TrainingRun, validate_and_save
+from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
+
+WATCHED = ("actor_loss", "policy_gradient", "critic_gradient", "q_largest")
 
 
 def stage_updates(total: int, looks: int) -> list[int]:
     """Updates after which the policies are kept for backtests: the last one, and others evenly before it."""
     return sorted({math.ceil(total * number / looks) for number in range(1, looks + 1)} - {0})
+
+
+def ramp_share(config: Config, done: int) -> float:
+    """Share of the policy's learning rate in the update after ``done``: a linear ramp from where the policy may move.
+
+    Adam's first steps are as long as its rate whatever the gradient, and the first gradients are mostly noise.
+    """
+    train = config.train
+    if not train.actor_ramp_updates:
+        return 1.0
+    return min(max(done - train.critic_only_updates + 1, 0) / train.actor_ramp_updates, 1.0)
+
+
+def offline_store(run: TrainingRun, dataset: OfflineDataset, learner: Learner, market: RolloutMarket) -> Transitions:
+    """Those of the behaviour's transitions that a learner may see, with its lower bounds of values (Cal-QL)."""
+    if not learner.portfolios.may_start[dataset.bar].any():
+        raise TrainingError(
+            "the behaviour data has no decision from which every learner could look bcell.expansion decisions ahead; "
+            "raise train.offline_episodes, or set out_of_fold.blocks=1"
+        )
+    store, value = Transitions.of(dataset, run.device), learner.agent.behaviour_value
+    if run.config.bcell.calibration == "returns":
+        bounds = behaviour_returns(dataset, store, value, market, run.config.bcell.gamma, td_lambda=1.0)
+    else:
+        bounds = behaviour_values(store, value, market.tensors)
+    store.columns["calibration"].copy_(bounds)
+    return store
 
 
 def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
@@ -74,25 +106,22 @@ class _OnlinePhase:
         self.bcell, self.learners, self.evidence = state.bcell, state.learners, state.out_of_fold
         tensors = MarketTensors.of(run.training_data.learning, run.device)
         units = reward_units(run, dataset)
-        fill_window(units, dataset)
         self.market = RolloutMarket(run.training_data.learning, tensors, units)
-        self.beginning = behaviour_units(units, dataset, config.train.reward_normalization)
+        if units.normalizer is not None:  # units that do not depend on how far the window of the training has moved
+            units = filled(units, RewardNormalizer.of(config.train.reward_normalization), dataset)
+        beginning = self.market._replace(units=units)
         if state.counters.vector_step == 0:
-            self._begin(dataset)
-        offline = [
-            offline_store(run, dataset, one, self.market, self.beginning, number, self.evidence)
-            for number, one in enumerate(self.learners.everyone)
-        ]
-        run.probe = probe_states(run, offline[0], tensors)
+            self._begin(dataset, beginning)
+        seen = [dataset, *(transitions_outside(dataset, block) for block in self.evidence.blocks)]
+        for one, own in zip(self.learners.everyone, seen, strict=True):
+            one.behaviour = offline_store(run, own, one, beginning)
+        run.probe = probe_states(self.learners.everyone[0].behaviour, tensors)
         run.guard.begin(LearnerProbe(self.bcell, self.bcell.policy, run.probe), dataset.reward_scale)
-        starts = [torch.from_numpy(one.portfolios.may_start).to(run.device) for one in self.learners.everyone]
         coverage = CoveragePool(config.train.seed, tensors.n_weights, run.device)
-        market = with_mirrors(self.market, self.learners, config)
-        self.work = LearnersAtWork(run, self.market, Material(market, offline, starts, coverage, config), self.learners)
-        self.warmup, steps = (
-            vector_steps(config, n) for n in (config.train.warmup_episodes, config.train.online_episodes)
-        )
-        self.last_step = self.warmup + steps
+        material = Material(with_mirrors(self.market, self.learners, config), coverage, config)
+        self.work = _LearnersAtWork(run, self.market, material, self.learners)
+        self.warmup = vector_steps(config, config.train.warmup_episodes)
+        self.last_step = self.warmup + vector_steps(config, config.train.online_episodes)
         self.total = online_updates(config)
         self.looks = stage_updates(self.total, config.out_of_fold.looks) if self.evidence.blocks else []
 
@@ -128,16 +157,18 @@ class _OnlinePhase:
         run.progress.end_phase()
         return result
 
-    def _begin(self, dataset: OfflineDataset) -> None:
+    def _begin(self, dataset: OfflineDataset, market: RolloutMarket) -> None:
         """Seed the blocks' learners, and measure each learner's unit of advantages on the bars that it may see."""
-        pretrained = pretrain_blocks(self.run, dataset, self.evidence.blocks)
+        with pretraining_in_parallel(self.run, dataset):
+            pass
+        pretrained = self.run.pretrained_blocks
         for one, networks in zip(self.learners.of_blocks, pretrained, strict=False):
-            one.agent.load_networks({name: tensor.to(self.run.device) for name, tensor in networks.items()})
+            tensors = {name: torch.from_numpy(array).to(self.run.device) for name, array in networks.items()}
+            one.agent.load_networks(tensors)
         # of initial weights, or networks from another market, the blocks' pretrained policies are no evidence
         if pretrained and self.config.offline.method != "none" and self.run.state.counters.update > 0:
             self.evidence.looks = []
             self.evidence.keep(self._policies())
-        market = self.market._replace(units=self.beginning)
         for one in self.learners.everyone:
             one.agent.advantage_scale = measure_decision_scale(
                 market, one.agent.policy, self.config, one.portfolios.segments
@@ -157,23 +188,18 @@ class _OnlinePhase:
         return [own, *(one.agent.policy for one in self.learners.of_blocks)]
 
     def _update(self) -> dict[str, Tensor]:
-        run, config, train = self.run, self.config, self.config.train
+        run, config = self.run, self.config
         done = run.state.counters.phase_update
-        if done == train.critic_only_updates:
+        if done == config.train.critic_only_updates:
             run.guard.settle()
         annealed = run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None
-        scheduled = run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None
-        point = UpdatePoint(done, self.total, annealed, scheduled)
+        scheduled = run.state.target_entropy_schedule.value if config.train.target_entropy_schedule.enabled else None
         run.guard.expect_large_moves(True, begins=done == 0)
-        learns, measured = done >= train.critic_only_updates, (done + 1) % LOG_EVERY == 0
-        work = Work(point, ramp_share(config, done), run.guard.memory.manager.share, learns, measured)
-        metrics, others = self.work.update(work)
+        point = UpdatePoint(done, self.total, annealed, scheduled)
+        metrics, others = self.work.update(Work(point, run.guard.memory.manager.share))
         self.bcell.update_average((done + 1) / self.total)
         run.state.entropy_schedule.step()
         run.state.target_entropy_schedule.step()
-        if not metrics:
-            return {}
-        metrics["mirrored_weight"] = metrics["alpha"].new_tensor(self.learners.everyone[0].portfolios.mirror.weight)
         for name in WATCHED if others else ():
             if name in metrics:
                 metrics[f"block_{name}"] = metrics[name].new_tensor([other[name] for other in others]).max()
@@ -189,8 +215,7 @@ class _OnlinePhase:
             chosen = self.evidence.choose(self.bcell, self.market, run.training_data, config.train.seed)
             run.progress.note(chosen.describe())
             facts |= chosen.facts()
-        process = self.market.process
-        validation = process.decision_bars(run.training_data.split.validation)
+        validation = self.market.process.decision_bars(run.training_data.split.validation)
         windows = {
             "training": self.learners.everyone[0].portfolios.starts,
             "validation": np.arange(validation.start, validation.stop - SETTLED - FOLLOWED + 1),
@@ -203,38 +228,74 @@ class _OnlinePhase:
         return validated
 
 
-def ramp_share(config: Config, done: int) -> float:
-    """Share of the policy's learning rate in the update after ``done``: a linear ramp from where the policy may move.
+class _LearnersAtWork:
+    """Vector steps and updates of all learners, by groups; ``market`` is without mirrored bars."""
 
-    Adam's first steps are as long as its rate whatever the gradient, and the first gradients are mostly noise.
-    """
-    train = config.train
-    if not train.actor_ramp_updates:
-        return 1.0
-    return min(max(done - train.critic_only_updates + 1, 0) / train.actor_ramp_updates, 1.0)
+    def __init__(self, run: TrainingRun, market: RolloutMarket, material: Material, learners: Learners) -> None:
+        self.run, self.market, self.material, self.learners, self._rates = run, market, material, learners, 1.0
+        for one in learners.of_blocks:
+            optimisers = [part for part in vars(one.agent).values() if isinstance(part, SkippingAdam)]
+            run.guard.guard_also(optimisers, lambda: self._rates)
+        may_leave = bool(learners.later) and market.units.normalizer is None
+        self.later = learners.later_groups = LaterGroups(learners.later, self._perform_later, may_leave)
+
+    def step(self) -> None:
+        first = self.learners.first
+        rewind = rewinder(first.values())
+
+        def put_back() -> None:
+            rewind()
+            self.later.undo()
+
+        with kept_on_failure(self.run, put_back):
+            self.later.begin(Work())
+            moved = self._move(first)
+            self.later.result(Work())
+        self._store(first, moved)
+        self.run.state.counters.vector_step += 1
+
+    def update(self, work: Work) -> tuple[dict[str, Tensor], Figures]:
+        """Figures of the delivered agent's update, and the largest ones of the others' where they took a step."""
+        self.later.begin(work)
+        metrics, *beside = self._learn(self.learners.first, work)
+        others = [*_largest(beside), *self.later.result(work)]
+        return metrics, [one for one in others if one]
+
+    def _perform_later(self, work: Work) -> Figures:
+        if work.point is None:
+            self._store(self.learners.later, self._move(self.learners.later))
+            return []
+        return _largest(self._learn(self.learners.later, work))
+
+    def _move(self, learners: Mapping[int, Learner]) -> list[dict[str, NDArray[Any]]]:
+        config = self.material.config
+        return [one for group in groups(learners) for one in step_portfolios(self.market, group, config)]
+
+    def _learn(self, learners: Mapping[int, Learner], work: Work) -> list[dict[str, Tensor]]:
+        point, config, self._rates = work.point or UpdatePoint(), self.material.config, work.rates
+        found: list[dict[str, Tensor]] = []
+        for group in groups(learners):
+            for one in group:
+                one.agent.set_learning_rates(point.progress, ramp_share(config, point.update))
+            actor = point.update >= config.train.critic_only_updates
+            found += update_group(self.material, group, point, actor, self.run.guard.accepts)
+        return found
+
+    def _store(self, learners: Mapping[int, Learner], moved: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+        """Store the transitions (H, n_envs, ...) of learners' vector steps that can be learned from."""
+        gamma, guard = self.material.config.bcell.gamma, self.run.guard
+        for (number, learner), rows in zip(learners.items(), moved, strict=True):
+            flat = {name: part.reshape(-1, *part.shape[2:]) for name, part in rows.items()}
+            calibration = exact_bounds(self.market, learner.agent.behaviour_value, rows, gamma).reshape(-1)
+            kept = flat.pop("alive").astype(np.bool_) & np.isfinite(flat["reward"])
+            learnable = guard.within_limit(flat["reward"]) if number else guard.learnable(flat["reward"])
+            if learnable is not None:
+                kept &= learnable
+            chosen = {name: part[kept] for name, part in flat.items()}
+            learner.replay.add(**chosen, family=np.full(int(kept.sum()), FAMILY), calibration=calibration[kept])
+            if number == 0:
+                self.market.units.remember(chosen["reward"], chosen["bar"])
 
 
-def offline_store(
-    run: TrainingRun,
-    dataset: OfflineDataset,
-    learner: Learner,
-    market: RolloutMarket,
-    beginning: RewardUnits,
-    number: int,
-    evidence: OutOfFold,
-) -> Transitions:
-    """The behaviour's transitions that a learner may see, with its lower bounds of values (Cal-QL)."""
-    own = dataset if number == 0 else transitions_outside(dataset, evidence.blocks[number - 1])
-    if not learner.portfolios.may_start[own.bar].any():
-        raise TrainingError(
-            "the behaviour data has no decision from which every learner could look bcell.expansion decisions ahead; "
-            "raise train.offline_episodes, or set out_of_fold.blocks=1"
-        )
-    store = Transitions.of(own, run.device)
-    keys, value = run.config.bcell, learner.agent.behaviour_value
-    if keys.calibration == "returns":
-        bounds = behaviour_returns(store, value, market.tensors, beginning, own, run.config, td_lambda=1.0)
-    else:
-        bounds = behaviour_values(store, value, market.tensors)
-    store.columns["calibration"].copy_(bounds)
-    return store
+def _largest(found: Sequence[Mapping[str, Tensor]]) -> Figures:
+    return [{name: float(metrics[name]) for name in WATCHED if name in metrics} for metrics in found]

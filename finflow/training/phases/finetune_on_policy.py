@@ -34,7 +34,7 @@ from finflow.training.on_policy.on_policy_state import (
     rollouts_of,
     steps_per_rollout,
 )
-from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
+from finflow.training.phases.behaviour_data import probe_states, reward_units
 from finflow.training.phases.run_guard import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure, validate_and_save
 from finflow.training.phases.training_state import TrainingState, ended_early
@@ -49,9 +49,8 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     if bcell is None or on_policy is None:
         raise ValueError("the online phase has not begun")
     units = reward_units(run, dataset)
-    fill_window(units, dataset)
     market = on_policy.agent.market
-    run.probe = probe_states(run, Transitions.of(dataset, run.device), market)
+    run.probe = probe_states(Transitions.of(dataset, run.device), market)
     steps, rollouts = steps_per_rollout(config), rollouts_of(config)
     run.progress.start_phase(f"{ONLINE} ({config.online.algorithm})", rollouts * steps, done=counters.phase_update)
     if counters.vector_step == 0:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
@@ -71,7 +73,7 @@ class TrainingRun:
     progress: ProgressDisplay
     probe: States | None = None
     on_validation: OnValidation | None = None
-    pretrained_blocks: Callable[[], Any] | None = None
+    pretrained_blocks: list[dict[str, NDArray[np.float32]]] = field(default_factory=list)
 
     @cached_property
     def profiler(self) -> UpdateProfiler:

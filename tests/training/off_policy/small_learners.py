@@ -47,7 +47,7 @@ def desk_of(config: Config) -> Desk:
         one.agent.advantage_scale = 0.05
     market = with_mirrors(market_of(training_data), learners, config)
     dataset = offline_data(config, training_data).dataset
-    stored = [Transitions.of(dataset, CPU) for _ in learners.everyone]
-    starts = [torch.from_numpy(one.portfolios.may_start) for one in learners.everyone]
+    for one in learners.everyone:
+        one.behaviour = Transitions.of(dataset, CPU)
     pool = CoveragePool(config.train.seed, market.tensors.n_weights, CPU)
-    return Desk(learners, market, Material(market, stored, starts, pool, config), training_data, config)
+    return Desk(learners, market, Material(market, pool, config), training_data, config)

@@ -27,8 +27,8 @@ from finflow.training.off_policy.evidence import (
     weigh_evidence,
 )
 from finflow.training.off_policy.learners import Learners
-from finflow.training.phases import block_pretraining as pretraining
-from finflow.training.phases.block_pretraining import transitions_outside
+from finflow.training.phases import pretrain as pretraining
+from finflow.training.phases.behaviour_data import transitions_outside
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import WITH_BLOCKS, Make, checkpoint_of, latest, train_through
 
@@ -127,22 +127,21 @@ def test_pretraining_during_the_offline_phase_changes_no_bit(
     keys |= {"train__online_episodes": 2, "train__reward_normalization__enabled": True}
     alone = train_through(tiny(**keys))
     monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    pretrain, here, learned_here = pretraining._pretrain, os.getpid(), []
+    pretrain, here, learned_here = pretraining._pretrain_blocks, os.getpid(), []
 
     def pretrain_or_fail(*arguments: Any) -> Any:
-        learned_here.append(arguments[-1])  # in the other process a copy is written to
+        learned_here.extend(arguments[-1])  # in the other process a copy is written to
         if fails and os.getpid() != here:
             raise RuntimeError
         return pretrain(*arguments)
 
-    monkeypatch.setattr(pretraining, "_pretrain", pretrain_or_fail)
+    monkeypatch.setattr(pretraining, "_pretrain_blocks", pretrain_or_fail)
     beside = FinFlowTrainer(tiny(**keys))
     with pretraining.pretraining_in_parallel(beside._begin(), beside.collect_offline_data()):
         beside.train_iql()
     beside.finetune()
     if fails:
-        blocks = beside.config.out_of_fold.blocks
-        assert sorted(learned_here) == list(range(blocks))
+        assert sorted(learned_here) == list(range(beside.config.out_of_fold.blocks))
     assert latest(beside).read_bytes() == latest(alone).read_bytes()
 
 

@@ -20,7 +20,7 @@ from finflow.config import Config
 from finflow.errors import TrainingError
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.phases import learner_work as phase
+from finflow.training.phases import finetune as phase
 from finflow.training.phases.finetune import stage_updates
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import WITH_BLOCKS, Make, best, latest, train_through

@@ -37,8 +37,7 @@ def gradients(learner: Learner) -> dict[str, Tensor]:
 
 
 def update(desk: Desk, *numbers: int) -> list[dict[str, Tensor]]:
-    group = {number: desk.learners.everyone[number] for number in numbers}
-    return update_group(desk.material, group, MIDDLE, actor=True, measured=True)
+    return update_group(desk.material, [desk.learners.everyone[number] for number in numbers], MIDDLE, actor=True)
 
 
 @pytest.mark.parametrize("keys", [PLAIN, {}, {**PLAIN, "bcell__counterfactual": False}, OPTIONS])
@@ -60,7 +59,7 @@ def test_two_learners_together_learn_what_each_learns_alone(tiny: Make, keys: di
         assert distance < 1e-4 * theirs["actor"].norm()
         assert theirs["actor"].norm() > 1e-3
         shared = own.keys() & other.keys()
-        for name in shared - {"end_share"}:
+        for name in shared:
             torch.testing.assert_close(own[name], other[name], rtol=1e-3, atol=1e-4, msg=name)
         assert {"actor_loss", "q_loss", "policy_gradient", "critic_gradient", "end_value"} <= shared
     one, two = (gradients(together.learners.everyone[number])["actor"] for number in (1, 2))
@@ -73,7 +72,7 @@ def test_the_behaviour_s_share_of_a_batch_is_annealed(tiny: Make) -> None:
     learner = made.learners.everyone[0]
 
     def own(done: int) -> int:
-        batch = draw(made.material, 0, learner, UpdatePoint(done, 10), actor=False).batch
+        batch = draw(made.material, learner, UpdatePoint(done, 10), actor=False).batch
         return int((batch.families == ONLINE).sum())
 
     assert own(0) == 0
@@ -94,9 +93,9 @@ def test_as_published_no_level_of_values_is_moved(tiny: Make, published: dict[st
 def test_actors_look_ahead_from_bars_with_room_for_it(tiny: Make) -> None:
     """As many decisions as the critics have transitions, at bars from which they all stay among the learner's own."""
     made = desk_of(tiny(**PLAIN, out_of_fold__blocks=2))
-    for number, learner in enumerate(made.learners.everyone):
+    for learner in made.learners.everyone:
         for _ in range(10):
-            drawn = draw(made.material, number, learner, MIDDLE, actor=True)
+            drawn = draw(made.material, learner, MIDDLE, actor=True)
             assert drawn.start is not None
             bars = drawn.start.state.bar
             assert len(bars) == 16 // 4

@@ -11,8 +11,9 @@ import torch
 from finflow.config import load_config
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
+from finflow.training.data.rollouts import Portfolios
 from finflow.training.data.training_data import prepare
-from finflow.training.off_policy.learners import Portfolios, online_updates, vector_steps
+from finflow.training.off_policy.learners import online_updates, vector_steps
 from tests.training.off_policy.small_learners import Desk, desk_of
 from tests.training.whole_trainings import Make
 
@@ -40,7 +41,7 @@ def test_every_learner_has_weights_random_numbers_and_a_part_of_the_replay_of_it
     def states() -> list[tuple[str, str]]:
         return [(str(one.noise.get_state().tolist()), str(one.portfolios.rng.bit_generator.state)) for one in everyone]
 
-    assert [replay.capacity for replay in desk.learners.replays] == [50, 50, 50]
+    assert [one.replay.capacity for one in everyone] == [50, 50, 50]
     assert not torch.equal(everyone[1].agent.policy.gate.weight, everyone[2].agent.policy.gate.weight)
     before = states()
     desk.learners.reseed(0, 900_010)
