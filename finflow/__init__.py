@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finflow.agent.learners.bcell import BCell
+    from finflow.agent.on_policy.schedules import EntropyScheduleConfig, EntropyScheduler
     from finflow.agent.replay_buffer import ReplayBuffer
     from finflow.config import Config, RollbackConfig, load_config
     from finflow.env.portfolio_env import PortfolioEnv
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
     from finflow.training.on_policy.checkpoint_manager import CheckpointManager, CheckpointMetrics
     from finflow.training.on_policy.train_advanced import train_advanced_ppo
-    from finflow.training.phases.schedules import EntropyScheduleConfig, EntropyScheduler
     from finflow.training.trainer import FinFlowTrainer
 
 __all__ = [
@@ -56,8 +56,8 @@ _HOMES = {
     "CheckpointManager": "finflow.training.on_policy.checkpoint_manager",
     "CheckpointMetrics": "finflow.training.on_policy.checkpoint_manager",
     "Config": "finflow.config",
-    "EntropyScheduleConfig": "finflow.training.phases.schedules",
-    "EntropyScheduler": "finflow.training.phases.schedules",
+    "EntropyScheduleConfig": "finflow.agent.on_policy.schedules",
+    "EntropyScheduler": "finflow.agent.on_policy.schedules",
     "FinFlowTrainer": "finflow.training.trainer",
     "FinflowError": "finflow.errors",
     "PortfolioEnv": "finflow.env.portfolio_env",

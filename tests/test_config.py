@@ -296,7 +296,7 @@ NOT_DECIDING = {
     "objectives.workers",
 }
 OTHER: dict[str, object] = {
-    **{"market.path": "prices.csv", "market.tickers": ["AAPL"], "market.tickers_file": "tickers.txt"},
+    **{"market.path": "prices.csv", "market.tickers": ["AAPL"]},
     **{"market.benchmark": "SPX", "market.start": "1995-01-01", "market.test_end": "2020-01-01"},
     **{"features.extra": ["mine:value@growth"], "offline.decisions": ["mine.csv"]},
     **{"evaluation.protocol.purge": 10, "trading.retrain.window": 500, "trading.retrain.purge": 10},
@@ -304,12 +304,11 @@ OTHER: dict[str, object] = {
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
     **{"train.entropy_schedule.steps": 500, "train.target_entropy_schedule.steps": 500},
     **{"bcell.anchor.final": 0.5, "bcell.anchor.updates": 500},
-    **{"online.discount": 0.5, "online.epochs": 4, "online.minibatch": 32, "online.target_kl": 0.02},
+    **{"online.epochs": 4, "online.minibatch": 32},
     **{"tune.objective": ["calmar", "dsr"], "tune.name": "mine", "tune.storage": "journal:trials.log"},
     **{"tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}}, "output.readings": "elsewhere.jsonl"},
     **{f"market.synthetic.{name}": 0.01 for name in ("drift", "edge")},
     **{f"market.synthetic.{name}": 0.2 for name in ("volatility", "correlation", "persistence")},
-    "market.synthetic.defensive_ratio": 0.5,
 }
 """Another value of the keys whose default gives none."""
 LEARNED = {"objectives.reward": "preference", "objectives.preference.model": "model.safetensors"}

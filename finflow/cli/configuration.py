@@ -8,10 +8,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finflow.cli.options import explicit
+from finflow.cli.options import UNIVERSES, explicit
 from finflow.cli.output import plain
 from finflow.errors import ConfigError
-from finflow.market.sources.universes import UNIVERSES
 
 if TYPE_CHECKING:
     from finflow.config import Config
@@ -35,8 +34,7 @@ def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config
     below = {} if base is None else _below(base, path)
     config = load_config(path, {**below, **overrides})
     chosen = "market.source" in overrides or "FINFLOW_MARKET__SOURCE" in os.environ
-    named = arguments.tickers or arguments.tickers_file
-    if named and config.market.source == "embedded" and not chosen:
+    if arguments.tickers and config.market.source == "embedded" and not chosen:
         config = load_config(path, {**below, **overrides, "market.source": "yfinance"})
     return config
 

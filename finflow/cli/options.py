@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from finflow.errors import FinflowError
-from finflow.market.sources.universes import UNIVERSES
+from finflow.files import read_text_input
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
 SCALE = ("dry-run", "workers", "cluster", "universe")
@@ -18,6 +19,19 @@ MODES = (
     *("train", "evaluate", "backtest", "tune", "explain", "compare", "decide", "paper", "retrain", "audit", "inspect"),
     *("prefer", "demo"),
 )
+
+# fmt: off
+UNIVERSES: Mapping[str, tuple[str, ...]] = {
+    "dow30": (
+        "AAPL", "AMGN", "AMZN", "AXP", "BA", "CAT", "CRM", "CSCO", "CVX", "DIS",
+        "GS", "HD", "HON", "IBM", "JNJ", "JPM", "KO", "MCD", "MMM", "MRK",
+        "MSFT", "NKE", "NVDA", "PG", "SHW", "TRV", "UNH", "V", "VZ", "WMT",
+    ),
+    "sectors": ("XLB", "XLC", "XLE", "XLF", "XLI", "XLK", "XLP", "XLRE", "XLU", "XLV", "XLY"),
+}
+# fmt: on
+"""`dow30`: the Dow Jones Industrial Average as of 8 November 2024. Its members were chosen with hindsight, and some
+list late (CRM 2004, V 2008). `sectors`: the Select Sector SPDR funds; XLRE lists in October 2015, XLC in June 2018."""
 
 #: Options that stand for configuration keys, by group: option, name of its value or the value itself, keys, help.
 _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
@@ -115,7 +129,7 @@ class Parser(argparse.ArgumentParser):
         name = str(getattr(given, "universe", None))
         if name not in UNIVERSES:
             return
-        if given.tickers or given.tickers_file:
+        if given.tickers:
             self.error(f"--universe {name} names the tickers; leave --tickers and --tickers-file out")
         given.tickers, given.universe = list(UNIVERSES[name]), None
 
@@ -167,7 +181,9 @@ def add_configuration_options(parser: Parser) -> None:
         help="assets: tickers of Yahoo, or columns where market.source is csv or parquet; with --set "
         "market.source=embedded, some of the embedded stocks",
     )
-    named.add_argument("--tickers-file", metavar="FILE", help="the same from a text file; # begins a comment")
+    named.add_argument(
+        "--tickers-file", dest="tickers", type=_read_tickers, metavar="FILE", help="the same from a file"
+    )
     _add_keys(group, "configuration")
 
 
@@ -319,13 +335,15 @@ def one_of(*names: str) -> Any:
     return check
 
 
+def _read_tickers(path: str) -> list[str]:
+    """Names in a text file, separated by commas, blanks or lines; text after # on a line is a comment."""
+    text = read_text_input(Path(path), "--tickers-file", FinflowError)
+    return re.split(r"[,\s]+", " ".join(line.partition("#")[0] for line in text.splitlines()))
+
+
 def explicit(arguments: argparse.Namespace) -> dict[str, object]:
     """Configuration keys that the command line itself names, and their values."""
     overrides: dict[str, object] = dict(arguments.overrides)
     if arguments.tickers:
         overrides["market.tickers"] = [name for word in arguments.tickers for name in word.split(",") if name]
-        overrides.setdefault("market.tickers_file", None)
-    if arguments.tickers_file:
-        overrides["market.tickers_file"] = arguments.tickers_file
-        overrides.setdefault("market.tickers", None)
     return overrides

@@ -220,7 +220,7 @@ def _in_universes(
     given: argparse.Namespace, make: Callable[[str, Config], Made], base: Config | None = None
 ) -> list[Made]:
     """The same for each universe of the file; a mistake names the universe."""
-    if given.tickers or given.tickers_file:
+    if given.tickers:
         raise ConfigError("--universe names the tickers; leave --tickers and --tickers-file out")
     jobs = []
     for name, tickers in read_universes(given.universe).items():

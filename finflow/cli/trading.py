@@ -227,7 +227,7 @@ def retraining_configuration(given: argparse.Namespace, run: Path) -> Config:
 
     A ConfigError refuses another universe or other windows.
     """
-    if given.tickers or given.tickers_file:
+    if given.tickers:
         raise ConfigError("a retraining keeps the universe of its run: leave --tickers and --tickers-file out")
     before = checkpoint_configuration(run)
     from finflow.config import replace_values

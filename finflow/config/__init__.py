@@ -54,7 +54,6 @@ from finflow.config.schema import (
 from finflow.config.trading_section import AlpacaConfig as AlpacaConfig, RetrainConfig as RetrainConfig
 from finflow.config.training_section import (
     EntropyScheduleConfig as EntropyScheduleConfig,
-    HackingConfig as HackingConfig,
     RewardNormalizationConfig as RewardNormalizationConfig,
     RollbackConfig as RollbackConfig,
     StabilityConfig as StabilityConfig,

@@ -32,7 +32,6 @@ class CostsConfig(Section):
     slippage_linear_bps: Number = key(0.0, "slippage by participation, basis points at a day's volume", ge=0, le=10_000)
     slippage_sqrt_bps: Number = key(0.0, "the same, growing with the square root of participation", ge=0, le=10_000)
     impact: Number = key(0.0, "square-root market impact, in daily volatilities at a day's volume", ge=0, le=10)
-    window: Int = key(21, "bars over which volume and volatility are measured for costs", ge=2)
 
 
 class EnvConfig(Section):

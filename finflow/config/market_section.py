@@ -34,7 +34,7 @@ _PARAMETERS_OF_KIND = {
     "lognormal": ("edge",),
     "constant-drift": ("edge",),
     "mean-reverting": ("persistence",),
-    "regime": ("edge", "persistence", "defensive_ratio"),
+    "regime": ("edge", "persistence"),
     "exchangeable": (),
 }
 
@@ -53,7 +53,6 @@ class SyntheticConfig(Section):
     volatility: Number | None = key(None, "standard deviation of an asset's log return; likewise", gt=0, le=0.5)
     correlation: Number | None = key(None, "correlation of log returns (mean-reverting: of first and last)", ge=0, lt=1)
     persistence: Fraction | None = key(None, "autocorrelation of the spread, or chance that a regime stays; likewise")
-    defensive_ratio: Number | None = key(None, "volatility of the last asset over that of the first", gt=0, le=10)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -76,7 +75,6 @@ class MarketConfig(Section):
     synthetic: SyntheticConfig = key(SyntheticConfig(), "the market of the source synthetic")
     path: Path | None = key(None, "file of prices, or folder of such files, for the sources csv and parquet")
     tickers: Names | None = key(None, "assets to use; all of the source when left out")
-    tickers_file: Path | None = key(None, "text file that names them, separated by commas or lines; # begins a comment")
     benchmark: str | None = key(None, "column or ticker used as the index, never held")
     start: Date | None = key(None, "first date used; the source's first when left out")
     train_end: Date = key(dt.date(2011, 12, 31), "last date of the training window")
@@ -106,11 +104,9 @@ class MarketConfig(Section):
                 f"market.dividends = cash needs dividends beside prices, which market.source = {self.source} does not "
                 "have: use csv or parquet with a column Dividends"
             )
-        if self.tickers is not None and self.tickers_file is not None:
-            raise ValueError("market.tickers and market.tickers_file are both set: set one of the two to null")
-        if self.source == "yfinance" and self.tickers is None and self.tickers_file is None:
+        if self.source == "yfinance" and self.tickers is None:
             raise ValueError("market.tickers = null: market.source = yfinance needs at least one ticker")
-        for name in ("tickers", "tickers_file", "benchmark"):
+        for name in ("tickers", "benchmark"):
             if self.source == "synthetic" and getattr(self, name) is not None:
                 raise ValueError(
                     f"market.{name} is set, but the assets of a synthetic market are set by market.synthetic.assets"

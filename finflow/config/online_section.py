@@ -34,11 +34,9 @@ class OnlineConfig(Section):
     portfolios: PositiveInt = key(8, "on-policy: portfolios that step together")
     epochs: PositiveInt | None = key(None, "on-policy: passes over a rollout; left out: 10; 1 with a2c and reinforce")
     minibatch: PositiveInt | None = key(None, "on-policy: decisions in a gradient step; null: 64, trpo 128, a2c all")
-    discount: PositiveShare | None = key(None, "on-policy: discount of rollouts; null: bcell.gamma")
     gae_lambda: Share = key(0.95, "lambda of generalised advantage estimation: 0 is one-step, 1 Monte Carlo")
     clip: PositiveNumber = key(0.2, "epsilon of PPO's clipped objective")
     entropy_coefficient: NonNegativeNumber = key(0.01, "weight of the policy's entropy per free dimension")
-    target_kl: PositiveNumber | None = key(None, "KL in nats, at 1.5 times which epochs over a rollout end; null: off")
     reference: Literal["none", "pretrained"] | Path = key(
         "none", "frozen policy of the on-policy penalty: none, pretrained, or a checkpoint"
     )

@@ -12,7 +12,6 @@ from finflow.config.section_types import (
     Fraction,
     Int,
     NonNegativeInt,
-    NonNegativeNumber,
     Number,
     PositiveInt,
     PositiveNumber,
@@ -159,17 +158,9 @@ class RollbackConfig(Section):
         return dict(zip(names, _ROLLBACK_PRESETS[given["preset"]], strict=True)) | given
 
 
-class HackingConfig(Section):
-    """Guard against reward hacking, where objectives.reward = preference (docs/reference/preferences.md)."""
-
-    enabled: Flag = key(True, "compare the reward model's score with true measures at every validation online")
-    fall: NonNegativeNumber = key(0.1, "fall of the Sharpe ratio over three validations at least, for a stop")
-
-
 class GuardConfig(Section):
     """Monitoring of updates and rollback."""
 
     enabled: Flag = key(True, "monitor every update, and roll back to a healthy state where needed")
     stability: StabilityConfig = key(StabilityConfig(), "limits of healthy signals")
     rollback: RollbackConfig = key(RollbackConfig(), "rollback to an earlier state")
-    hacking: HackingConfig = key(HackingConfig(), "stop at reward hacking")

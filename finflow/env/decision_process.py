@@ -16,17 +16,15 @@ from array_api_compat import array_namespace, device
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, ObjectivesConfig
-from finflow.env.market_growth import dividends_of, fill_prices, growth_of
+from finflow.env.market_growth import LIQUIDITY_WINDOW, dividends_of, fill_prices, growth_of, liquidity_of
 from finflow.env.objective import COMPONENTS, STATE_SIZE, Moments, Objective
 from finflow.env.portfolio_state import PortfolioState, Step, next_state
 from finflow.env.rewards.reward_context import ChosenReward, LazyObservation, RewardContext
 from finflow.errors import ConfigError
-from finflow.ledger.accounting import Settlement, drift_and_pay, orders, pay_out, settle
+from finflow.ledger.accounting import Settlement, drift, orders, pay_out, settle
 from finflow.ledger.constraints import Limits, keep_listed
 from finflow.ledger.costs import MarketState, costs_of
-from finflow.ledger.halts import settle_around_halts
 from finflow.market.features.feature_set import Features
-from finflow.market.liquidity import liquidity_of
 from finflow.market.panel import MarketPanel
 
 RUIN = 1e-6  # share of the initial capital under which an account is over
@@ -94,8 +92,8 @@ class DecisionProcess:
         self.costs = costs_of(env)
         self.liquidity: MarketState | None = None
         if self.costs.needs_market:
-            self.liquidity = liquidity_of(self.panel, env.costs.window)
-            self.first_bar = max(self.first_bar, env.costs.window + self.lag)
+            self.liquidity = liquidity_of(self.panel)
+            self.first_bar = max(self.first_bar, LIQUIDITY_WINDOW + self.lag)
 
     def market_known(self, bars: range) -> MarketState | None:
         """Volume and volatility (bars, N) as known to decisions that fill at these bars, where a cost needs them."""
@@ -141,7 +139,7 @@ class DecisionProcess:
         """Observed portfolio (batch, K + 3): weights, then the state of the reward."""
         xp = array_namespace(state.weights)
         if self.lag == 0:
-            drifted = drift_and_pay(state.weights, _rows(self.growth, state), _dividend_rows(self, state))
+            drifted = drift(state.weights, _rows(self.growth, state), _dividend_rows(self, state))
             weights = pay_out(drifted, _rows(self.listed, state))
             reward_state = state.objective
         else:
@@ -238,10 +236,8 @@ def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Set
     growth, listed = _rows(process.growth, state), _rows(process.listed, state)
     dividends = _dividend_rows(process, state)
     before, target = orders(state.weights, action, growth, listed, process.limits, process.lag, dividends)
-    costs, market = process.costs, _market_state(process, state)
-    if process.has_halts:
-        return settle_around_halts(before, target, _rows(process.halted, state), costs, state.wealth, market)
-    return settle(before, target, costs, state.wealth, market)
+    halted = _rows(process.halted, state) if process.has_halts else None
+    return settle(before, target, process.costs, state.wealth, _market_state(process, state), halted)
 
 
 def _rows(table: NDArray[Any], state: PortfolioState) -> Any:

@@ -1,13 +1,18 @@
-"""Growth of assets and of equal weight between the bars at which decisions fill."""
+"""Prices and growth between fills, and the liquidity that costs depend on, from a panel."""
 
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.env.objective import Moments
 from finflow.errors import ConfigError
+from finflow.ledger.costs import MarketState
 from finflow.market.panel import MarketPanel
+
+LIQUIDITY_WINDOW = 21
+"""Bars over which volume and volatility are measured for costs."""
 
 
 def fill_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
@@ -77,3 +82,30 @@ def equal_weight_moments(panel: MarketPanel, fill: str, bars: range) -> Moments:
     log_returns = (equal_weight_log_returns(panel, fill) - np.log1p(panel.cash_returns))[bars.start : bars.stop]
     log_returns = log_returns[panel.listed[bars.start : bars.stop].any(axis=1)]
     return Moments(float(log_returns.mean()), float((log_returns**2).mean()))
+
+
+def liquidity_of(panel: MarketPanel) -> MarketState:
+    """Measure volume in money and daily volatility over trailing bars, (bars, assets), row t from bars <= t.
+
+    Volume in money is the mean over the window of shares traded times the close; volatility the standard deviation
+    (ddof 1) of log returns over the same bars. A younger asset has fewer bars. Where nothing was traded, or nothing is
+    known yet, the smallest volume and the highest volatility of that day's other assets are used. The first rows, as
+    many as the window has, are zero in both: no trade happens on them.
+    """
+    if panel.volume is None:
+        raise ConfigError(
+            "a cost under env.costs depends on the volume traded, but this market has no volume; set the slippage and "
+            "impact of env.costs to zero, or use a source with a volume for every price"
+        )
+    money = pd.DataFrame(panel.share_closes * panel.volume).rolling(LIQUIDITY_WINDOW, min_periods=1).mean()
+    returns = pd.DataFrame(np.log(panel.close)).diff().rolling(LIQUIDITY_WINDOW, min_periods=2).std()
+    volume = _fill_gaps(np.asarray(money.where(money > 0.0), dtype=np.float64), np.fmin)
+    volatility = _fill_gaps(np.asarray(returns, dtype=np.float64), np.fmax)
+    volume[:LIQUIDITY_WINDOW], volatility[:LIQUIDITY_WINDOW] = 0.0, 0.0
+    return MarketState(volume, volatility)
+
+
+def _fill_gaps(values: NDArray[np.float64], costliest: np.ufunc) -> NDArray[np.float64]:
+    """Fill gaps with the costliest value of their row; zero where a row has none."""
+    filled = np.where(np.isnan(values), costliest.reduce(values, axis=1)[:, None], values)
+    return np.nan_to_num(filled, nan=0.0)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, Step, rows_of
 from finflow.errors import MarketError
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
 from finflow.market.bar_frequency import bars_per_year
-from finflow.strategies.strategy import Information, Strategy
+from finflow.strategies.rolling_rules import Optimised
+from finflow.strategies.strategy import Information, Memo, Memoised, Strategy
 
 FloatArray = NDArray[np.float64]
 Decide = Callable[[int, PortfolioState], FloatArray]
+Make = Callable[[], Strategy]
 
 BASELINE, CASH = "equal-weight", "cash"  # names in reports, of the baseline and of cash
 ROUNDING = 1e-4  # what a solver or single precision may leave; beyond it a strategy is wrong, not inexact
@@ -105,21 +108,10 @@ class History:
 def simulate(
     process: DecisionProcess, state: PortfolioState, decisions: NDArray[np.int64], decide: Decide
 ) -> Iterator[tuple[NDArray[np.int64], Step]]:
-    """Step portfolios through the decision process, each for its own number of decisions.
+    """Step N portfolios through the decision process, each for its own number of ``decisions``, int64 (N,).
 
-    Parameters
-    ----------
-    state : PortfolioState
-        Of N portfolios, before their first decision.
-    decisions : int64 (N,)
-    decide : callable
-        ``(step, state) -> targets``, (n, K), of the portfolios that still decide.
-
-    Yields
-    ------
-    rows : int64 (n,)
-        Numbers of the portfolios that decided.
-    outcome : Step
+    ``decide(step, state)`` gives targets, (n, K), of the portfolios that still decide. Yields their numbers, int64
+    (n,), and what came of it.
     """
     rows = np.arange(len(decisions))
     for step in range(int(decisions.max())):
@@ -217,23 +209,10 @@ def targets_of(
     bar: int,
     history: History,
 ) -> FloatArray:
-    """Decisions of strategies that fill at one bar, (strategies, K).
+    """Decisions of strategies that fill at one bar, (strategies, K); `MarketError` where one names no portfolio.
 
-    Parameters
-    ----------
-    state : PortfolioState
-        Of one portfolio for each strategy, about to decide at ``bar``.
-    step : int
-        Decisions made before.
-    bar : int
-        Bar of the fill. At an execution lag over 0 it may be the one after the last of the panel.
-    history : History
-        Of the panel's closes.
-
-    Raises
-    ------
-    MarketError
-        If a strategy names something that is not a portfolio.
+    ``state`` is of one portfolio for each strategy, after ``step`` decisions; ``history`` of the panel's closes. At an
+    execution lag over 0, ``bar`` may be the one after the last of the panel.
     """
     newest = bar - process.lag
     known = history.until(newest + 1)
@@ -273,3 +252,77 @@ def _not_a_portfolio(target: FloatArray, n_weights: int) -> str | None:
     if abs(target.sum() - 1.0) > ROUNDING:
         return f"weights that sum to {target.sum():.6g}"
     return None
+
+
+@dataclass(frozen=True, eq=False)
+class ComparisonContext:
+    """The judged strategy, those it is compared with, and what is needed to run all of them again.
+
+    ``window`` has the bars of the evaluation, ``makers`` makes each strategy fresh, by name, the judged one first, and
+    ``runs`` are their backtests in the same order.
+    """
+
+    process: DecisionProcess
+    window: range
+    makers: Mapping[str, Make]
+    runs: tuple[Backtest, ...]
+
+    @property
+    def judged(self) -> str:
+        return next(iter(self.makers))
+
+    def backtest(
+        self, process: DecisionProcess, window: range | None = None, names: Sequence[str] | None = None
+    ) -> dict[str, Backtest]:
+        """Run the strategies, all of them or those named, under other conditions or over other bars."""
+        chosen = list(self.makers if names is None else names)
+        window = self.window if window is None else window
+        runs = run_backtests(process, window, [self.makers[name]() for name in chosen])
+        return dict(zip(chosen, runs, strict=True))
+
+
+def with_memos(makers: Mapping[str, Make]) -> dict[str, Make]:
+    """The same strategies; what depends on prices alone, one made later takes from those made before by its maker."""
+
+    def sharing(make: Make) -> Make:
+        memo: Memo = {}
+
+        def fresh() -> Strategy:
+            strategy = make()
+            if isinstance(strategy, Memoised):
+                strategy.memo = memo
+            return strategy
+
+        return fresh
+
+    return {name: sharing(make) for name, make in makers.items()}
+
+
+def run_shared_backtests(
+    process: DecisionProcess, window: range, strategies: Sequence[Strategy]
+) -> tuple[Backtest, ...]:
+    """Backtest strategies over a window as `run_backtests` does, on a second core too where one is free.
+
+    An optimiser's fits are most of its time and do not depend on the other strategies. Results have the same bits as
+    those of `run_backtests`, and the strategies' memos hold the same fits.
+    """
+    solving = [one for one in strategies if isinstance(one, Optimised)]
+    others = [one for one in strategies if not isinstance(one, Optimised)]
+    if not solving or not others:
+        return run_backtests(process, window, strategies)
+    with forked(partial(_backtests_and_fits, process, window, solving)) as elsewhere:
+        here = iter(run_backtests(process, window, others))
+    runs, fits = elsewhere()
+    for strategy, memo in zip(solving, fits, strict=True):
+        if strategy.memo is not None:
+            strategy.memo.update(memo)
+    solved = iter(runs)
+    return tuple(next(solved if isinstance(one, Optimised) else here) for one in strategies)
+
+
+def _backtests_and_fits(
+    process: DecisionProcess, window: range, strategies: Sequence[Optimised]
+) -> tuple[tuple[Backtest, ...], list[Memo]]:
+    """Backtests, and the memo of each strategy after them; empty where it keeps none."""
+    runs = run_backtests(process, window, strategies)
+    return runs, [{} if one.memo is None else one.memo for one in strategies]

@@ -1,4 +1,4 @@
-"""Rollback to a healthy state: snapshots in memory, and the responses to alarms in their order.
+"""Rollback to a healthy state: triggers, snapshots in memory, and the responses to alarms in their order.
 
 Skip the step, lower the learning rate, go back to the last healthy snapshot, to older ones, stop. A snapshot is healthy
 after a probation without an alarm; the first of a phase is healthy at once.
@@ -9,30 +9,111 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, Literal, Self
 
 from torch import Tensor
 
 from finflow.config import Config, RollbackConfig
-from finflow.guard.reward_hacking import RewardHackingMonitor
-from finflow.guard.rollback_triggers import RollbackTriggers
-from finflow.guard.signals import Event, crossed
-from finflow.guard.stability import StabilityMonitor
-from finflow.guard.state_capture import without_prefix
+from finflow.guard.signals import RobustWindow, crossed
+from finflow.guard.state_capture import capture, restore, without_prefix
 
-RENAMED = {
-    "policy_loss": "actor_loss",
-    "value_loss": "q_loss",
-    "largest_value": "q_largest",
-    "gradient_norm": "policy_gradient",
+LEAST_CHECKS = 5  # before losses and rewards are compared with their past
+USUAL_SPREAD = 6.0  # deviations that are usual
+LEAST_LOSS = 0.5  # rises are measured in multiples of at least this; the actor's in multiples of as many sigma_A
+KL_RISE = 6.0  # times the farthest that is usual, at the default threshold: a learning policy moves unevenly
+KL_WINDOWS = 5  # checks that the usual distance is known from, in multiples of a window
+UNKNOWN_KL = 100.0  # times the threshold, while the usual distance is not known
+REWARD_WINDOWS = 10  # rewards are mostly noise: their usual spread is known from more checks
+DEFAULT_KL, DEFAULT_DROP = 0.1, 0.5  # thresholds at which the robust limits are the multiples above
+SENTENCES = {
+    "critic": "the critic's loss rose to {:.4g}, the limit is {:.4g}",
+    "actor": "the actor's loss rose to {:.4g}, the limit is {:.4g}",
+    "reward": "the mean reward fell to {:.4g}, the limit is {:.4g}",
+    "kl": "the policy moved {:.3g} nats per free dimension from the last healthy one, the limit is {:.3g}",
 }
-"""Figures of some algorithms, by the names that the monitor watches."""
+
 LOWERED = 0.5  # share of the learning rates that a rollback leaves
 MOST_ROLLBACKS = 10  # of a phase, before a stop
-SMALLEST_WEIGHT = 1e-30  # mean weight of a likelihood that its loss is divided by
-
 LOWER, ROLLBACK, STOP = "lower", "rollback", "stop"
+
+
+class MeanWindow(RobustWindow):
+    def add(self, value: float) -> None:
+        if math.isfinite(value):
+            self.keep(value)
+            self.centre, self.ready = fmean(self.values), len(self.values) >= self.least
+
+
+class RollbackTriggers:
+    """Losses, rewards and KL compared with their thresholds at every check.
+
+    In the strict mode each threshold is compared as it is, and a check beyond one is enough: ``kl > kl_threshold``; a
+    loss over ``loss_spike`` times the mean of the last ``metric_window_size`` checks; a reward under ``reward_drop``
+    times that mean. Where a mean m is negative, rise and drop are of its magnitude: ``m + (loss_spike - 1) |m|`` and
+    ``m - (1 - reward_drop) |m|``. In the robust mode the limits are multiples of what is usual in the training, by
+    medians and deviations, which grow with the threshold, and two checks in a row are needed.
+    ``windows`` has the recent values of each signal, ``suspects`` the checks in a row at which it was beyond its limit.
+    """
+
+    SAVED = ("windows", "suspects")
+
+    def __init__(self, config: RollbackConfig) -> None:
+        self.config = config
+        self.strict = config.mode == "strict"
+        self._needed = 1 if self.strict else 2
+        size = config.metric_window_size
+        least = min(LEAST_CHECKS, size)
+        if self.strict:
+            self.windows: dict[str, RobustWindow] = {name: MeanWindow(size, least) for name in SENTENCES}
+        else:
+            self.windows = {name: RobustWindow(size, least, renew=1) for name in ("critic", "actor")}
+            self.windows["kl"] = RobustWindow(KL_WINDOWS * size, size, renew=1)
+            self.windows["reward"] = RobustWindow(REWARD_WINDOWS * size, 3 * size, renew=1)
+        self.suspects: dict[str, int] = {}
+
+    def check(self, figures: Mapping[str, float | None]) -> tuple[bool, str]:
+        """Compare ``critic``, ``actor``, ``reward`` and ``kl`` with their limits; None is not compared."""
+        reasons = []
+        for name, value in figures.items():
+            if value is None:
+                continue
+            limit = self._limit(name)
+            within = value >= limit if name == "reward" else value <= limit
+            self.suspects[name] = 0 if within else self.suspects.get(name, 0) + 1
+            if self.suspects[name] >= self._needed:
+                reasons.append(SENTENCES[name].format(value, limit))
+            self.windows[name].add(value)
+        return bool(reasons), "; ".join(reasons)
+
+    @property
+    def confirmed(self) -> list[str]:
+        """Signals beyond their limits at as many checks in a row as the mode needs."""
+        return [name for name, count in self.suspects.items() if count >= self._needed]
+
+    def clear(self) -> None:
+        self.suspects = {}
+        for window in self.windows.values():
+            window.clear()
+
+    def _limit(self, name: str) -> float:
+        """Largest healthy value of a signal, and of the reward the smallest."""
+        window, config, robust = self.windows[name], self.config, not self.strict
+        if name == "kl":
+            threshold = config.kl_threshold
+            if self.strict:
+                return threshold
+            if not window.ready:
+                return UNKNOWN_KL * threshold
+            return max(threshold, KL_RISE * (threshold / DEFAULT_KL) * max(window.values))
+        usual = abs(window.centre)
+        if name == "reward":
+            drop = 1.0 - config.reward_drop
+            spread = USUAL_SPREAD * (drop / DEFAULT_DROP) * window.spread if robust else 0.0
+            return window.centre - max(drop * usual, spread) if window.ready else -math.inf
+        if robust:
+            usual = max(usual, USUAL_SPREAD * window.spread, LEAST_LOSS)
+        return window.centre + (config.loss_spike - 1.0) * usual if window.ready else math.inf
 
 
 @dataclass
@@ -45,6 +126,11 @@ class Snapshot:
     score: float | None = None
     healthy: bool = False
 
+    @property
+    def rank(self) -> float:
+        """Score to maximise; snapshots without one come last."""
+        return -math.inf if self.score is None else self.score
+
 
 class RollbackManager:
     """Snapshots of a training, and the responses to its alarms.
@@ -54,6 +140,11 @@ class RollbackManager:
     >>> RollbackManager.preset("conservative", mode="strict").should_rollback(kl=0.06)
     (True, 'the policy moved 0.06 nats per free dimension from the last healthy one, the limit is 0.05')
     """
+
+    SAVED = (
+        *("rollback_count", "phase_rollbacks", "retries", "last_rollback_step"),
+        *("last_alarm", "lowered", "share", "saved"),
+    )
 
     def __init__(self, config: RollbackConfig | Config | None = None) -> None:
         if isinstance(config, Config):
@@ -89,8 +180,7 @@ class RollbackManager:
 
     def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], score: float | None = None) -> None:
         """Keep a snapshot, on probation; the first of a phase is healthy at once."""
-        snapshot = Snapshot(step, tensors, state, score, healthy=not self.snapshots)
-        self.snapshots.append(snapshot)
+        self.snapshots.append(Snapshot(step, tensors, state, score, healthy=not self.snapshots))
         self.saved += 1
         while len(self.snapshots) > self.config.max_checkpoints:
             self.snapshots.pop(0 if any(one.healthy for one in self.snapshots[1:]) else 1)
@@ -102,22 +192,26 @@ class RollbackManager:
         """
         if alarmed:
             self.last_alarm = step
-            self.snapshots = [one for one in self.snapshots if one.healthy]
+            self.snapshots = self._healthy
             return False
         for one in self.snapshots:
             if not one.healthy and step - one.update >= self.config.probation:
                 one.healthy = True
-                self.best = max((two for two in (self.best, one) if two is not None), key=_score)
-        if step - self.last_alarm >= self.config.recovery:
-            self.last_alarm, self.retries, self.lowered = step, 0, False
-            lowered, self.share = self.share < 1.0, min(1.0, self.share / LOWERED)
-            return lowered
-        return False
+                self.best = one if self.best is None or one.rank > self.best.rank else self.best
+        if step - self.last_alarm < self.config.recovery:
+            return False
+        self.last_alarm, self.retries, self.lowered = step, 0, False
+        lowered, self.share = self.share < 1.0, min(1.0, self.share / LOWERED)
+        return lowered
+
+    @property
+    def _healthy(self) -> list[Snapshot]:
+        return [one for one in self.snapshots if one.healthy]
 
     @property
     def last_healthy(self) -> Snapshot | None:
         """The newest snapshot that survived its probation."""
-        return next((one for one in reversed(self.snapshots) if one.healthy), None)
+        return self._healthy[-1] if self._healthy else None
 
     def should_rollback(
         self,
@@ -155,14 +249,14 @@ class RollbackManager:
             return LOWER
         if self.retries >= self.config.max_retries or self.phase_rollbacks >= MOST_ROLLBACKS:
             return STOP
-        return ROLLBACK if self.last_healthy is not None else STOP
+        return ROLLBACK if self._healthy else STOP
 
     def take(self, step: int) -> Snapshot:
         """Return the snapshot to go back to: the last healthy one, and an older one at each retry.
 
         A LookupError without any.
         """
-        healthy = [one for one in self.snapshots if one.healthy]
+        healthy = self._healthy
         if not healthy:
             raise LookupError("there is no healthy snapshot")
         if self.retries and len(healthy) > 1:
@@ -173,13 +267,19 @@ class RollbackManager:
         self.retries += 1
         self.last_rollback_step = self.last_alarm = step
         self.share *= LOWERED
-        self.triggers.hits = {}
+        self.triggers.suspects = {}
         return healthy[-1]
+
+    @property
+    def _kept(self) -> list[Snapshot]:
+        """Each snapshot once: those listed, then the best where it is none of them."""
+        listed = any(one is self.best for one in self.snapshots)
+        return self.snapshots if self.best is None or listed else [*self.snapshots, self.best]
 
     def get_statistics(self) -> dict[str, float | int | None]:
         """Number of snapshots, the best among them, and the rollbacks so far."""
-        kept = {id(one): one for one in (*self.snapshots, self.best) if one is not None}
-        best = max((one for one in kept.values() if one.score is not None), key=_score, default=None)
+        kept = self._kept
+        best = max((one for one in kept if one.score is not None), key=lambda one: one.rank, default=None)
         return {
             "num_checkpoints": len(kept),
             "best_checkpoint_step": None if best is None else best.update,
@@ -191,110 +291,24 @@ class RollbackManager:
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Capture the state; snapshots are not copied, since nothing writes in them."""
-        kept = {id(one): one for one in (*self.snapshots, self.best) if one is not None}
-        order = {key: number for number, key in enumerate(kept)}
-        tensors = {f"{order[key]}/{name}": t for key, one in kept.items() for name, t in one.tensors.items()}
+        kept = self._kept
+        tensors = {f"{place}/{name}": t for place, one in enumerate(kept) for name, t in one.tensors.items()}
+        facts = ("update", "state", "score", "healthy")
         return tensors, {
-            "snapshots": [
-                {"update": one.update, "state": one.state, "score": one.score, "healthy": one.healthy}
-                for one in kept.values()
-            ],
-            "listed": [order[id(one)] for one in self.snapshots],
-            "best": None if self.best is None else order[id(self.best)],
-            **self.triggers.state(),
-            **{name: getattr(self, name) for name in _COUNTERS},
+            "snapshots": [{name: getattr(one, name) for name in facts} for one in kept],
+            "listed": list(range(len(self.snapshots))),
+            "best": next((place for place, one in enumerate(kept) if one is self.best), None),
+            **capture(self.triggers)[1],
+            **capture(self)[1],
         }
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore it."""
         kept = [
-            Snapshot(one["update"], without_prefix(tensors, f"{number}/"), one["state"], one["score"], one["healthy"])
-            for number, one in enumerate(state["snapshots"])
+            Snapshot(tensors=without_prefix(tensors, f"{place}/"), **facts)
+            for place, facts in enumerate(state["snapshots"])
         ]
-        self.snapshots = [kept[number] for number in state["listed"]]
+        self.snapshots = [kept[place] for place in state["listed"]]
         self.best = None if state["best"] is None else kept[state["best"]]
-        self.triggers.load(state)
-        for name in _COUNTERS:
-            setattr(self, name, state[name])
-
-
-_COUNTERS = (
-    *("rollback_count", "phase_rollbacks", "retries", "last_rollback_step"),
-    *("last_alarm", "lowered", "share", "saved"),
-)
-
-
-def _score(snapshot: Snapshot) -> float:
-    """Score to maximise; snapshots without one come last."""
-    return -math.inf if snapshot.score is None else snapshot.score
-
-
-class GuardState:
-    """State of the guard in a training, saved and resumed with it: monitor, snapshots, figures since the last check.
-
-    Attributes
-    ----------
-    hacking : RewardHackingMonitor or None
-        With objectives.reward = preference.
-    block : dict of list
-        Losses and rewards since the last check.
-    score : float or None
-        Last validation value, by which the best snapshot is chosen.
-    pending : list of dict
-        Alarms that the next update responds to.
-    """
-
-    def __init__(self, config: Config) -> None:
-        guard = config.guard
-        self.enabled = guard.enabled
-        watched = guard.enabled and guard.hacking.enabled and config.objectives.reward == "preference"
-        self.hacking = RewardHackingMonitor(guard.hacking) if watched else None
-        self.monitor = StabilityMonitor(guard.stability, config.bcell.gamma)
-        self.manager = RollbackManager(guard.rollback)
-        self.block: dict[str, list[float]] = {}
-        self.score: float | None = None
-        self.pending: list[dict[str, Any]] = []
-
-    def note(self, name: str, value: float) -> None:
-        self.block.setdefault(name, []).append(value)
-
-    def check_update(self, update: int, figures: Mapping[str, float]) -> list[Event]:
-        """Check the figures of one update, none where it was skipped, and keep its losses for the next check."""
-        if not figures:
-            self.monitor.update = update
-            return self.monitor.check_skip("a batch")
-        renamed = {RENAMED.get(name, name): value for name, value in figures.items()}
-        if "actor_loss" in renamed and "mean_weight" in renamed:  # of a likelihood: for weights of 1 on average
-            renamed["actor_loss"] /= max(renamed["mean_weight"], SMALLEST_WEIGHT)
-        for name, key in (("critic", "q_loss"), ("actor", "actor_loss")):
-            if math.isfinite(renamed.get(key, math.nan)):  # others are what the update is skipped for
-                self.note(name, renamed[key])
-        return self.monitor.observe(update, renamed)
-
-    def collect(self) -> dict[str, float]:
-        """Return medians of losses and the mean of rewards since the last check, and forget them."""
-        block, self.block = self.block, {}
-        return {name: fmean(kept) if name == "reward" else median(kept) for name, kept in block.items() if kept}
-
-    def capture(self) -> tuple[dict[str, Tensor], Any]:
-        if not self.enabled:
-            return {}, None
-        tensors, manager = self.manager.capture()
-        return tensors, {
-            "monitor": self.monitor.state(),
-            "manager": manager,
-            "block": {name: list(values) for name, values in self.block.items()},
-            "score": self.score,
-            "pending": list(self.pending),
-            **({} if self.hacking is None else {"hacking": self.hacking.state()}),
-        }
-
-    def restore(self, tensors: Mapping[str, Tensor], state: Any) -> None:
-        """Restore the state; none where the guard is off, or was."""
-        if not self.enabled or state is None:
-            return
-        self.monitor.load(state["monitor"])
-        self.manager.restore(tensors, state["manager"])
-        self.block = {name: list(values) for name, values in state["block"].items()}
-        self.score, self.pending = state["score"], list(state["pending"])
-        if self.hacking is not None and "hacking" in state:
-            self.hacking.load(state["hacking"])
+        for owner in (self.triggers, self):
+            restore(owner, {}, {name: state[name] for name in owner.SAVED})

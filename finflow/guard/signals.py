@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -53,10 +52,13 @@ class RobustWindow:
     followed. It is ready after ``least`` values.
     """
 
+    SAVED = ("values", "count", "centre", "spread", "ready")
+
     def __init__(self, size: int, least: int, renew: int = 10) -> None:
+        self._size = size
         self.least = least
         self.renew = renew
-        self.values: deque[float] = deque(maxlen=size)
+        self.values: list[float] = []
         self.count = 0
         self.centre = self.spread = 0.0
         self.ready = False
@@ -66,6 +68,11 @@ class RobustWindow:
         """Robust standard deviation, never less than a small share of the centre."""
         return max(self.spread, LEAST_SHARE * abs(self.centre), 1e-9)
 
+    def keep(self, value: float) -> None:
+        """Put a value in, and drop the oldest."""
+        self.values = [*self.values, value][-self._size :]
+        self.count += 1
+
     def add(self, value: float) -> None:
         """Add a value; one that is not finite is ignored."""
         if not math.isfinite(value):
@@ -73,8 +80,7 @@ class RobustWindow:
         if self.ready:
             reach = KEPT_WITHIN * self.deviation
             value = min(max(value, self.centre - reach), self.centre + reach)
-        self.values.append(value)
-        self.count += 1
+        self.keep(value)
         if len(self.values) >= self.least and (self.count % self.renew == 0 or not self.ready):
             self.centre = median(self.values)
             self.spread = MAD_TO_DEVIATION * median(abs(one - self.centre) for one in self.values)
@@ -85,18 +91,8 @@ class RobustWindow:
         return (value - self.centre) / self.deviation if self.ready else 0.0
 
     def clear(self) -> None:
-        self.values.clear()
+        self.values = []
         self.count, self.centre, self.spread, self.ready = 0, 0.0, 0.0, False
-
-    def state(self) -> dict[str, Any]:
-        numbers = {name: getattr(self, name) for name in ("count", "centre", "spread", "ready")}
-        return {"values": list(self.values), **numbers}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.values.clear()
-        self.values.extend(state["values"])
-        self.count, self.ready = int(state["count"]), bool(state["ready"])
-        self.centre, self.spread = float(state["centre"]), float(state["spread"])
 
 
 @dataclass(frozen=True)

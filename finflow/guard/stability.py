@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,70 +42,11 @@ FROZEN = 1e-3  # of its healthy turnover: such a policy has no gradient left
 PROBE_HITS = 2  # beyond the limit for an alarm, of signals measured on fixed states
 
 
-class SignalHistory:
-    """Past of every signal: recent values, hits in a row beyond the limit, and the level announced last."""
-
-    def __init__(self, config: StabilityConfig, q_limit: float) -> None:
-        self.config = config
-        self.q_limit = q_limit
-        self.windows = {name: RobustWindow(WINDOW, config.warmup) for name in WATCHED}
-        self.windows["rewards"] = RobustWindow(REWARDS, REWARDS // 2, renew=REWARDS // 5)
-        self.hits: dict[str, int] = {}
-        self.levels: dict[str, str] = {}
-
-    def limit(self, name: str) -> float:
-        """Limit of a signal; that of gradients is relative to their usual norm."""
-        if name.endswith("_gradient"):
-            window = self.windows[name]
-            return GRADIENT_RISE * max(window.centre, 1.0) if window.ready else math.inf
-        limits = {"critic_loss": self.config.critic_loss_limit, "actor_loss": ACTOR_LOSS_LIMIT}
-        return limits.get(name, self.q_limit)
-
-    def add(self, name: str, value: float) -> bool:
-        """Add a value to a window; returns True where it is unusually large."""
-        window = self.windows[name]
-        unusual = window.ready and window.deviations(value) > self.config.deviations
-        window.add(value)
-        return unusual
-
-    def escalate(self, name: str, beyond: bool, unusual: bool, needed: int) -> str | None:
-        """Count a hit beyond the limit, a warning, or forget the signal where it is back within it.
-
-        After ``needed`` hits in a row what is unusual too is an alarm. Returns the level, where it is higher than the
-        one announced last.
-        """
-        if not beyond:
-            self.hits.pop(name, None)
-            self.levels.pop(name, None)
-            return None
-        count = self.hits[name] = self.hits.get(name, 0) + 1
-        level = ALARM if count >= needed and unusual else WARNING
-        if LEVELS.index(level) <= LEVELS.index(self.levels.get(name, INFO)):
-            return None
-        self.levels[name] = level
-        return level
-
-    def clear(self) -> None:
-        self.hits, self.levels = {}, {}
-        for window in self.windows.values():
-            window.clear()
-
-    def settle(self) -> None:
-        """Forget the hits; warnings are not announced again."""
-        self.hits, self.levels = {}, dict.fromkeys(self.levels, WARNING)
-
-    def state(self) -> dict[str, Any]:
-        windows = {name: window.state() for name, window in self.windows.items()}
-        return {"windows": windows, "hits": dict(self.hits), "levels": dict(self.levels)}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.hits, self.levels = dict(state["hits"]), dict(state["levels"])
-        for name, window in self.windows.items():
-            window.load(state["windows"][name])
-
-
 class StabilityMonitor:
     """Monitor of one training.
+
+    ``windows`` has the recent values of each signal, ``hits`` its updates in a row beyond the limit, and ``levels`` the
+    level announced last.
 
     Parameters
     ----------
@@ -120,27 +60,33 @@ class StabilityMonitor:
     ['warning']
     """
 
+    SAVED = ("phase", "update", "quiet_until", "skipped", "windows", "hits", "levels", "sharpes")
+
     def __init__(self, config: StabilityConfig | Config | None = None, gamma: float = 0.99) -> None:
-        settings = config.guard.stability if isinstance(config, Config) else config
-        gamma = config.bcell.gamma if isinstance(config, Config) else gamma
-        self.config = settings or StabilityConfig()
+        if isinstance(config, Config):
+            gamma, config = config.bcell.gamma, config.guard.stability
+        self.config = config or StabilityConfig()
         self.q_limit = Q_LIMIT * 0.01 / (1.0 - gamma)
         self.phase = ""
         self.update = self.quiet_until = self.skipped = 0
-        self.history = SignalHistory(self.config, self.q_limit)
+        self.windows = {name: RobustWindow(WINDOW, self.config.warmup) for name in WATCHED}
+        self.windows["rewards"] = RobustWindow(REWARDS, REWARDS // 2, renew=REWARDS // 5)
+        self.hits: dict[str, int] = {}
+        self.levels: dict[str, str] = {}
         self.sharpes: list[float] = []
 
     def begin_phase(self, phase: str, update: int) -> None:
         """Forget usual values, and hold alarms back until the new phase has settled."""
         self.phase, self.update = phase, update
-        self.history.clear()
-        self.sharpes = []
+        self.levels, self.sharpes = {}, []
+        for window in self.windows.values():
+            window.clear()
         self.settle()
 
     def settle(self) -> None:
         """Hold alarms back for a while after an intended change; warnings are not repeated."""
         self.skipped = 0
-        self.history.settle()
+        self.hits, self.levels = {}, dict.fromkeys(self.levels, WARNING)
         self.quiet_until = self.update + self.config.quiet
 
     @property
@@ -158,7 +104,7 @@ class StabilityMonitor:
         largest = figures["q"] if figures["q"] is not None else metrics.get("q")
         figures["q"] = None if largest is None else abs(largest)
         known = ((name, value) for name, value in figures.items() if value is not None)
-        return [event for name, value in known for event in self._compare(name, value, self.history.limit(name))]
+        return [event for name, value in known for event in self._compare(name, value, self._limit(name))]
 
     def check_skip(self, what: str) -> list[Event]:
         """Count an update that was skipped because of non-finite numbers; an alarm after several in a row."""
@@ -209,7 +155,7 @@ class StabilityMonitor:
     def check_rewards(self, rewards: Tensor | ArrayLike) -> NDArray[np.bool_]:
         """Return True for rewards that are outliers among recent ones or not finite, and add all to the recent ones."""
         numbers = _array(rewards)
-        window = self.history.windows["rewards"]
+        window = self.windows["rewards"]
         far = self.config.reward_outlier * window.deviation
         outliers = ~np.isfinite(numbers) | (np.abs(numbers - window.centre) > far if window.ready else False)
         for value in numbers[np.isfinite(numbers)]:
@@ -249,17 +195,39 @@ class StabilityMonitor:
         self.sharpes = [*self.sharpes, sharpe][-WINDOW:]
         return self._judge("sharpe", low, fallen, sharpe, SHARPE_LIMIT, hits=2)
 
+    def _limit(self, name: str) -> float:
+        """Limit of a signal; that of gradients is relative to their usual norm."""
+        if name.endswith("_gradient"):
+            window = self.windows[name]
+            return GRADIENT_RISE * max(window.centre, 1.0) if window.ready else math.inf
+        limits = {"critic_loss": self.config.critic_loss_limit, "actor_loss": ACTOR_LOSS_LIMIT}
+        return limits.get(name, self.q_limit)
+
     def _compare(self, name: str, value: float, limit: float) -> list[Event]:
-        return self._judge(name, value > limit, self.history.add(name, value), value, limit)
+        """Judge a signal that is unusual where it is far over its recent values, and add it to them."""
+        window = self.windows[name]
+        unusual = window.ready and window.deviations(value) > self.config.deviations
+        window.add(value)
+        return self._judge(name, value > limit, unusual, value, limit)
 
     def _judge(
         self, name: str, beyond: bool, unusual: bool, value: float, limit: float | None, hits: int | None = None
     ) -> list[Event]:
-        """Escalate a signal beyond its limit; returns an event where its level rose."""
-        needed = self.config.hits if hits is None else hits
-        level = self.history.escalate(name, beyond, unusual and not self.quiet, needed)
-        if level is None:
+        """Count a hit beyond the limit, a warning, or forget the signal where it is back within it.
+
+        After several hits in a row what is unusual too is an alarm. Returns an event where the level is higher than the
+        one announced last.
+        """
+        if not beyond:
+            self.hits.pop(name, None)
+            self.levels.pop(name, None)
             return []
+        count = self.hits[name] = self.hits.get(name, 0) + 1
+        needed = self.config.hits if hits is None else hits
+        level = ALARM if count >= needed and unusual and not self.quiet else WARNING
+        if LEVELS.index(level) <= LEVELS.index(self.levels.get(name, INFO)):
+            return []
+        self.levels[name] = level
         sentence = f"{name.replace('_', ' ')} is {value:.4g}" + ("" if limit is None else f", the limit is {limit:.4g}")
         return [self._event(level, name, sentence, value, limit)]
 
@@ -267,16 +235,6 @@ class StabilityMonitor:
         self, level: str, signal: str, message: str, value: float | None = None, limit: float | None = None
     ) -> Event:
         return Event(self.update, self.phase, level, signal, message, value, limit)
-
-    def state(self) -> dict[str, Any]:
-        counters = {name: getattr(self, name) for name in ("phase", "update", "quiet_until", "skipped")}
-        return counters | self.history.state() | {"sharpes": list(self.sharpes)}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.phase, self.update = str(state["phase"]), int(state["update"])
-        self.quiet_until, self.skipped = int(state["quiet_until"]), int(state["skipped"])
-        self.sharpes = list(state["sharpes"])
-        self.history.load(state)
 
 
 def _array(values: Tensor | ArrayLike) -> NDArray[np.float64]:

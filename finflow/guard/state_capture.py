@@ -7,8 +7,8 @@ them. A field of an unknown kind is an error, so that no new field can be left o
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -18,6 +18,9 @@ from finflow.errors import CheckpointError
 
 SEPARATOR = "/"
 Json = Any
+PLAIN = (bool, int, float, str, dict, list)
+LEARNED = (nn.Module, torch.optim.Optimizer, Tensor, Generator, bool, int, float)
+"""Kinds of attributes that change as an object learns."""
 
 
 @runtime_checkable
@@ -34,46 +37,54 @@ class Stateful(Protocol):
 
 
 def capture(owner: Any) -> tuple[dict[str, Tensor], dict[str, Json]]:
-    """All fields of a dataclass as tensors and JSON, under ``field/...`` names.
+    """All parts of an object as tensors and JSON, under ``part/...`` names.
 
-    Fields are None, JSON values, tensors, generators, networks, optimisers, ``Stateful`` objects, or plain objects
-    whose attributes are such; a TypeError for others.
+    The parts are the fields of a dataclass, the attributes that a class names in ``SAVED``, or else the attributes that
+    change as an object learns. They are None, JSON values, tensors, generators, networks, optimisers, ``Stateful``
+    objects, or have parts themselves; a TypeError for others.
     """
-    return _capture_parts({field.name: getattr(owner, field.name) for field in fields(owner)})
+    return _capture_parts(_parts(owner))
 
 
 def restore(
     owner: Any, tensors: Mapping[str, Tensor], state: Mapping[str, Json], begin_afresh: Collection[str] = ()
 ) -> None:
-    """Restore what ``capture`` returned in a dataclass whose fields have the same kinds and shapes.
+    """Restore what ``capture`` returned in an object whose parts have the same kinds and shapes.
 
-    Fields in ``begin_afresh`` are left as they are: the capture is older than they are. A CheckpointError if something
+    Parts in ``begin_afresh`` are left as they are: the capture is older than they are. A CheckpointError if something
     is missing, is of another kind or shape, or has no place here.
     """
-    names = {field.name for field in fields(owner)}
-    for name in sorted({*state, *(name.partition(SEPARATOR)[0] for name in tensors)} - names):
+    parts = _parts(owner)
+    for name in sorted({*state, *(name.partition(SEPARATOR)[0] for name in tensors)} - parts.keys()):
         raise CheckpointError(f"the checkpoint does not fit: {name[:60]!r} has no place here")
-    for field in fields(owner):
-        if field.name in begin_afresh:
+    for name, part in parts.items():
+        if name in begin_afresh:
             continue
-        own = without_prefix(tensors, field.name + SEPARATOR)
-        if field.name in tensors:
-            own[""] = tensors[field.name]
         try:
-            value = _restore_value(getattr(owner, field.name), own, state[field.name])
+            setattr(owner, name, _restore_part(name, part, tensors, state))
         except (LookupError, TypeError, RuntimeError, ValueError, AttributeError, OverflowError) as error:
             reason = " ".join(str(error).split())[:160]
-            raise CheckpointError(f"the checkpoint does not fit at {field.name} ({reason})") from error
-        setattr(owner, field.name, value)
+            raise CheckpointError(f"the checkpoint does not fit at {name} ({reason})") from error
+
+
+def _parts(owner: Any) -> dict[str, Any]:
+    """The parts of an object that are saved, by name; none for a value that is a part itself."""
+    if hasattr(owner, "SAVED"):
+        return {name: getattr(owner, name) for name in owner.SAVED}
+    if is_dataclass(owner):
+        return {field.name: getattr(owner, field.name) for field in fields(owner)}
+    if isinstance(owner, dict):
+        return owner if any(hasattr(part, "SAVED") for part in owner.values()) else {}
+    attributes = sorted(getattr(owner, "__dict__", {}).items())
+    return {name: part for name, part in attributes if isinstance(part, (*LEARNED, Stateful)) or hasattr(part, "SAVED")}
 
 
 def _capture_parts(parts: Mapping[str, Any], owner: str = "") -> tuple[dict[str, Tensor], dict[str, Json]]:
     tensors: dict[str, Tensor] = {}
     state: dict[str, Json] = {}
     for key, part in parts.items():
-        own, rest = _capture_value(part, owner + key)
+        own, state[key] = _capture_value(part, owner + key)
         tensors.update({f"{key}{SEPARATOR}{inner}" if inner else key: t for inner, t in own.items()})
-        state[key] = rest
     return tensors, state
 
 
@@ -88,16 +99,22 @@ def _capture_value(value: Any, name: str) -> tuple[dict[str, Tensor], Json]:
         return _optimiser_state(value)
     if isinstance(value, Stateful):
         return value.capture()
-    if value is None or isinstance(value, bool | int | float | str | dict | list):
+    if parts := _parts(value):
+        return _capture_parts(parts, f"{name}.")
+    if value is None or isinstance(value, PLAIN):
         return {}, copy.deepcopy(value)
-    parts = dict(_learned_parts(value)) if hasattr(value, "__dict__") else {}
-    if not parts:
-        raise TypeError(f"{name} is of the type {type(value).__name__}, which cannot be saved")
-    return _capture_parts(parts, f"{name}.")
+    raise TypeError(f"{name} is of the type {type(value).__name__}, which cannot be saved")
+
+
+def _restore_part(name: str, part: Any, tensors: Mapping[str, Tensor], state: Json) -> Any:
+    """Restore one part; returns its new value."""
+    own = without_prefix(tensors, name + SEPARATOR)
+    if name in tensors:
+        own[""] = tensors[name]
+    return _restore_value(part, own, state[name])
 
 
 def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> Any:
-    """Restore one value; returns the new value of the field."""
     if isinstance(value, Tensor):
         check_like(tensors[""], value)
         with torch.no_grad():
@@ -112,20 +129,17 @@ def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> An
         _load_optimiser(value, tensors, state)
     elif isinstance(value, Stateful):
         value.restore(tensors, state)
-    elif value is None or isinstance(value, bool | int | float | str | dict | list):
+    elif parts := _parts(value):
+        for name, part in parts.items():
+            restored = _restore_part(name, part, tensors, state)
+            if restored is not part:
+                setattr(value, name, restored)
+    else:
         if tensors:
             raise ValueError("it holds tensors, which have no place here")
         if value is not None and state is not None and not _alike(value, state):
             raise TypeError(f"it is of the type {type(state).__name__}, not {type(value).__name__}")
         return copy.deepcopy(state)
-    else:
-        for key, part in _learned_parts(value):
-            own = without_prefix(tensors, key + SEPARATOR)
-            if key in tensors:
-                own[""] = tensors[key]
-            restored = _restore_value(part, own, state[key])
-            if restored is not part:
-                setattr(value, key, restored)
     return value
 
 
@@ -147,14 +161,6 @@ def _alike(value: Json, state: Json) -> bool:
     if isinstance(value, float):
         return isinstance(state, int | float) and not isinstance(state, bool)
     return type(value) is type(state)
-
-
-def _learned_parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of a learner that change as it learns: networks, optimisers, tensors, generators, numbers."""
-    kinds = (nn.Module, torch.optim.Optimizer, Tensor, Generator, bool, int, float)
-    for name, part in sorted(vars(value).items()):
-        if isinstance(part, (*kinds, Stateful)):
-            yield name, part
 
 
 def _optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], Json]:

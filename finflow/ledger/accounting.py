@@ -16,9 +16,8 @@ from finflow.ledger import compiled
 from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed, turnover as portfolio_turnover
 from finflow.ledger.costs import CostModel, MarketState, proportional_rates
 
-WEALTH_TOLERANCE = 1e-15
 SOLVED = 1e-12  # left over where rounding, or a root at no trade, keeps the last digits moving
-MAX_ITERATIONS = 200
+HALT_ROUNDS = 8  # each leaves a thousandth of the error or less, at costs of ten basis points
 
 
 class Settlement(NamedTuple):
@@ -35,26 +34,22 @@ class Settlement(NamedTuple):
         return 1.0 - self.wealth_factor
 
 
-def drift(weights: Any, growth: Any) -> Any:
-    """Weights (batch, K) after prices moved by gross growth (batch, K), e.g. 1.01, and nothing was traded."""
-    xp = array_namespace(weights)
-    grown = weights * growth
-    return grown / xp.sum(grown, axis=-1, keepdims=True)
+def drift(weights: Any, growth: Any, dividends: Any = None) -> Any:
+    """Weights (batch, K) after prices moved by gross growth (batch, K), e.g. 1.01, and nothing was traded.
 
-
-def pay_dividends(weights: Any, shares: Any) -> Any:
-    """Turn the dividends of a bar into cash, once weights (batch, K) have drifted with them.
-
-    ``shares`` (batch, assets) of each asset's weight are a dividend, ``d / (p + d)``.
+    ``dividends`` (batch, assets), ``d / (p + d)`` of each asset, is the share of its weight that is paid in cash.
     """
     xp = array_namespace(weights)
-    paid = weights[..., :-1] * shares
-    cash = weights[..., -1:] + xp.sum(paid, axis=-1, keepdims=True)
-    return xp.concat([weights[..., :-1] - paid, cash], axis=-1)
+    grown = weights * growth
+    held = grown / xp.sum(grown, axis=-1, keepdims=True)
+    if dividends is None:
+        return held
+    paid = held[..., :-1] * dividends
+    return xp.concat([held[..., :-1] - paid, held[..., -1:] + xp.sum(paid, axis=-1, keepdims=True)], axis=-1)
 
 
 def before_dividends(weights: Any, shares: Any) -> Any:
-    """Invert `pay_dividends`: weights with the dividends still in the assets that pay them, (batch, K)."""
+    """Weights (batch, K) with dividends that `drift` paid, (batch, assets), back in the assets that paid them."""
     xp = array_namespace(weights)
     risky = weights[..., :-1] / (1.0 - shares)
     cash = weights[..., -1:] - xp.sum(risky * shares, axis=-1, keepdims=True)
@@ -92,31 +87,21 @@ def orders(
         Share of each asset's value at the fill that is paid in cash, of what is held and of what is aimed at alike.
     """
     if is_compiled(weights):
-        return compiled.orders(
-            weights,
-            np.ascontiguousarray(action, dtype=np.float64),
-            growth,
-            listed,
-            (limits.max_weight, limits.max_turnover, limits.no_trade_band),
-            lag > 0,
-            np.empty((0, 0)) if dividends is None else dividends,
-        )
-    held = drift_and_pay(weights, growth, dividends)
+        wanted = np.ascontiguousarray(action, dtype=np.float64)
+        paid = np.empty((0, 0)) if dividends is None else dividends
+        return compiled.orders(weights, wanted, growth, listed, limits[:], lag > 0, paid)
+    held = drift(weights, growth, dividends)
     before = pay_out(held, listed)
     target = as_portfolio(action)
     if lag > 0:
-        target = drift_and_pay(target, growth, dividends)
+        target = drift(target, growth, dividends)
     return before, apply_limits(before, keep_listed(target, listed, held), limits)
 
 
-def drift_and_pay(weights: Any, growth: Any, dividends: Any) -> Any:
-    """Weights (batch, K) after a bar of this growth, its dividends (batch, assets), where there are any, in cash."""
-    held = drift(weights, growth)
-    return held if dividends is None else pay_dividends(held, dividends)
-
-
-def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None = None) -> Settlement:
-    """Trade from ``before`` to ``target`` and pay for it exactly.
+def settle(
+    before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None = None, halted: Any = None
+) -> Settlement:
+    """Trade from ``before`` to ``target``, but no share of a halted asset, and pay for it exactly.
 
     The costs come out of the portfolio, so the value traded depends on what they leave. The wealth factor solves
     ``mu = 1 - cost(mu * target - before)``, by iteration to rounding. That is a contraction as long as the last unit
@@ -124,14 +109,19 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
     or whose equation is not solved in 200 rounds (its last unit costs nearly its own value, or more), is refused: the
     account keeps what it holds, and pays nothing.
 
+    What a target wanted to buy of a halted asset stays in cash; what it wanted to sell comes out of cash, and out of
+    the other targets in proportion where cash does not suffice. Neither enlarges the turnover, and no other weight
+    grows. The weight of an untraded share depends on the costs of the trade, so both are solved in turn.
+
     Parameters
     ----------
     before, target : array, (batch, K)
-        Weights before the trade and right after it, on the simplex.
+        Weights before the trade and right after it, on the simplex, within the account's limits.
     wealth : array, (batch,)
         Wealth before the trade, in money.
     market : MarketState, optional
         What costs that depend on volume need.
+    halted : bool array, (batch, assets), optional
 
     References
     ----------
@@ -139,54 +129,95 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
     Problem, equation 14 (there with separate rates for sales and purchases).
     """
     xp = array_namespace(before)
-    proportional = proportional_rates(costs) if is_compiled(before) else None
-    if proportional is not None:
-        weights, turnover, factor, last, solved = _settle_compiled(before, target, proportional)
+    if halted is None or not bool(xp.any(halted)):
+        return _settle(before, target, costs, wealth, market)
+    factor = xp.ones_like(wealth)
+    done = _settle(before, _keep_halted(before, target, halted, factor), costs, wealth, market)
+    for _ in range(HALT_ROUNDS):
+        if not bool(xp.any(done.wealth_factor != factor)):
+            break
+        factor = done.wealth_factor
+        done = _settle(before, _keep_halted(before, target, halted, factor), costs, wealth, market)
+    return done
+
+
+def _keep_halted(before: Any, target: Any, halted: Any, wealth_factor: Any) -> Any:
+    """Replace the targets of halted assets by what their untraded shares weigh after the trade.
+
+    Rows of the target (batch, K) without a halted asset are returned as they are, bit for bit.
+    """
+    xp = array_namespace(target)
+    stays = before[..., :-1] / wealth_factor[..., None]
+    nothing = xp.zeros_like(stays)
+    cash = target[..., -1:] + xp.sum(xp.where(halted, target[..., :-1] - stays, nothing), axis=-1, keepdims=True)
+    others = xp.where(halted, nothing, target[..., :-1])
+    total = xp.sum(others, axis=-1, keepdims=True)
+    short = (cash < 0.0) & (total > 0.0)
+    scale = xp.where(short, 1.0 + cash / xp.where(total > 0.0, total, xp.ones_like(total)), xp.ones_like(total))
+    risky = xp.where(halted, stays, others * xp.clip(scale, 0.0))
+    return xp.concat([risky, xp.clip(cash, 0.0)], axis=-1)
+
+
+def _settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None) -> Settlement:
+    """Trade as `settle` does where no asset is halted."""
+    xp = array_namespace(before)
+    rates = proportional_rates(costs) if is_compiled(before) else None
+    if rates is not None:
+        weights, turnover, factor, last, solved = compiled.settle(before, _contiguous(target), rates)
     else:
         solve = _differentiable_factor if is_torch_array(before) else _wealth_factor
         factor, last, solved = solve(before, target, costs, wealth, market)
         cash = xp.clip(1.0 - xp.sum(target[..., :-1], axis=-1, keepdims=True), 0.0)
         weights = xp.concat([target[..., :-1], cash], axis=-1)
         turnover = portfolio_turnover(before, target)
-    done = Settlement(weights, factor, turnover)
     if solved and bool(xp.min(factor) > 0.0):
-        return done
+        return Settlement(weights, factor, turnover)
     affordable = (factor > 0.0) & (xp.abs(factor - last) <= SOLVED)
-    return done if bool(xp.all(affordable)) else _refuse(before, done, affordable)
+    if bool(xp.all(affordable)):
+        return Settlement(weights, factor, turnover)
+    return Settlement(
+        xp.where(affordable[..., None], weights, before),
+        xp.where(affordable, factor, xp.ones_like(factor)),
+        xp.where(affordable, turnover, xp.zeros_like(turnover)),
+        ~affordable,
+    )
 
 
-def _settle_compiled(before: Any, target: Any, rates: Any) -> tuple[Any, ...]:
-    """Weights, turnover, wealth factor after the last round and before it, and whether it has settled."""
-    target = np.ascontiguousarray(target, dtype=np.float64)
-    return compiled.settle(before, target, rates, MAX_ITERATIONS, WEALTH_TOLERANCE)
+def _contiguous(weights: Any) -> Any:
+    return np.ascontiguousarray(weights, dtype=np.float64)
 
 
 def _differentiable_factor(
     before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None
 ) -> tuple[Any, Any, bool]:
-    """As `_wealth_factor`, of torch's portfolios: solved without gradient, which the root itself then has."""
-    import torch  # slow to load, and not needed for NumPy's portfolios
+    """As `_wealth_factor`, of torch's portfolios: solved without gradient, which the root itself then has.
 
-    from finflow.ledger.proportional_root import differentiable_root
+    The gradient is that of the implicit function theorem at the root.
+    """
+    import torch  # slow to load, and not needed for NumPy's portfolios
 
     held, wanted = before[..., :-1], target[..., :-1]
     start, end, account = before.detach(), target.detach(), wealth.detach()
     on_processor = before.device.type == "cpu" and is_compiled(start.numpy())
-    proportional = proportional_rates(costs) if on_processor else None
-    if proportional is not None:
-        result = _settle_compiled(start.numpy(), end.numpy(), proportional)
-        xp, solved = array_namespace(before), bool(result[4])
-        factor, last = xp.asarray(result[2]), xp.asarray(result[3])
+    rates = proportional_rates(costs) if on_processor else None
+    if rates is not None:
+        *_, root, before_root, solved = compiled.settle(start.numpy(), _contiguous(end.numpy()), rates)
+        factor, last = torch.from_numpy(root), torch.from_numpy(before_root)
     else:
         factor, last, solved = _wealth_factor(start, end, costs, account, market)
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in (before, target, wealth)):
         return factor, last, solved
-    if proportional is not None:
-        rate = torch.as_tensor(proportional.sum())
-        factor = differentiable_root(held, wanted, factor, rate)
+    if rates is not None:
+        # In closed form, since a step of learning takes many: with s = sign(mu w - h) and the rate k,
+        # mu = 1 - k sum |mu w - h| has d mu = k (s dh - mu s dw) / (1 + k s w). What is added is exactly zero.
+        rate, mu = torch.as_tensor(rates.sum()), factor[..., None]
+        side = (mu * end[..., :-1] - start[..., :-1]).sign_()
+        moved = torch.sum((held - mu * wanted) * side, dim=-1)
+        moved = moved / (1.0 + rate * torch.sum(side * end[..., :-1], dim=-1)) * rate
+        factor = factor + (moved - moved.detach())
     else:
-        # Implicit function theorem at the root: d mu = - d cost / (1 + cost'(mu)), with d cost at constant mu. That is
-        # one Newton step from the root, which changes its value by no more than rounding.
+        # d mu = - d cost / (1 + cost'(mu)), with d cost at constant mu. That is one Newton step from the root, which
+        # changes its value by no more than rounding.
         point = factor.detach().requires_grad_(True)
         cost = costs.share(point[..., None] * wanted - held, wealth, market)
         (slope,) = torch.autograd.grad(cost.sum(), point, retain_graph=True)
@@ -201,11 +232,11 @@ def _wealth_factor(
     xp = array_namespace(before)
     held, wanted = before[..., :-1], target[..., :-1]
     factor, last, solved = xp.ones_like(wealth), xp.ones_like(wealth), False
-    for _ in range(MAX_ITERATIONS):
+    for _ in range(compiled.MAX_ITERATIONS):
         last, factor = factor, 1.0 - costs.share(factor[..., None] * wanted - held, wealth, market)
         if costs.needs_market:
             factor = xp.clip(factor, 0.0)  # where it is no contraction, it must not run away either
-        solved = not bool(xp.max(xp.abs(factor - last)) > WEALTH_TOLERANCE)
+        solved = not bool(xp.max(xp.abs(factor - last)) > compiled.WEALTH_TOLERANCE)
         if solved:
             break
     return factor, last, solved
@@ -214,13 +245,3 @@ def _wealth_factor(
 def is_compiled(weights: Any) -> bool:
     """True for portfolios of NumPy's in double precision, which the compiled arithmetic takes."""
     return isinstance(weights, np.ndarray) and weights.dtype == np.float64 and weights.ndim == 2
-
-
-def _refuse(before: Any, wanted: Settlement, affordable: Any) -> Settlement:
-    xp = array_namespace(before)
-    return Settlement(
-        xp.where(affordable[..., None], wanted.weights, before),
-        xp.where(affordable, wanted.wealth_factor, xp.ones_like(wanted.wealth_factor)),
-        xp.where(affordable, wanted.turnover, xp.zeros_like(wanted.turnover)),
-        ~affordable,
-    )

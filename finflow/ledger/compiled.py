@@ -13,6 +13,8 @@ from finflow.compiled_function import compiled_function
 from finflow.ledger.constraints import ROUNDING, SIMPLEX_TOLERANCE
 
 FloatArray = NDArray[np.float64]
+WEALTH_TOLERANCE = 1e-15
+MAX_ITERATIONS = 200
 PAIRWISE_BLOCK = 128  # longest row that NumPy sums in eight running sums before it halves
 
 
@@ -75,7 +77,7 @@ def orders(
 
 @compiled_function(error_model="numpy")
 def settle(
-    before: FloatArray, target: FloatArray, rates: FloatArray, rounds: int, tolerance: float
+    before: FloatArray, target: FloatArray, rates: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, bool]:
     """``accounting.settle`` under proportional costs of ``rates`` (models,).
 
@@ -88,7 +90,7 @@ def settle(
         weights[n, risky] = max(1.0 - row_sum(weights[n, :risky]), 0.0)
         turnover[n] = _turnover(before[n], target[n], trades)
     factor, last = np.ones(batch), np.zeros(batch)
-    for _ in range(rounds):
+    for _ in range(MAX_ITERATIONS):
         largest = 0.0
         for n in range(batch):
             if factor[n] == last[n]:  # a fixed point stays one
@@ -100,7 +102,7 @@ def settle(
                 cost += rate * traded
             last[n], factor[n] = factor[n], 1.0 - cost
             largest = max(largest, abs(factor[n] - last[n]))
-        if largest <= tolerance:
+        if largest <= WEALTH_TOLERANCE:
             return weights, turnover, factor, last, True
     return weights, turnover, factor, last, False
 
@@ -132,7 +134,7 @@ def _drift(weights: FloatArray, growth: FloatArray, result: FloatArray) -> None:
 
 @compiled_function(error_model="numpy")
 def _pay_dividends(weights: FloatArray, shares: FloatArray, paid: FloatArray) -> None:
-    """One row of ``accounting.pay_dividends``, in place."""
+    """Pay the dividends of one row of ``accounting.drift``, in place."""
     for i in range(shares.size):
         paid[i] = weights[i] * shares[i]
         weights[i] -= paid[i]

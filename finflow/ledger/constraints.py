@@ -7,8 +7,7 @@ come back. Whatever the limits, the result lies on the simplex; cash (last) take
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace
 
@@ -16,8 +15,7 @@ SIMPLEX_TOLERANCE = 1e-6  # single-precision actions of 500 assets still count a
 ROUNDING = 1e-12
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits of the account; the defaults limit nothing."""
 
     max_weight: float = 1.0  # largest weight of one risky asset

@@ -30,7 +30,7 @@ class MarketPanel:
 
     Everything is checked on construction: dates ascend without repeats, prices are positive and finite, and a price may
     be missing (NaN) only before an asset lists and after it ends. The arrays are copies and read-only. Those of prices
-    are (bars, assets), NaN exactly where `close` is. Where dividends are paid in cash (`finflow.market.dividends`),
+    are (bars, assets), NaN exactly where `close` is. Where dividends are paid in cash (`price_adjustments.reinvest`),
     `dividends` and `quoted` are there, and the other prices have dividends reinvested.
     """
 
@@ -44,7 +44,7 @@ class MarketPanel:
     volume: FloatArray | None = None  # in shares, zero or more
     dividends: FloatArray | None = None  # yield at the ex-date, over the close of that day, else 0
     quoted: FloatArray | None = None  # the closes that shares trade at
-    halted: NDArray[np.bool_] | None = None  # marked at the last price, not traded (`finflow.market.price_gaps`)
+    halted: NDArray[np.bool_] | None = None  # marked at the last price, not traded (`finflow.market.price_adjustments`)
     benchmark: FloatArray | None = None  # (bars,), the index that the assets are compared with, complete on every bar
     benchmark_name: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)  # origin of the prices, JSON-able

@@ -84,6 +84,18 @@ class PriceTable(NamedTuple):
                 "market.max_gap, their longest in bars"
             )
 
+    def check_listings(self) -> None:
+        """Refuse assets without a single price, and assets that never trade on the same dates."""
+        listed = np.isfinite(self.close)
+        empty = np.flatnonzero(~listed.any(axis=0))
+        span = f"between {self.dates[0]} and {self.dates[-1]}"
+        if empty.size:
+            raise MarketError(f"asset {self.assets[int(empty[0])]!r} has no price {span}; leave it out")
+        if int(np.count_nonzero(listed.sum(axis=1) >= 2)) < 2:
+            raise MarketError(
+                f"the assets have no common dates: there are no two dates {span} on which two of them have a price"
+            )
+
     def check_field(self, name: str, array: FloatArray) -> None:
         """Refuse a field with impossible values, or with values where the closes have none."""
         _check_shape(name, array, self.close.shape)

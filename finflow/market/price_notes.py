@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from finflow.errors import first_few
 from finflow.market.panel import MarketPanel
-from finflow.market.price_gaps import describe_halts, find_halts
 
 #: New shares for each old one. Ratios under 2 are rare among reverse splits and common among rallies.
 _SPLITS = (1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 15.0, 20.0, 25.0, 30.0, 50.0, 100.0)
@@ -41,6 +40,40 @@ class SplitSuspect(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.asset} on {self.date} (price times {self.ratio:.3g}, as after a split of {in_words(self.split)})"
+
+
+class Halt(NamedTuple):
+    """Consecutive bars, from one date to another, at which an asset was held at its last price."""
+
+    asset: str
+    first: str
+    last: str
+    bars: int
+
+    def __str__(self) -> str:
+        when = f"on {self.first}" if self.bars == 1 else f"from {self.first} to {self.last} ({self.bars} bars)"
+        return f"{self.asset} {when}"
+
+
+def find_halts(panel: MarketPanel, since: int = 0) -> list[Halt]:
+    """List the halts of a panel that reach the bar `since` or a later one, by date."""
+    if panel.halted is None:
+        return []
+    halts = []
+    for column, asset in enumerate(panel.assets):
+        bars = np.flatnonzero(panel.halted[:, column])
+        for run in np.split(bars, np.flatnonzero(np.diff(bars) > 1) + 1):
+            if len(run) and run[-1] >= since:
+                halts.append(Halt(asset, str(panel.dates[run[0]]), str(panel.dates[run[-1]]), len(run)))
+    return sorted(halts, key=lambda halt: (halt.first, halt.asset))
+
+
+def describe_halts(halts: Sequence[Halt]) -> str:
+    """One sentence that names the halts, the first of them in full; empty where there are none."""
+    if not halts:
+        return ""
+    named = first_few([str(halt) for halt in halts], _SHOWN)
+    return f"no price, held at the last one and not traded (market.max_gap): {named}"
 
 
 def in_words(split: float) -> str:

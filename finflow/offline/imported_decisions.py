@@ -22,7 +22,7 @@ from finflow.env.coverage import smooth
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import ConfigError, first_few
-from finflow.ledger.accounting import drift, pay_dividends
+from finflow.ledger.accounting import drift
 from finflow.market.panel import MarketPanel
 from finflow.offline.recorder import Recorder, Rows
 
@@ -165,7 +165,7 @@ def _held(process: DecisionProcess, target: NDArray[np.float64], fill: int, bar:
         return np.asarray((value / value.sum())[None], dtype=np.float64)
     held: NDArray[np.float64] = target[None]
     for passed in range(stated_at + 1, bar):
-        held = pay_dividends(drift(held, process.growth[passed]), process.dividends[passed])
+        held = drift(held, process.growth[passed], process.dividends[passed])
     return held
 
 

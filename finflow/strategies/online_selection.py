@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.ledger.constraints import project_to_simplex
-from finflow.strategies.memo import Memo, memoised
-from finflow.strategies.strategy import Information, equal_weights, with_cash
+from finflow.strategies.strategy import Information, Memo, equal_weights, memoised, with_cash
 
 FloatArray = NDArray[np.float64]
 

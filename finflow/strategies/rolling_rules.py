@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from finflow.errors import FinflowError, one_line
 from finflow.market.bar_frequency import bars_per_month
-from finflow.strategies.memo import Memo, memoised
-from finflow.strategies.strategy import Information, equal_weights, with_cash
+from finflow.strategies.strategy import Information, Memo, equal_weights, memoised, with_cash
 
 FloatArray = NDArray[np.float64]
 

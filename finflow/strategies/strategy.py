@@ -1,10 +1,11 @@
-"""Interface of strategies: rules from what is known to a portfolio."""
+"""Interface of strategies: rules from what is known to a portfolio, with a memory of what depends on prices alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 FloatArray = NDArray[np.float64]
+Memo = MutableMapping[tuple[str, bytes], Any]
+"""Results by the name of the computation and a digest of its inputs."""
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,3 +77,33 @@ def equal_weights(listed: NDArray[np.bool_]) -> FloatArray:
     """The same weight in every listed asset, nothing in cash; all cash where none is listed."""
     weights: FloatArray = np.append(listed, not listed.any()) / max(int(np.count_nonzero(listed)), 1)
     return weights
+
+
+@runtime_checkable
+class Memoised(Protocol):
+    """A strategy with a memory that is passed to it; results are the same with and without."""
+
+    memo: Memo | None
+
+
+def memoised(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compute: Callable[[], Result]) -> Result:
+    """Return what a computation gave for the same inputs before, or compute and remember it.
+
+    Parameters
+    ----------
+    inputs : sequence of array
+        All that the result depends on and that differs between backtests with the same memo.
+    compute : callable
+        Returns the result, which may not be changed afterwards.
+    """
+    if memo is None:
+        return compute()
+    digest = hashlib.sha256()
+    for one in inputs:
+        digest.update(f"{one.dtype}{one.shape}".encode())
+        digest.update(np.ascontiguousarray(one).data)
+    key = name, digest.digest()
+    if key not in memo:
+        memo[key] = compute()
+    result: Result = memo[key]
+    return result

@@ -181,7 +181,7 @@ def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[L
     date = str(panel.dates[-1])
     before = [entry for entry in log.entries if entry["kind"] == DECISION and entry["date"] < date]
     since = panel.bars_until(before[-1]["date"] if before else data.get("last_date", panel.dates[-1])) - 1
-    named = bool({"market.tickers", "market.tickers_file"} & set(request.overrides))
+    named = "market.tickers" in request.overrides
     validated = panel.bars_until(config.market.validation_end)
     checks = [
         age,

@@ -11,9 +11,8 @@ from finflow.env.market_growth import share_prices
 from finflow.env.portfolio_state import PortfolioState, join_states
 from finflow.errors import FinflowError
 from finflow.evaluation.backtest import History, targets_of
-from finflow.ledger.accounting import Settlement, before_dividends, orders
+from finflow.ledger.accounting import Settlement, before_dividends, orders, settle
 from finflow.ledger.constraints import turnover
-from finflow.ledger.halts import settle_around_halts
 from finflow.trading.account_state import AccountState
 from finflow.trading.decision_reasons import Reasoning
 from finflow.trading.decision_results import AssetDecision, Check, Decision, Order, OrderReductions, TargetSpread
@@ -81,9 +80,7 @@ class DecisionMaking:
         listed = np.isfinite(self.prices)[None]
         before, allowed = orders(self.observed[None], self.target[None], self.moved[None], listed, limits, lag=1)
         halted = self.process.halted[[-1]] & (self.process.lag == 0)
-        settled = settle_around_halts(
-            before, allowed, halted, self.process.costs, np.array([self.value]), self.liquidity
-        )
+        settled = settle(before, allowed, self.process.costs, np.array([self.value]), self.liquidity, halted)
         before, allowed = before[0], settled.weights[0] if halted.any() else allowed[0]
         kept, refused = bool(np.array_equal(before, allowed)), bool(settled.refused is not None and settled.refused[0])
         plan = self._plan(allowed, settled, kept or refused)

@@ -11,8 +11,7 @@ import numpy as np
 from finflow.config import Config
 from finflow.errors import MarketError, first_few
 from finflow.market.panel import MarketPanel
-from finflow.market.price_gaps import describe_halts, find_halts
-from finflow.market.price_notes import in_words, split_of
+from finflow.market.price_notes import describe_halts, find_halts, in_words, split_of
 from finflow.trading.decision_results import Check
 from finflow.trading.live_market import LiveMarket
 from finflow.trading.trading_calendar import PeriodCalendar, TradingCalendar

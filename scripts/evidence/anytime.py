@@ -26,7 +26,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.synthetic.synthetic_market import process_of
+from finflow.market.sources.synthetic_market import process_of
 from finflow.provenance import code_hash
 from finflow.strategies.classical import EqualWeight, named_strategy
 from finflow.trading.paper.expectation import ALPHA, Expectation

@@ -19,7 +19,8 @@ from finflow.agent.gradient_steps import cosine, gradient_step, make_optimiser, 
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.layers import EnsembleReadout, MarketEncoder, asset_width
 from finflow.evaluation.backtest import run_backtests
-from finflow.strategies.optimal.optimal_policy import Rule, optimum_of
+from finflow.strategies.dynamic_programming import TradingRule
+from finflow.strategies.optimal_policy import TargetRule, optimum_of
 from finflow.strategies.strategy import Information
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
@@ -59,7 +60,7 @@ class GuessedBelief(NamedTuple):
     """Strategy that applies the optimal rule to a guessed belief."""
 
     encoder: BeliefEncoder
-    rule: Rule
+    rule: TargetRule | TradingRule
     centre: float
     scale: float
     name: str = "guessed belief"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.strategies.optimal_policy import optimum_of
 from finflow.strategies.strategy import Information, Strategy
 from finflow.training.audit.audited_decisions import AuditedMarket
 from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles, decided_views

@@ -1,6 +1,6 @@
 """Feature for synthetic markets: the expected return of each asset under the true price process, given the past.
 
-The optimum of such a market is a function of the process's belief (`finflow.market.synthetic.price_processes`) and the
+The optimum of such a market is a function of the process's belief (`finflow.market.sources.synthetic_market`) and the
 portfolio. The features that finflow has let through only a part of that belief, so that a learner that reads them can
 be as good as that part allows, and no better. With this one added, the learner alone is measured. It is causal,
 and knows the parameters of the process, which no feature of a real market can.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from finflow.config import SyntheticConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
-from finflow.market.synthetic.synthetic_market import process_of
+from finflow.market.sources.synthetic_market import process_of
 
 EXPECTED_RETURNS = "scripts.evidence.known_state:expected_returns"  # as ``features.extra`` names it
 

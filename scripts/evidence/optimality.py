@@ -29,7 +29,7 @@ from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.strategies.optimal_policy import optimum_of
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.training_run import Validation
 from scripts.evidence.known_state import EXPECTED_RETURNS

@@ -17,7 +17,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.strategies.optimal_policy import optimum_of
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.offline_methods import FamilyRule
@@ -59,12 +59,11 @@ LEARNING: dict[str, object] = {
     "bcell.critic_lr": 1e-3,
     "bcell.iql_cloning": 0.3,
 }
-#: What a market has of its own: a spread that reverts faster and assets that differ, so that the signal can
-#: be seen; and little that holds a policy to its data where one asset is the best throughout.
+#: What a market has of its own: a spread that reverts faster, so that the signal can be seen; and little that holds a
+#: policy to its data where one asset is the best throughout.
 OWN: dict[str, dict[str, object]] = {
     "constant-drift": {"bcell.iql_cloning": 0.03},
     "mean-reverting": {"market.synthetic.persistence": 0.8},
-    "regime": {"market.synthetic.defensive_ratio": 0.5},
 }
 
 

@@ -42,7 +42,7 @@ SHORTER: dict[str, object] = {
     **REDUCED,
     "out_of_fold.blocks": 1,
     "bcell.hidden_dim": 32,
-    "guard.hacking.enabled": False,
+    "guard.enabled": False,
 }
 #: Three assets of which the judge would hold a part: about two thirds of the wealth in the best of them alone.
 LOGNORMAL: dict[str, object] = {

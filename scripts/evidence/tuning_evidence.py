@@ -24,7 +24,7 @@ from finflow.experiments.tuning.study_results import ATTRIBUTES, best_trial
 from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.strategies.optimal_policy import optimum_of
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.progress_display import ProgressDisplay
@@ -51,7 +51,6 @@ WORDS = {
 MARKET = {
     "market.source": "synthetic",
     "market.synthetic.kind": "regime",
-    "market.synthetic.defensive_ratio": 0.5,
     "market.synthetic.bars": 7000,
     "market.train_end": "2010-12-31",
     "market.validation_end": "2012-12-31",

@@ -20,7 +20,7 @@ from finflow.market.panel import MarketPanel
 FloatArray = NDArray[np.float64]
 
 MOMENTS = Moments(4e-4, 1e-4)
-EVERYTHING = CostsConfig(minimum=3.0, slippage_linear_bps=20.0, slippage_sqrt_bps=10.0, impact=0.5, window=5)
+EVERYTHING = CostsConfig(minimum=3.0, slippage_linear_bps=20.0, slippage_sqrt_bps=10.0, impact=0.5)
 LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
 
 

@@ -12,20 +12,19 @@ from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.market_growth import dividends_of, growth_of, share_prices
+from finflow.env.market_growth import LIQUIDITY_WINDOW as WINDOW, dividends_of, growth_of, liquidity_of, share_prices
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.process_variants import with_costs, with_growths
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
-from finflow.market.dividends import reinvest
-from finflow.market.liquidity import liquidity_of
 from finflow.market.panel import MarketPanel
+from finflow.market.price_adjustments import reinvest
 from tests.env.conftest import EVERYTHING, LAGS, MOMENTS, build_process, numbered_features, panel_of, random_prices
 
 FloatArray = NDArray[np.float64]
 
-BARS, ASSETS, WINDOW = 60, 3, 5
-IMPACT = CostsConfig(impact=1.0, window=WINDOW)
+BARS, ASSETS = 60, 3
+IMPACT = CostsConfig(impact=1.0)
 BEGIN, END = 8, 50
 HELD = np.array([[0.3, 0.3, 0.2, 0.1, 0.1]])
 DATES = np.datetime64("2000-01-03") + np.arange(60)
@@ -73,7 +72,7 @@ def test_no_volume_or_price_after_the_information_set_moves_a_cost(lag: int) -> 
     assert costs[0] == costs[1]
     close = panel.close.copy()
     close[now - lag + 1 :] *= 1.5  # all assets alike; of the measures only those of later bars may change
-    ours, theirs = liquidity_of(panel, WINDOW), liquidity_of(made_panel(close=close), WINDOW)
+    ours, theirs = liquidity_of(panel), liquidity_of(made_panel(close=close))
     for left, right in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(left[: now - lag + 1], right[: now - lag + 1])
         assert not np.array_equal(left[now - lag + 1], right[now - lag + 1])
@@ -88,7 +87,7 @@ def test_costs_of_a_range_of_bars_know_what_their_decisions_know(lag: int) -> No
     process = made_process(made_panel(), execution_lag=lag)
     found = process.market_known(range(20, 24))
     assert found is not None
-    for table, known in zip(liquidity_of(process.panel, WINDOW), found, strict=True):
+    for table, known in zip(liquidity_of(process.panel), found, strict=True):
         np.testing.assert_array_equal(known, table[20 - lag : 24 - lag])
 
 
@@ -105,19 +104,19 @@ def test_a_market_without_volume_is_refused_only_where_volume_is_needed() -> Non
 
 def test_decisions_begin_where_volume_and_volatility_are_known() -> None:
     assert made_process(made_panel(), execution_lag=2).decision_bars(range(BARS)).start == WINDOW + 2
-    assert made_process(made_panel(), CostsConfig(window=WINDOW)).decision_bars(range(BARS)).start == 1
+    assert made_process(made_panel(), CostsConfig()).decision_bars(range(BARS)).start == 1
 
 
 def test_what_cannot_be_measured_is_taken_to_be_dear() -> None:
     close, volume = made_panel().close.copy(), np.full((BARS, ASSETS), 1e5)
-    close[:20, 1] = volume[:20, 1] = np.nan  # lists at bar 20
+    close[:30, 1] = volume[:30, 1] = np.nan  # lists at bar 30
     volume[:, 2] = 0.0  # never trades
-    measured = liquidity_of(made_panel(close=close, volume=volume), WINDOW)
-    assert measured.volume[19].tolist() == [measured.volume[19, 0]] * 3
-    assert measured.volume[20, 1] == 1e5 * close[20, 1]  # known from its first bar on
-    assert measured.volume[25, 2] == measured.volume[25, :2].min()
-    assert measured.volatility[21, 1] == max(measured.volatility[21, 0], measured.volatility[21, 2])
-    assert measured.volatility[22, 1] != measured.volatility[22, 0]
+    measured = liquidity_of(made_panel(close=close, volume=volume))
+    assert measured.volume[29].tolist() == [measured.volume[29, 0]] * 3
+    assert measured.volume[30, 1] == 1e5 * close[30, 1]  # known from its first bar on
+    assert measured.volume[35, 2] == measured.volume[35, :2].min()
+    assert measured.volatility[31, 1] == max(measured.volatility[31, 0], measured.volatility[31, 2])
+    assert measured.volatility[32, 1] != measured.volatility[32, 0]
 
 
 def test_an_order_that_cannot_be_paid_is_reported_and_leaves_the_account_as_it_was() -> None:

@@ -18,7 +18,7 @@ from tests.env.conftest import EVERYTHING, LAGS, build_process, in_torch, random
 FloatArray = NDArray[np.float64]
 
 BARS, ASSETS, BATCH = 40, 5, 6
-K, CRASH = ASSETS + 1, 25
+K, CRASH = ASSETS + 1, 30
 LIMITS = {"max_weight": 0.5, "max_turnover": 0.4, "no_trade_band": 0.02}
 PENALTIES = {"lambda_dd": 2.0, "lambda_cvar": 5.0, "lambda_turn": 1.0}
 
@@ -97,7 +97,7 @@ def test_a_reward_has_its_true_gradient(lag: int, costs: CostsConfig, limits: di
     """
     process = made(4, execution_lag=lag, costs=costs, **limits)
     rng = np.random.default_rng(1)
-    state = process.start(np.array([12, 17, CRASH - 1]), rng.dirichlet(np.ones(K), size=3))
+    state = process.start(np.array([24, 27, CRASH - 1]), rng.dirichlet(np.ones(K), size=3))
     below = np.array([-0.2, -0.3, -0.1])
     moved = np.concatenate([state.objective[:, :2] * 1.1, below[:, None]], axis=1)
     inputs = (rng.dirichlet(np.ones(K), size=3), state.weights, state.wealth / 1e6, moved)

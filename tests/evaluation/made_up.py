@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
-from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.comparison_context import ComparisonContext, with_memos
+from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests, with_memos
 from finflow.evaluation.report.results import ReportData
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel

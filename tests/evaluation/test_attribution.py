@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from finflow.evaluation.analysis.attribution import attribute, expert_shares, section
-from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.comparison_context import ComparisonContext
+from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
 from finflow.strategies.strategy import Information
 from tests.evaluation.made_up import backtest_of, context_of, process_of
 

@@ -13,8 +13,7 @@ from scipy.optimize import brentq
 from finflow import cores
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
-from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
-from finflow.evaluation.comparison_context import run_shared_backtests
+from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests, run_shared_backtests
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold, EqualWeight, SixtyForty
 from finflow.strategies.rolling_rules import InverseVolatility, MinimumVariance

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finflow.evaluation.analysis.sweeps import section as sweeps_section
+from finflow.evaluation.analysis.sweeps import sweep_section
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds, make
 from finflow.evaluation.report.report import write_report
 from finflow.evaluation.statistics.backtest_overfitting import DailyReturns, choice_section, judge_best
@@ -35,7 +35,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory, images: None) -> Browser:
     """A report with figures, tables that are wider than a phone, and a section of its own."""
     context = context_of(process_of(), range(300, 420), "risk-parity", "equal-weight", "buy-and-hold")
-    path = write_report(tmp_path_factory.mktemp("opened") / "reports", report_data(sections=(sweeps_section(context),)))
+    path = write_report(tmp_path_factory.mktemp("opened") / "reports", report_data(sections=(sweep_section(context),)))
     browser.open(path.as_uri())
     return browser
 

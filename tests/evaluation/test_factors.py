@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from finflow.evaluation.analysis import factors
-from finflow.market.sources.shipped_tables import shipped_table
+from finflow.market.sources.shipped_prices import shipped_table
 from tests.evaluation.made_up import context_of, process_of
 
 

@@ -22,9 +22,9 @@ from finflow.evaluation.analysis.optimality import (
 )
 from finflow.evaluation.backtest import run_backtests
 from finflow.ledger.costs import BASIS_POINT
-from finflow.market.synthetic.price_processes import IndependentReturns
+from finflow.market.sources.synthetic_market import IndependentReturns
 from finflow.strategies.classical import BuyAndHold, EqualWeight
-from finflow.strategies.optimal.optimal_policy import Optimum, optimum, optimum_of
+from finflow.strategies.optimal_policy import Optimum, optimum, optimum_of
 from finflow.strategies.rolling_rules import InverseVolatility
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy

@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from finflow.cli.output import distance_lines
-from finflow.evaluation.analysis import feature_distance
-from finflow.evaluation.analysis.training_sections import generalisation_section
+from finflow.evaluation.analysis.training_sections import distance_section, generalisation_section, measure_distance
 from finflow.evaluation.page import section
 from finflow.evaluation.page.page_numbers import look_up, show
 from finflow.evaluation.page.section import Cell, Row, Section, Table, section_html
@@ -94,14 +93,14 @@ def test_the_distance_between_the_features_of_two_markets_by_hand() -> None:
     """Training's `shifted` has a mean of 1, a deviation of 1 and a range of 0 to 2; `flat` never moved in it."""
     trained = {"calm": np.array([-1.0, 1.0]), "shifted": np.array([0.0, 2.0]), "flat": np.zeros(2)}
     judged = {"calm": np.array([-1.0, 1.0]), "shifted": np.array([1.0, 4.0, 5.0, 6.0]), "flat": np.array([0.0, 2.0])}
-    found = feature_distance.measure_distance(trained, judged)
+    found = measure_distance(trained, judged)
     assert list(found["features"]) == ["shifted", "flat", "calm"]
     assert found["features"]["shifted"] == {"outside": 0.75, "shift": 3.0, "furthest": 4.0}
     assert found["features"]["flat"] == {"outside": 0.5, "shift": 1.0, "furthest": 2.0}
     assert found["features"]["calm"] == {"outside": 0.0, "shift": 0.0, "furthest": 0.0}
     assert found["outside"] == pytest.approx(4 / 8)
     assert (found["largest"], found["largest_of"]) == (3.0, "shifted")
-    shown = feature_distance.section(found)
+    shown = distance_section(found)
     assert 'data-path="feature_distance/features/shifted/shift"' in section_html(shown)
     (line,) = distance_lines({"feature_distance": shown.numbers})
     assert "50.0% of the features' values" in line

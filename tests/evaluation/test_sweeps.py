@@ -29,7 +29,7 @@ WINDOW = range(300, 420)
 
 
 def numbers_of(process: DecisionProcess, *names: str, window: range = WINDOW) -> dict[str, Any]:
-    return dict(sweeps.section(context_of(process, window, *names)).numbers)
+    return dict(sweeps.sweep_section(context_of(process, window, *names)).numbers)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_fill_at_the_open_has_no_lag_of_zero() -> None:
     process = process_of()
     context = context_of(process, WINDOW, "buy-and-hold")
     process.env = process.env.model_copy(update={"fill": "open"})
-    made = sweeps.section(context)
+    made = sweeps.sweep_section(context)
     assert list(made.numbers["lags"]) == ["1", "2"]
     assert any("no lag of 0" in sentence for sentence in made.words)
 
@@ -148,7 +148,7 @@ def test_capacity_follows_from_the_square_root_law() -> None:
 
     So half of it is gone at W = V (e / (8 k s))^2, but for terms of the order of the costs themselves.
     """
-    process = by_turns(volume=1e9, costs=CostsConfig(impact=1.0, window=20))
+    process = by_turns(volume=1e9, costs=CostsConfig(impact=1.0))
     assert process.liquidity is not None
     volatility = float(process.liquidity.volatility[LATE.start : -1].mean())
     found = capacity(process, LATE, Switcher)
@@ -156,7 +156,7 @@ def test_capacity_follows_from_the_square_root_law() -> None:
 
 
 def test_at_capacity_half_is_gone() -> None:
-    costs = CostsConfig(impact=0.5, slippage_linear_bps=50.0, slippage_sqrt_bps=10.0, window=20, minimum=0.01)
+    costs = CostsConfig(impact=0.5, slippage_linear_bps=50.0, slippage_sqrt_bps=10.0, minimum=0.01)
     process = by_turns(volume=1e8, noise=0.0005, commission_bps=1.0, costs=costs)
     found = capacity(process, LATE, Switcher)
     assert 1e3 < found < 1e9
@@ -173,7 +173,7 @@ def test_at_capacity_half_is_gone() -> None:
 
 
 def test_orders_that_cannot_be_paid_are_on_the_record() -> None:
-    process = by_turns(volume=1e3, costs=CostsConfig(impact=10.0, slippage_linear_bps=10_000.0, window=20))
+    process = by_turns(volume=1e3, costs=CostsConfig(impact=10.0, slippage_linear_bps=10_000.0))
     (switcher,) = run_backtests(process, LATE, [Switcher()])
     assert switcher.refused is not None
     assert switcher.refused.all()

@@ -9,8 +9,8 @@ from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis.account import after_tax
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
+from finflow.market.price_adjustments import reinvest
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from tests.evaluation import made_up
 from tests.evaluation.made_up import Planned, process_on

@@ -12,8 +12,8 @@ from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis.account import as_parquet, holdings, trades
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
+from finflow.market.price_adjustments import reinvest
 from finflow.strategies.classical import BuyAndHold
 from tests.evaluation.made_up import FloatArray, Wandering, process_on
 

@@ -12,10 +12,10 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import load_config
 from finflow.evaluation.analysis.optimality import OptimalityScore, score_runs
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.market.synthetic.synthetic_market import process_of
+from finflow.market.sources.synthetic_market import process_of
 from finflow.offline.dataset import OfflineDataset
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.strategies.optimal_policy import optimum_of
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
 

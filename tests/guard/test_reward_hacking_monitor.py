@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from finflow.config import HackingConfig
-from finflow.guard.reward_hacking import RewardHackingMonitor, ScoredValidation
+from finflow.guard.guard_state import RewardHackingMonitor, ScoredValidation
 
 START = ScoredValidation(score=0.0, sharpe=1.0, utility=0.5, turnover=4.0, concentration=0.3)
 
@@ -18,7 +17,7 @@ def at(step: float, sharpe: float, utility: float | None = None) -> ScoredValida
 
 
 def reasons(*validations: ScoredValidation) -> list[list[str]]:
-    watch = RewardHackingMonitor(HackingConfig())
+    watch = RewardHackingMonitor()
     return [watch.check(one) for one in validations]
 
 
@@ -56,7 +55,7 @@ def test_turnover_and_concentration_beyond_twice_the_reference_stop() -> None:
 
 
 def test_the_correlation_is_pearsons_over_the_validations() -> None:
-    watch = RewardHackingMonitor(HackingConfig())
+    watch = RewardHackingMonitor()
     for one in (at(0.0, 1.0), at(1.0, 0.9)):
         watch.check(one)
     assert math.isnan(watch.correlation)

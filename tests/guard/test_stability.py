@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from finflow.config import Config, load_config
-from finflow.guard.rollback import GuardState
+from finflow.guard.guard_state import GuardState
 from finflow.guard.signals import (
     ALARM,
     WARNING,
@@ -21,6 +21,7 @@ from finflow.guard.signals import (
     parameter_norms,
 )
 from finflow.guard.stability import ENTROPY_LIMIT, GATE_LIMIT, HEALTHY_SHARE, SKIP_LIMIT, StabilityMonitor
+from finflow.guard.state_capture import capture, restore
 
 HEALTHY = {"q": 0.5, "q_largest": 2.0, "q_loss": 2.0, "actor_loss": 1.5, "critic_gradient": 12.0}
 
@@ -57,7 +58,7 @@ def alarmed(monitor: StabilityMonitor, metrics: dict[str, float], updates: int =
 def test_a_signal_that_breaks_is_an_alarm_after_several_hits(broken: dict[str, float], signal: str) -> None:
     monitor = settled()
     assert alarmed(monitor, HEALTHY | broken) == monitor.config.hits
-    assert monitor.history.levels[signal] == ALARM
+    assert monitor.levels[signal] == ALARM
 
 
 def levels(*looks: list[Event]) -> list[str]:
@@ -178,11 +179,11 @@ def test_a_monitor_goes_on_from_its_saved_state() -> None:
     monitor, other = settled(), StabilityMonitor()
     for update in range(101, 104):
         monitor.observe(update, HEALTHY | {"q_loss": 1e4})
-    other.load(json.loads(json.dumps(monitor.state())))
+    restore(other, {}, json.loads(json.dumps(capture(monitor)[1])))
     for update in range(104, 108):
         metrics = HEALTHY | {"q_loss": 1e4, "q": 3.0}
         assert monitor.observe(update, metrics) == other.observe(update, metrics)
-    assert monitor.state() == other.state()
+    assert capture(monitor) == capture(other)
 
 
 def test_a_window_is_robust_and_follows() -> None:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.constraints import turnover
 from finflow.ledger.costs import BASIS_POINT, CostModel, Proportional, SumOfCosts
-from finflow.ledger.halts import settle_around_halts
 
 FloatArray = NDArray[np.float64]
 
@@ -118,7 +117,7 @@ def test_buying_from_cash_has_the_closed_form() -> None:
 def test_shares_of_halted_assets_stay_and_wealth_is_conserved(costs: CostModel, seed: int) -> None:
     before, target, halted = drawn_with_halts(seed)
     wealth = np.full(len(before), 1e6)
-    done = settle_around_halts(before, target, halted, costs, wealth)
+    done = settle(before, target, costs, wealth, None, halted)
     after = done.weights * done.wealth_factor[:, None]
     np.testing.assert_allclose(after[:, :-1][halted], before[:, :-1][halted], rtol=0.0, atol=1e-12)
     np.testing.assert_allclose(done.weights.sum(axis=1), 1.0, atol=1e-12)
@@ -131,7 +130,7 @@ def test_shares_of_halted_assets_stay_and_wealth_is_conserved(costs: CostModel, 
 def test_going_around_a_halt_trades_no_more_than_was_wanted(seed: int) -> None:
     before, target, halted = drawn_with_halts(seed)
     free = Proportional(0.0)
-    done = settle_around_halts(before, target, halted, free, np.full(len(before), 1e6))
+    done = settle(before, target, free, np.full(len(before), 1e6), None, halted)
     assert (done.turnover <= turnover(before, target) + 1e-12).all()
     others = np.where(halted, 0.0, done.weights[:, :-1])
     assert (others <= np.maximum(target[:, :-1], 0.0) + 1e-12).all()
@@ -145,7 +144,7 @@ def test_rows_without_a_halt_are_settled_as_always(some: bool) -> None:
     assert quiet.any()
     assert quiet.all() != some
     wealth = np.full(len(before), 1e6)
-    around, always = settle_around_halts(before, target, halted, COSTS, wealth), settle(before, target, COSTS, wealth)
+    around, always = settle(before, target, COSTS, wealth, None, halted), settle(before, target, COSTS, wealth)
     np.testing.assert_array_equal(around.weights[quiet], always.weights[quiet])
     np.testing.assert_array_equal(around.wealth_factor[quiet], always.wealth_factor[quiet])
 
@@ -155,22 +154,20 @@ def test_a_purchase_that_waits_stays_in_cash_and_a_sale_comes_out_of_cash() -> N
     before = np.array([[0.2, 0.3, 0.5]])
     halted = np.array([[True, False]])
     free, wealth = Proportional(0.0), np.array([1.0])
-    bought = settle_around_halts(before, np.array([[0.6, 0.3, 0.1]]), halted, free, wealth)
+    bought = settle(before, np.array([[0.6, 0.3, 0.1]]), free, wealth, None, halted)
     np.testing.assert_allclose(bought.weights, [[0.2, 0.3, 0.5]], atol=1e-15)
-    sold = settle_around_halts(before, np.array([[0.0, 0.7, 0.3]]), halted, free, wealth)
+    sold = settle(before, np.array([[0.0, 0.7, 0.3]]), free, wealth, None, halted)
     np.testing.assert_allclose(sold.weights, [[0.2, 0.7, 0.1]], atol=1e-15)
-    short = settle_around_halts(before, np.array([[0.0, 1.0, 0.0]]), halted, free, wealth)
+    short = settle(before, np.array([[0.0, 1.0, 0.0]]), free, wealth, None, halted)
     np.testing.assert_allclose(short.weights, [[0.2, 0.8, 0.0]], atol=1e-15)
 
 
 def test_torch_settles_as_numpy_does_and_hands_gradients_through() -> None:
     before, target, halted = drawn_with_halts(8)
     wealth = np.full(len(before), 1e6)
-    numpy = settle_around_halts(before, target, halted, COSTS, wealth)
+    numpy = settle(before, target, COSTS, wealth, None, halted)
     wanted = torch.tensor(target, requires_grad=True)
-    torched = settle_around_halts(
-        torch.tensor(before), wanted, torch.tensor(halted), COSTS, torch.tensor(wealth, dtype=torch.float64)
-    )
+    torched = settle(torch.tensor(before), wanted, COSTS, torch.tensor(wealth), None, torch.tensor(halted))
     np.testing.assert_allclose(torched.weights.detach().numpy(), numpy.weights, atol=1e-12)
     np.testing.assert_allclose(torched.wealth_factor.detach().numpy(), numpy.wealth_factor, atol=1e-12)
     (torched.weights * torch.arange(7.0)).sum().backward()

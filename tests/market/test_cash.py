@@ -11,8 +11,8 @@ import pytest
 
 from finflow.config import Config, MarketConfig, dump_config, load_config
 from finflow.errors import ConfigError, MarketError
-from finflow.market.cash import treasury_bills
 from finflow.market.panel import MarketPanel
+from finflow.market.sources.cash import treasury_bills
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.judging.held_out import cash_rate
 
@@ -152,10 +152,11 @@ def test_prices_beyond_the_bills_are_refused_unless_they_are_unused(tmp_path: Pa
 
 
 def test_treasury_bills_agree_with_the_other_package_that_ships_them() -> None:
-    french = pytest.importorskip("finflow.market.sources.french_portfolios")
+    french = pytest.importorskip("finflow.market.sources.shipped_prices")
     pytest.importorskip("linearmodels")
     other, bills = french.french_portfolios(), treasury_bills()
-    months = other.close.index[1:]
+    assert other.cash is not None
+    months = other.tables["close"].index[1:]
     ends = pd.DatetimeIndex(bills.dates) + pd.offsets.MonthEnd(1)
     own = pd.Series((1.0 + bills.rates) ** (1.0 / 12.0) - 1.0, ends)[months]
     np.testing.assert_allclose(own, other.cash[1:], atol=2e-4)  # either has been corrected since, by .01 % a month

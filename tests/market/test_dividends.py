@@ -12,11 +12,10 @@ import pytest
 
 from finflow.config import MarketConfig
 from finflow.config.loading import load_config
-from finflow.env.market_growth import share_prices
+from finflow.env.market_growth import liquidity_of, share_prices
 from finflow.errors import ConfigError, MarketError
-from finflow.market.dividends import as_traded
-from finflow.market.liquidity import liquidity_of
 from finflow.market.panel import MarketPanel
+from finflow.market.price_adjustments import as_traded
 from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
 from tests.market.test_layouts import (
@@ -115,7 +114,7 @@ def test_money_traded_is_counted_at_the_prices_of_the_time(tmp_path: Path) -> No
     panel = load(two_levels(bars(), tmp_path))
     money = bars()["Close"]["AAA"] * bars()["Volume"]["AAA"]
     expected = money.rolling(21).mean().iloc[-1]
-    assert liquidity_of(panel, 21).volume[-1, 0] == pytest.approx(expected, rel=1e-12)
+    assert liquidity_of(panel).volume[-1, 0] == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_join_pays_nothing(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.market.features.asset_features import ASSET_FEATURES
+from finflow.market.features.asset_features import ASSET_FEATURES, HALF_LIVES, relative_average
 from finflow.market.features.feature_set import compute_features
-from finflow.market.features.filter_features import HALF_LIVES, relative_average
 from finflow.market.features.market_features import MARKET_FEATURES, fit_turbulence, turbulence
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.features.trading_features import TRADING_FEATURES

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from finflow.config import LENSES, FeaturesConfig
 from finflow.errors import MarketError
-from finflow.market.features.asset_features import ASSET_FEATURES
+from finflow.market.features.asset_features import ASSET_FEATURES, FILTER_FEATURES
 from finflow.market.features.feature_set import Features, apply_features, compute_features
-from finflow.market.features.filter_features import FILTER_FEATURES
 from finflow.market.features.market_features import MARKET_FEATURES, crisis, turbulence
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.features.trading_features import TRADING_FEATURES

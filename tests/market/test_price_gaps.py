@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from finflow.config import load_config
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
-from finflow.market.price_gaps import describe_halts, find_halts, hold_over_gaps
-from finflow.market.price_notes import describe_suspects, find_split_suspects, price_notes
+from finflow.market.price_adjustments import hold_over_gaps
+from finflow.market.price_notes import describe_halts, describe_suspects, find_halts, find_split_suspects, price_notes
 from finflow.market.sources.panel_loader import load_panel
 from tests.short_trainings import market_prices
 

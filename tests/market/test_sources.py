@@ -14,7 +14,7 @@ import skfolio.datasets
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.sources.shipped_tables import shipped_table
+from finflow.market.sources.shipped_prices import shipped_table
 
 GOOD = """Date,A,B,IDX
 2020-01-01,10,20.5,100

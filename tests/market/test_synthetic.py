@@ -12,9 +12,8 @@ from finflow.config import MarketConfig, load_config
 from finflow.errors import ConfigError
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
+from finflow.market.sources.synthetic_market import MEMORY, Regimes, process_of
 from finflow.market.splits import split_panel
-from finflow.market.synthetic.price_processes import Regimes
-from finflow.market.synthetic.synthetic_market import process_of
 
 KINDS = ("lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable")
 
@@ -81,7 +80,6 @@ def test_the_filter_is_bayes_rule() -> None:
             chance *= (stays if before == after else 1.0 - stays) * density
         weights[path[-1]] += chance
     assert process.filtered(log_prices)[-1] == pytest.approx(weights[1] / weights.sum(), rel=1e-9)
-    assert process.belief(log_prices) == process.filtered(log_prices)[-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,7 +87,7 @@ def test_the_newest_belief_needs_no_more_than_recent_prices(kind: str) -> None:
     process = process_of(market(kind).synthetic)
     log_prices = process.draw(np.random.default_rng(1), 2_000)
     beliefs = process.filtered(log_prices)
-    found = [process.belief(log_prices[: bar + 1][-400:]) for bar in (50, 700, 1_999)]
+    found = [process.filtered(log_prices[: bar + 1][-MEMORY - 1 :])[-1] for bar in (50, 700, 1_999)]
     np.testing.assert_allclose(found, beliefs[[50, 700, 1_999]], atol=1e-6)
 
 

@@ -14,20 +14,20 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics import metrics
 from finflow.experiments.jobs.folds import folds_of, history_of
 from finflow.market.bar_frequency import bar_name, bar_rhythm, bars_per_month, bars_per_year
-from finflow.market.cash import cash_returns
 from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.feature_set import compute_features
-from finflow.market.features.feature_windows import (
+from finflow.market.features.market_features import MARKET_FEATURES
+from finflow.market.features.rolling_windows import (
     DAILY_WINDOWS,
     MONTHLY_WINDOWS,
     TEMPLATES,
     WEEKLY_WINDOWS,
     FeatureWindows,
+    PanelView,
 )
-from finflow.market.features.market_features import MARKET_FEATURES
-from finflow.market.features.rolling_windows import PanelView
 from finflow.market.features.trading_features import TRADING_FEATURES
 from finflow.market.panel import MarketPanel
+from finflow.market.sources.cash import cash_returns
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import PatientEqualWeight, named_strategy
 from finflow.strategies.rolling_rules import Momentum

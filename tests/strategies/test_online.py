@@ -11,13 +11,12 @@ from scipy.optimize import brentq
 
 from finflow.config import EvaluationConfig
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.memo import Memo, Memoised
 from finflow.strategies.online_selection import (
     ExponentiatedGradient,
     MeanReversion,
     PassiveAggressiveMeanReversion,
 )
-from finflow.strategies.strategy import Information, Strategy
+from finflow.strategies.strategy import Information, Memo, Memoised, Strategy
 
 FloatArray = NDArray[np.float64]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -10,16 +11,16 @@ from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, MarketConfig, load_config
 from finflow.errors import ConfigError
-from finflow.ledger.accounting import settle
-from finflow.ledger.costs import LinearSlippage, MarketState, Proportional, SumOfCosts
-from finflow.market.synthetic.price_processes import PriceProcess
-from finflow.market.synthetic.synthetic_market import process_of
-from finflow.strategies.optimal.dynamic_programming import trading_cost
-from finflow.strategies.optimal.optimal_policy import Optimum, expected_growth, optimum, optimum_of
-from tests.strategies.earned_growth import Targets, draw_paths, earned_growth
+from finflow.ledger.accounting import drift, settle
+from finflow.ledger.costs import Proportional
+from finflow.market.sources.synthetic_market import PriceProcess, process_of
+from finflow.strategies.dynamic_programming import trading_cost
+from finflow.strategies.optimal_policy import Optimum, expected_growth, optimum, optimum_of
 
 FloatArray = NDArray[np.float64]
+Targets = Callable[[FloatArray, FloatArray], FloatArray]
 
+PATHS = 60
 RATE = 0.0015
 BARS, SETTLING = 120, 30
 
@@ -41,11 +42,28 @@ def solved(kind: str, rate: float, assets: int = 2) -> tuple[PriceProcess, Optim
 
 @lru_cache
 def paths(kind: str, assets: int = 2) -> tuple[FloatArray, FloatArray]:
-    return draw_paths(process_for(kind, assets), 11, BARS)
+    """Beliefs (paths, bars) and gross growth (paths, bars - 1, K)."""
+    process, rng = process_for(kind, assets), np.random.default_rng(11)
+    drawn = np.stack([process.draw(rng, BARS) for _ in range(PATHS)])
+    growth = np.exp(np.diff(drawn, axis=1))
+    beliefs = np.stack([process.filtered(path) for path in drawn])
+    return beliefs, np.concatenate([growth, np.ones_like(growth[..., :1])], 2)
 
 
 def earned(kind: str, rate: float, targets: Targets, assets: int = 2) -> FloatArray:
-    return earned_growth(process_for(kind, assets), paths(kind, assets), targets, Proportional(rate), SETTLING)
+    """Expected log growth a bar of every path on the ledger, each decision knowing bars up to one before its fill."""
+    beliefs, growth = paths(kind, assets)
+    weights = np.tile([*[1.0 / assets] * assets, 0.0], (PATHS, 1))
+    held, paid = [], []
+    for bar in range(BARS - 2):
+        before, target = (drift(each, growth[:, bar]) for each in (weights, targets(beliefs[:, bar], weights)))
+        fill = settle(before, target, Proportional(rate), np.ones(PATHS))
+        weights = np.asarray(fill.weights)
+        held.append(weights)
+        paid.append(np.log(fill.wealth_factor))
+    known = beliefs[:, SETTLING + 1 : -1].T.ravel()
+    grown = expected_growth(process_for(kind, assets), np.concatenate(held[SETTLING:]), known)
+    return np.mean(paid[SETTLING:], axis=0) + grown.reshape(-1, PATHS).mean(axis=0)
 
 
 def error(values: FloatArray) -> float:
@@ -141,17 +159,11 @@ def test_one_asset_that_is_always_best_is_best_at_any_cost(assets: int) -> None:
     assert dear.policy.rule.targets(np.zeros(1), np.empty(0))[0].argmax() == 0
 
 
-@pytest.mark.parametrize(
-    ("rate", "participation", "error"), [(RATE, 0.0, RATE**2), (0.0, 0.1, 1e-15), (RATE, 0.01, 1e-5)]
-)
-def test_the_cost_in_closed_form_is_the_ledgers(rate: float, participation: float, error: float) -> None:
-    rng = np.random.default_rng(0)
-    before, target = rng.dirichlet(np.full(3, 0.5), (2, 500))
-    costs = SumOfCosts([Proportional(rate), LinearSlippage(participation)])
-    volume = MarketState(np.ones((500, 2)), np.ones((500, 2)))
-    exact = np.log(settle(before, target, costs, np.ones(500), volume).wealth_factor)
-    np.testing.assert_allclose(trading_cost(rate, participation)(before, target), exact, atol=error)
-    assert (trading_cost(rate, participation)(before, before) == 0.0).all()
+def test_the_cost_in_closed_form_is_the_ledgers() -> None:
+    before, target = np.random.default_rng(0).dirichlet(np.full(3, 0.5), (2, 500))
+    exact = np.log(settle(before, target, Proportional(RATE), np.ones(500)).wealth_factor)
+    np.testing.assert_allclose(trading_cost(RATE, before, target), exact, atol=RATE**2)
+    assert (trading_cost(RATE, before, before) == 0.0).all()
 
 
 def test_a_policy_says_what_it_does() -> None:

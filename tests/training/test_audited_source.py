@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 
 from finflow.config import MarketConfig
-from finflow.market import cash
-from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
-from finflow.market.sources import panel_loader as sources, yahoo as download
+from finflow.market.price_adjustments import reinvest
+from finflow.market.sources import cash, panel_loader as sources, yahoo as download
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
 from finflow.training.audit.audited_source import loaded, through_the_source
 from finflow.training.audit.look_ahead import Component, Finding, Probe, audit
@@ -131,8 +130,9 @@ def _adjusted_closes_anyway(patch: pytest.MonkeyPatch) -> None:
 def _volume_of_the_sample(patch: pytest.MonkeyPatch) -> None:
     real = sources.assemble
 
-    def scaled(tables: Any, facts: Any, config: Any) -> MarketPanel:
-        return real({**tables, "volume": tables["volume"] / tables["volume"].max()}, facts, config)
+    def scaled(prices: Any, *more: Any) -> MarketPanel:
+        volume = prices.tables["volume"] / prices.tables["volume"].max()
+        return real(prices._replace(tables={**prices.tables, "volume": volume}), *more)
 
     patch.setattr(sources, "assemble", scaled)
 

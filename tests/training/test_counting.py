@@ -14,7 +14,7 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.report.results import ReportData
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.strategies.classical import NAMED, PatientEqualWeight, named_strategy
-from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.strategies.optimal_policy import optimum_of
 from finflow.strategies.rolling_rules import Momentum
 from finflow.strategies.strategy import Information, equal_weights
 from finflow.training.data.training_data import prepare

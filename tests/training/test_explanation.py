@@ -20,8 +20,7 @@ from finflow.evaluation.analysis.decision_explanation import (
     largest_trades,
     section,
 )
-from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.comparison_context import with_memos
+from finflow.evaluation.backtest import run_backtests, with_memos
 from finflow.evaluation.page.page_numbers import plain
 from finflow.evaluation.page.section import section_html
 from finflow.training.data.training_data import TrainingData, prepare

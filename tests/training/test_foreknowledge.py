@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from finflow.config import load_config
 from finflow.strategies.classical import EqualWeight
-from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.strategies.optimal_policy import optimum_of
 from finflow.training.audit.audited_foreknowledge import decided_views
 from finflow.training.audit.foreknowledge import FLOOR, Foreknowledge, UnknownReturns, View, ranks_of, scores_of
 from finflow.training.data.training_data import prepare

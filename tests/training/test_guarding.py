@@ -190,7 +190,7 @@ def test_a_policy_that_moves_at_every_second_update_is_looked_at_then_and_resume
 
     whole = FinFlowTrainer(config())
     whole.train_iql()
-    assert whole._begin().guard.memory.monitor.history.windows["actor_loss"].count == 7  # of 14 updates
+    assert whole._begin().guard.memory.monitor.windows["actor_loss"].count == 7  # of 14 updates
     stopped, original = FinFlowTrainer(config()), TrainingRun.stop_if_asked
 
     def stop(run: TrainingRun) -> None:

@@ -15,8 +15,8 @@ import pytest
 from finflow.cli.output import summary_rows
 from finflow.config import config_hash, load_config
 from finflow.errors import ConfigError
-from finflow.evaluation.analysis import stress
-from finflow.evaluation.comparison_context import ComparisonContext
+from finflow.evaluation.analysis import sweeps
+from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, as_json, compute_results
 from finflow.strategies.classical import COMPARED, EqualWeight
@@ -123,7 +123,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     monkeypatch.syspath_prepend(tmp_path)
     wavering = "wavering_rule:Wavering"
     own = ("own", dt.date(2011, 12, 1), dt.date(2012, 1, 13)), ("learned", dt.date(2010, 12, 1), dt.date(2011, 1, 31))
-    monkeypatch.setattr(stress, "PERIODS", own)
+    monkeypatch.setattr(sweeps, "PERIODS", own)
     config = tiny(evaluation__tax__enabled=True, evaluation__rebalance_every=60)
     outcome = evaluations.backtest_strategies(config, [wavering, "equal-weight"])
     (data,) = reports

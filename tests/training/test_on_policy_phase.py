@@ -12,7 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from finflow.agent.on_policy.policy_interface import Rollout
+from finflow.agent.on_policy.on_policy_settings import Rollout
 from finflow.config import Config, load_config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError

@@ -13,7 +13,7 @@ import torch
 
 from finflow.config import Config
 from finflow.errors import TrainingError
-from finflow.guard import reward_hacking
+from finflow.guard import guard_state
 from finflow.preferences.model_report import LearnedModel, ModelFigures
 from finflow.preferences.preference_reward import save_model
 from finflow.preferences.reward_model import OutcomeUnits, RewardModel
@@ -99,25 +99,18 @@ def test_a_model_that_likes_turnover_is_stopped(tiny: Make, likes: Callable[[int
 def test_it_is_stopped_by_its_turnover_alone(
     tiny: Make, likes: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reward_hacking, "MULTIPLE", 1.2)
-    monkeypatch.setattr(reward_hacking, "LOOKS", 50)
+    monkeypatch.setattr(guard_state, "MULTIPLE", 1.2)
+    monkeypatch.setattr(guard_state, "LOOKS", 50)
     _, said = stopped(tiny(**LOOKS, objectives__preference__model=likes(TURNOVER)))
     found = re.search(r"the turnover is ([\d.]+), over 1\.2 times the reference's ([\d.]+)", said)
     assert found is not None
     assert float(found[1]) > 1.2 * float(found[2])
 
 
-def test_it_can_be_switched_off(tiny: Make, likes: Callable[[int], Path]) -> None:
-    keys = {"objectives__preference__model": likes(TURNOVER), "guard__hacking__enabled": False}
-    trainer = train_through(tiny(**LOOKS | {"train__online_episodes": 60}, **keys))
-    assert hacking_of(trainer) == []
-    assert "hacking" not in read_tensors(latest(trainer))[1]["training"]["watch"]
-
-
 def test_leaving_the_reference_is_a_stop(
     tiny: Make, likes: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reward_hacking, "MULTIPLE", math.inf)
+    monkeypatch.setattr(guard_state, "MULTIPLE", math.inf)
     keys = {"online__reference": "pretrained", "online__reference_target": 1e-6, "online__reference_beta": 1e-9}
     _, said = stopped(tiny(**LOOKS, **keys, objectives__preference__model=likes(RETURN)))
     assert "over twice its target" in said

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from finflow.config import FeaturesConfig
 from finflow.errors import CheckpointError
+from finflow.market.features.asset_features import HALF_LIVES
 from finflow.market.features.feature_set import compute_features
-from finflow.market.features.filter_features import HALF_LIVES
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.audit.audit_subjects import AuditSubjects

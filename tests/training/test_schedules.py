@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from finflow import EntropyScheduleConfig, EntropyScheduler
+from finflow.agent.on_policy.schedules import scheduled
 from finflow.config import Config, load_config
 from finflow.errors import ConfigError
-from finflow.training.phases.schedules import scheduled
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make
 
@@ -49,10 +49,10 @@ def test_every_step_is_on_the_formula_and_the_end_is_held(kind: str) -> None:
     ],
 )
 def test_presets(name: str, initial: float, final: float, steps: int, middle: float) -> None:
-    scheduler = EntropyScheduler.preset(name)
+    scheduler = EntropyScheduler(EntropyScheduleConfig.preset(name))
     assert scheduler.get_info() == {"progress": 0.0, "current_entropy": initial, "remaining_steps": steps}
-    assert scheduler.advance(steps // 2) == pytest.approx(middle)
-    assert scheduler.advance(steps // 2) == final
+    assert scheduler.step(steps // 2) == pytest.approx(middle)
+    assert scheduler.step(steps // 2) == final
 
 
 def test_the_defaults_of_the_configuration_and_of_the_scheduler_agree() -> None:

@@ -1,14 +1,22 @@
-"""Settings of the on-policy update, and the five algorithms that are configurations of it."""
+"""Settings of the on-policy update with the five algorithms that they describe, and interfaces of what it improves.
+
+The update knows neither the task nor the networks: the B-Cell's policy on the market and the small policies of
+`task_policies` answer alike.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
+
+from torch import Generator, Tensor, nn
 
 from finflow.errors import ConfigError
 
 Algorithm = Literal["ppo", "ppo-kl", "trpo", "a2c", "reinforce"]
+Observations = tuple[Tensor, ...]  # the parts of a batch of observations, each (batch, ...)
 
 
 @dataclass(frozen=True)
@@ -32,8 +40,6 @@ class OnPolicySettings:
         Learning rate of the value function in multiples of the policy's.
     normalise : bool
         Normalise advantages over a rollout.
-    target_kl : float or None
-        The epochs end once the approximate KL of a minibatch exceeds 1.5 times this.
     kl_beta, kl_target : float
         First coefficient of the KL penalty and its target, in nats, with ``ppo-kl``.
     trust_region : float
@@ -53,7 +59,6 @@ class OnPolicySettings:
     critic_rate_multiple: float = 1.0
     adam_epsilon: float = 1e-5
     normalise: bool = True
-    target_kl: float | None = None
     kl_beta: float = 0.01
     kl_target: float = 0.01
     trust_region: float = 0.01
@@ -61,22 +66,11 @@ class OnPolicySettings:
     def __post_init__(self) -> None:
         if self.algorithm not in get_args(Algorithm):
             raise ConfigError(f"the algorithm is one of {', '.join(get_args(Algorithm))}, not {self.algorithm!r}")
-        for name in ("clip", "learning_rate", "critic_rate_multiple", "adam_epsilon", "kl_target"):
-            _require(name, getattr(self, name), 0.0 < getattr(self, name) < math.inf, "above 0")
-        _require("gradient_norm", self.gradient_norm, self.gradient_norm > 0.0, "above 0")
-        for name in ("gamma", "gae_lambda"):
-            _require(name, getattr(self, name), 0.0 <= getattr(self, name) <= 1.0, "in 0..1")
-        for name in ("value_coefficient", "entropy_coefficient", "kl_beta"):
-            _require(name, getattr(self, name), 0.0 <= getattr(self, name) < math.inf, "of at least 0")
-        for name in ("epochs", "minibatch"):
-            _require(name, getattr(self, name), getattr(self, name) >= 1, "of at least 1")
-        _require(
-            "target_kl", self.target_kl, self.target_kl is None or 0.0 < self.target_kl < math.inf, "above 0, or None"
-        )
-
-    @property
-    def penalised(self) -> bool:
-        return self.algorithm == "ppo-kl"
+        for wanted, (holds, names) in _LIMITS.items():
+            for name in names:
+                value = getattr(self, name)
+                if not holds(value) or (value == math.inf and name != "gradient_norm"):
+                    raise ConfigError(f"{name} is a number {wanted}, not {value}")
 
     @classmethod
     def of(cls, algorithm: str, **changes: Any) -> Self:
@@ -99,11 +93,15 @@ class OnPolicySettings:
             raise ConfigError(f"there is no setting {', '.join(unknown)} of {algorithm}") from None
 
 
-def _require(name: str, value: object, holds: bool, wanted: str) -> None:
-    if not holds:
-        raise ConfigError(f"{name} is a number {wanted}, not {value}")
-
-
+_LIMITS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
+    "above 0": (
+        lambda value: value > 0.0,
+        ("clip", "learning_rate", "critic_rate_multiple", "adam_epsilon", "kl_target", "gradient_norm"),
+    ),
+    "of at least 0": (lambda value: value >= 0.0, ("value_coefficient", "entropy_coefficient", "kl_beta")),
+    "in 0..1": (lambda value: 0.0 <= value <= 1.0, ("gamma", "gae_lambda")),
+    "of at least 1": (lambda value: value >= 1, ("epochs", "minibatch")),
+}
 WHOLE_ROLLOUT = 1 << 30  # a minibatch larger than any rollout
 _ONE_STEP = {"epochs": 1, "minibatch": WHOLE_ROLLOUT, "normalise": False}
 _USUAL: dict[str, dict[str, Any]] = {
@@ -113,3 +111,63 @@ _USUAL: dict[str, dict[str, Any]] = {
     "a2c": {"gae_lambda": 1.0, "learning_rate": 7e-4, "entropy_coefficient": 0.0} | _ONE_STEP,
     "reinforce": {"gae_lambda": 1.0, "learning_rate": 1e-3, "value_coefficient": 0.0} | _ONE_STEP,
 }
+
+
+class ActionDistribution(Protocol):
+    """A batch of distributions over actions, one for each observation, that does not change as the policy learns.
+
+    Densities are joint: one number for a whole action, however many dimensions it has.
+    """
+
+    def sample(self, generator: Generator) -> Tensor:
+        """Draw one action for each observation, (batch, ...), without gradients."""
+        ...
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log of the joint density, or probability, of given actions, (batch,)."""
+        ...
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats, (batch,), exact or an estimate with gradients where there is no closed form."""
+        ...
+
+    def kl(self, other: Self) -> Tensor:
+        """``KL(self || other)`` in nats, (batch,), exact."""
+        ...
+
+    def rows(self, index: Tensor) -> Self:
+        """The distributions of some observations, by their numbers (n,)."""
+        ...
+
+
+class ActorCritic(Protocol):
+    """A policy and a value function over the same observations, which have no parameter in common."""
+
+    def distribution(self, observations: Observations) -> ActionDistribution: ...
+
+    def value(self, observations: Observations) -> Tensor:
+        """Estimated discounted return from each observation, (batch,)."""
+        ...
+
+    def actor_parameters(self) -> Iterable[nn.Parameter]: ...
+
+    def critic_parameters(self) -> Iterable[nn.Parameter]: ...
+
+
+class Rollout(NamedTuple):
+    """Decisions of one policy, of all environments and steps one below the other, ready to learn from."""
+
+    observations: Observations  # (n, ...)
+    actions: Tensor  # (n, ...)
+    log_prob: Tensor  # (n,): of the actions under the policy that took them
+    values: Tensor  # (n,): of the value function at that time
+    advantages: Tensor  # (n,): as estimated, not normalised
+    returns: Tensor  # (n,): targets of the value function
+
+    def rows(self, index: Tensor) -> Rollout:
+        observations, *rest = self
+        return Rollout(tuple(part[index] for part in observations), *(part[index] for part in rest))
+
+    def between(self, start: int, stop: int) -> Rollout:
+        observations, *rest = self
+        return Rollout(tuple(part[start:stop] for part in observations), *(part[start:stop] for part in rest))

@@ -1,7 +1,7 @@
 """The on-policy update: one rollout in, an improved policy and value function out.
 
-PPO with clipping, PPO with a KL penalty, TRPO, A2C and REINFORCE are configurations of it: they differ in the loss of
-the policy, in how often a rollout is used, and in how advantages are estimated.
+PPO with clipping, PPO with a KL penalty, TRPO, A2C and REINFORCE are settings of it: they differ in the loss of the
+policy, in how often a rollout is used, and in how advantages are estimated.
 
 References
 ----------
@@ -13,28 +13,32 @@ Williams (1992), Simple Statistical Gradient-Following Algorithms for Connection
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
 
 from finflow.agent.gradient_steps import SkippingAdam, gradient_step, step
-from finflow.agent.on_policy.advantages import explained_variance, normalised
-from finflow.agent.on_policy.clipped_objective import (
+from finflow.agent.on_policy.on_policy_losses import (
+    DoublingKL,
     approximate_kl,
     clip_fraction,
     clipped_policy_loss,
+    explained_variance,
+    normalised,
     penalised_policy_loss,
     surrogate_loss,
+    trust_region_step,
     value_loss,
 )
-from finflow.agent.on_policy.kl_controller import TOLERANCE, DoublingKL
-from finflow.agent.on_policy.natural_gradient import trust_region_step
-from finflow.agent.on_policy.on_policy_settings import WHOLE_ROLLOUT, OnPolicySettings
-from finflow.agent.on_policy.policy_interface import ActionDistribution, ActorCritic, Rollout
+from finflow.agent.on_policy.on_policy_settings import (
+    WHOLE_ROLLOUT,
+    ActionDistribution,
+    ActorCritic,
+    OnPolicySettings,
+    Rollout,
+)
 from finflow.errors import ConfigError
 
 Figures = dict[str, float]
@@ -75,8 +79,6 @@ class OnPolicyLearner:
         Of both; with ``trpo`` of the value function alone. Steps whose gradient is not finite are skipped.
     penalty : DoublingKL
         Coefficient of the KL penalty, with ``ppo-kl``.
-    updates : int
-        Rollouts learned from.
     """
 
     def __init__(
@@ -87,7 +89,6 @@ class OnPolicyLearner:
         self.generator = generator
         self.penalty = DoublingKL(settings.kl_beta, settings.kl_target)
         self.optimiser, self._flat = _optimiser(agent, settings, flat)
-        self.updates = 0
 
     def update(self, rollout: Rollout, entropy_coefficient: float | None = None) -> Figures:
         """Learn from one rollout; a scheduled entropy coefficient may replace that of the settings.
@@ -115,33 +116,28 @@ class OnPolicyLearner:
             figures = self._epochs(rollout, old, settings)
         figures |= self._measured(rollout, old)
         if settings.algorithm == "ppo-kl":
-            self.penalty.update(figures["kl"], len(rollout.log_prob))
-        self.updates += 1
+            self.penalty.update(figures["kl"])
         return figures | {"beta": self.penalty.beta}
 
-    def update_critic(self, rollout: Rollout, epochs: int | None = None) -> Figures:
-        """Learn the value function alone, for so many epochs, the settings' number by default."""
+    def update_critic(self, rollout: Rollout) -> Figures:
+        """Learn the value function alone."""
         settings, losses = self.settings, []
         if settings.value_coefficient == 0.0:
             return {}
-        for part, _ in self._minibatches(rollout, epochs or settings.epochs):
+        for part, _ in self._minibatches(rollout):
             loss = value_loss(self.agent.value(part.observations), part.returns)
             self._descend(loss)
             losses.append(loss.detach())
         return {"value_loss": float(torch.stack(losses).mean())}
 
     def _epochs(self, rollout: Rollout, old: ActionDistribution, settings: OnPolicySettings) -> Figures:
-        """Steps down the joint loss of policy and value function, over the epochs or until the KL is too large."""
+        """Steps down the joint loss of policy and value function."""
         taken: list[Tensor] = []
-        for part, index in self._minibatches(rollout, settings.epochs):
-            loss = _joint_loss(
-                self.agent, part, old.rows(index) if settings.penalised else None, settings, self.penalty
-            )
-            if settings.target_kl is not None and float(loss.approximate_kl) > TOLERANCE * settings.target_kl:
-                break
-            norm = self._descend(loss.whole)
-            taken.append(torch.stack((loss.policy, loss.value, norm)))
-        means = torch.stack(taken).mean(dim=0).tolist() if taken else [math.nan] * 3
+        for part, index in self._minibatches(rollout):
+            before = old.rows(index) if settings.algorithm == "ppo-kl" else None
+            loss, parts = _joint_loss(self.agent, part, before, settings, self.penalty)
+            taken.append(torch.stack((*parts, self._descend(loss))))
+        means = torch.stack(taken).mean(dim=0).tolist()
         names = ("policy_loss", "value_loss", "gradient_norm")
         return dict(zip(names, means, strict=True)) | {"policy_steps": len(taken)}
 
@@ -169,11 +165,11 @@ class OnPolicyLearner:
         figures = {"policy_loss": -taken.improvement, "accepted": float(taken.accepted), "step_length": taken.length}
         return figures | {"policy_steps": 1}
 
-    def _minibatches(self, rollout: Rollout, epochs: int) -> Iterator[tuple[Rollout, Tensor]]:
+    def _minibatches(self, rollout: Rollout) -> Iterator[tuple[Rollout, Tensor]]:
         """Parts of the rollout and their decisions' numbers, in a new order in each epoch."""
         decisions, size = len(rollout.log_prob), self.settings.minibatch
         device = rollout.log_prob.device
-        for _ in range(epochs):
+        for _ in range(self.settings.epochs):
             if size >= decisions:
                 yield rollout, torch.arange(decisions, device=device)
                 continue
@@ -197,19 +193,13 @@ class OnPolicyLearner:
         return dict(zip(figures, torch.stack(list(figures.values())).tolist(), strict=True))
 
 
-class _Losses(NamedTuple):
-    """Losses of one minibatch, each (): with gradients the whole alone."""
-
-    whole: Tensor
-    policy: Tensor
-    value: Tensor
-    approximate_kl: Tensor
-
-
 def _joint_loss(
     agent: ActorCritic, part: Rollout, old: ActionDistribution | None, settings: OnPolicySettings, penalty: DoublingKL
-) -> _Losses:
-    """``L_policy + c_v L_V - c_e H`` of a minibatch; ``old`` are its distributions before the update, for a penalty."""
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """``L_policy + c_v L_V - c_e H`` of a minibatch; ``old`` are its distributions before the update, for a penalty.
+
+    Also returns the losses of policy and value function, without gradients; each is ().
+    """
     new = agent.distribution(part.observations)
     log_ratio = new.log_prob(part.actions) - part.log_prob
     ratio = log_ratio.exp()
@@ -225,8 +215,7 @@ def _joint_loss(
         whole = whole + settings.value_coefficient * value
     if settings.entropy_coefficient > 0.0:
         whole = whole - settings.entropy_coefficient * new.entropy().mean()
-    distance = approximate_kl(log_ratio.detach()) if settings.target_kl is not None else policy.detach()
-    return _Losses(whole, policy.detach(), value.detach(), distance)
+    return whole, (policy.detach(), value.detach())
 
 
 def check_minibatch(settings: OnPolicySettings, decisions: int) -> None:

@@ -22,7 +22,7 @@ from torch import Generator, Tensor, nn
 
 from finflow.agent.networks.layers import empty_linear
 from finflow.agent.networks.logistic_normal import ENTROPY_OF_NORMAL, LOG_DENSITY_AT_CENTRE
-from finflow.agent.on_policy.policy_interface import Observations
+from finflow.agent.on_policy.on_policy_settings import Observations
 
 HIDDEN = 64
 

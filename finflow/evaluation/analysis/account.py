@@ -21,9 +21,8 @@ from finflow.env.market_growth import share_prices
 from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
-from finflow.ledger.accounting import drift_and_pay, pay_out
+from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.costs import NO_TRADE
-from finflow.ledger.halts import settle_around_halts
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
 
 
@@ -44,7 +43,7 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
     held = np.zeros_like(run.weights)
     held[0, -1] = 1.0
     dividends = None if process.dividends is None else process.dividends[rows][1:]
-    held[1:] = drift_and_pay(run.weights[:-1], growth[1:], dividends)
+    held[1:] = drift(run.weights[:-1], growth[1:], dividends)
     before = pay_out(held, listed)
     after = (1.0 - run.costs)[:, None] * run.weights
     change = after[:, :-1] - before[:, :-1]
@@ -191,7 +190,7 @@ class _Account:
         held = self.units * level
         before, market = np.append(held, self.cash) / wealth, process.market_known(range(bar, bar + 1))
         halted, capital = process.halted[bar][None], np.array([wealth])
-        fill = settle_around_halts(before[None], weights[None], halted, process.costs, capital, market)
+        fill = settle(before[None], weights[None], process.costs, capital, market, halted)
         left = wealth * float(fill.wealth_factor[0])
         wanted = left * fill.weights[0]
         change = wanted[:-1] - held

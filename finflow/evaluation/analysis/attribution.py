@@ -25,8 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from finflow.evaluation.backtest import BASELINE, Backtest, FloatArray
-from finflow.evaluation.comparison_context import ComparisonContext
+from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext, FloatArray
 from finflow.evaluation.page.page_numbers import Path
 from finflow.evaluation.page.section import ROW, Cell, Section, Table, make_table
 

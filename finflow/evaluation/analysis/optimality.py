@@ -20,7 +20,7 @@ from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.page.page_numbers import Number, about
 from finflow.strategies.classical import BuyAndHold, EqualWeight
-from finflow.strategies.optimal.optimal_policy import Optimum, expected_growth
+from finflow.strategies.optimal_policy import Optimum, expected_growth
 
 _BATCH = 60
 """Bars in a batch of the standard error: longer than signals last."""

@@ -1,13 +1,20 @@
-"""Backtests at other costs, lags and capitals: break-even cost, and capacity.
+"""Backtests under other conditions: costs, lags and capitals, with break-even cost and capacity, and stress periods.
 
 Every strategy is run again, fresh, on the same ledger, since what it decides may depend on what it holds. Costs of the
 sweep replace commission and slippage by one proportional cost; the others (`env.costs`) stay as configured.
+
+**Stress periods.** A period inside the evaluation's window is a part of its backtest. Others are run on their own:
+every strategy starts in cash `RUN_IN` bars before the first day, so that it holds what it means to hold when the period
+begins, and only the days of the period count. An agent that learned from a period's days is no evidence of how it would
+have done in it: such a period is marked in-sample.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -17,80 +24,115 @@ from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.process_variants import with_costs, with_lag
 from finflow.errors import ConfigError
-from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
-from finflow.evaluation.comparison_context import ComparisonContext
+from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext, FloatArray, index_backtest, run_backtests
 from finflow.evaluation.page.page_numbers import show
-from finflow.evaluation.page.section import ROW, Cell, Section, Sentence, Table, make_table
+from finflow.evaluation.page.section import ROW, Cell, Section, Sentence, make_table
 from finflow.evaluation.statistics import metrics
+from finflow.market.bar_frequency import BARS_PER_YEAR
+from finflow.market.splits import Split
 from finflow.strategies.classical import EqualWeight
 from finflow.strategies.strategy import Strategy
 
 COSTS = (0.0, 5.0, 10.0, 25.0, 50.0)
 LAGS = (0, 1, 2)
 CAPITALS = (1e4, 1e5, 1e6, 1e7, 1e8, 1e9)
-SHOWN = ("sharpe", "annual_return", "annual_turnover", "annual_cost")
+SHOWN = ("sharpe", "annual_cost")
+Figures = dict[str, dict[str, float]]
 HIGHEST_BPS = 1000.0
 SMALLEST_CAPITAL, LARGEST_CAPITAL = 1e2, 1e16
-BPS_TOLERANCE = 1e-6
-CAPITAL_TOLERANCE = 1e-4  # relative
-STEP = 2.0  # from one cost to the next in the search for a change of sign
+PERIODS = (
+    ("2000-2002", dt.date(2000, 1, 1), dt.date(2002, 12, 31)),
+    ("2008-2009", dt.date(2008, 1, 1), dt.date(2009, 12, 31)),
+    ("February-March 2020", dt.date(2020, 2, 1), dt.date(2020, 3, 31)),
+    ("2022", dt.date(2022, 1, 1), dt.date(2022, 12, 31)),
+)
+RUN_IN = 63  # daily bars: a quarter of a year; of longer bars twelve at least
+SHORTEST = 10  # days that count
 
 
-def section(context: ComparisonContext) -> Section:
+def sweep_section(context: ComparisonContext) -> Section:
     """Run the sweeps, that over lags in a process of its own, and say what they found."""
     with forked(partial(_over_lags, context)) as slower:
-        costs = {f"{bps:g}": context.backtest(_at_cost(context.process, bps)) for bps in COSTS}
-        numbers: dict[str, object] = {"costs_bps": {key: _figures(runs) for key, runs in costs.items()}}
-        even = _break_even(context, costs, numbers)
-    lags, left_out = slower()
-    numbers["lags"] = lags
+        costs = {bps: context.backtest(_at_cost(context.process, bps)) for bps in COSTS}
+        even, words_of_even = _break_even(context, costs)
+    lags, (by_capital, most, words_of_capital) = slower(), _capital(context)
+    numbers: dict[str, object] = {
+        "costs_bps": {f"{bps:g}": _figures(runs) for bps, runs in costs.items()},
+        "lags": lags,
+        "configured": _figures({run.name: run for run in context.runs}),
+        "break_even": even,
+        "capital": by_capital,
+        "capacity": most,
+    }
     words: list[Sentence] = [
         "Each strategy run again under other conditions. The first column is as configured; costs are one proportional "
         "cost on every trade, in place of commission and slippage.",
-        *even,
-        *left_out,
-        *_capital(context, numbers),
+        *words_of_even,
+        *(["Fills at the open have no lag of 0: the close would be known before it."] * (len(lags) < len(LAGS))),
+        words_of_capital,
     ]
-    numbers["configured"] = _figures({run.name: run for run in context.runs})
+    configured = ("as configured", Cell(("configured", ROW, "sharpe")))
     tables = [
-        _table(context, "Sharpe ratio by cost", "costs_bps", [(key, f"{key} bp") for key in costs]),
-        _table(context, "Sharpe ratio by lag", "lags", [(key, f"lag {key}") for key in lags]),
+        make_table(
+            f"Sharpe ratio by {name}",
+            "Strategy",
+            context.makers,
+            [configured, *((head, Cell((key, place, ROW, "sharpe"))) for place, head in columns)],
+            marked=context.judged,
+        )
+        for name, key, columns in (
+            ("cost", "costs_bps", [(f"{bps:g}", f"{bps:g} bp") for bps in COSTS]),
+            ("lag", "lags", [(lag, f"lag {lag}") for lag in lags]),
+        )
     ]
-    if numbers["capital"]:
+    if by_capital:
         shown = (("Sharpe", "sharpe", "", 2), ("costs a year", "annual_cost", "%", 2))
-        columns = [
+        cells = [
             (f"{name}: {what}", Cell(("capital", ROW, name, metric), unit, digits))
             for name in _pair(context)
             for what, metric, unit, digits in (*shown, ("trades refused", "refused", "", 0))
         ]
         rows = [((f"{capital:.0f}",), show(capital, ",", 0)) for capital in CAPITALS]
-        tables.append(make_table("By initial capital", "Capital", rows, columns))
+        tables.append(make_table("By initial capital", "Capital", rows, cells))
     return Section("sweeps", "Costs, lag and capital", numbers, tuple(tables), words=tuple(words))
 
 
 def _at_cost(process: DecisionProcess, bps: float) -> DecisionProcess:
     """The process with one proportional cost in place of commission and slippage."""
-    return with_costs(process, process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
+    return _with(process, commission_bps=bps, slippage_bps=0.0)
 
 
-def _with_capital(process: DecisionProcess, capital: float) -> DecisionProcess:
-    return with_costs(process, process.env.model_copy(update={"initial_capital": capital}))
+def _with(process: DecisionProcess, **changes: object) -> DecisionProcess:
+    return with_costs(process, process.env.model_copy(update=changes))
 
 
-def _over_lags(context: ComparisonContext) -> tuple[dict[str, dict[str, object]], list[str]]:
-    found: dict[str, dict[str, object]] = {}
+def _over_lags(context: ComparisonContext) -> dict[str, Figures]:
+    found = {}
     for lag in LAGS:
         if lag == context.process.lag:
             found[str(lag)] = _figures({run.name: run for run in context.runs})
         elif lag or context.process.env.fill != "open":
             found[str(lag)] = _figures(context.backtest(with_lag(context.process, lag)))
-    missing = len(found) < len(LAGS)
-    return found, ["Fills at the open have no lag of 0: the close would be known before it."] if missing else []
+    return found
+
+
+def _figures(runs: Mapping[str, Backtest]) -> Figures:
+    found = {}
+    for name, run in runs.items():
+        known = metrics.summarise(run)
+        refused = 0 if run.refused is None else int(run.refused.sum())
+        found[name] = {**{metric: known[metric] for metric in SHOWN}, "refused": refused}
+    return found
+
+
+def _pair(context: ComparisonContext) -> list[str]:
+    return [name for name in dict.fromkeys((context.judged, BASELINE)) if name in context.makers]
 
 
 def _break_even(
-    context: ComparisonContext, costs: Mapping[str, Mapping[str, Backtest]], numbers: dict[str, object]
-) -> list[Sentence]:
+    context: ComparisonContext, costs: Mapping[float, Mapping[str, Backtest]]
+) -> tuple[dict[str, float | None], list[Sentence]]:
+    """Costs at which the judged strategy scores as equal weight does, by return and by Sharpe ratio, and in words."""
     found: dict[str, float | None] = {}
     words: list[Sentence] = []
     with forked(partial(_even, context, costs, mean_return)) as by_return:
@@ -107,17 +149,16 @@ def _break_even(
         elif bps is not None:
             even = Cell(("break_even", f"{key}_bps"), "bp", 1)
             words.append((f"{judged} breaks even with equal weight at ", even, " a trade."))
-    numbers["break_even"] = found
-    return words
+    return found, words
 
 
 def _even(
-    context: ComparisonContext, costs: Mapping[str, Mapping[str, Backtest]], score: Callable[[Backtest], float]
+    context: ComparisonContext, costs: Mapping[float, Mapping[str, Backtest]], score: Callable[[Backtest], float]
 ) -> float | None:
-    """The cost at which the judged strategy scores as equal weight does; None where that is undefined."""
+    """The cost at which both score alike; None where that is undefined."""
     if BASELINE not in context.makers or context.judged == BASELINE:
         return None
-    known = {float(bps): score(runs[context.judged]) - score(runs[BASELINE]) for bps, runs in costs.items()}
+    known = {bps: score(runs[context.judged]) - score(runs[BASELINE]) for bps, runs in costs.items()}
     if not np.isfinite(list(known.values())).all():
         return None
     return break_even_bps(context.process, context.window, context.makers[context.judged], known, 0.01, score)
@@ -127,52 +168,31 @@ def mean_return(run: Backtest) -> float:
     return float(run.returns.mean())
 
 
-def _capital(context: ComparisonContext, numbers: dict[str, object]) -> list[Sentence]:
-    process = context.process
-    grows = process.costs.needs_market
-    numbers |= {"capital": {}, "capacity": None}
-    if not grows and process.env.costs.minimum <= 0.0:
+def _capital(context: ComparisonContext) -> tuple[dict[str, Figures], float | None, Sentence]:
+    """Figures by initial capital, the capacity, and what is to say of both."""
+    process, judged = context.process, context.judged
+    if not process.costs.needs_market and process.env.costs.minimum <= 0.0:
         volumes = "volumes: env.costs.impact and similar keys would use them."
         if process.panel.volume is None:
             volumes = "no volumes to compute participation and impact from."
         none = "Capital plays no part here: no configured cost depends on the size of the account."
-        return [f"{none} The market has {volumes}"]
-    names = _pair(context)
-    numbers["capital"] = {
-        f"{capital:.0f}": _figures(context.backtest(_with_capital(process, capital), names=names))
+        return {}, None, f"{none} The market has {volumes}"
+    found = {
+        f"{capital:.0f}": _figures(context.backtest(_with(process, initial_capital=capital), names=_pair(context)))
         for capital in CAPITALS
     }
-    if not grows:
-        return ["Capital matters only through the minimum commission of a trade: no configured cost grows with size."]
-    found = capacity(process, context.window, context.makers[context.judged], tolerance=0.02)
-    numbers["capacity"] = found if np.isfinite(found) else None
-    if found == 0.0:
-        return [
-            f"{context.judged} has no capacity: it earned no more than equal weight even without size-dependent costs."
-        ]
-    if not np.isfinite(found):
-        return ["Size-dependent costs never take half of what is earned over equal weight, up to a capital of 1e16."]
-    half = "half of what it earns over equal weight"
-    return [("Capacity: with ", Cell(("capacity",), ",", 0), f" to begin with, size-dependent costs take {half}.")]
-
-
-def _figures(runs: Mapping[str, Backtest]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, run in runs.items():
-        known = metrics.summarise(run)
-        refused = 0 if run.refused is None else int(run.refused.sum())
-        found[name] = {**{metric: known[metric] for metric in SHOWN}, "refused": refused}
-    return found
-
-
-def _table(context: ComparisonContext, title: str, key: str, columns: list[tuple[str, str]]) -> Table:
-    cells = [(heading, Cell((key, place, ROW, "sharpe"))) for place, heading in columns]
-    cells.insert(0, ("as configured", Cell(("configured", ROW, "sharpe"))))
-    return make_table(title, "Strategy", context.makers, cells, marked=context.judged)
-
-
-def _pair(context: ComparisonContext) -> list[str]:
-    return [name for name in dict.fromkeys((context.judged, BASELINE)) if name in context.makers]
+    if not process.costs.needs_market:
+        only = "Capital matters only through the minimum commission of a trade: no configured cost grows with size."
+        return found, None, only
+    most = capacity(process, context.window, context.makers[judged], tolerance=0.02)
+    if most == 0.0:
+        nothing = "it earned no more than equal weight even without size-dependent costs."
+        return found, most, f"{judged} has no capacity: {nothing}"
+    if not np.isfinite(most):
+        never = "Size-dependent costs never take half of what is earned over equal weight, up to a capital of 1e16."
+        return found, None, never
+    half = " to begin with, size-dependent costs take half of what it earns over equal weight."
+    return found, most, ("Capacity: with ", Cell(("capacity",), ",", 0), half)
 
 
 def break_even_bps(
@@ -180,23 +200,14 @@ def break_even_bps(
     window: range,
     make: Callable[[], Strategy],
     known: Mapping[float, float] | None = None,
-    tolerance: float = BPS_TOLERANCE,
+    tolerance: float = 1e-6,
     score: Callable[[Backtest], float] = mean_return,
 ) -> float:
     """The proportional cost (bp of the value traded) at which a strategy scores what equal weight does.
 
-    Parameters
-    ----------
-    known : mapping, optional
-        Costs in basis points at which the score less that of equal weight is known already.
-    tolerance : float
-        Of the answer, in basis points.
-
-    Returns
-    -------
-    float
-        Zero where the strategy does not beat equal weight even for nothing; infinite where it still does at 1000, as
-        one that trades less than equal weight may. Where the excess changes its sign more than once, about the lowest.
+    Zero where it does not beat equal weight even for nothing; infinite where it still does at 1000, as one that trades
+    less than equal weight may. Where the excess changes its sign more than once, about the lowest. ``known`` has the
+    score less that of equal weight by costs at which it is known already; ``tolerance`` is in basis points.
     """
     found = dict(known or {})
 
@@ -213,44 +224,30 @@ def break_even_bps(
     while excess(high) > 0.0:
         if high >= HIGHEST_BPS:
             return float("inf")
-        low, high = high, ladder.pop(0) if ladder else min(STEP * high, HIGHEST_BPS)
+        low, high = high, ladder.pop(0) if ladder else min(2.0 * high, HIGHEST_BPS)
     return float(scipy.optimize.brentq(excess, low, high, xtol=tolerance, rtol=1e-12))
 
 
-def capacity(
-    process: DecisionProcess, window: range, make: Callable[[], Strategy], tolerance: float = CAPITAL_TOLERANCE
-) -> float:
+def capacity(process: DecisionProcess, window: range, make: Callable[[], Strategy], tolerance: float = 1e-4) -> float:
     """The initial capital at which costs that grow with size take half of what a strategy earns beyond equal weight.
 
     What it earns is its mean net return over that of equal weight, both without those costs; what they take is the
     strategy's own mean net return without them less that with them. An order that the account cannot pay for is beyond
-    capacity. ``tolerance`` is relative.
-
-    Returns
-    -------
-    float
-        Zero where the strategy does not beat equal weight, or half is gone, at a capital of 100 already; infinite where
-        it is not gone at 1e16.
-
-    Raises
-    ------
-    ConfigError
-        If no cost of the process grows with size.
+    capacity. Zero where the strategy does not beat equal weight, or half is gone, at a capital of 100 already; infinite
+    where it is not gone at 1e16. ``tolerance`` is relative. `ConfigError` where no cost of the process grows with size.
     """
     if not process.costs.needs_market:
         raise ConfigError("capacity needs a cost that grows with size: set env.costs.impact (1 is usual) above zero")
     free: list[float] = []
 
     def bearable(capital: float) -> bool:
-        sized = _with_capital(process, capital)
-        env = sized.env
-        if not free or env.costs.minimum > 0.0:  # else capital plays no part without the costs that grow with size
-            unhindered = with_costs(process, env.model_copy(update={"costs": CostsConfig(minimum=env.costs.minimum)}))
-            both = run_backtests(unhindered, window, [make(), EqualWeight()])
-            free[:] = [float(run.returns.mean()) for run in both]
+        sized, minimum = _with(process, initial_capital=capital), process.env.costs.minimum
+        if not free or minimum > 0.0:  # else capital plays no part without the costs that grow with size
+            unhindered = _with(process, initial_capital=capital, costs=CostsConfig(minimum=minimum))
+            free[:] = map(mean_return, run_backtests(unhindered, window, [make(), EqualWeight()]))
         (full,) = run_backtests(sized, window, [make()])
         ideal, equal = free
-        return full.refused is None and ideal - float(full.returns.mean()) < 0.5 * (ideal - equal)
+        return full.refused is None and ideal - mean_return(full) < 0.5 * (ideal - equal)
 
     low = SMALLEST_CAPITAL
     if not bearable(low):
@@ -263,3 +260,83 @@ def capacity(
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if bearable(middle) else (low, middle)
     return low
+
+
+class Period(NamedTuple):
+    """Days of a panel (bars at which holding periods end), and the windows that they lie in."""
+
+    name: str
+    days: range
+    sample: str
+
+
+def periods_of(process: DecisionProcess, split: Split) -> tuple[Period, ...]:
+    """The periods that the panel has at least `SHORTEST` days of."""
+    dates, found = process.panel.dates, []
+    windows = (("in-sample", split.train), ("validation", split.validation), ("out-of-sample", split.test))
+    for name, first, last in PERIODS:
+        start = int(np.searchsorted(dates, np.datetime64(first, "D"), side="left"))
+        stop = int(np.searchsorted(dates, np.datetime64(last, "D"), side="right"))
+        start = max(start, process.first_bar + 1)
+        touched = [word for word, bars in windows if start < bars.stop and bars.start < stop]
+        if stop - start >= SHORTEST:
+            found.append(Period(name, range(start, stop), " and ".join(touched)))
+    return tuple(found)
+
+
+def stress_section(context: ComparisonContext, split: Split) -> Section | None:
+    """Judge every strategy in every period; None where the panel has none of them."""
+    periods = periods_of(context.process, split)
+    if not periods:
+        return None
+    numbers: dict[str, object] = {}
+    dates = context.process.panel.dates
+    for period in periods:
+        returns = _returns(context, period.days)
+        numbers[period.name] = {
+            "first": str(dates[period.days.start]),
+            "last": str(dates[period.days.stop - 1]),
+            "days": len(period.days),
+            "sample": period.sample,
+            "strategies": {
+                name: {"return": float(np.prod(1.0 + own) - 1.0), "max_drawdown": metrics.max_drawdown(own)}
+                for name, own in returns.items()
+            },
+        }
+    words = (
+        "In-sample means that the judged agent learned from these days, and validation that its checkpoint was chosen "
+        "by them: neither is evidence. The classical strategies are fitted on earlier days alone in every period.",
+    )
+    columns = (
+        ("First day", {period.name: str(dates[period.days.start]) for period in periods}),
+        ("Last day", {period.name: str(dates[period.days.stop - 1]) for period in periods}),
+        ("Days", Cell((ROW, "days"), decimals=0)),
+        ("Sample", {period.name: period.sample for period in periods}),
+    )
+    head = make_table("Periods", "Period", [period.name for period in periods], columns)
+    tables = [
+        make_table(
+            title,
+            "Strategy",
+            list(returns),
+            [(f"{one.name}, {one.sample}", Cell((one.name, "strategies", ROW, key), "%", 1)) for one in periods],
+            marked=context.judged,
+        )
+        for key, title in (("return", "Return over each period"), ("max_drawdown", "Maximum drawdown in each period"))
+    ]
+    return Section("stress", "Stress periods", numbers, (head, *tables), words=words)
+
+
+def _returns(context: ComparisonContext, days: range) -> dict[str, FloatArray]:
+    """Returns of every strategy over the days, the index last."""
+    process, window, runs = context.process, context.window, list(context.runs)
+    bars = process.decision_bars(window)
+    if not (len(bars) and bars.start < days.start and days.stop - 1 <= bars.stop):
+        run_in = max(RUN_IN * process.panel.bars_per_year // BARS_PER_YEAR, 12)
+        window = range(max(process.first_bar, days.start - 1 - run_in), days.stop)
+        runs = list(context.backtest(process, window).values())
+    index = index_backtest(process, window)
+    if index is not None and index.name not in context.makers:
+        runs.append(index)
+    first = process.decision_bars(window).start + 1
+    return {run.name: run.returns[days.start - first : days.stop - first] for run in runs}

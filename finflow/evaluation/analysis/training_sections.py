@@ -2,7 +2,8 @@
 
 Generalisation (columns ``generalisation_...``, docs/reference/regularisation.md): values in training and in validation
 over time, and the KL of the policy. Out-of-fold evidence, from the row logged when the finished agent was judged, and
-the calibration of its critics on the advantages of actions.
+the calibration of its critics on the advantages of actions. Where an agent is judged on another market, the distance
+of the features there from those of its training.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from finflow.evaluation.page.drawing import BLUE, GREY, PURPLE, Rendered, render
-from finflow.evaluation.page.section import ROW, Cell, Section, Table, make_table
+from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics.metrics import Array
 
 if TYPE_CHECKING:
@@ -34,20 +35,16 @@ WINDOWS = ("training", "validation")
 
 def sections_of_training(training: pd.DataFrame | None) -> list[Section]:
     """Sections that training's rows make: evidence out of fold and generalisation, where they were measured."""
-    if training is None:
-        return []
-    found = (out_of_fold_section(training), generalisation_section(training))
+    found = () if training is None else (out_of_fold_section(training), generalisation_section(training))
     return [one for one in found if one is not None]
 
 
 def generalisation_section(training: pd.DataFrame) -> Section | None:
     """Values in training and in validation over time, and the KL of the policy; None where none was measured."""
     column = PREFIX + "train_value"
-    if column not in training:
+    if column not in training or not training[column].notna().any():
         return None
     rows = training[training[column].notna()]
-    if not len(rows):
-        return None
     points = {"first": rows.iloc[0], "last": rows.iloc[-1]}
     scores = pd.to_numeric(rows[BEST], errors="coerce").to_numpy(np.float64) if BEST in rows else np.empty(0)
     if np.isfinite(scores).any():
@@ -58,17 +55,6 @@ def generalisation_section(training: pd.DataFrame) -> Section | None:
         for name, row in points.items()
     }
     numbers["points"] = len(rows)
-    words = (
-        "Value is the mean reward of a decision and Sharpe the ratio a year, both net, of the policy that would be "
-        "deployed, simulated in segments of an episode. The gap is training less validation. KL says how far it is "
-        "from the policy as pretrained, in nats per free dimension of the action.",
-    )
-    return Section(
-        "generalisation", "Generalisation", numbers, (_points_table(points),), (_points_figure(rows),), words
-    )
-
-
-def _points_table(points: dict[str, pd.Series]) -> Table:
     named = {"first": "first measured", "best": BEST_POINT, "last": "last"}
     columns = (
         ("update", Cell((ROW, "update"), ",", 0)),
@@ -78,19 +64,22 @@ def _points_table(points: dict[str, pd.Series]) -> Table:
         ("validation", Cell((ROW, "validation_sharpe"))),
         ("KL", Cell((ROW, "kl"))),
     )
-    rows = [((name,), heading) for name, heading in named.items() if name in points]
+    places = [((name,), heading) for name, heading in named.items() if name in points]
     caption = "Values and the gap in percent a decision."
-    return make_table("Value, gap and KL", "point", rows, columns, caption, marked=BEST_POINT)
+    table = make_table("Value, gap and KL", "point", places, columns, caption, marked=BEST_POINT)
+    words = (
+        "Value is the mean reward of a decision and Sharpe the ratio a year, both net, of the policy that would be "
+        "deployed, simulated in segments of an episode. The gap is training less validation. KL says how far it is "
+        "from the policy as pretrained, in nats per free dimension of the action.",
+    )
+    return Section("generalisation", "Generalisation", numbers, (table,), (_points_figure(rows),), words)
 
 
 def _points_figure(rows: pd.DataFrame) -> Rendered:
     updates = rows["update"].to_numpy(dtype=np.float64)
 
     def column(name: str) -> Array:
-        if PREFIX + name not in rows:
-            return np.full(len(rows), np.nan)
-        values: Array = rows[PREFIX + name].to_numpy(dtype=np.float64)
-        return values
+        return np.asarray(rows.get(PREFIX + name, np.full(len(rows), np.nan)), dtype=np.float64)
 
     moved = column("kl")
     with_kl = bool(np.isfinite(moved).any())
@@ -122,90 +111,61 @@ def _points_figure(rows: pd.DataFrame) -> Rendered:
     )
 
 
-LEVELS = ("0.1", "0.5", "0.9")  # of the quantiles whose coverage is shown
+#: Key of a figure of the blocks -> its column in the rows of training, heading, unit and decimals.
+BLOCKS_SHOWN = {
+    "t_statistic": ("out_of_fold_t", "t", "", 1),
+    "selection": ("out_of_fold_selection", "allowance", "", 1),
+    "gain": ("out_of_fold_gain", "gain a bar", "%", 4),
+    "confidence": ("confidence", "confidence", "%", 0),
+    "confidence_unshrunk": ("confidence_unshrunk", "before shrinkage", "%", 0),
+    "forgone": ("out_of_fold_forgone", "lost to shrinkage", "%", 4),
+}
 
 
 def out_of_fold_section(training: pd.DataFrame) -> Section | None:
     """Out-of-fold evidence, and the calibration of the critics; None where the training has none."""
-    if "out_of_fold_t" not in training:
+    if "out_of_fold_t" not in training or not training["out_of_fold_t"].notna().any():
         return None
-    rows = training[training["out_of_fold_t"].notna()]
-    if not len(rows):
-        return None
-    row = rows.iloc[-1]
+    row = training[training["out_of_fold_t"].notna()].iloc[-1]
     critics = {window: _agreement(row, window) for window in WINDOWS if f"{window}_advantage_groups" in row}
     reference = REFERENCES[int(row["reference"])]
-    numbers: dict[str, object] = {
-        "reference": reference,
-        "confidence": float(row["confidence"]),
-        "confidence_unshrunk": float(row["confidence_unshrunk"]),
-        "t_statistic": float(row["out_of_fold_t"]),
-        "selection": float(row["out_of_fold_selection"]),
-        "gain": float(row["out_of_fold_gain"]),
-        "forgone": float(row["out_of_fold_forgone"]),
-        "critics": critics,
-    }
-    columns = (
-        ("t", Cell((ROW, "t_statistic"), decimals=1)),
-        ("allowance", Cell((ROW, "selection"), decimals=1)),
-        ("gain a bar", Cell((ROW, "gain"), "%", 4, plus=True)),
-        ("confidence", Cell((ROW, "confidence"), "%", 0)),
-        ("before shrinkage", Cell((ROW, "confidence_unshrunk"), "%", 0)),
-        ("lost to shrinkage", Cell((ROW, "forgone"), "%", 4)),
-    )
+    numbers: dict[str, object] = {key: float(row[column]) for key, (column, *_) in BLOCKS_SHOWN.items()}
+    numbers |= {"reference": reference, "critics": critics}
+    columns = [
+        (heading, Cell((ROW, key), unit, decimals, plus=key == "gain"))
+        for key, (_, heading, unit, decimals) in BLOCKS_SHOWN.items()
+    ]
+    held = reference.replace("-", " ")
     caption = "Gain and what is lost to shrinkage in percent of log return a day, the unit of the reward."
-    over = [((), f"over {reference.replace('-', ' ')}")]
-    tables = [make_table("Evidence of the blocks", "gain", over, columns, caption)]
+    tables = [make_table("Evidence of the blocks", "gain", [((), f"over {held}")], columns, caption)]
     if critics:
-        levels = [level for level in LEVELS if all(level in one["coverage"] for one in critics.values())]
-        tables.append(_critics_table(list(critics), levels))
+        measured = (("slope", "slope"), ("standard error", "slope_error"), ("correlation", "correlation"))
+        caption = (
+            "Exact advantages of many actions in the same state, regressed on those of the critics: a slope of 1 "
+            "means that an estimated advantage of x was x on average."
+        )
+        windows = [(("critics", window), window) for window in critics]
+        cells = [(heading, Cell((ROW, key))) for heading, key in measured]
+        tables.append(make_table("Calibration of the critics", "window", windows, cells, caption))
+    words = (
+        "The training years were cut into blocks; for each a policy was trained without it and backtested on it, net "
+        "of costs. The stage of training and the blend with a reference that gained most there, less one "
+        "standard error over the blocks, were chosen, and the blend was shrunk by 1 - 3 / t².",
+        "The learned policy has the weight that this evidence supports."
+        if row["confidence"] > 0.0
+        else f"Nothing was found that holds out of sample; this agent holds {held}.",
+    )
     figures = (_critics_figure(critics),) if critics else ()
-    return Section("out_of_fold", "Out-of-sample evidence", numbers, tuple(tables), figures, _words(row, reference))
+    return Section("out_of_fold", "Out-of-sample evidence", numbers, tuple(tables), figures, words)
 
 
 def _agreement(row: pd.Series, window: str) -> dict[str, Any]:
     """Agreement in a window, as training logged it: groups as lists of estimate, exact advantage and error."""
     groups = zip(*json.loads(row[f"{window}_advantage_groups"]), strict=True)
-    return dict(
-        slope=float(row[f"{window}_advantage_slope"]),
-        slope_error=float(row[f"{window}_advantage_slope_error"]),
-        correlation=float(row[f"{window}_advantage_correlation"]),
-        coverage={
-            name.rpartition("_")[2]: float(row[name])
-            for name in row.index
-            if str(name).startswith(f"{window}_coverage_") and row[name] == row[name]
-        },
-        groups=[dict(critics=estimated, exact=exact, error=error) for estimated, exact, error in groups],
-    )
-
-
-def _words(row: pd.Series, reference: str) -> tuple[str, ...]:
-    held = reference.replace("-", " ")
-    how = (
-        "The training years were cut into blocks; for each a policy was trained without it and backtested on it, net "
-        "of costs. The stage of training and the blend with a reference that gained most there, less one "
-        "standard error over the blocks, were chosen, and the blend was shrunk by 1 - 3 / t²."
-    )
-    found = "The learned policy has the weight that this evidence supports."
-    if not row["confidence"] > 0.0:
-        found = f"Nothing was found that holds out of sample; this agent holds {held}."
-    return how, found
-
-
-def _critics_table(windows: list[str], levels: list[str]) -> Table:
-    columns = (
-        ("slope", Cell((ROW, "slope"))),
-        ("standard error", Cell((ROW, "slope_error"))),
-        ("correlation", Cell((ROW, "correlation"))),
-        *((f"below quantile {level}", Cell((ROW, "coverage", level), "%", 0)) for level in levels),
-    )
-    rows = [(("critics", window), window) for window in windows]
-    caption = (
-        "Exact advantages of many actions in the same state, regressed on those of the critics: a slope of 1 "
-        "means that an estimated advantage of x was x on average. Then the share of exact returns below the critics' "
-        "quantiles, which is the quantile's level where they are calibrated."
-    )
-    return make_table("Calibration of the critics", "window", rows, columns, caption)
+    return {
+        **{name: float(row[f"{window}_advantage_{name}"]) for name in ("slope", "slope_error", "correlation")},
+        "groups": [{"critics": estimated, "exact": exact, "error": error} for estimated, exact, error in groups],
+    }
 
 
 def _critics_figure(critics: Mapping[str, Mapping[str, Any]]) -> Rendered:
@@ -231,4 +191,72 @@ def _critics_figure(critics: Mapping[str, Mapping[str, Any]]) -> Rendered:
         "the unit of rewards, over the decisions in which differences fade.",
         f"Charts of exact advantage over the critics' for {len(critics)} windows; slopes: {slopes}.",
         render(draw, 3.0),
+    )
+
+
+SHOWN = 10  # features in the table of distances
+Values = Mapping[str, Array]
+
+
+def measure_distance(trained: Values, judged: Values) -> dict[str, Any]:
+    """Compare values of features, by name, in a judged window with those in a training window.
+
+    Features are compared as the agent reads them, each scaled by the training window of its own market. Gives
+    ``outside``, the share of all values outside the range of training, which are extrapolation for the networks;
+    ``largest`` and ``largest_of``, the largest shift of a feature's mean; and ``features``, by falling absolute shift:
+    share ``outside``, ``shift`` of the mean and ``furthest`` value outside, both in deviations of training. One that
+    was constant in training counts with a deviation of 1.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name, values in judged.items():
+        known = trained[name]
+        deviation = float(known.std())
+        deviation = deviation if deviation > 1e-12 else 1.0
+        beyond = np.maximum(known.min() - values, values - known.max())
+        found[name] = dict(
+            outside=float((beyond > 0.0).mean()),
+            shift=(float(values.mean()) - float(known.mean())) / deviation,
+            furthest=max(0.0, float(beyond.max())) / deviation,
+        )
+    ordered = dict(sorted(found.items(), key=lambda item: -abs(item[1]["shift"])))
+    counts = np.array([len(judged[name]) for name in ordered])
+    shares = np.array([one["outside"] for one in ordered.values()])
+    first = next(iter(ordered))
+    return dict(
+        outside=float((shares * counts).sum() / counts.sum()),
+        largest=abs(ordered[first]["shift"]),
+        largest_of=first,
+        features=ordered,
+    )
+
+
+def distance_section(found: Mapping[str, Any]) -> Section:
+    title = "Distance from the market of training"
+    if "features" not in found:
+        return Section("feature_distance", title, dict(found), words=(f"{found['unknown']}.",))
+    words: tuple[str | Cell, ...] = (
+        "The agent was trained on another market. Of the values that it reads here, ",
+        Cell(("outside",), "%", 2),
+        " lie outside the range of its training; the mean of ",
+        str(found["largest_of"]),
+        " is ",
+        Cell(("largest",), "", 2),
+        " deviations of training away, further than that of any other feature. Features are scaled by the training "
+        "window of each market, as the agent reads them.",
+    )
+    names = list(found["features"])[:SHOWN]
+    columns = (
+        ("Mean less that of training, in deviations", Cell(("features", ROW, "shift"), "", 2, plus=True)),
+        ("Outside the range of training", Cell(("features", ROW, "outside"), "%", 2)),
+        ("Furthest outside, in deviations", Cell(("features", ROW, "furthest"), "", 2)),
+    )
+    more = len(found["features"]) - len(names)
+    caption = f"The {len(names)} that differ most; metrics.json has the other {more}." if more else ""
+    return Section(
+        "feature_distance",
+        title,
+        dict(found),
+        (make_table("Features", "Feature", names, columns, caption),),
+        (),
+        (words,),
     )

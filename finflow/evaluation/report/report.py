@@ -10,10 +10,9 @@ import pandas as pd
 
 from finflow.config import Config
 from finflow.cores import forked
-from finflow.evaluation.analysis import account, factors, ranking, stress, sweeps
+from finflow.evaluation.analysis import account, factors, ranking, sweeps
 from finflow.evaluation.analysis.account import as_parquet, holdings, trades
-from finflow.evaluation.backtest import CASH
-from finflow.evaluation.comparison_context import ComparisonContext
+from finflow.evaluation.backtest import CASH, ComparisonContext
 from finflow.evaluation.page.drawing import Rendered
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.report import agent_figures, figures, report_page, tearsheet
@@ -22,7 +21,7 @@ from finflow.evaluation.statistics.backtest_overfitting import overfitting_histo
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.files import write_together
 from finflow.market.bar_frequency import bar_name
-from finflow.market.sources.shipped_tables import shipped_table
+from finflow.market.sources.shipped_prices import shipped_table
 from finflow.market.splits import Split
 from finflow.strategies.classical import ONLINE
 
@@ -99,8 +98,8 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
     ends = range(bars.start + 1, bars.stop + 1)
     swept, stressed = None, None
     if with_sweeps:
-        with forked(partial(stress.section, context, split)) as found:
-            swept = sweeps.section(context)
+        with forked(partial(sweeps.stress_section, context, split)) as found:
+            swept = sweeps.sweep_section(context)
         stressed = found()
     made = [
         account.tax_section(process, context.window, context.runs, settings.tax) if settings.tax.enabled else None,

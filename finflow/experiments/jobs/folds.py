@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from finflow.config import Config, ProtocolConfig
 from finflow.errors import ConfigError, MarketError
-from finflow.market.features.feature_windows import DAILY_WINDOWS, windows_of
+from finflow.market.features.rolling_windows import DAILY_WINDOWS, windows_of
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel, visible

@@ -17,7 +17,7 @@ import pandas as pd
 
 from finflow.config import MarketConfig
 from finflow.errors import MarketError, first_few
-from finflow.market.sources.price_files import PriceTables
+from finflow.market.price_adjustments import PriceTables
 
 Download = Callable[..., "pd.DataFrame | None"]
 """A function with the signature of `yfinance.download`."""

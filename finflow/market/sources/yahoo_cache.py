@@ -24,7 +24,7 @@ from finflow.config import MarketConfig
 from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError, OutputError
 from finflow.files import write_atomically
-from finflow.market.sources.price_files import PriceTables
+from finflow.market.price_adjustments import PriceTables, SourcePrices
 from finflow.market.sources.yahoo import (
     Download,
     check_closes,
@@ -113,18 +113,16 @@ def _hash(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def download_prices(
-    config: MarketConfig, assets: Sequence[str], download: Download | None = None
-) -> tuple[PriceTables, dict[str, Any]]:
-    """Get the prices of tickers and of the configured benchmark from the store, or else from Yahoo.
+def download_prices(config: MarketConfig, download: Download | None = None) -> SourcePrices:
+    """Get the prices of the configured tickers and benchmark, in upper case, from the store, or else from Yahoo.
 
     With `market.extend_cache`, stored prices are extended by the bars that have come since, and stored again. The
-    request is of the tickers, in upper case, the benchmark, start, test_end and auto_adjust; ``download`` stands in for
+    request is of the tickers, the benchmark, start, test_end and auto_adjust; ``download`` stands in for
     `yfinance.download`. `MarketError` has the tickers that could not be downloaded, and advice.
     """
+    assets, benchmark = config.tickers or (), config.benchmark
     if (repeated := first_repeated(assets)) is not None:
         raise MarketError(f"market.tickers names {repeated} more than once (Yahoo's tickers are in upper case)")
-    benchmark = config.benchmark.strip().upper() if config.benchmark else None
     tickers = list(dict.fromkeys([*assets, *([benchmark] if benchmark else [])]))
     request = {
         "source": "yfinance",
@@ -147,8 +145,7 @@ def download_prices(
     elif config.extend_cache:
         longer = _extend(config, assets, stored, download or yfinance_download())
         stored = stored if longer is None else store.put(request, _pack(longer[0]), longer[1])
-    facts = {**stored.facts, "file_sha256": stored.sha256}
-    return _unpack(stored.frame), facts
+    return SourcePrices(_unpack(stored.frame), {**stored.facts, "file_sha256": stored.sha256})
 
 
 def _extend(

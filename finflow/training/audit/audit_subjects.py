@@ -14,11 +14,10 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, with_reward
 from finflow.evaluation.backtest import index_backtest
 from finflow.ledger.costs import costs_of
-from finflow.market.features.asset_features import ASSET_FEATURES
-from finflow.market.features.filter_features import FILTER_FEATURES
+from finflow.market.features.asset_features import ASSET_FEATURES, FILTER_FEATURES
+from finflow.market.features.feature_set import user_feature
 from finflow.market.features.market_features import MARKET_FEATURES
 from finflow.market.features.rolling_windows import PanelView
-from finflow.market.features.user_features import user_feature
 from finflow.market.panel import MarketPanel
 from finflow.offline.collection import collect
 from finflow.strategies.behaviour import FAMILIES, family_tables

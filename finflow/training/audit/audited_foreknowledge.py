@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.features.user_features import user_feature
+from finflow.market.features.feature_set import user_feature
 from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audited_decisions import AnswerRecorder, AuditedMarket, Watched
 from finflow.training.audit.foreknowledge import (

@@ -12,8 +12,8 @@ import pandas as pd
 
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
-from finflow.market.dividends import as_traded
 from finflow.market.panel import MarketPanel
+from finflow.market.price_adjustments import as_traded
 from finflow.market.sources import panel_loader
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, TWO_LEVELS, WIDE
 from finflow.market.sources.yahoo import Download
@@ -61,7 +61,7 @@ def loaded_with_gap(panel: MarketPanel, last: int, market: MarketConfig) -> Answ
     table.iloc[at - 1 : at + 2, int(np.argmax(piece.listed[at - 2 : at + 4].sum(axis=0)))] = np.nan
     with tempfile.TemporaryDirectory() as folder:
         path = _save(table.loc[:, table.notna().any()], Path(folder) / "prices", "csv")
-        update = {"source": "csv", "path": path, "tickers": None, "tickers_file": None}
+        update = {"source": "csv", "path": path, "tickers": None}
         update |= {"benchmark": None, "start": None, "cash_rate": 0.0, "dividends": "reinvested"}
         try:
             found = panel_loader.load_panel(market.model_copy(update=update))
@@ -84,7 +84,7 @@ def through_the_source(panel: MarketPanel, market: MarketConfig) -> MarketPanel:
     the panel's returns of cash.
     """
     names = tuple(panel.assets[column] for column in np.flatnonzero(panel.listed.any(axis=0)))
-    update: dict[str, Any] = {"tickers": names, "tickers_file": None, "benchmark": None, "start": None}
+    update: dict[str, Any] = {"tickers": names, "benchmark": None, "start": None}
     if panel.benchmark is not None:
         update["benchmark"] = panel.benchmark_name
     with tempfile.TemporaryDirectory() as place:
@@ -97,8 +97,8 @@ def through_the_source(panel: MarketPanel, market: MarketConfig) -> MarketPanel:
         if market.source == "yfinance":
             update |= {"cache_dir": folder / "store", "use_cache": True, "test_end": None}
             asked = market.model_copy(update=update)
-            tables, facts = download_prices(asked, names, _answers(panel, market.auto_adjust))
-            return panel_loader.assemble(tables, facts, asked).until(panel.dates[-1])
+            prices = download_prices(asked, _answers(panel, market.auto_adjust))
+            return panel_loader.assemble(prices, asked).until(panel.dates[-1])
         kind = "parquet" if market.source == "parquet" else "csv"
         layout = str(panel.provenance.get("layout", FILE_A_FIELD if _fields(panel) != ("close",) else WIDE))
         update |= {"source": kind, "path": _write(layout, _tables(panel), folder / "prices", kind)}

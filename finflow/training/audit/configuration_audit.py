@@ -17,8 +17,7 @@ import torch
 
 from finflow.config import Config
 from finflow.errors import MarketError
-from finflow.market.features.feature_set import compute_features
-from finflow.market.features.user_features import user_feature
+from finflow.market.features.feature_set import compute_features, user_feature
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel

@@ -18,7 +18,7 @@ import torch
 from finflow.agent.learners.bcell import PREFIX, SavedAgent
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import FrozenPolicy
-from finflow.agent.on_policy.kl_controller import ProportionalKL
+from finflow.agent.on_policy.on_policy_losses import ProportionalKL
 from finflow.config import Config
 from finflow.config.online_section import OnlineConfig
 from finflow.errors import CheckpointError
@@ -28,7 +28,6 @@ from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_fea
 from finflow.training.data.training_data import TrainingData
 
 REFERENCE = f"{PREFIX}reference/"  # tensors of it in a checkpoint
-HORIZON = 10_000  # decisions over which the adaptive coefficient may change by a factor of about exp(0.2)
 FAR = 2.0  # times the target: beyond it a check counts toward the early stop
 LOOKS = 3  # of them in a row end the phase
 
@@ -38,7 +37,7 @@ class ReferenceControl:
 
     def __init__(self, keys: OnlineConfig, episode_length: int) -> None:
         self._keys, self._length = keys, episode_length
-        self.controller = ProportionalKL(keys.reference_beta, keys.reference_target, HORIZON)
+        self.controller = ProportionalKL(keys.reference_beta, keys.reference_target)
         self.looks = 0
         self.stopped = False
 

@@ -27,8 +27,7 @@ from finflow.evaluation.analysis.expert_traits import (
 )
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
-from finflow.strategies.memo import Memo, memoised
-from finflow.strategies.strategy import Information, Strategy
+from finflow.strategies.strategy import Information, Memo, Strategy, memoised
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_free, policy_of, read_best, stored_config
 from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.data.replay import MarketTensors

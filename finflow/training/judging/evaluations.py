@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.errors import CheckpointError, ConfigError, MarketError
-from finflow.evaluation.analysis.feature_distance import Values, measure_distance, section
-from finflow.evaluation.comparison_context import Make, with_memos
+from finflow.evaluation.analysis.training_sections import Values, distance_section, measure_distance
+from finflow.evaluation.backtest import Make, with_memos
 from finflow.evaluation.page.section import Section
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
@@ -143,7 +143,7 @@ def distance_sections(checkpoint: Checkpoint, training_data: TrainingData) -> tu
     """The section about the features of another market; none where the agent is judged on its own."""
     if checkpoint.facts["market"] == training_data.process.panel.sha256:
         return ()
-    return (section(_distance(checkpoint, training_data)),)
+    return (distance_section(_distance(checkpoint, training_data)),)
 
 
 def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> dict[str, Any]:

@@ -19,8 +19,15 @@ from finflow.errors import ConfigError
 from finflow.evaluation.analysis import attribution, decision_explanation, expert_traits
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.analysis.training_sections import sections_of_training
-from finflow.evaluation.backtest import BASELINE, Backtest, index_backtest
-from finflow.evaluation.comparison_context import ComparisonContext, Make, run_shared_backtests, with_memos
+from finflow.evaluation.backtest import (
+    BASELINE,
+    Backtest,
+    ComparisonContext,
+    Make,
+    index_backtest,
+    run_shared_backtests,
+    with_memos,
+)
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
@@ -33,7 +40,7 @@ from finflow.market.bar_frequency import bar_rhythm
 from finflow.market.panel import MarketPanel
 from finflow.market.price_notes import price_notes
 from finflow.strategies.classical import COMPARED, PatientEqualWeight, named_strategy
-from finflow.strategies.optimal.optimal_policy import OPTIMAL, Optimum, optimum_of
+from finflow.strategies.optimal_policy import OPTIMAL, Optimum, optimum_of
 from finflow.strategies.strategy import Strategy
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone, gate_on, traits_on

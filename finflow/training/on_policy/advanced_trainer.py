@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner, check_minibatch
-from finflow.agent.on_policy.policy_interface import Rollout
+from finflow.agent.on_policy.schedules import EntropyScheduleConfig, EntropyScheduler
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.config import RollbackConfig
 from finflow.errors import ConfigError
@@ -21,7 +21,6 @@ from finflow.training.on_policy.checkpoint_manager import CheckpointManager
 from finflow.training.on_policy.task_rollouts import Environment, TaskCollector, most_probable, rollout_of
 from finflow.training.on_policy.training_progress import Learning, TrainingProgress, guarded_update
 from finflow.training.on_policy.vector_tasks import TaskSpaces
-from finflow.training.phases.schedules import EntropyScheduleConfig, EntropyScheduler
 
 
 class AdvancedPPOTrainer:

@@ -69,7 +69,7 @@ class _Modules:
 
     @classmethod
     def of(cls, network: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: Any) -> _Modules:
-        if scheduler is not None and not hasattr(scheduler, "capture"):
+        if hasattr(scheduler, "state_dict"):
             scheduler = _Scheduler(scheduler)
         return cls(network, optimizer, scheduler)
 
@@ -111,7 +111,7 @@ class CheckpointManager:
     @property
     def suspicious(self) -> bool:
         """True while a signal is beyond its limit, and a second check has not confirmed it."""
-        return any(self.manager.triggers.hits.values())
+        return any(self.manager.triggers.suspects.values())
 
     def should_save_checkpoint(self, step: int) -> bool:
         """Return True where a checkpoint is due: once in each interval, and not while a signal is beyond its limit."""

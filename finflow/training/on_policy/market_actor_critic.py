@@ -25,7 +25,7 @@ from finflow.agent.networks.logistic_normal import (
     sum_listed,
 )
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.on_policy.policy_interface import Observations
+from finflow.agent.on_policy.on_policy_settings import Observations
 from finflow.training.data.replay import MarketTensors
 
 

@@ -12,8 +12,8 @@ from torch import Generator, Tensor
 
 from finflow.agent.networks.logistic_normal import log_portfolio
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.on_policy.advantages import generalised_advantages
-from finflow.agent.on_policy.policy_interface import Observations, Rollout
+from finflow.agent.on_policy.on_policy_losses import generalised_advantages
+from finflow.agent.on_policy.on_policy_settings import Observations, Rollout
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
@@ -22,7 +22,7 @@ from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic, PortfolioDistribution, distribution_of
-from finflow.training.on_policy.on_policy_state import SegmentRewards, discount_of
+from finflow.training.on_policy.on_policy_state import SegmentRewards
 
 
 class EndedEpisode(NamedTuple):
@@ -185,7 +185,6 @@ class RolloutCollector:
         self.accept = accept
         self.queue = queue
         self.by_segment = by_segment
-        self.gamma = discount_of(config)
 
     def collect(self, reference: Reference | None = None) -> tuple[Rollout, RewardedDecisions]:
         """Collect one rollout. ``reference``: each reward is less ``beta (log pi - log pi_ref)`` per free dimension."""
@@ -200,9 +199,9 @@ class RolloutCollector:
             rewarded.rewards,
             values,
             following,
-            decisions.terminated if self.gamma < 1.0 else decisions.ended,
+            decisions.terminated,
             decisions.ended,
-            self.gamma,
+            self.config.bcell.gamma,
             1.0 if online.algorithm in ("a2c", "reinforce") else online.gae_lambda,
         )
         return rewarded.learnable(advantages, values), rewarded

@@ -28,6 +28,8 @@ class SegmentRewards:
     ``waiting`` (portfolios,): score of the segments so far. ``age`` (portfolios,): decisions of the segments so far.
     """
 
+    SAVED = ("waiting", "age")
+
     def __init__(self, keys: PreferenceConfig, portfolios: int, device: torch.device) -> None:
         self._length = keys.segment
         self.waiting = torch.zeros(portfolios, device=device)
@@ -53,16 +55,6 @@ class SegmentRewards:
             self.waiting.masked_fill_(due, 0)
             self.age.masked_fill_(due, 0)
         return rewards
-
-    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return {"waiting": self.waiting.clone(), "age": self.age.clone()}, {}
-
-    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        for name, tensor in (("waiting", self.waiting), ("age", self.age)):
-            check_like(tensors[name], tensor)
-            tensor.copy_(tensors[name])
-        if bool((self.age < 0).any() | (self.age >= self._length).any()):
-            raise ValueError("a segment is longer than it can be")
 
 
 SEED = 5  # added to the training's seed for the environments
@@ -121,20 +113,15 @@ def on_policy_settings(config: Config) -> OnPolicySettings:
     return OnPolicySettings.of(
         online.algorithm,
         clip=online.clip,
-        gamma=discount_of(config),
+        gamma=config.bcell.gamma,
         gae_lambda=online.gae_lambda,
         value_coefficient=0.0 if online.algorithm == "reinforce" else VALUE_COEFFICIENT,
         entropy_coefficient=online.entropy_coefficient,
         gradient_norm=GRADIENT_NORM,
         learning_rate=online.learning_rate,
         critic_rate_multiple=CRITIC_RATE,
-        target_kl=online.target_kl,
         **changes,
     )
-
-
-def discount_of(config: Config) -> float:
-    return config.bcell.gamma if config.online.discount is None else config.online.discount
 
 
 def steps_per_rollout(config: Config) -> int:

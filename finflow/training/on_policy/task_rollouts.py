@@ -12,9 +12,8 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from finflow.agent.on_policy.advantages import generalised_advantages
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
-from finflow.agent.on_policy.policy_interface import Rollout
+from finflow.agent.on_policy.on_policy_losses import generalised_advantages
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.errors import ConfigError
 from finflow.training.on_policy.training_progress import RETURNS_KEPT, TrainingProgress, task_seed

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.agent.on_policy.schedules import EntropyScheduleConfig
 from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError, ConfigError
 from finflow.files import write_atomically
@@ -20,7 +21,6 @@ from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager
 from finflow.training.on_policy.task_rollouts import Environment
 from finflow.training.on_policy.vector_tasks import VectorTask
-from finflow.training.phases.schedules import EntropyScheduleConfig
 
 METRICS = "metrics.jsonl"
 Row = dict[str, Any]

@@ -11,9 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from finflow.agent.gradient_steps import set_learning_rate
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout
 from finflow.agent.on_policy.on_policy_update import Figures, OnPolicyLearner
-from finflow.agent.on_policy.policy_interface import Rollout
+from finflow.agent.on_policy.schedules import EntropyScheduler
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.errors import CheckpointError, TrainingError
 from finflow.guard.rollback import STOP
@@ -21,7 +21,6 @@ from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager, CheckpointMetrics
-from finflow.training.phases.schedules import EntropyScheduler
 
 RETURNS_KEPT = 100  # newest episodes whose returns are averaged
 
@@ -135,7 +134,7 @@ def guarded_update(
     learning.learner.settings = settings
     figures = learning.learner.update(rollout, learning.entropy_coefficient)
     learning.steps += int(figures["policy_steps"])
-    learning.entropy.advance(int(figures["policy_steps"]))
+    learning.entropy.step(int(figures["policy_steps"]))
     metrics = metrics_of(figures, rollout, learning)
     _, reason = checkpoints.should_rollback(metrics)
     limit = LARGEST_STEP * checkpoints.config.kl_threshold

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from finflow.agent.gradient_steps import cosine
 from finflow.agent.learners.bcell import BCell
+from finflow.agent.on_policy.on_policy_settings import Rollout
 from finflow.agent.on_policy.on_policy_update import Figures
-from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.config import Config, changed_keys
 from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
@@ -83,7 +83,7 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
         counters.vector_step += len(rewarded.rewards)
         figures = learn_from(on_policy, rollout, config, state, done)
         bcell.update_average((done + 1) / rollouts)
-        state.entropy_schedule.advance(steps)
+        state.entropy_schedule.step(steps)
         episode = (done + 1) * config.online.rollout / config.env.episode_length
         rolled_back = run.count_update(_metrics(figures, rollout), _facts(rewarded, state, episode), steps)
         if not rolled_back:

@@ -24,7 +24,7 @@ from finflow.config import Config
 from finflow.guard.rollback import LOWER, STOP, Snapshot
 from finflow.guard.signals import ALARM, INFO, WARNING, Event, PolicyProbe, crossed, measure, parameter_norms
 from finflow.guard.stability import CRITIC, ENTROPY_LIMIT, HEALTHY_SHARE
-from finflow.guard.state_capture import without_prefix
+from finflow.guard.state_capture import capture, restore, without_prefix
 from finflow.training.phases.training_state import TrainingState, reseed, rewind, take_snapshot
 
 PROBE, STATE = "probe/", "state/"
@@ -116,7 +116,7 @@ def save_snapshot(state: TrainingState, probe: LearnerProbe) -> None:
     tensors = {f"{STATE}{name}": tensor for name, tensor in tensors.items()}
     tensors |= {f"{PROBE}{field.name}": getattr(policy, field.name) for field in fields(policy)}
     facts = {"training": training, "figures": measure(policy) | probe.norms()}
-    memory.manager.save(state.counters.update, tensors, facts | {"monitor": memory.monitor.state()}, memory.score)
+    memory.manager.save(state.counters.update, tensors, facts | {"monitor": capture(memory.monitor)[1]}, memory.score)
 
 
 def restore_snapshot(state: TrainingState, seed: int, snapshot: Snapshot, quarantine: bool) -> int:
@@ -131,7 +131,7 @@ def restore_snapshot(state: TrainingState, seed: int, snapshot: Snapshot, quaran
         written = [one["written"] for one in training["learners"]["learners"]]
         forgotten = state.learners.forget_after(written)
     reseed(state, seed, state.watch.manager.rollback_count)
-    monitor.load(snapshot.state["monitor"])
+    restore(monitor, {}, snapshot.state["monitor"])
     monitor.update = state.counters.update
     monitor.settle()
     return forgotten

@@ -15,8 +15,9 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import BehaviourCloning, BehaviourValues, OfflineLearner, portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
+from finflow.agent.on_policy.schedules import EntropyScheduler
 from finflow.config import Config
-from finflow.guard.rollback import GuardState
+from finflow.guard.guard_state import GuardState
 from finflow.guard.state_capture import capture, restore
 from finflow.training.checkpoints.checkpoint_reader import OFFLINE, feature_names
 from finflow.training.checkpoints.reference_policy import ReferenceControl
@@ -25,7 +26,6 @@ from finflow.training.data.training_data import TrainingData
 from finflow.training.off_policy.evidence import OutOfFold
 from finflow.training.off_policy.learners import Learners, online_updates
 from finflow.training.on_policy.on_policy_state import OnPolicyState, rollouts_of, steps_per_rollout
-from finflow.training.phases.schedules import EntropyScheduler
 
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
 METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning, "none": BehaviourValues}

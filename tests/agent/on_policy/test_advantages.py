@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from finflow.agent.on_policy.advantages import (
+from finflow.agent.on_policy.on_policy_losses import (
     generalised_advantages,
     normalised,
 )

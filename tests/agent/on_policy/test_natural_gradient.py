@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from finflow.agent.on_policy.natural_gradient import (
+from finflow.agent.on_policy.on_policy_losses import (
     conjugate_gradient,
     fisher_product,
     trust_region_step,

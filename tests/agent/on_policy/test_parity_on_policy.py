@@ -12,17 +12,20 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from finflow.agent.on_policy.advantages import explained_variance, generalised_advantages, normalised
-from finflow.agent.on_policy.clipped_objective import (
+from finflow.agent.on_policy.on_policy_losses import (
     approximate_kl,
     clip_fraction,
     clipped_policy_loss,
+    explained_variance,
+    fisher_product,
+    generalised_advantages,
+    natural_gradient,
+    normalised,
+    trust_region_step,
     value_loss,
 )
-from finflow.agent.on_policy.natural_gradient import natural_gradient, trust_region_step
-from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
-from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from tests.agent.parity import Arrays, load
 
@@ -112,7 +115,7 @@ def test_the_natural_gradient_and_the_step_are_those_of_sb3(kind: str) -> None:
         ratio = (agent.distribution(rollout.observations).log_prob(rollout.actions) - rollout.log_prob).exp()
         return (ratio * normalised(rollout.advantages)).mean()
 
-    direction = natural_gradient(parameters, objective(), divergence)
+    direction = natural_gradient(parameters, objective(), fisher_product(parameters, divergence))
     torch.testing.assert_close(by_layer(direction, agent), arrays["direction"], atol=STEP_TOLERANCE, rtol=1e-4)
     step = trust_region_step(parameters, objective, divergence, 0.01)
     assert step.accepted

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributions
 
-from finflow.agent.on_policy.policy_interface import ActorCritic
+from finflow.agent.on_policy.on_policy_settings import ActorCritic
 from finflow.agent.on_policy.task_policies import Categorical, DiagonalNormal, TaskActorCritic
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from finflow.agent.on_policy.schedules import EntropyScheduler
 from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError, OutputError
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager, CheckpointMetrics, read_checkpoint
-from finflow.training.phases.schedules import EntropyScheduler
 
 
 def parts() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
@@ -109,9 +109,9 @@ def test_schedulers_of_ones_own_are_kept_too() -> None:
     network = nn.Linear(1, 1)
     scheduler = EntropyScheduler()
     manager = CheckpointManager(None, None)
-    scheduler.advance(7)
+    scheduler.step(7)
     manager.save_checkpoint(0, network, None, scheduler, metrics())
-    scheduler.advance(7)
+    scheduler.step(7)
     manager.rollback(network, None, scheduler)
     assert scheduler.taken == 7
 

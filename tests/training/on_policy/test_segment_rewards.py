@@ -10,6 +10,7 @@ import torch
 
 from finflow.config import PreferenceConfig
 from finflow.errors import ConfigError
+from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors
 from finflow.training.on_policy.on_policy_state import SegmentRewards
 from tests.training.test_reward_hacking import LOOKS, OFFLINE, RETURN, likes
@@ -35,7 +36,7 @@ def test_the_sum_is_paid_at_the_end_of_a_segment_and_of_an_episode() -> None:
 def test_rollouts_may_cut_a_segment_and_a_resume_goes_on_within_it(cut: int) -> None:
     first, second = by_segment(3), by_segment(3)
     parts = [first.assign(SCORES[:cut], ENDED[:cut])]
-    second.restore(*first.capture())
+    restore(second, *capture(first))
     parts.append(second.assign(SCORES[cut:], ENDED[cut:]))
     assert torch.equal(torch.cat(parts), by_segment(3).assign(SCORES, ENDED))
 
@@ -43,7 +44,7 @@ def test_rollouts_may_cut_a_segment_and_a_resume_goes_on_within_it(cut: int) -> 
 def test_a_training_paid_by_the_segment_resumes_to_the_same_bits(
     tiny: Make, likes: Callable[[int], Path], stop_training: Stop
 ) -> None:
-    keys = {"objectives__preference__paid": "segment", "objectives__preference__segment": 8, "online__discount": 1.0}
+    keys = {"objectives__preference__paid": "segment", "objectives__preference__segment": 8}
     keys |= {"train__online_episodes": 25, "online__rollout": 96, "train__validation_updates": 100}
     config = tiny(**LOOKS | keys, objectives__preference__model=likes(RETURN))
     whole = train_through(config)

@@ -19,7 +19,6 @@ More assets have fewer nodes on each axis: three assets are solved in seconds, f
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +26,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from finflow.market.synthetic.price_processes import PriceProcess
+from finflow.market.sources.synthetic_market import PriceProcess
 
 FloatArray = NDArray[np.float64]
-TradingCost = Callable[[FloatArray, FloatArray], FloatArray]
-"""Log wealth factor (0 or less) of trades from weights (..., K) to weights (..., K), which broadcast."""
 Axes = tuple[FloatArray, ...]
 """Nodes of the share in risky assets, then of each asset's share of what those before it leave; ascending."""
 
@@ -40,41 +37,22 @@ _MOST_SWEEPS = 20_000
 _EVALUATIONS = 10  # sweeps under one choice of targets between two searches for a better one
 _LARGEST_CHUNK = 1_000_000  # entries of the transition matrix that are made at a time, to bound memory
 _NO_HOLDING = 1e-9
-_LARGEST_LOSS = 1.0 - 1e-9
 
 
-def trading_cost(rate: float, participation_cost: float = 0.0) -> TradingCost:
-    """The ledger's cost of a trade, in closed form: a proportional part, and one in the square of what is traded.
+def trading_cost(rate: float, before: FloatArray, target: FloatArray) -> FloatArray:
+    """Log wealth factor (0 or less) of trades from weights (..., K) to weights (..., K), which broadcast.
 
-    ``mu = 1 - rate * sum |mu a - w| - participation_cost * sum (mu a - w)^2`` is a quadratic equation in mu once the
-    signs of the trades are known. They are taken from a - w, which errs only for trades so small (under rate * a) that
-    the error is below rate squared (a test).
+    The ledger's ``mu = 1 - rate * sum |mu a - w|`` is linear in mu once the signs of the trades are known. They are
+    taken from a - w, which errs only for trades so small (under rate * a) that the error is below rate squared.
     """
-
-    def cost(before: FloatArray, target: FloatArray) -> FloatArray:
-        sold: Any = 1.0
-        bought: Any = 1.0
-        square: Any = 0.0
-        bend: Any = 0.0
-        traded: Any = 0.0
-        for asset in range(before.shape[-1] - 1):  # a loop: sums over a last axis this short are slow
-            held, wanted = before[..., asset], target[..., asset]
-            trade = wanted - held
-            sign = rate * np.sign(trade)
-            sold, bought = sold + sign * held, bought + sign * wanted
-            if participation_cost > 0.0:
-                square, bend, traded = square + wanted**2, bend + wanted * trade, traded + trade**2
-        if participation_cost == 0.0:
-            paid: FloatArray = np.log(sold / bought)
-            return paid
-        # square mu^2 + linear mu - constant = 0, written for mu - 1 so that no trade costs exactly nothing
-        slope = bought + 2.0 * participation_cost * bend
-        loss = bought - sold + participation_cost * traded
-        reach = np.maximum(slope**2 - 4.0 * participation_cost * square * loss, 0.0)
-        change: FloatArray = np.maximum(-2.0 * loss / (slope + np.sqrt(reach)), -_LARGEST_LOSS)
-        return np.log1p(change)
-
-    return cost
+    sold: Any = 1.0
+    bought: Any = 1.0
+    for asset in range(before.shape[-1] - 1):  # a loop: sums over a last axis this short are slow
+        held, wanted = before[..., asset], target[..., asset]
+        sign = rate * np.sign(wanted - held)
+        sold, bought = sold + sign * held, bought + sign * wanted
+    paid: FloatArray = np.log(sold / bought)
+    return paid
 
 
 def gross_growth(returns: FloatArray, cash: float) -> FloatArray:
@@ -175,13 +153,13 @@ class TradingRule:
     candidates: FloatArray
     values: FloatArray
     grid: _Grid
-    cost: TradingCost
+    rate: float
 
     def targets(self, beliefs: FloatArray, weights: FloatArray) -> FloatArray:
         """Targets (batch, K) for beliefs (batch,) and weights held (batch, K)."""
         index, share = interpolation(self.beliefs, beliefs)
         values = (self.values[:, index] * share).sum(axis=2).T
-        after_cost = values + self.cost(weights[:, None, :], self.candidates)
+        after_cost = values + trading_cost(self.rate, weights[:, None, :], self.candidates)
         best = after_cost.argmax(axis=1)
         rows = np.arange(len(values))
         near, near_share = self.grid.between(weights)
@@ -193,15 +171,17 @@ class TradingRule:
 
 
 def solve_with_costs(
-    process: PriceProcess, cost: TradingCost, cash: float, axes: Axes, extra_targets: FloatArray | None = None
+    process: PriceProcess, rate: float, cash: float, axes: Axes, extra_targets: FloatArray
 ) -> tuple[TradingRule, float]:
     """Solve the program above by relative value iteration.
 
     Parameters
     ----------
+    rate : float
+        Cost of a trade as a share of what is traded.
     cash : float
         Log return of cash over a bar.
-    extra_targets : float64 (n, K), optional
+    extra_targets : float64 (n, K)
         Portfolios to consider as targets in addition to the nodes of the grid.
 
     Returns
@@ -212,9 +192,9 @@ def solve_with_costs(
     beliefs = process.beliefs
     grid = _Grid(axes)
     nodes = grid.weights
-    candidates = nodes if extra_targets is None else np.concatenate([nodes, extra_targets])
+    candidates = np.concatenate([nodes, extra_targets])
     ahead, earned = _moves(process, grid, candidates, cash)
-    costs = _expected_cost(process, nodes, candidates, cost, cash)
+    costs = _expected_cost(process, nodes, candidates, rate, cash)
     value, paid = np.zeros((2, len(nodes), len(beliefs)))
     columns = np.arange(len(beliefs))
     choice = np.zeros(value.shape, dtype=np.int64)
@@ -229,13 +209,13 @@ def solve_with_costs(
         change = renewed - value
         value = renewed - renewed[0, 0]
         if searching and np.ptp(change) < _TOLERANCE:
-            rule = TradingRule(beliefs, candidates, values, grid, cost)
+            rule = TradingRule(beliefs, candidates, values, grid, rate)
             return rule, float(0.5 * (change.max() + change.min()))
     raise RuntimeError(f"value iteration has not settled after {_MOST_SWEEPS} sweeps")
 
 
 def _expected_cost(
-    process: PriceProcess, nodes: FloatArray, candidates: FloatArray, cost: TradingCost, cash: float
+    process: PriceProcess, nodes: FloatArray, candidates: FloatArray, rate: float, cash: float
 ) -> FloatArray:
     """C: log wealth factor of every trade (from, to), once bar t has moved both sides; in the middle belief."""
     probability, returns, _ = process.scenarios(float(process.beliefs[len(process.beliefs) // 2]))
@@ -243,7 +223,7 @@ def _expected_cost(
     for chance, move in zip(probability, returns, strict=True):
         factors = np.exp(np.append(move, cash))
         before, target = (each * factors / (each @ factors)[:, None] for each in (nodes, candidates))
-        expected += chance * cost(before[:, None, :], target)
+        expected += chance * trading_cost(rate, before[:, None, :], target)
     return expected
 
 

@@ -9,9 +9,7 @@ Without costs the weights held do not matter, and for each belief b the best tar
 
 with g and g' the gross growth of the bars t and t + 1: exact under the ledger, to the quadrature. The same target is
 best at any cost where it is one and the same asset (or cash) in every belief: then nothing ever trades. Elsewhere
-costs need `dynamic_programming`. Slippage that grows with participation is a cost in the square of the trade while
-wealth over volume stays what it is; then a mean-reverting market whose weights stay clear of their bounds has the
-closed form of `garleanu_pedersen`. (In the environment wealth grows and volume does not: there such costs are refused.)
+costs need `dynamic_programming`.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy
@@ -30,32 +28,15 @@ from finflow.config import EnvConfig, MarketConfig
 from finflow.errors import ConfigError
 from finflow.ledger.costs import BASIS_POINT
 from finflow.market.bar_frequency import BARS_PER_YEAR
-from finflow.market.synthetic.price_processes import MeanReversion, PriceProcess
-from finflow.market.synthetic.synthetic_market import process_of
-from finflow.strategies.optimal.dynamic_programming import (
-    axes_for,
-    gross_growth,
-    interpolation,
-    solve_with_costs,
-    trading_cost,
-)
-from finflow.strategies.optimal.garleanu_pedersen import spread_rule
+from finflow.market.sources.synthetic_market import MEMORY, PriceProcess, process_of
+from finflow.strategies.dynamic_programming import TradingRule, axes_for, gross_growth, interpolation, solve_with_costs
 from finflow.strategies.strategy import Information
 
 FloatArray = NDArray[np.float64]
 
 _DUST = 1e-5
-_CLOSER = 3.0  # nodes where small trades are cheap, for each of those where any trade costs its share
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of the belief at which a policy is shown
 OPTIMAL = "optimal"
-CLOSED_FORM = "Garleanu and Pedersen's closed form: costs in the square of the trade, no bound binds"
-ON_A_GRID = "dynamic programming on a grid, with costs"
-
-
-class Rule(Protocol):
-    """Targets (batch, K) from beliefs (batch,) and the weights held (batch, K)."""
-
-    def targets(self, beliefs: FloatArray, weights: FloatArray) -> FloatArray: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +47,7 @@ class TargetRule:
     portfolios: FloatArray
 
     def targets(self, beliefs: FloatArray, weights: FloatArray) -> FloatArray:
-        """The best portfolio in each belief, whatever is held."""
+        """The best portfolio (batch, K) in each belief (batch,), whatever is held."""
         columns = [np.interp(beliefs, self.beliefs, column) for column in self.portfolios.T]
         return np.stack(columns, axis=1)
 
@@ -74,15 +55,15 @@ class TargetRule:
 class OptimalPolicy:
     """A rule as a Strategy: reads the belief off prices and names the rule's target."""
 
-    def __init__(self, process: PriceProcess, rule: Rule, name: str = OPTIMAL) -> None:
+    def __init__(self, process: PriceProcess, rule: TargetRule | TradingRule, name: str) -> None:
         self.process = process
         self.rule = rule
         self.name = name
 
     def decide(self, information: Information) -> FloatArray:
         """The rule's target, (K,)."""
-        belief = self.process.belief(np.log(information.prices[-400:]))
-        target: FloatArray = self.rule.targets(np.array([belief]), information.portfolio[None, :])[0]
+        belief = self.process.filtered(np.log(information.prices[-MEMORY - 1 :]))[-1:]
+        target: FloatArray = self.rule.targets(belief, information.portfolio[None, :])[0]
         return target
 
 
@@ -150,7 +131,6 @@ def optimum(
     cash: float = 0.0,
     name: str = OPTIMAL,
     density: float = 1.0,
-    participation_cost: float = 0.0,
 ) -> Optimum:
     """The optimal policy under a price process, for a proportional cost as a share of the traded value.
 
@@ -162,30 +142,21 @@ def optimum(
         Of the policy in reports.
     density : float
         Nodes of the grid for each of the default's, on every axis, where there is a grid.
-    participation_cost : float
-        The rate of linear slippage times wealth over the value traded in a day, both constant.
     """
     beliefs = process.beliefs
     portfolios, growth = _without_costs(process, cash)
     one_asset = bool((portfolios.max(axis=1) == 1.0).all() and (portfolios == portfolios[0]).all())
-    if (cost_rate == 0.0 and participation_cost == 0.0) or one_asset:
+    if cost_rate == 0.0 or one_asset:
         utility = float(_long_run(process) @ growth)
         how = "exact without trading: one asset at all times" if one_asset else "exact without costs, by quadrature"
         return Optimum(OptimalPolicy(process, TargetRule(beliefs, portfolios), name), utility, how)
     with_cash = bool((portfolios[:, -1] > 0.0).any())
-    if isinstance(process, MeanReversion) and process.n_assets == 2 and cost_rate == 0.0 and not with_cash:
-        solution = spread_rule(process, participation_cost)
-        if solution.valid:
-            return Optimum(OptimalPolicy(process, solution.rule, name), solution.utility, CLOSED_FORM)
-    if participation_cost > 0.0:
-        density *= _CLOSER
     axes = axes_for(process.n_assets, with_cash, len(beliefs), density)
     equal = np.append(np.full(process.n_assets, 1.0 / process.n_assets), 0.0)
     extra: FloatArray = np.unique(np.round(np.vstack([portfolios, equal]), 4), axis=0)
     extra /= extra.sum(axis=1, keepdims=True)
-    cost = trading_cost(cost_rate, participation_cost)
-    rule, utility = solve_with_costs(process, cost, cash, axes, extra)
-    return Optimum(OptimalPolicy(process, rule, name), utility, ON_A_GRID)
+    rule, utility = solve_with_costs(process, cost_rate, cash, axes, extra)
+    return Optimum(OptimalPolicy(process, rule, name), utility, "dynamic programming on a grid, with costs")
 
 
 def expected_growth(process: PriceProcess, weights: FloatArray, beliefs: FloatArray, cash: float = 0.0) -> FloatArray:

@@ -13,7 +13,7 @@ import pytest
 from finflow.config import MarketConfig, load_config
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.sources import french_portfolios as french
+from finflow.market.sources import shipped_prices as french
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import prepare_from
@@ -100,7 +100,7 @@ def test_another_file_of_the_package_or_none_is_one_line(shipped: Path, change: 
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finflow.market.sources.shipped_tables.find_spec", lambda name: None)
+    monkeypatch.setattr("finflow.market.sources.shipped_prices.find_spec", lambda name: None)
     with pytest.raises(MarketError, match=r"pip install 'finflow\[markets\]'"):
         load_panel(CONFIG)
 

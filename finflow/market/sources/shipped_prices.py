@@ -1,4 +1,7 @@
-"""Monthly portfolios of US stocks from Kenneth R. French's data library, as the package linearmodels ships them.
+"""Prices that other packages ship, read without importing the packages, which takes seconds.
+
+skfolio has the embedded ones: 20 stocks of the S&P 500 and the index. linearmodels has monthly portfolios of US stocks
+from Kenneth R. French's data library:
 
 819 months, January 1949 to March 2017, of value-weighted returns with dividends, of stocks of NYSE, AMEX and NASDAQ:
 
@@ -8,8 +11,7 @@ S1V1 ... S5V5                9 of 25 portfolios sorted by size (1 small, 5 big) 
 S1M1 ... S5M5                9 of 25 sorted by size and by the last year's return without its last month (1 low, 5 high)
 ===========================  =========================================================================================
 
-The market, MktRF + RF, is the index; the one-month Treasury bill, RF, is what cash earns. The file is read where the
-package lies; the package itself is not imported.
+The market, MktRF + RF, is the index; the one-month Treasury bill, RF, is what cash earns.
 """
 
 from __future__ import annotations
@@ -17,16 +19,18 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 from importlib import metadata
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from finflow.errors import MarketError, one_line
-from finflow.market.sources.shipped_tables import package_file
+from finflow.market.price_adjustments import SourcePrices
 
-INDEX = "Market"
+SP500, MARKET = "SP500", "Market"
+"""Columns of the indices."""
 INDUSTRIES = (
     *("NoDur", "Durbl", "Manuf", "Enrgy", "Chems", "BusEq"),
     *("Telcm", "Utils", "Shops", "Hlth", "Money", "Other"),
@@ -37,17 +41,42 @@ _PORTFOLIOS = (*INDUSTRIES, *SIZE_AND_VALUE, *SIZE_AND_MOMENTUM)
 _COLUMNS = ("dates", "MktRF", "RF", *_PORTFOLIOS)
 
 
-class FrenchPortfolios(NamedTuple):
-    """Prices of the portfolios and of the market, returns of cash, and facts for the provenance."""
+def package_file(package: str, *parts: str) -> Path | None:
+    """Path of a file inside an installed package; None where the package is not installed."""
+    spec = find_spec(package)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return Path(folders[0], *parts) if folders else None
 
-    close: pd.DataFrame  # (months, 31): value at each month's end of 1 at the end of December 1948, with dividends
-    cash: NDArray[np.float64]  # (months,): return of a Treasury bill over the month that ends there; first 0
-    facts: dict[str, Any]
+
+def shipped_table(name: str) -> pd.DataFrame:
+    """Read a table that skfolio ships: "sp500_dataset", "sp500_index" or "factors_dataset"."""
+    path = package_file("skfolio", "datasets", "data", f"{name}.csv.gz") or Path(f"{name}.csv.gz")
+    return pd.read_csv(path, index_col=0, parse_dates=[0], date_format="%Y-%m-%d")
 
 
 @lru_cache(maxsize=1)
-def french_portfolios() -> FrenchPortfolios:
-    """Read the portfolios, once in a process; `MarketError` if the file is not there, or is another."""
+def embedded_prices() -> SourcePrices:
+    close, index = shipped_table("sp500_dataset"), shipped_table("sp500_index")
+    facts = {
+        "source": "embedded",
+        "data": "20 S&P 500 stocks and the index, daily, 1990 to 2022, shipped with skfolio",
+        "skfolio": metadata.version("skfolio"),
+        "adjusted": "closing prices adjusted for dividends and splits",
+        "benchmark_note": "the index is a price index: its dividends are left out, those of the stocks are in",
+        "survivorship": (
+            "the 20 names were chosen with hindsight: all of them were still listed in 2022, so any long-only "
+            "portfolio of them looks better than one of names chosen in 1990 would have"
+        ),
+    }
+    return SourcePrices({"close": close.join(index[[SP500]])}, facts, benchmark=SP500)
+
+
+@lru_cache(maxsize=1)
+def french_portfolios() -> SourcePrices:
+    """Read the portfolios, once in a process: their value at each month's end of 1 at the end of December 1948.
+
+    `MarketError` if the file is not there, or is another.
+    """
     path = package_file("linearmodels", "datasets", "french", "french.csv.bz2")
     if path is None:
         raise MarketError(
@@ -63,14 +92,15 @@ def french_portfolios() -> FrenchPortfolios:
         raise MarketError(f"{path} of linearmodels has no column {lacking[0]!r}; install linearmodels 7.1")
     months = pd.DatetimeIndex(pd.to_datetime(table["dates"])).to_period("M")
     ends = pd.period_range(months[0] - 1, months[-1], freq="M")
-    returns = table.loc[:, list(_PORTFOLIOS)].assign(**{INDEX: table["MktRF"] + table["RF"]})
+    returns = table.loc[:, list(_PORTFOLIOS)].assign(**{MARKET: table["MktRF"] + table["RF"]})
     if len(ends) != len(months) + 1 or returns.isna().to_numpy().any() or table["RF"].isna().any():
         raise MarketError(f"{path} of linearmodels lacks a month or a return; install linearmodels 7.1")
     growth = np.vstack([np.ones(returns.shape[1]), np.cumprod(1.0 + returns.to_numpy(dtype=np.float64), axis=0)])
     days = ends.to_timestamp(how="end").normalize()
     cash = np.concatenate([[0.0], table["RF"].to_numpy(dtype=np.float64)])
     facts = _facts(hashlib.sha256(content).hexdigest())
-    return FrenchPortfolios(pd.DataFrame(growth, index=days, columns=list(returns.columns)), cash, facts)
+    close = pd.DataFrame(growth, index=days, columns=list(returns.columns))
+    return SourcePrices({"close": close}, facts, benchmark=MARKET, cash=cash)
 
 
 def _facts(digest: str) -> dict[str, Any]:
@@ -96,5 +126,4 @@ def _facts(digest: str) -> dict[str, Any]:
             "sorts were: size, value and momentum portfolios are known because they once paid; small stocks could not "
             "be traded at the costs assumed here, and CRSP has been corrected since"
         ),
-        "default_benchmark": INDEX,
     }

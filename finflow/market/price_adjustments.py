@@ -1,14 +1,17 @@
-"""Dividends paid in cash: prices with dividends reinvested, and the yields at the ex-dates, from a table of both.
+"""Tables of prices made ready for a panel: held over short gaps, and with dividends paid in cash reinvested.
 
-Features and rules read prices with dividends reinvested, on which an ex-date is no fall. What is held drifts with the
-same growth, and the yields say how much of it the ledger pays out in cash (`finflow.ledger.accounting.pay_dividends`).
+Where dividends are paid in cash, features and rules read prices with dividends reinvested, on which an ex-date is no
+fall. What is held drifts with the same growth, and the yields at the ex-dates say how much of it the ledger pays out
+in cash (`finflow.ledger.accounting.drift`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
@@ -16,8 +19,52 @@ from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
+BoolArray = NDArray[np.bool_]
+PriceTables = dict[str, pd.DataFrame]
+"""Field name ("close" always, "open", "high", "low", "volume", "dividends" perhaps) -> frame of dates by assets."""
 
 _PRICES = ("close", "open", "high", "low")
+
+
+class SourcePrices(NamedTuple):
+    """Prices as a source has them."""
+
+    tables: PriceTables
+    facts: dict[str, Any]  # origin and adjustments, for the provenance
+    names: Sequence[str] = ()  # every asset there is; those of the closes where empty
+    benchmark: str | None = None  # column of the index, unless `market.benchmark` names another
+    cash: FloatArray | None = None  # (bars,): what cash earned by the source itself, first 0
+
+
+def hold_over_gaps(fields: Mapping[str, FloatArray], max_gap: int) -> tuple[dict[str, FloatArray], BoolArray]:
+    """Carry the last price of each asset forward over bars that lack one.
+
+    Filling goes forward only, and over the bars after an asset's very last price as well: at the time, nobody knows
+    whether an asset without a price is halted or has ended. So an asset counts as ended once `max_gap` bars have passed
+    without a price, and a table that is cut at a bar is filled as the whole table is up to that bar. A longer gap is
+    left from its first bar on.
+
+    Returns
+    -------
+    fields : dict
+        Open, high and low of a filled bar are its close, and its volume is 0; (bars, assets) each.
+    halted : bool of shape (bars, assets)
+        Bars that were filled.
+    """
+    close = fields["close"]
+    halted = np.zeros(close.shape, dtype=np.bool_)
+    if max_gap <= 0:
+        return dict(fields), halted
+    priced = ~np.isnan(close)
+    rows = np.arange(len(close))[:, None]
+    last = np.maximum.accumulate(np.where(priced, rows, -1), axis=0)
+    upcoming = np.minimum.accumulate(np.where(priced, rows, 2 * len(close))[::-1], axis=0)[::-1]
+    ended = upcoming > len(close)
+    fits = ended | (upcoming - last - 1 <= max_gap)  # a hole that is too long stays one, for the panel to refuse
+    halted = ~priced & (last >= 0) & (rows - last <= max_gap) & fits
+    carried = np.take_along_axis(close, np.maximum(last, 0), axis=0)
+    filled = {name: np.where(halted, 0.0 if name == "volume" else carried, table) for name, table in fields.items()}
+    return filled, halted
 
 
 def reinvest(

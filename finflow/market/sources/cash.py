@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from finflow.errors import MarketError, one_line
 from finflow.market.bar_frequency import bars_per_year
 from finflow.market.sources.price_sheet import read_sheet
-from finflow.market.sources.shipped_tables import package_file
+from finflow.market.sources.shipped_prices import package_file
 
 FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]

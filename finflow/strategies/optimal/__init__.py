@@ -1,1 +1,0 @@
-"""Optimal policies of markets whose price process is known."""
