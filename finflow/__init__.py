@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from finflow.env.rewards.ranking_reward import create_reward_function
     from finflow.env.vector_env import PortfolioVectorEnv
     from finflow.errors import FinflowError
+    from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics
     from finflow.guard.rollback import RollbackManager
     from finflow.guard.stability import StabilityMonitor
     from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
     from finflow.training.make_env import make_env
-    from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
-    from finflow.training.on_policy.checkpoint_manager import CheckpointManager, CheckpointMetrics
-    from finflow.training.on_policy.train_advanced import train_advanced_ppo
+    from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer, train_advanced_ppo
     from finflow.training.trainer import FinFlowTrainer
 
 __all__ = [
@@ -53,8 +52,8 @@ __all__ = [
 _HOMES = {
     "AdvancedPPOTrainer": "finflow.training.on_policy.advanced_trainer",
     "BCell": "finflow.agent.learners.bcell",
-    "CheckpointManager": "finflow.training.on_policy.checkpoint_manager",
-    "CheckpointMetrics": "finflow.training.on_policy.checkpoint_manager",
+    "CheckpointManager": "finflow.guard.checkpoint_manager",
+    "CheckpointMetrics": "finflow.guard.checkpoint_manager",
     "Config": "finflow.config",
     "EntropyScheduleConfig": "finflow.agent.on_policy.schedules",
     "EntropyScheduler": "finflow.agent.on_policy.schedules",
@@ -71,7 +70,7 @@ _HOMES = {
     "create_reward_function": "finflow.env.rewards.ranking_reward",
     "load_config": "finflow.config",
     "make_env": "finflow.training.make_env",
-    "train_advanced_ppo": "finflow.training.on_policy.train_advanced",
+    "train_advanced_ppo": "finflow.training.on_policy.advanced_trainer",
 }
 
 

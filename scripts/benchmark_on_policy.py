@@ -11,8 +11,7 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.make_env import make_env
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
-from finflow.training.on_policy.task_rollouts import Environment
-from finflow.training.on_policy.vector_tasks import VectorTask
+from finflow.training.on_policy.task_rollouts import Environment, VectorTask
 from scripts.evidence.on_policy_tasks import make_task
 
 ENVIRONMENTS, ROLLOUT, MINIBATCH, EPOCHS = 8, 2048, 64, 10

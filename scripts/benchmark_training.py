@@ -150,7 +150,7 @@ def online_phase(config: Config, folder: Path, keys: Mapping[str, object] | None
     """The online phase before its first update, as a training with some keys has it after a short offline phase."""
     short: dict[str, object] = {"train.offline_episodes": 20, **(keys or {}), "output.logs_dir": str(folder)}
     short |= {"train.offline_training_epochs": 1}
-    short |= {"offline.evaluation_updates": 0, "output.offline_dir": str(folder), "train.generalisation": False}
+    short |= {"offline.evaluation_updates": 0, "output.offline_dir": str(folder)}
     trainer = FinFlowTrainer(load_config(None, {**short, "train.seed": config.train.seed}, environ={}))
     found: list[finetune._OnlinePhase] = []
 

@@ -173,9 +173,9 @@ def _drawing() -> Iterator[Drawing]:
     """Images of one pixel and no tear sheet, unless a test asks: they are most of a short training with its report."""
     from matplotlib.figure import Figure
 
-    from finflow.evaluation.report import tearsheet
+    from finflow.evaluation.report import report
 
-    real = Drawing(Figure.savefig, tearsheet.tear_sheet)
+    real = Drawing(Figure.savefig, report.tear_sheet)
 
     def save(figure: Figure, target: Any, **options: Any) -> None:
         if options.get("format") == "png" and isinstance(target, io.BytesIO):
@@ -185,7 +185,7 @@ def _drawing() -> Iterator[Drawing]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", save)
-        patch.setattr(tearsheet, "tear_sheet", lambda agent, baseline: "<p>tear sheet</p>")
+        patch.setattr(report, "tear_sheet", lambda agent, baseline: "<p>tear sheet</p>")
         yield real
 
 
@@ -202,10 +202,10 @@ def images(_drawing: Drawing) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def tear_sheets(_drawing: Drawing, images: None) -> Iterator[None]:
     """Tear sheets as quantstats makes them, and images, from here to the end of a test file."""
-    from finflow.evaluation.report import tearsheet
+    from finflow.evaluation.report import report
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tearsheet, "tear_sheet", _drawing.tear_sheet)
+        patch.setattr(report, "tear_sheet", _drawing.tear_sheet)
         yield
 
 
@@ -229,11 +229,11 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     """Have reports go without figures and tear sheet."""
     from finflow.evaluation.analysis import training_sections
-    from finflow.evaluation.report import report, tearsheet
+    from finflow.evaluation.report import report
 
     patch.setattr(report, "draw_figures", lambda data, results: [])
     patch.setattr(training_sections, "render", lambda draw, height: b"")
-    patch.setattr(tearsheet, "tear_sheet_obstacle", lambda run, baseline: "a test goes without")
+    patch.setattr(report, "tear_sheet_obstacle", lambda run, baseline: "a test goes without")
 
 
 @pytest.fixture(scope="module", autouse=True)

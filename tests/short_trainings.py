@@ -43,7 +43,6 @@ SHORT_MARKET: dict[str, object] = {
     "market.synthetic.bars": 700,
     "market.train_end": "2021-12-31",
     "market.validation_end": "2022-06-30",
-    "train.generalisation": False,
 }
 
 #: Everything in it: rewards in a replay, snapshots, validations, and two epochs of both learners.

@@ -28,7 +28,6 @@ ROOM_OF = {
     "imports": "files",
     "json_text": "files",
     "line_file": "files",
-    "text_table": "errors",
     "memory_limit": "files",
     "compiled_function": "files",
     "cores": "files",

@@ -47,7 +47,7 @@ def test_a_first_agent(capsys: pytest.CaptureFixture[str]) -> None:
     assert space["outcome"].report.is_file()
     assert space["portfolio"].shape == (21,)
     assert space["portfolio"].sum() == pytest.approx(1.0, abs=1e-5)
-    assert "beats equal weight: " in capsys.readouterr().out
+    assert "Beats equal weight: " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("quick_reports")
@@ -57,7 +57,7 @@ def test_your_own_prices(capsys: pytest.CaptureFixture[str]) -> None:
     assert space["status"] == 0
     assert "EAST" in space["refusal"]
     assert "broken.csv" in space["refusal"]
-    assert "beats equal weight: " in capsys.readouterr().out
+    assert "Beats equal weight: " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("quick_reports", "smaller_audit")

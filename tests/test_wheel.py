@@ -71,7 +71,7 @@ def test_a_demo_runs_from_the_wheel_outside_the_checkout(installed: Path, tmp_pa
     shown = run(sys.executable, "-P", program, "--mode", "demo", *options, folder=tmp_path, environment=plain)
     (report,) = (tmp_path / "runs").glob("*/reports/report.html")
     assert f"report: {report.relative_to(tmp_path)}" in shown
-    assert "beats equal weight: " in shown
+    assert "Beats equal weight: " in shown
     assert "pretraining_epochs: 2" in (report.parents[1] / "config.yaml").read_text("utf-8")  # demo.yaml was read
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import evaluation_overrides
 from finflow.cli.options import explicit
-from finflow.cli.output import explanation_lines, plain, show_audit, show_outcome, show_report
+from finflow.cli.output import plain, show_audit, show_outcome, show_report
 from finflow.errors import CheckpointError, FinflowError
 from finflow.provenance import short_hash
 
@@ -89,15 +89,16 @@ def run_inspection(path: Path) -> None:
 def run_explanation(arguments: argparse.Namespace, checkpoint: Path, dates: Sequence[str], output: Path | None) -> None:
     """Print why an agent traded on some dates; `output` is a JSON file to write."""
     overrides = evaluation_overrides(arguments, checkpoint)
+    from finflow.evaluation.analysis.attribution import decisions_section
     from finflow.evaluation.page.page_numbers import json_text
     from finflow.files import write_atomically
-    from finflow.training.judging.explainer import explain_dates
+    from finflow.training.judging.evaluations import explain_dates
 
     explanations = explain_dates(checkpoint, overrides, dates)
     if output is not None:
         write_atomically(output, json_text(dict(explanations)))
-    print("\n\n".join("\n".join(explanation_lines(date, one)) for date, one in explanations))
-    print("\nparts are shares of wealth, by integrated gradients from every feature at its training mean")
+    shown = decisions_section(explanations)
+    print("\n".join(shown.text({shown.key: shown.numbers})))
     if output is not None:
         print(f"written to {output}")
 

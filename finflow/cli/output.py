@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import textwrap
@@ -11,33 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finflow.cli.options import program
-from finflow.text_table import table_lines
 
 if TYPE_CHECKING:
-    from finflow.evaluation.analysis.decision_explanation import Explanation
     from finflow.training.audit.look_ahead import Finding
     from finflow.training.judging.held_out import EvaluationOutcome
 
-_COLUMNS = (
-    ("return", "annual_return", "{:.1%}"),
-    ("volatility", "annual_volatility", "{:.1%}"),
-    ("Sharpe", "sharpe", "{:.2f}"),
-    ("max drawdown", "max_drawdown", "{:.1%}"),
-    ("turnover", "annual_turnover", "{:.2f}"),
-)
-_OPTIMALITY = ("of optimum", "optimality", "{:.3f}")
-"""In synthetic markets: 1 is the best policy there is, 0 the better of equal weight and holding."""
+_METRICS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "annual_turnover")
 
 
 def show_outcome(outcome: EvaluationOutcome, only: Sequence[str] | None = None, where: str = "the test window") -> None:
     """Print the summary table (of all strategies, or `only` some), the verdict and where the report is."""
-    rows = summary_rows(outcome.summary, only)
-    print("\n".join(["", *table_lines(rows), ""]))
+    print("\n".join(["", *summary_lines(outcome.page.document, only), ""]))
     print(f"over {where}, net of costs; return, volatility, Sharpe and turnover are annual")
-    numbers = _numbers_of(outcome.report)
-    for lines in (seeds_lines, verdict_lines, joined_lines, distance_lines):
-        for line in lines(numbers):
-            print(line)
+    print("\n".join([*outcome.page.text("seeds", "walk_forward", "feature_distance"), ""]))
     print("the report has the intervals, and what these figures cannot show")
     show_report(outcome.report)
 
@@ -66,76 +51,15 @@ def open_page(address: str) -> None:
         print(f"--open found no web browser on this machine; open {address} by hand", flush=True)
 
 
-def _numbers_of(report: Path) -> dict[str, Any]:
-    """Content of the `metrics.json` of a report; empty where there is none."""
-    try:
-        return dict(json.loads(report.with_name("metrics.json").read_text("utf-8")))
-    except (OSError, ValueError):
-        return {}
-
-
 def resume_command(mode: str, run: Path) -> str:
     name = program() if program() == "finflow" else "python main.py"
     return f"{name} --mode {mode} --resume {shlex.quote(str(run))}"
 
 
-def verdict_lines(numbers: Mapping[str, Any]) -> list[str]:
-    """The verdict in a report's numbers, and what speaks against a yes; nothing where nothing was compared."""
-    if "verdict" not in numbers:
-        return []
-    verdict = numbers["verdict"]
-    return ["no verdict: the report says why"] if verdict is None else verdict_lines_of(verdict)
-
-
-def verdict_lines_of(verdict: Mapping[str, Any]) -> list[str]:
-    """A verdict as `metrics.json` has it, what speaks against a yes, and what the window could have shown."""
-    against = [f"  {reason['said']}" for reason in verdict["reasons"] if not reason["enough"]]
-    lines = [f"beats equal weight: {verdict['beats_equal_weight']}", *against]
-    least = verdict.get("least_sharpe_difference")
-    if least is not None and least["of_yes"] is not None:
-        lines.append(
-            f"  least Sharpe difference over equal weight that this window shows with a power of {least['power']:.0%}: "
-            f"{least['of_yes']:.2f} a year"
-        )
-    return lines
-
-
-def joined_lines(numbers: Mapping[str, Any]) -> list[str]:
-    """Verdict of a walk-forward on all of its seeds together; none where there is one seed."""
-    joined = numbers.get("walk_forward")
-    if joined is None or joined["seeds"] < 2:
-        return []
-    first, *others = verdict_lines_of(joined["verdict"])
-    return [f"all {joined['seeds']} seeds together, over {joined['years']:.1f} years: {first}", *others]
-
-
-def seeds_lines(numbers: Mapping[str, Any]) -> list[str]:
-    """Figures of each agent of several seeds; none where a single one was evaluated."""
-    if "seeds" not in numbers:
-        return []
-    spread, ahead = numbers["seeds"]["of_agents"]["sharpe"], numbers["seeds"]["improvement"]["probability"]
-    low, high = spread["interval_low"], spread["interval_high"]
-    sharpe = f"{spread['count']} agents alone: Sharpe {spread['interquartile_mean']:.2f} (interquartile mean"
-    chance = "" if ahead is None else f"; ahead of equal weight with a probability of {ahead:.0%}"
-    return [f"{sharpe}, {low:.2f} to {high:.2f}){chance}"]
-
-
-def distance_lines(numbers: Mapping[str, Any]) -> list[str]:
-    """Distance of the features from those of training, where the agent was evaluated on another market."""
-    distance = numbers.get("feature_distance")
-    if distance is None:
-        return []
-    if "unknown" in distance:
-        return [f"another market than that of its training: {distance['unknown']}"]
-    return [
-        f"another market than that of its training: {distance['outside']:.1%} of the features' values are outside the "
-        f"range of training, and the mean of {distance['largest_of']} is {distance['largest']:.2f} deviations from "
-        "that of training"
-    ]
-
-
 def show_audit(findings: Sequence[Finding]) -> None:
     """Print the findings of an audit: a line for each component, and below it each fault and each note."""
+    from finflow.evaluation.page.section import table_lines
+
     table = [("component", "probes", "dates", "first", "last", "rows", "largest difference", "verdict")]
     notes: dict[int, list[str]] = {}
     for name in dict.fromkeys(finding.component for finding in findings):
@@ -159,65 +83,21 @@ def show_audit(findings: Sequence[Finding]) -> None:
         print("nothing looks ahead")
 
 
-def summary_rows(
-    summary: Mapping[str, Mapping[str, float]], only: Sequence[str] | None = None
-) -> list[tuple[str, ...]]:
-    """The summary as text: a heading, the evaluated one, the others by falling Sharpe ratio; a dash for no number."""
+def summary_lines(numbers: Mapping[str, Any], only: Sequence[str] | None = None) -> list[str]:
+    """Table of a report's numbers: the evaluated one, the others by falling Sharpe ratio; a dash for no number."""
+    from finflow.evaluation.page.section import ROW, Cell, Column, Section, columns_of, make_table
+    from finflow.evaluation.statistics.metrics import Metrics
 
-    def rank(name: str) -> float:
-        sharpe = summary[name].get("sharpe", math.nan)
-        return math.inf if math.isnan(sharpe) else -sharpe
-
-    def cell(name: str, metric: str, form: str) -> str:
-        value = summary[name].get(metric, math.nan)
-        return "-" if math.isnan(value) else form.format(value)
-
-    evaluated, *others = summary
-    listed = [evaluated, *sorted((name for name in others if only is None or name in only), key=rank)]
-    columns = (*_COLUMNS, *((_OPTIMALITY,) if any(_OPTIMALITY[1] in metrics for metrics in summary.values()) else ()))
-    rows = [(name, *(cell(name, metric, form) for _, metric, form in columns)) for name in listed]
-    return [("", *(heading for heading, _, _ in columns)), *rows]
-
-
-def explanation_lines(date: str, one: Explanation) -> list[str]:
-    """Lines of the explanation of a decision, which filled on a date."""
-    from finflow.evaluation.analysis.decision_explanation import SHOWN
-    from finflow.evaluation.page.page_numbers import show
-
-    def percent(value: float, decimals: int = 1, plus: bool = False) -> str:
-        return show(value, "%", decimals, plus=plus).replace("\N{NARROW NO-BREAK SPACE}", "").replace("−", "-")
-
-    mix = ", ".join(f"{name} {percent(share, 0)}" for name, share in one.gate.items())
-    text = [
-        f"{date}: the agent {one.holds}",
-        f"  decided with what was known on {one.known}",
-        f"  traded {percent(one.traded, 2)} of the portfolio: {percent(one.trade_rate)} of the way to the aim",
-        f"  gate: {mix}",
-        f"  filled with a turnover of {percent(one.turnover, 2)} at a cost of {percent(one.cost, 3)}; "
-        f"the next bar returned {percent(one.next_return, 2, plus=True)}",
-        "",
-    ]
-    experts = list(one.gate)
-    table = [("largest trades", "held", *experts, "aim", "target", "next bar")]
-    for name in one.trades[:SHOWN]:
-        own = one.weights[name]
-        weights = (own.held, *(own.experts[expert] for expert in experts), own.aim, own.target)
-        table.append((name, *(percent(weight) for weight in weights), percent(one.earned[name], 2, plus=True)))
-    text += [f"  {line}" for line in table_lines(table)]
-    text.append("")
-    table = [("features that moved it", "value", "part in the trade")]
-    for feature, influence in one.influences:
-        table.append((feature, f"{influence.value:+.2f}", percent(influence.part, 2, plus=True)))
-    parts = one.integrated_gradients
-    rest = sum(influence.part for influence in list(parts.features.values())[SHOWN:])
-    table += [
-        ("all other features", "", percent(rest, 2, plus=True)),
-        ("every feature at its mean", "", percent(parts.baseline, 2, plus=True)),
-        ("traded", "", percent(one.traded + parts.completeness_error, 2, plus=True)),
-    ]
-    text += [f"  {line}" for line in table_lines(table)]
-    error = f"completeness error {parts.completeness_error:+.1e} of wealth"
-    return [*text, f"  {error}, {parts.steps} steps; values in training deviations"]
+    strategies, evaluated = numbers["strategies"], numbers["agent"]
+    others = [name for name in strategies if name != evaluated and (only is None or name in only)]
+    others.sort(key=lambda name: math.inf if (ratio := strategies[name]["sharpe"]) is None else -ratio)
+    columns: list[Column] = [*columns_of(Metrics, "strategies", ROW, names=_METRICS)]
+    if "optimum" in numbers:  # 1 is the best policy there is, 0 the better of equal weight and holding
+        scores = numbers["optimum"]["scores"]
+        columns.append(
+            ("of optimum", {name: Cell(("optimum", "scores", name, "score"), decimals=3) for name in scores})
+        )
+    return Section("", "", tables=(make_table("", "", [evaluated, *others], columns, heading=False),)).text(numbers)
 
 
 def describe_configuration() -> str:

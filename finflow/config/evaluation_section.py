@@ -59,12 +59,10 @@ class EvaluationConfig(Section):
     """Statistics of the evaluation, and refits of the classical strategies."""
 
     bootstrap_samples: Int = key(2000, "resamples behind each interval", ge=100)
-    confidence: Fraction = key(0.95, "coverage of the intervals")
     block_length: PositiveInt = key(21, "mean block of the stationary bootstrap, in bars")
     rebalance_every: PositiveInt = key(21, "decisions between refits of a rolling strategy")
     lookback: Int = key(252, "bars that a rolling strategy is fitted on", ge=20)
     sweeps: Flag = key(True, "run again at other costs, lags and capital, and over stress periods; backtests always do")
-    top: PositiveInt = key(5, "K of the ranking view, in assets")
     tax: TaxConfig = key(TaxConfig(), "tax on capital gains and interest")
     protocol: ProtocolConfig = key(ProtocolConfig(), "evaluations that train for every fold")
     configurations_tried: PositiveInt = key(1, "configurations tried on this panel, the evaluated one included")

@@ -86,7 +86,6 @@ class TrainConfig(Section):
     reward_reference: Literal["equal-weight", "none"] = key(
         "equal-weight", "portfolio whose return is subtracted from rewards"
     )
-    generalisation: Flag = key(True, "evaluate the policy in training and validation windows at each validation")
     profile: Flag = key(False, "write a torch profiler trace of a few updates of each phase into the run folder")
     observation_noise: Share = key(0.0, "deviation of noise on the features to learn from, in units of theirs")
     entropy_schedule: EntropyScheduleConfig = key(EntropyScheduleConfig(), "annealing of the entropy coefficient")

@@ -284,18 +284,13 @@ class ComparisonContext:
 def with_memos(makers: Mapping[str, Make]) -> dict[str, Make]:
     """The same strategies; what depends on prices alone, one made later takes from those made before by its maker."""
 
-    def sharing(make: Make) -> Make:
-        memo: Memo = {}
+    def fresh(make: Make, memo: Memo) -> Strategy:
+        strategy = make()
+        if isinstance(strategy, Memoised):
+            strategy.memo = memo
+        return strategy
 
-        def fresh() -> Strategy:
-            strategy = make()
-            if isinstance(strategy, Memoised):
-                strategy.memo = memo
-            return strategy
-
-        return fresh
-
-    return {name: sharing(make) for name, make in makers.items()}
+    return {name: partial(fresh, make, {}) for name, make in makers.items()}
 
 
 def run_shared_backtests(

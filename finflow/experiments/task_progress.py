@@ -105,11 +105,11 @@ class Reporter(ProgressDisplay):
         self._send("line", text)
 
     def _report(self) -> None:
-        phase = self._phase
-        if phase is not None:
+        task = self._task
+        if task is not None:
             self._sent = time.monotonic()
-            content = {"phase": phase.name, "done": phase.done, "total": phase.total, "facts": dict(phase.facts)}
-            self._send("progress", content)
+            done, facts = int(task.completed), dict(task.fields["facts"])
+            self._send("progress", {"phase": task.description, "done": done, "total": task.total, "facts": facts})
 
 
 class NullStream(io.StringIO):

@@ -130,11 +130,6 @@ class MarketPanel:
             raise MarketError(f"cannot cut a panel of {self.n_bars} bars at {end}")
         return _rows(self, slice(0, stop))
 
-    def since(self, start: str | dt.date | np.datetime64) -> MarketPanel:
-        """Take the bars from a date on (inclusive); the first bar's cash return becomes 0."""
-        first = int(np.searchsorted(self.dates, _day(start), side="left"))
-        return _rows(self, slice(first, self.n_bars))
-
     def between(self, start: int, stop: int) -> MarketPanel:
         """Take the bars from `start` up to `stop` (exclusive); the first bar's cash return becomes 0."""
         if not 0 <= start < stop <= self.n_bars:
@@ -166,7 +161,7 @@ class MarketPanel:
 
     def bars_until(self, date: str | dt.date | np.datetime64) -> int:
         """Number of bars up to and including a date."""
-        return int(np.searchsorted(self.dates, _day(date), side="right"))
+        return int(np.searchsorted(self.dates, np.datetime64(str(date)[:10], "D"), side="right"))
 
     def describe(self) -> Mapping[str, Any]:
         """Return facts for a manifest: provenance, size, span and hash."""
@@ -202,7 +197,3 @@ def _rows(
         fields["dividends"][list(joins)] *= 0.0
     halted = None if panel.halted is None else panel.halted[rows]
     return replace(panel, dates=panel.dates[rows], cash_returns=cash, halted=halted, **fields)
-
-
-def _day(date: str | dt.date | np.datetime64) -> np.datetime64:
-    return np.datetime64(str(date)[:10], "D")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,11 +57,6 @@ def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None
         raise MarketError(f"{name} has shape {array.shape}, expected {shape} (dates by assets)")
 
 
-def _first(wrong: NDArray[np.bool_]) -> tuple[int, int]:
-    row, column = np.argwhere(wrong)[0]
-    return int(row), int(column)
-
-
 class PriceTable(NamedTuple):
     """Closing prices with their labels, and the checks of fields against them."""
 
@@ -71,26 +67,23 @@ class PriceTable(NamedTuple):
     def check_close(self) -> None:
         """Refuse prices that are not positive and finite, and gaps between an asset's first and last price."""
         _check_shape("close", self.close, (len(self.dates), len(self.assets)))
-        self._check_prices("close", self.close, np.isinf(self.close) | (self.close <= 0.0))
+        self._check_prices("close", self.close, self.close <= 0.0)
         listed = np.isfinite(self.close)
         began = np.logical_or.accumulate(listed, axis=0)
         goes_on = np.logical_or.accumulate(listed[::-1], axis=0)[::-1]
-        gaps = began & goes_on & ~listed
-        if gaps.any():
-            row, column = _first(gaps)
-            raise MarketError(
-                f"asset {self.assets[column]!r} has no price on {self.dates[row]}, between its first and last price; "
-                "fill the gap or drop the date or the asset, or hold it at its last price over short gaps with "
-                "market.max_gap, their longest in bars"
-            )
+        self._refuse(
+            began & goes_on & ~listed,
+            lambda row, _: (
+                f"has no price on {self.dates[row]}, between its first and last price; fill the gap or drop the date "
+                "or the asset, or hold it at its last price over short gaps with market.max_gap, their longest in bars"
+            ),
+        )
 
     def check_listings(self) -> None:
         """Refuse assets without a single price, and assets that never trade on the same dates."""
         listed = np.isfinite(self.close)
-        empty = np.flatnonzero(~listed.any(axis=0))
         span = f"between {self.dates[0]} and {self.dates[-1]}"
-        if empty.size:
-            raise MarketError(f"asset {self.assets[int(empty[0])]!r} has no price {span}; leave it out")
+        self._refuse(np.atleast_2d(~listed.any(axis=0)), lambda *_: f"has no price {span}; leave it out")
         if int(np.count_nonzero(listed.sum(axis=1) >= 2)) < 2:
             raise MarketError(
                 f"the assets have no common dates: there are no two dates {span} on which two of them have a price"
@@ -99,25 +92,38 @@ class PriceTable(NamedTuple):
     def check_field(self, name: str, array: FloatArray) -> None:
         """Refuse a field with impossible values, or with values where the closes have none."""
         _check_shape(name, array, self.close.shape)
-        may_be_zero = name in ("volume", "dividends")
-        self._check_prices(name, array, np.isinf(array) | ((array < 0.0) if may_be_zero else (array <= 0.0)))
-        differs = np.isfinite(array) != np.isfinite(self.close)
-        if differs.any():
-            row, column = _first(differs)
+        self._check_prices(name, array, (array < 0.0) if name in ("volume", "dividends") else (array <= 0.0))
+
+        def lacking(row: int, column: int) -> str:
             has, lacks = ("close", name) if np.isfinite(self.close[row, column]) else (name, "close")
-            raise MarketError(
-                f"asset {self.assets[column]!r} has a value of {has} but none of {lacks} on {self.dates[row]}; "
-                f"complete it, or leave {name} out"
-            )
+            return f"has a value of {has} but none of {lacks} on {self.dates[row]}; complete it, or leave {name} out"
+
+        self._refuse(np.isfinite(array) != np.isfinite(self.close), lacking)
 
     def check_range(self, high: FloatArray, low: FloatArray) -> None:
-        wrong = high < low
-        if wrong.any():
-            row, column = _first(wrong)
-            raise MarketError(
-                f"asset {self.assets[column]!r} has a high ({high[row, column]:g}) under its low "
-                f"({low[row, column]:g}) on {self.dates[row]}; correct it, or leave high and low out"
-            )
+        self._refuse(
+            high < low,
+            lambda row, column: (
+                f"has a high ({high[row, column]:g}) under its low ({low[row, column]:g}) on {self.dates[row]}; "
+                "correct it, or leave high and low out"
+            ),
+        )
+
+    def check_dividends(self, paid: FloatArray) -> None:
+        """Refuse dividends in money that are impossible, or have no price to be paid at."""
+        listed = np.isfinite(self.close)
+        lost: NDArray[np.bool_] = (paid > 0.0) & ~listed & np.logical_or.accumulate(listed, axis=0)
+
+        def named(row: int, column: int) -> str:
+            return f"has a dividend of {paid[row, column]:g} on {self.dates[row]}"
+
+        self._refuse(np.isinf(paid) | (paid < 0.0), lambda *place: f"{named(*place)}; correct it")
+        self._refuse(
+            lost,
+            lambda *place: (
+                f"{named(*place)} and no price on that day or after it; enter it on the last day with a price"
+            ),
+        )
 
     def checked_halts(self, halted: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """Read-only mask of halts among the listed bars; None where there are none."""
@@ -127,12 +133,20 @@ class PriceTable(NamedTuple):
         return halted if halted.any() else None
 
     def _check_prices(self, name: str, array: FloatArray, wrong: NDArray[np.bool_]) -> None:
-        if wrong.any():
-            row, column = _first(wrong)
+        what, do = ("price", "") if name == "close" else (f"value of {name}", f"; correct it, or leave {name} out")
+
+        def impossible(row: int, column: int) -> str:
             value = array[row, column]
             kind = "not finite" if np.isinf(value) else "zero" if value == 0.0 else "negative"
-            what, do = ("price", "") if name == "close" else (f"value of {name}", f"; correct it, or leave {name} out")
-            raise MarketError(f"asset {self.assets[column]!r} has a {kind} {what} ({value:g}) on {self.dates[row]}{do}")
+            return f"has a {kind} {what} ({value:g}) on {self.dates[row]}{do}"
+
+        self._refuse(np.isinf(array) | wrong, impossible)
+
+    def _refuse(self, wrong: NDArray[np.bool_], words: Callable[[int, int], str]) -> None:
+        """Name the asset of the first wrong cell, and say what is wrong with it."""
+        if wrong.any():
+            row, column = (int(place) for place in np.argwhere(wrong)[0])
+            raise MarketError(f"asset {self.assets[column]!r} {words(row, column)}")
 
 
 def checked_cash(cash: FloatArray, bars: int) -> FloatArray:

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
+from finflow.market.panel_checks import PriceTable
 
 FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
@@ -91,19 +91,7 @@ def reinvest(
     close = fields["close"]
     listed = np.isfinite(close)
     paid = np.where(np.isnan(dividends), 0.0, dividends)
-    wrong = np.argwhere((paid < 0.0) | np.isinf(paid))
-    if len(wrong):
-        row, column = wrong[0]
-        raise MarketError(
-            f"asset {assets[column]!r} has a dividend of {paid[row, column]:g} on {dates[row]}; correct it"
-        )
-    lost = np.argwhere((paid > 0.0) & ~listed & np.logical_or.accumulate(listed, axis=0))
-    if len(lost):
-        row, column = lost[0]
-        raise MarketError(
-            f"asset {assets[column]!r} has a dividend of {paid[row, column]:g} on {dates[row]} and no price on that "
-            "day or after it; enter it on the last day with a price"
-        )
+    PriceTable(dates, tuple(assets), close).check_dividends(paid)
     with np.errstate(invalid="ignore"):
         yields = np.where(listed, paid / close, 0.0)
     level = np.cumprod(1.0 + yields, axis=0)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from finflow.errors import first_few
 from finflow.market.panel import MarketPanel
@@ -30,57 +27,26 @@ _IN_CASH = (
 )
 
 
-class SplitSuspect(NamedTuple):
-    """A jump that looks like a split."""
-
-    asset: str
-    date: str  # first bar at the new level
-    ratio: float  # price over the last price
-    split: float  # new shares for each old one; under 1 for a reverse split
-
-    def __str__(self) -> str:
-        return f"{self.asset} on {self.date} (price times {self.ratio:.3g}, as after a split of {in_words(self.split)})"
+def price_notes(panel: MarketPanel) -> list[str]:
+    """Sentences on dividends in cash, on bars without a price of their own, and on jumps that look like splits."""
+    notes = [_IN_CASH if panel.dividends is not None else "", describe_halts(panel)]
+    if panel.provenance.get("source") in _USER_SOURCES:
+        notes.append(describe_splits(panel))
+    return [note for note in notes if note]
 
 
-class Halt(NamedTuple):
-    """Consecutive bars, from one date to another, at which an asset was held at its last price."""
-
-    asset: str
-    first: str
-    last: str
-    bars: int
-
-    def __str__(self) -> str:
-        when = f"on {self.first}" if self.bars == 1 else f"from {self.first} to {self.last} ({self.bars} bars)"
-        return f"{self.asset} {when}"
-
-
-def find_halts(panel: MarketPanel, since: int = 0) -> list[Halt]:
-    """List the halts of a panel that reach the bar `since` or a later one, by date."""
-    if panel.halted is None:
-        return []
+def describe_halts(panel: MarketPanel, since: int = 0) -> str:
+    """One sentence that names the halts that reach the bar `since` or a later one, by date; empty where none does."""
     halts = []
-    for column, asset in enumerate(panel.assets):
-        bars = np.flatnonzero(panel.halted[:, column])
+    for column, asset in enumerate(panel.assets if panel.halted is not None else ()):
+        bars = np.flatnonzero(np.asarray(panel.halted)[:, column])
         for run in np.split(bars, np.flatnonzero(np.diff(bars) > 1) + 1):
             if len(run) and run[-1] >= since:
-                halts.append(Halt(asset, str(panel.dates[run[0]]), str(panel.dates[run[-1]]), len(run)))
-    return sorted(halts, key=lambda halt: (halt.first, halt.asset))
-
-
-def describe_halts(halts: Sequence[Halt]) -> str:
-    """One sentence that names the halts, the first of them in full; empty where there are none."""
-    if not halts:
-        return ""
-    named = first_few([str(halt) for halt in halts], _SHOWN)
-    return f"no price, held at the last one and not traded (market.max_gap): {named}"
-
-
-def in_words(split: float) -> str:
-    """Return a split as it is announced: 2 for 1, 3 for 2, 1 for 10."""
-    if split < 1.0:
-        return f"1 for {1.0 / split:g}"
-    return "3 for 2" if split == 1.5 else f"{split:g} for 1"
+                first, last = panel.dates[run[[0, -1]]]
+                when = f"on {first}" if len(run) == 1 else f"from {first} to {last} ({len(run)} bars)"
+                halts.append((first, f"{asset} {when}"))
+    named = first_few([words for _, words in sorted(halts)], _SHOWN)
+    return f"no price, held at the last one and not traded (market.max_gap): {named}" if halts else ""
 
 
 def split_of(move: float, tolerance: float) -> float | None:
@@ -92,48 +58,34 @@ def split_of(move: float, tolerance: float) -> float | None:
     return nearest if move < 0.0 else 1.0 / nearest
 
 
-def price_notes(panel: MarketPanel) -> list[str]:
-    """Sentences on dividends in cash, on bars without a price of their own, and on jumps that look like splits."""
-    notes = [_IN_CASH if panel.dividends is not None else "", describe_halts(find_halts(panel))]
-    if panel.provenance.get("source") in _USER_SOURCES:
-        notes.append(describe_suspects(find_split_suspects(panel)))
-    return [note for note in notes if note]
+def in_words(split: float) -> str:
+    """Return a split as it is announced: 2 for 1, 3 for 2, 1 for 10."""
+    if split < 1.0:
+        return f"1 for {1.0 / split:g}"
+    return "3 for 2" if split == 1.5 else f"{split:g} for 1"
 
 
-def find_split_suspects(panel: MarketPanel) -> list[SplitSuspect]:
-    """List jumps that look like splits, by date; a stock may also halve on bad news.
+def describe_splits(panel: MarketPanel) -> str:
+    """One sentence that names jumps that look like splits, by date, and says what to do; empty where there are none.
 
     A jump counts where it is ten times the asset's usual move or more, leaves no more than a usual return once the
-    split is taken out, and the rest of the market did not move with it.
+    split is taken out, and the rest of the market did not move with it. A stock may also halve on bad news.
     """
     with np.errstate(invalid="ignore"):
         moves = np.diff(np.log(panel.close), axis=0)
-    usual = _NORMAL * _median(np.where(moves == 0.0, np.nan, np.abs(moves)).T)
-    market = _median(moves)
-    with np.errstate(invalid="ignore"):
-        rare = (np.abs(moves) >= _RARE * usual) & (np.abs(moves) > 0.3) & (np.abs(market) < _MARKET_MOVE)[:, None]
-    found = []
+    usual = _NORMAL * pd.DataFrame(np.where(moves == 0.0, np.nan, np.abs(moves))).median().to_numpy()
+    market = pd.DataFrame(moves).median(axis=1).to_numpy()
+    rare = (np.abs(moves) >= _RARE * usual) & (np.abs(moves) > 0.3) & (np.abs(market) < _MARKET_MOVE)[:, None]
+    named, remedy = [], ""
     for row, column in np.argwhere(rare):
-        move = float(moves[row, column])
+        move, asset, day = float(moves[row, column]), panel.assets[column], panel.dates[row + 1]
         split = split_of(move, min(_OWN_MOVE * float(usual[column]), _OWN_MOVE_AT_MOST))
         if split is not None:
-            day = str(panel.dates[row + 1])
-            found.append(SplitSuspect(panel.assets[column], day, float(np.exp(move)), split))
-    return found
-
-
-def describe_suspects(suspects: Sequence[SplitSuspect]) -> str:
-    """One sentence that names the jumps and says what to do; empty where there are none."""
-    if not suspects:
+            named.append(f"{asset} on {day} (price times {np.exp(move):.3g}, as after a split of {in_words(split)})")
+            remedy = remedy or f"divide the prices of {asset} before {day} by {split:g}"
+    if not named:
         return ""
-    named = first_few([str(suspect) for suspect in suspects], _SHOWN)
-    before = suspects[0]
     return (
-        f"jumps that look like splits the prices are not adjusted for: {named}. If it is a split, divide the "
-        f"prices of {before.asset} before {before.date} by {before.split:g} (or give an Adj Close); else the jump "
-        "counts as a return"
+        f"jumps that look like splits the prices are not adjusted for: {first_few(named, _SHOWN)}. If it is a split, "
+        f"{remedy} (or give an Adj Close); else the jump counts as a return"
     )
-
-
-def _median(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.array([np.median(known) if (known := row[np.isfinite(row)]).size else np.nan for row in rows])

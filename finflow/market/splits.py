@@ -72,8 +72,3 @@ def split_panel(panel: MarketPanel, config: MarketConfig) -> Split:
     if config.test_end is not None and config.test_end > last.astype(dt.date) + _SLACK:
         raise MarketError(f"the test window leaves the data: market.test_end is {config.test_end} and {span}; {_TO}")
     return Split(*counts[1:])
-
-
-def visible(panel: MarketPanel, split: Split) -> MarketPanel:
-    """Cut the panel at the end of validation, the data that training receives."""
-    return panel.until(split.validation_end)

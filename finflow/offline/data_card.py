@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.evaluation.page.section import table_lines
 from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel
 from finflow.offline.recorder import SOURCES, Rows
-from finflow.text_table import table_lines
 
 Weights = NDArray[np.float64]
 

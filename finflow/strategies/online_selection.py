@@ -11,7 +11,6 @@ follow the one before, so that the same information is always answered by the sa
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from functools import partial
 
 import numpy as np
@@ -23,7 +22,7 @@ from finflow.strategies.strategy import Information, Memo, equal_weights, memois
 FloatArray = NDArray[np.float64]
 
 
-class OnlineSelection(ABC):
+class OnlineSelection:
     """A rule that moves the portfolio chosen last by what the newest ``window`` prices brought."""
 
     name = "online"
@@ -71,9 +70,9 @@ class OnlineSelection(ABC):
         """Weights with assets that were not listed a bar ago; they begin with nothing."""
         return weights
 
-    @abstractmethod
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
         """The next portfolio (assets,) from the last one and prices (bars, assets); all assets have the last two."""
+        return weights
 
 
 class ConstantRebalanced(OnlineSelection):
@@ -83,9 +82,6 @@ class ConstantRebalanced(OnlineSelection):
 
     def decide(self, information: Information) -> FloatArray:
         return equal_weights(information.listed)
-
-    def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
-        return weights
 
 
 class ExponentiatedGradient(OnlineSelection):

@@ -61,7 +61,6 @@ class OptimalPolicy:
         self.name = name
 
     def decide(self, information: Information) -> FloatArray:
-        """The rule's target, (K,)."""
         belief = self.process.filtered(np.log(information.prices[-MEMORY - 1 :]))[-1:]
         target: FloatArray = self.rule.targets(belief, information.portfolio[None, :])[0]
         return target
@@ -111,14 +110,9 @@ def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
     if market.source != "synthetic":
         raise ConfigError(f"market.source = {market.source} has no known optimum; set market.source=synthetic")
     known = EnvConfig()
-    for name, wanted in (("execution_lag", 1), ("fill", "close")):
-        if getattr(env, name) != wanted:
-            raise ConfigError(f"env.{name} = {getattr(env, name)}: the optimum is known for {wanted} only")
-    if env.costs != known.costs:
-        raise ConfigError("env.costs differs from its defaults: the optimum is known for proportional costs only")
-    for name in ("max_weight", "max_turnover", "no_trade_band"):
+    for name in ("execution_lag", "fill", "costs", "max_weight", "max_turnover", "no_trade_band"):
         if getattr(env, name) != getattr(known, name):
-            raise ConfigError(f"env.{name} = {getattr(env, name)}: the optimum is known without such a limit only")
+            raise ConfigError(f"env.{name} = {getattr(env, name)}: the optimum is known for the default only")
     if not isinstance(market.cash_rate, float):
         raise ConfigError(f"market.cash_rate = {market.cash_rate}: the optimum is known for one constant rate only")
     rate = (env.commission_bps + env.slippage_bps) * BASIS_POINT
@@ -126,11 +120,7 @@ def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
 
 
 def optimum(
-    process: PriceProcess,
-    cost_rate: float,
-    cash: float = 0.0,
-    name: str = OPTIMAL,
-    density: float = 1.0,
+    process: PriceProcess, cost_rate: float, cash: float = 0.0, name: str = OPTIMAL, density: float = 1.0
 ) -> Optimum:
     """The optimal policy under a price process, for a proportional cost as a share of the traded value.
 

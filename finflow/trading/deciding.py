@@ -34,8 +34,7 @@ from finflow.trading.brokers.alpaca_broker import open_alpaca
 from finflow.trading.brokers.broker import BrokerNotReady, MarketOrder, client_id
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
 from finflow.trading.decision_making import DecisionMaking
-from finflow.trading.decision_page import decision_page
-from finflow.trading.decision_results import Check, Decision
+from finflow.trading.decision_results import Check, Decision, decision_page
 from finflow.trading.holdings import Holdings, read_fills, read_holdings
 from finflow.trading.live_market import (
     TRADING,
@@ -230,7 +229,7 @@ def _write(
     A line that is there already is not written again.
     """
     content = json_text(plain(made))
-    files = {"orders.csv": orders_csv(made), "decision.html": decision_page(made), "decision.json": content}
+    files = {"orders.csv": orders_csv(made), "decision.html": decision_page(made).html(), "decision.json": content}
     folder.mkdir(parents=True, exist_ok=True)
     with exclusively(folder / ".lock"):
         log = HashedLog.read(folder / STATE)

@@ -10,17 +10,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finflow.agent.batch import States, states_of
-from finflow.agent.networks.decision import Decision, acted_portfolio, describe_holding
+from finflow.agent.batch import States
+from finflow.agent.networks.decision import Decision, acted_portfolio
 from finflow.trading.decision_results import Alternative, FeatureMove, Reasons
 from finflow.trading.live_market import LiveMarket
 from finflow.training.judging.agent_strategy import Agents
-from finflow.training.judging.feature_attribution import (
+from finflow.training.judging.explainer import (
+    ExactDecision,
     aim_of,
     decide,
     in_double,
     integrated_gradients,
-    states_in_double,
+    mean_of,
+    states_at,
 )
 
 FloatArray = NDArray[np.float64]
@@ -32,7 +34,7 @@ _NOTHING = 1e-9  # change of a weight that is rounding
 _CLIP = 5.0
 
 
-class Reasoning:
+class Reasoning(ExactDecision):
     """Reasons of what some agents decide together, by the mean of their portfolios.
 
     ``portfolio`` (K + 3,) has the weights held and the state of the reward, as observed.
@@ -40,43 +42,19 @@ class Reasoning:
 
     def __init__(self, agents: Agents, market: LiveMarket, portfolio: FloatArray) -> None:
         self.acting, self.band = agents.config.acting, agents.config.env.no_trade_band
-        self.policies = [in_double(policy) for policy in agents.policies]
         self.market, self.portfolio = market, portfolio
-        self.states = self._states(market.known)
-        self.decisions = [decide(policy, self.states) for policy in self.policies]
+        policies = [in_double(policy) for policy in agents.policies]
+        super().__init__(policies, states_at(market.process, market.known, portfolio))
         self.assets = (*market.panel.assets, "cash")
-        self.held = self.states.weights[0]
-        self.target = _mean(self._acted(decision)[0] for decision in self.decisions)
-        self.aim = _mean(aim_of(decision)[0] for decision in self.decisions)
-        self.trade_rate = float(_mean(decision.trade_rate[0, 0] for decision in self.decisions))
-
-    def _states(self, bar: int) -> States:
-        """State with the features of a bar and the portfolio of today, in double precision."""
-        process = self.market.process
-        observation = {
-            "assets": process.asset_features[bar].copy(),
-            "market": process.market_features[bar].copy(),
-            "portfolio": self.portfolio,
-        }
-        return states_in_double(states_of(observation, torch.device("cpu")))
+        self.target = mean_of(self._acted(decision)[0] for decision in self.decisions)
 
     def reasons(self) -> Reasons:
-        names = max((policy.sources for policy in self.policies), key=len)
-        gates = [decision.gate[0] for decision in self.decisions]  # an agent without a reference has a share of 0 in it
-        gate = _mean(torch.cat([one, one.new_zeros(len(names) - len(one))]) for one in gates)
-        experts = [
-            _mean(one.experts[0, source] for one in self.decisions if source < one.experts.shape[1])
-            for source in range(len(names))
-        ]
         change, moves = self._moves()
         question, alternatives = self._alternatives()
         return Reasons(
-            holds="; ".join(dict.fromkeys(describe_holding(policy.blend) for policy in self.policies)),
-            gate=dict(zip(names, gate.tolist(), strict=True)),
-            experts={
-                name: dict(zip(self.assets, portfolio.tolist(), strict=True))
-                for name, portfolio in zip(names, experts, strict=True)
-            },
+            holds=self.holds,
+            gate=self.gate,
+            experts={name: dict(zip(self.assets, portfolio, strict=True)) for name, portfolio in self.experts.items()},
             aim_change=change,
             features=moves,
             question=question,
@@ -87,21 +65,21 @@ class Reasoning:
         market, known = self.market, self.market.known
         if known - 1 < market.features.first_bar:
             return float("nan"), {}
-        before = self._states(known - 1)
+        before = states_at(market.process, known - 1, self.portfolio)
         before = States(  # what is listed, and the portfolio, are those of today
             torch.cat([before.assets[:, :, :-1], self.states.assets[:, :, -1:]], dim=-1),
             before.market,
             self.states.portfolio,
             self.states.complete,
         )
-        aim_before = _mean(aim_of(decide(policy, before))[0] for policy in self.policies)
+        aim_before = mean_of(aim_of(decide(policy, before))[0] for policy in self.policies)
         moved = self.aim - aim_before
         direction = 0.5 * moved.sign().unsqueeze(0)
         shares = [
             integrated_gradients(policy, self.states, direction, since=before, read=aim_of) for policy in self.policies
         ]
-        of_assets = _mean(one.assets[0].sum(dim=0) for one in shares)
-        of_market = _mean(one.market[0] for one in shares)
+        of_assets = mean_of(one.assets[0].sum(dim=0) for one in shares)
+        of_market = mean_of(one.market[0] for one in shares)
         listed = self.states.listed[0]
         count = max(int(listed.sum()), 1)
         means = [(one.assets[0, :, :-1] * listed.unsqueeze(1)).sum(dim=0) / count for one in (before, self.states)]
@@ -168,7 +146,7 @@ class Reasoning:
             else:
                 assets[row, one.asset, one.column] = value
         states = States(assets, market, self.states.portfolio.repeat(count, 1), self.states.complete)
-        return self._codes(_mean(self._acted(decide(policy, states)) for policy in self.policies), traded)
+        return self._codes(mean_of(self._acted(decide(policy, states)) for policy in self.policies), traded)
 
     def _acted(self, decision: Decision) -> Tensor:
         return acted_portfolio(decision.distribution, self.acting, self.market.panel.dates[self.market.known])
@@ -194,7 +172,3 @@ class _Searched:
     now: float
     low: float
     high: float
-
-
-def _mean(values: Iterable[Tensor]) -> Tensor:
-    return torch.stack(list(values)).mean(dim=0)

@@ -11,7 +11,7 @@ import numpy as np
 from finflow.config import Config
 from finflow.errors import MarketError, first_few
 from finflow.market.panel import MarketPanel
-from finflow.market.price_notes import describe_halts, find_halts, in_words, split_of
+from finflow.market.price_notes import describe_halts, in_words, split_of
 from finflow.trading.decision_results import Check
 from finflow.trading.live_market import LiveMarket
 from finflow.trading.trading_calendar import PeriodCalendar, TradingCalendar
@@ -113,8 +113,8 @@ def check_gaps(panel: MarketPanel, since: int, calendar: TradingCalendar) -> Che
     else:
         missing = [str(day) for day in expected if day not in days]
     findings = [f"no bar on {first_few(missing, _SHOWN)}, which the calendar has as sessions"] if missing else []
-    if halts := find_halts(panel, first):
-        findings.append(describe_halts(halts))
+    if halts := describe_halts(panel, first):
+        findings.append(halts)
     return Check("gaps", not findings, "; ".join(findings) or f"no session is missing since {min(days)}")
 
 

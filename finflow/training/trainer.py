@@ -81,8 +81,10 @@ class FinFlowTrainer:
         checkpoint = read_start(config, resume, pretrained)
         self.training_data = prepare(config) if training_data is None else training_data
         self._start = starting_point(checkpoint, resume, self.training_data, self.device)
-        self._reference = read_reference(config, self.training_data, self.device) if self._start.before_online else None
-        self._folder = RunFolder(config.output.logs_dir, self._start.existing_folder)
+        before_online = self._start.moved or checkpoint is None or checkpoint.counters["phase"] == OFFLINE
+        self._reference = read_reference(config, self.training_data, self.device) if before_online else None
+        resumed = checkpoint.run_folder if checkpoint is not None and self._start.resumes else None
+        self._folder = RunFolder(config.output.logs_dir, resumed)
         self.run_folder = self._folder.path
         self._progress = progress
         self._on_validation = on_validation

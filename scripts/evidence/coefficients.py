@@ -34,7 +34,6 @@ SHORT: dict[str, object] = {
     "train.offline_episodes": 50,
     "train.offline_training_epochs": 2,
     "train.online_episodes": 100,
-    "train.generalisation": False,
     "offline.patience": 0,
     "offline.evaluation_updates": 0,
     "out_of_fold.blocks": 1,

@@ -18,7 +18,7 @@ from finflow.strategies.optimal_policy import optimum_of
 from finflow.strategies.strategy import Information, Strategy
 from finflow.training.audit.audited_decisions import AuditedMarket
 from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge, OpenedFiles, decided_views
-from finflow.training.audit.foreknowledge import Foreknowledge, ScoredOutcome, best_honest, views_of_portfolios
+from finflow.training.audit.foreknowledge import Foreknowledge, RankScore, best_honest, views_of_portfolios
 from finflow.training.audit.look_ahead import Finding
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import TrainingData, prepare
@@ -123,16 +123,16 @@ def _honest(test: Foreknowledge, bars: int) -> dict[str, float]:
 _SIDES = (("assets", False), ("time", True))
 
 
-def _largest(scores: Iterator[ScoredOutcome], decisions: int) -> dict[str, Any]:
+def _largest(scores: Iterator[RankScore], decisions: int) -> dict[str, Any]:
     """The score over all decisions, and the one in a block, that come nearest to their limits."""
     found, kept = list(scores), {}
     for name in ("whole", "block"):
-        own = [one for one in found if (len(one.score.rows) == decisions) == (name == "whole")]
-        worst = max(own, key=lambda one: (one.share, abs(one.score.value) - 4.0 * one.score.spread), default=None)
+        own = [one for one in found if (len(one.rows) == decisions) == (name == "whole")]
+        worst = max(own, key=lambda one: (one.share, abs(one.value) - 4.0 * one.spread), default=None)
         if worst is not None:
-            value, spread, limit = worst.score.value, worst.score.spread, worst.limit
+            value, spread, limit = worst.value, worst.spread, worst.limit
             figures = {"value": value, "spread": spread, "limit": limit, "share": worst.share}
-            kept[name] = {"view": worst.score.view, **{key: round(figure, 4) for key, figure in figures.items()}}
+            kept[name] = {"view": worst.view, **{key: round(figure, 4) for key, figure in figures.items()}}
     return {"decisions": decisions, **kept}
 
 

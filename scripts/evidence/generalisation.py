@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from finflow.agent.learners.bcell import BCell
 from finflow.config import Config
 from finflow.errors import EvidenceError
+from finflow.evaluation.analysis.training_sections import PREFIX
 from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.experiments.jobs.independent_trainings import train_all
@@ -30,7 +31,6 @@ from finflow.training.checkpoints.checkpoint_reader import policy_of, read_check
 from finflow.training.checkpoints.run_folder import run_folder_of
 from finflow.training.data.training_data import choose_device, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.judging.validation import PREFIX
 from finflow.training.logs.run_log import METRICS
 from scripts.evidence.results import Result, grouped
 from scripts.evidence.tables import shown_mean, table_of

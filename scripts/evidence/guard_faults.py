@@ -131,19 +131,21 @@ def injected(fault: Fault | None, at: int = FAULT_AT) -> Iterator[list[int]]:
     usual_update = online._OnlinePhase._update
     usual_draw = group_update.draw
     calls, strikes = 0, False
+    delivered: Learner | None = None
     struck: list[int] = []
 
     def update(phase: online._OnlinePhase) -> dict[str, Tensor]:
-        nonlocal calls, strikes
+        nonlocal calls, strikes, delivered
+        delivered = phase.learners.everyone[0]
         calls += 1
         strikes = fault is not None and at < calls <= at + fault.lasts
         if strikes:
             struck.append(phase.run.state.counters.update)
         return usual_update(phase)
 
-    def draw(material: Material, number: int, learner: Learner, *rest: Any) -> Drawn:
-        drawn = usual_draw(material, number, learner, *rest)
-        if fault is None or not strikes or number != 0:
+    def draw(material: Material, learner: Learner, *rest: Any) -> Drawn:
+        drawn = usual_draw(material, learner, *rest)
+        if fault is None or not strikes or learner is not delivered:
             return drawn
         return drawn._replace(batch=fault.strike(learner.agent, drawn.batch))
 

@@ -27,9 +27,8 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
-from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
-from finflow.training.on_policy.train_advanced import train_advanced_ppo
-from finflow.training.on_policy.vector_tasks import VectorTask
+from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer, train_advanced_ppo
+from finflow.training.on_policy.task_rollouts import VectorTask
 from scripts.evidence.results import kept_results, write_result
 from scripts.evidence.tables import markdown_table
 from scripts.evidence.variants import Variant

@@ -60,7 +60,6 @@ SHORT_OFFLINE: dict[str, object] = {
     "train.offline_training_epochs": 2,
     "offline.patience": 0,
     "offline.evaluation_updates": 0,
-    "train.generalisation": False,
 }
 #: Validation's Sharpe ratio after 5 epochs was that after 50 (1.15 and 1.13).
 SHORTER_OFFLINE = {**SHORT_OFFLINE, "train.offline_episodes": 500, "train.offline_training_epochs": 5}

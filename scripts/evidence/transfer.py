@@ -34,7 +34,6 @@ REDUCED: dict[str, object] = {
     "features.filters": "none",
     "features.regimes": False,
     "offline.evaluation_updates": 0,
-    "train.generalisation": False,
     "train.offline_episodes": 6,
     "train.offline_training_epochs": 1,
     "train.online_episodes": 50,

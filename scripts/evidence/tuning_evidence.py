@@ -63,7 +63,6 @@ SEARCH = {
     "tune.startup_trials": 6,
     "train.updates_per_vector_step": 16,  # as many as there are exact decisions by default
     "train.validation_updates": 24,
-    "train.generalisation": False,
     "offline.evaluation_updates": 0,
     "tune.space": {
         **{

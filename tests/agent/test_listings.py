@@ -30,7 +30,7 @@ from finflow.agent.networks.logistic_normal import (
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.config import BCellConfig
-from finflow.training.on_policy.market_actor_critic import distribution_of
+from finflow.training.on_policy.market_rollouts import distribution_of
 from tests.agent.helpers import CPU, SMALL, coverage, generator, make_agent, with_choices
 
 MakeBatch = Callable[..., Batch]

@@ -11,25 +11,35 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from finflow.cli import main
 from finflow.config import Config, config_hash, load_config
+from finflow.evaluation.page.page import Headline, Page
 from finflow.experiments.jobs.training_jobs import SeedJob
 from finflow.training.checkpoints.run_folder import resolve_run
-from tests.cli.test_output import SUMMARY, Outcome
+from tests.cli.test_output import numbers_of_a_report
 from tests.commands import refusal
 
 ROOT = Path(__file__).parents[2]
+
+
+class Outcome(NamedTuple):
+    """As the application has it."""
+
+    run_folder: Path
+    report: Path
+    page: Page
 
 
 class Application:
     """Stands in for training and evaluation, and notes by name with what they were called, in order."""
 
     def __init__(self, folder: Path) -> None:
-        self.outcome = Outcome(folder / "run", folder / "run" / "reports" / "report.html", SUMMARY)
+        page = Page("", "", Headline("", "Beats equal weight: no"), [], numbers_of_a_report())
+        self.outcome = Outcome(folder / "run", folder / "run" / "reports" / "report.html", page)
         self.stored = Config()  # in every checkpoint
         self.calls: dict[str, Any] = {}
 

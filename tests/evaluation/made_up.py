@@ -14,6 +14,8 @@ from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests, with_memos
+from finflow.evaluation.page.page import Headline, Page
+from finflow.evaluation.page.section import Section
 from finflow.evaluation.report.results import ReportData
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
@@ -50,6 +52,12 @@ def backtest_of(name: str, steps: int = DAYS, seed: int = 0, *, explained: bool 
         assets=("AAA", "BBB", "<CCC>", "cash"),
         explanation=explanation,
     )
+
+
+def section_html(section: Section) -> str:
+    """The section as its page has it."""
+    page = Page("", "", Headline("", ""), [section]).html()
+    return page[page.index("<section id") : page.rindex("</section>") + len("</section>")]
 
 
 def make_training() -> pd.DataFrame:

@@ -67,8 +67,6 @@ def test_two_days_worked_by_hand() -> None:
     assert found.linked(found.assets) == pytest.approx(0.05 - 0.2 * 1.0395)
     assert float(found.linked(found.costs)) == pytest.approx(-0.01 * 1.05)
     assert float(found.linked(found.cash)) == 0.0
-    with pytest.raises(ValueError, match="growth is"):
-        attribute(run, np.ones((3, 2)))
 
 
 def test_a_holding_is_shared_by_those_who_built_it() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from finflow.evaluation.analysis.sweeps import sweep_section
-from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds, make
+from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, comparison_page, numbers_of
 from finflow.evaluation.report.report import write_report
 from finflow.evaluation.statistics.backtest_overfitting import DailyReturns, choice_section, judge_best
 from finflow.evaluation.statistics.bootstrap import Interval, Resampling
@@ -35,8 +35,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory, images: None) -> Browser:
     """A report with figures, tables that are wider than a phone, and a section of its own."""
     context = context_of(process_of(), range(300, 420), "risk-parity", "equal-weight", "buy-and-hold")
-    path = write_report(tmp_path_factory.mktemp("opened") / "reports", report_data(sections=(sweep_section(context),)))
-    browser.open(path.as_uri())
+    folder = tmp_path_factory.mktemp("opened") / "reports"
+    write_report(folder, report_data(sections=(sweep_section(context),)))
+    browser.open((folder / "report.html").as_uri())
     return browser
 
 
@@ -98,19 +99,22 @@ def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
         "against_equal_weight": {"sharpe_difference": 0.1, "interval": (-0.1, 0.3)},
         "verdict": {"beats_equal_weight": "no", "dsr": 0.5, "spa": {"p_consistent": 0.3}},
     }
-    runs = [Compared.of(f"run {n}", metrics, n, returns[n], returns[3]) for n in range(3)]
+    labels = [f"run {n}" for n in range(3)]
     dates = np.datetime64("2016-01-02") + np.arange(days)
     likely = {"equal weight": Estimate(0.75, Interval(0.25, 1.0))}
-    estimates = {"sharpe": Estimate(0.5, Interval(0.1, 0.9))}
-    group = Seeds(tuple(run.label for run in runs), ("0", "1", "2"), estimates, likely)
-    daily = {run.label: DailyReturns(run.returns, np.zeros(days), returns[3], returns[3]) for run in runs}
-    choice = choice_section(
-        returns[:3].T, tuple(daily), "the test window", judge_best(daily, 5, Resampling(99, 21, 0)), "runs"
+    group = Seeds(tuple(labels), ("0", "1", "2"), {"sharpe": Estimate(0.5, Interval(0.1, 0.9))}, likely)
+    daily = {label: DailyReturns(returns[n], np.zeros(days), returns[3], returns[3]) for n, label in enumerate(labels)}
+    best = judge_best(daily, 5, Resampling(99, 21, 0))
+    page = comparison_page(
+        {label: numbers_of(metrics, n) for n, label in enumerate(labels)},
+        {**{label: one.returns for label, one in daily.items()}, "equal-weight": returns[3]},
+        {"group 1": group},
+        {"train.seed": {label: str(n) for n, label in enumerate(labels)}},
+        choice_section(returns[:3].T, tuple(daily), "the test window", best, "runs"),
+        dates,
+        {"window": {"start": "2016-01-02", "end": "2016-10-27", "days": days}, "panel": "a" * 64},
     )
-    differences = {"train.seed": {run.label: str(run.numbers["seed"]) for run in runs}}
-    window = {"start": "2016-01-02", "end": "2016-10-27", "days": days}
-    for name, content in make(runs, [group], differences, window, "a" * 64, dates, choice)[0].items():
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (tmp_path / "report.html").write_text(page.html())
     browser.open((tmp_path / "report.html").as_uri())
     for width, media in ((PHONE, "screen"), (DESK, "screen"), (PAPER, "print")):
         found = browser.measured(width, media=media)

@@ -18,9 +18,9 @@ from finflow.evaluation.analysis.expert_traits import (
     gate_section,
     section,
 )
-from finflow.evaluation.page.section import section_html
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, family_tables
+from tests.evaluation.made_up import section_html
 
 BARS, ASSETS = 1100, 6
 GATED = ("defensive", "growth")

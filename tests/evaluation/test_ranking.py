@@ -61,13 +61,13 @@ def test_assets_that_cannot_be_followed_are_left_out(forward: np.ndarray) -> Non
 def test_forward_returns_begin_at_the_fill_and_end_at_the_horizon() -> None:
     process = process_of()
     close, bars = process.panel.close, range(100, 110)
-    found = ranking.forward_returns(process.growth, process.listed, bars, 5, stop=110)
+    found = ranking.forward_returns(process.growth, process.listed, bars, 5)
     np.testing.assert_allclose(found[0], close[105] / close[100] - 1.0, rtol=1e-12)
     np.testing.assert_allclose(found[5], close[110] / close[105] - 1.0, rtol=1e-12)
     assert np.isnan(found[6:]).all()
     listed = process.listed.copy()
     listed[103, 0] = listed[108, 1] = False
-    found = ranking.forward_returns(process.growth, listed, bars, 5, stop=110)
+    found = ranking.forward_returns(process.growth, listed, bars, 5)
     assert np.isnan([found[3, 0], found[3, 1]]).all()
     assert np.isfinite(found[3, 2])
 

@@ -21,9 +21,10 @@ import pandas as pd
 import pytest
 
 from finflow.errors import OutputError
-from finflow.evaluation.report import agent_figures, metric_tables, report, report_page, tearsheet
-from finflow.evaluation.report.report import write_report
-from finflow.evaluation.report.results import as_json, compute_results, json_schema
+from finflow.evaluation.report import agent_figures, report
+from finflow.evaluation.report.report import tear_sheet_obstacle, write_report
+from finflow.evaluation.report.report_page import build_page
+from finflow.evaluation.report.results import compute_results, json_schema
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 from finflow.evaluation.statistics.readings_ledger import Tries
@@ -41,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tear_sheets: None) -> Path:
     """A report with everything in it, written once."""
     folder = tmp_path_factory.mktemp("report") / "reports"
     settings, level = dict(matplotlib.rcParams), logging.getLogger("matplotlib.font_manager").level
-    assert write_report(folder, report_data()) == folder / "report.html"
+    write_report(folder, report_data())
     assert dict(matplotlib.rcParams) == settings, "matplotlib's settings leak"
     assert logging.getLogger("matplotlib.font_manager").level == level
     return folder
@@ -55,7 +56,7 @@ def html(folder: Path, read_page: Callable[[str], Any]) -> Any:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the tear sheet, which takes seconds and has a test of its own."""
-    monkeypatch.setattr(report.tearsheet, "tear_sheet", lambda agent, baseline: "<p>tear sheet</p>")
+    monkeypatch.setattr(report, "tear_sheet", lambda agent, baseline: "<p>tear sheet</p>")
 
 
 def test_every_file_is_there_and_every_figure_is_embedded_and_described(folder: Path, html: Any) -> None:
@@ -107,10 +108,10 @@ def test_every_number_of_the_page_is_in_metrics_json(
     count = numbers_hold(html, content)
     shown = {found.path for found in html.numbers}
     for strategy, table in content["strategies"].items():
-        for column in metric_tables.columns(content["cvar_alpha"]):
-            assert f"strategies/{strategy}/{column.key}" in shown
-            if column.key in table["intervals"]:
-                assert {f"strategies/{strategy}/intervals/{column.key}/{end}" for end in (0, 1)} <= shown
+        for key in metrics.Metrics.__annotations__:
+            assert f"strategies/{strategy}/{key}" in shown
+            if key in table["intervals"]:
+                assert {f"strategies/{strategy}/intervals/{key}/{end}" for end in (0, 1)} <= shown
     assert {"verdict/dsr", "verdict/spa/p_consistent", "overfitting/pbo", "against_equal_weight/interval/1"} <= shown
     assert count > 100
 
@@ -134,10 +135,10 @@ def test_metrics_json_has_the_metrics_and_no_times_or_paths(
 def test_the_same_data_and_seed_give_the_same_bytes(folder: Path) -> None:
     data, other = report_data(), report_data(seed=8)
     results = compute_results(data)
-    assert as_json(data, results) == (folder / "metrics.json").read_text("utf-8")
+    assert build_page(data, results).json() == (folder / "metrics.json").read_text("utf-8")
     drawn = report.draw_figures(data, results)
     assert [figure.png for figure in drawn] == [(folder / f"{name}.png").read_bytes() for name in FIGURES]
-    assert as_json(other, compute_results(other)) != as_json(data, results)
+    assert build_page(other, compute_results(other)).json() != build_page(data, results).json()
 
 
 def test_returns_csv_gives_back_every_return(folder: Path) -> None:
@@ -157,7 +158,7 @@ def test_the_verdict_comes_first_with_its_reasons() -> None:
         reasons = tuple(Reason(f"test {number} said -0.5", passed) for number, passed in enumerate(enough))
         verdict = dataclasses.replace(results.evidence.verdict, beats_equal_weight=answer, reasons=reasons)
         evidence = dataclasses.replace(results.evidence, verdict=verdict)
-        text = report_page.build_page(data, dataclasses.replace(results, evidence=evidence), [], [], [])
+        text = build_page(data, dataclasses.replace(results, evidence=evidence)).html()
         return text[text.index("<h2>") : text.index("</section>")]
 
     unclear = said("not shown", True, False)
@@ -169,23 +170,19 @@ def test_the_verdict_comes_first_with_its_reasons() -> None:
     assert "Beats equal weight: yes" in said("yes", True, True)
     assert "promises nothing about the future" in said("yes", True, True)
     assert "Beats equal weight: no<" in said("no", False)
-    assert "Earlier readings of this window were not counted" in report_page.build_page(
-        report_data(), results, [], [], []
-    )
+    assert "Earlier readings of this window were not counted" in build_page(report_data(), results).html()
 
 
 def test_the_interval_that_is_shown_is_the_one_asked_for() -> None:
     data = report_data(confidence=0.8)
     results = compute_results(data)
-    shown = report_page.build_page(data, results, [], [], [])
+    shown = build_page(data, results).html()
     bounds = results.difference.interval
     said = f">{bounds.low:+.2f}</span> to ".replace(">-", ">−")
     assert "with a 80\N{NARROW NO-BREAK SPACE}% interval from <span" in shown
     assert said in shown
     nothing = SharpeDifference(0.3, Interval(math.nan, math.nan), math.nan)
-    assert "without an interval" in report_page.build_page(
-        data, dataclasses.replace(results, difference=nothing), [], [], []
-    )
+    assert "without an interval" in build_page(data, dataclasses.replace(results, difference=nothing)).html()
     low = results.evidence.verdict.sharpe_difference_interval[0]
     assert low < bounds.low, "the verdict's own level cannot be softened"
 
@@ -219,7 +216,7 @@ def test_patient_equal_weight_is_asked_before_a_yes() -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_fixed_strategy_has_no_gate_experts_or_training(tmp_path: Path) -> None:
     data = report_data(agent=backtest_of("risk-parity", seed=4), training=pd.DataFrame(), notes=(), facts={})
-    text = write_report(tmp_path, data).read_text("utf-8")
+    text = write_report(tmp_path, data).html()
     assert {name.stem for name in tmp_path.glob("*.png")} == {*FIGURES} - {"gate", "experts", "training"}
     assert text.count("<img ") == len(FIGURES) - 3
     compared = json.loads((tmp_path / "metrics.json").read_text())["strategies"]
@@ -228,7 +225,7 @@ def test_a_fixed_strategy_has_no_gate_experts_or_training(tmp_path: Path) -> Non
 
 def test_equal_weight_is_not_compared_with_itself(tmp_path: Path) -> None:
     data = report_data(agent=report_data().strategies[1], training=pd.DataFrame())
-    text = write_report(tmp_path, data).read_text("utf-8")
+    text = write_report(tmp_path, data).html()
     assert "Equal weight itself" in text
     assert "There is no quantstats tear sheet: there is no equal weight to compare with" in text
     assert not (tmp_path / "tearsheet.html").exists()
@@ -243,7 +240,7 @@ def test_a_short_window_has_a_report_without_intervals(tmp_path: Path, days: int
         agent=backtest_of("agent", steps=days, explained=True),
         strategies=(backtest_of("equal-weight", steps=days, seed=3),),
     )
-    text = write_report(tmp_path, data).read_text("utf-8")
+    text = write_report(tmp_path, data).html()
     assert f"The window has {days} days; intervals need 105" in text
     assert "Beats equal weight: not shown" in text
     assert f"returns, and the test needs {4 if days < 4 else 105}; judge a longer window" in text
@@ -266,8 +263,8 @@ def test_a_short_window_has_a_report_without_intervals(tmp_path: Path, days: int
 )
 def test_returns_that_quantstats_cannot_judge_are_told(change: Callable[[np.ndarray], np.ndarray], reason: str) -> None:
     agent, baseline = backtest_of("agent"), backtest_of("equal-weight")
-    assert tearsheet.tear_sheet_obstacle(agent, baseline) is None
-    told = tearsheet.tear_sheet_obstacle(dataclasses.replace(agent, returns=change(agent.returns)), baseline)
+    assert tear_sheet_obstacle(agent, baseline) is None
+    told = tear_sheet_obstacle(dataclasses.replace(agent, returns=change(agent.returns)), baseline)
     assert reason in str(told)
 
 
@@ -278,7 +275,7 @@ def test_returns_that_quantstats_cannot_judge_are_told(change: Callable[[np.ndar
 def test_a_gap_and_ruin_are_drawn_and_told(tmp_path: Path, returned: float, figures: dict[str, float | None]) -> None:
     agent = report_data().agent
     agent.returns[200] = returned
-    text = write_report(tmp_path, report_data(agent=agent)).read_text("utf-8")
+    text = write_report(tmp_path, report_data(agent=agent)).html()
     assert ("There is no quantstats tear sheet: the returns of agent have gaps." in text) == np.isnan(returned)
     assert (tmp_path / "tearsheet.html").exists() == (not np.isnan(returned))
     content = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
@@ -295,7 +292,7 @@ def test_the_tear_sheet_agrees_with_the_report(folder: Path) -> None:
 
 
 def test_names_cannot_break_the_tear_sheet() -> None:
-    assert not set("<>&\"'{}$\\") & set(tearsheet._plain("<b>{{x}} & \"$y$\" 'z' \\"))
+    assert not set("<>&\"'{}$\\") & set(report._plain("<b>{{x}} & \"$y$\" 'z' \\"))
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -339,13 +336,19 @@ def test_what_does_not_belong_in_metrics_json_is_refused(
 def test_updates_are_counted_on_through_the_phases(online: tuple[int, ...], places: list[int]) -> None:
     updates = [*(("offline", update) for update in (0, 50, 100)), *(("online", update) for update in online)]
     frame = pd.DataFrame(updates, columns=["phase", "update"])
-    assert list(agent_figures._positions(frame, agent_figures._phases(frame))) == places
+    assert list(agent_figures._positions(frame, frame["phase"].to_numpy(dtype=str))) == places
 
 
 def test_the_best_validation_is_told_and_a_record_without_curves_has_no_figure() -> None:
-    frame = pd.DataFrame({"update": [0, 10, 20], "sharpe": [0.1, 0.9, None], "q_loss": [1.0, math.inf, 0.5]})
+    record = {
+        "phase": "online",
+        "update": [0, 10, 20],
+        "validation_sharpe": [0.1, 0.9, None],
+        "q_loss": [1, math.inf, 0],
+    }
+    frame = pd.DataFrame(record)
     figure = agent_figures.training(frame)
     assert figure is not None
     assert "0.90, after 10 updates" in figure.alt
     assert "q loss" in figure.alt
-    assert agent_figures.training(pd.DataFrame({"v_loss": [math.nan, math.inf], "sharpe": [None, None]})) is None
+    assert agent_figures.training(frame.assign(q_loss=math.nan, validation_sharpe=None)) is None

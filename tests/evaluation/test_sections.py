@@ -11,14 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.cli.output import distance_lines
 from finflow.evaluation.analysis.training_sections import distance_section, generalisation_section, measure_distance
 from finflow.evaluation.page import section
 from finflow.evaluation.page.page_numbers import look_up, show
-from finflow.evaluation.page.section import Cell, Row, Section, Table, section_html
+from finflow.evaluation.page.section import ROW, Cell, Row, Section, Table, make_table
 from finflow.evaluation.report.report_page import build_page
-from finflow.evaluation.report.results import as_json, compute_results
-from tests.evaluation.made_up import report_data
+from finflow.evaluation.report.results import compute_results
+from tests.evaluation.made_up import report_data, section_html
 
 NUMBERS = {"a<b": {"sharpe": 1.23456, "error": 0.5, "nothing": None, "word": "yes"}}
 
@@ -74,11 +73,21 @@ def test_numbers_are_written_with_their_units(value: float, unit: str, decimals:
 
 def test_a_section_is_in_the_page_in_its_contents_and_in_metrics_json() -> None:
     data = report_data(sections=(made(Cell(("a<b", "sharpe"))),))
-    results = compute_results(data)
-    page = build_page(data, results, [], [], [])
-    assert '<a href="#made">Made &amp; up</a>' in page
-    assert '<section id="made">' in page
-    assert json.loads(as_json(data, results))["made"] == NUMBERS
+    page = build_page(data, compute_results(data))
+    assert '<a href="#made">Made &amp; up</a>' in page.html()
+    assert '<section id="made">' in page.html()
+    assert json.loads(page.json())["made"] == NUMBERS
+
+
+def test_a_terminal_has_the_same_numbers_with_its_own_characters() -> None:
+    """Columns stand under their heads; intervals give way where a table would be too wide."""
+    numbers = {"a": {"gain": -0.5, "bounds": [-1.0, 2.0]}, "b": {"gain": None, "bounds": None}}
+    cell = Cell((ROW, "gain"), "%", 1, bounds=(ROW, "bounds"))
+    few, many = (Section("k", "", numbers, (make_table("T", "Of", ["a", "b"], [("x", cell)] * n),)) for n in (1, 9))
+    assert [line.split() for line in few.text({"k": few.numbers})] == [
+        *(["T"], ["Of", "x"], ["a", "-50.0%", "(-100.0", "to", "200.0%)"], ["b", "-"]),
+    ]
+    assert "(" not in "".join(many.text({"k": many.numbers}))
 
 
 def test_a_row_has_a_cell_under_every_heading() -> None:
@@ -102,9 +111,9 @@ def test_the_distance_between_the_features_of_two_markets_by_hand() -> None:
     assert (found["largest"], found["largest_of"]) == (3.0, "shifted")
     shown = distance_section(found)
     assert 'data-path="feature_distance/features/shifted/shift"' in section_html(shown)
-    (line,) = distance_lines({"feature_distance": shown.numbers})
-    assert "50.0% of the features' values" in line
-    assert "mean of shifted is 3.00 deviations" in line
+    text = "\n".join(shown.text({"feature_distance": shown.numbers}))
+    assert "50.00%" in text
+    assert "3.00" in text
 
 
 def test_the_first_best_and_last_point_of_how_a_training_generalised_are_shown() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from finflow.env.process_variants import with_costs
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.analysis.sweeps import break_even_bps, capacity
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
 from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel
+from finflow.market.splits import Split
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from finflow.strategies.rolling_rules import MinimumVariance, Momentum
 from finflow.strategies.strategy import Information
@@ -155,23 +157,6 @@ def test_capacity_follows_from_the_square_root_law() -> None:
     assert found == pytest.approx(1e9 * (EDGE / (8.0 * volatility)) ** 2, rel=0.08)
 
 
-def test_at_capacity_half_is_gone() -> None:
-    costs = CostsConfig(impact=0.5, slippage_linear_bps=50.0, slippage_sqrt_bps=10.0, minimum=0.01)
-    process = by_turns(volume=1e8, noise=0.0005, commission_bps=1.0, costs=costs)
-    found = capacity(process, LATE, Switcher)
-    assert 1e3 < found < 1e9
-
-    def taken(capital: float) -> float:
-        env = process.env.model_copy(update={"initial_capital": capital})
-        free = env.model_copy(update={"costs": CostsConfig(minimum=0.01)})
-        (full,) = run_backtests(with_costs(process, env), LATE, [Switcher()])
-        ideal, equal = run_backtests(with_costs(process, free), LATE, [Switcher(), EqualWeight()])
-        return float((ideal.returns.mean() - full.returns.mean()) / (ideal.returns.mean() - equal.returns.mean()))
-
-    assert taken(found) <= 0.5 < taken(1.001 * found)
-    assert taken(found) == pytest.approx(0.5, rel=1e-3)
-
-
 def test_orders_that_cannot_be_paid_are_on_the_record() -> None:
     process = by_turns(volume=1e3, costs=CostsConfig(impact=10.0, slippage_linear_bps=10_000.0))
     (switcher,) = run_backtests(process, LATE, [Switcher()])
@@ -180,3 +165,66 @@ def test_orders_that_cannot_be_paid_are_on_the_record() -> None:
     assert (switcher.returns == 0.0).all()
     (patient,) = run_backtests(by_turns(), LATE, [Switcher()])
     assert patient.refused is None
+
+
+# --- bad times: which of them the data has, who had learned from them, and what happened in them
+
+
+WINDOWS = Split(400, 500, 900)
+OWN = (
+    ("late", dt.date(2010, 1, 4), dt.date(2010, 3, 31)),
+    ("chosen", dt.date(2008, 10, 1), dt.date(2008, 11, 28)),
+    ("before", dt.date(1999, 1, 1), dt.date(1999, 12, 31)),
+)
+
+
+@pytest.fixture(scope="module")
+def context() -> ComparisonContext:
+    """From 2007-01-01 to mid-2010; the test window begins at the end of 2008."""
+    return context_of(process_of(bars=900), WINDOWS.test, "equal-weight", "buy-and-hold")
+
+
+@pytest.fixture(scope="module")
+def stressed(context: ComparisonContext) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeps, "PERIODS", (*sweeps.PERIODS, *OWN))
+        made = sweeps.stress_section(context, WINDOWS)
+    assert made is not None
+    return dict(made.numbers)
+
+
+def test_periods_that_the_data_has_are_judged_and_say_whether_the_agent_learned_from_them(
+    stressed: dict[str, Any],
+) -> None:
+    assert (stressed["2008-2009"]["first"], stressed["2008-2009"]["last"]) == ("2008-01-01", "2009-12-31")
+    assert {name: period["sample"] for name, period in stressed.items()} == {
+        "2008-2009": "in-sample and validation and out-of-sample",
+        "late": "out-of-sample",
+        "chosen": "validation",
+    }
+
+
+def test_a_period_of_the_test_window_is_a_part_of_its_backtest(
+    stressed: dict[str, Any], context: ComparisonContext
+) -> None:
+    run = context.runs[1]
+    inside = (run.dates >= np.datetime64("2010-01-04")) & (run.dates <= np.datetime64("2010-03-31"))
+    found = stressed["late"]["strategies"]["buy-and-hold"]
+    assert found["return"] == pytest.approx(np.prod(1.0 + run.returns[inside]) - 1.0, rel=1e-12)
+    assert found["max_drawdown"] == metrics.max_drawdown(run.returns[inside])
+    assert stressed["late"]["days"] == inside.sum()
+    assert "INDEX" in stressed["late"]["strategies"]
+
+
+def test_another_period_is_run_with_time_to_buy_in(stressed: dict[str, Any], context: ComparisonContext) -> None:
+    dates = context.process.panel.dates
+    first, last = (int(np.searchsorted(dates, np.datetime64(day))) for day in ("2008-10-01", "2008-11-28"))
+    (run,) = run_backtests(context.process, range(first - 1 - sweeps.RUN_IN, last + 1), [EqualWeight()])
+    kept = run.dates >= np.datetime64("2008-10-01")
+    found = stressed["chosen"]["strategies"]["equal-weight"]
+    assert found["return"] == pytest.approx(np.prod(1.0 + run.returns[kept]) - 1.0, rel=1e-12)
+
+
+def test_a_market_without_any_of_them_has_no_section() -> None:
+    context = context_of(process_of(start="2010-06-01"), range(300, 420), "equal-weight")
+    assert sweeps.stress_section(context, Split(200, 300, 420)) is None

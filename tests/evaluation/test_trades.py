@@ -8,16 +8,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.config import CostsConfig
+from finflow.config import CostsConfig, TaxConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.analysis.account import as_parquet, holdings, trades
+from finflow.evaluation.analysis.account import after_tax, as_parquet, holdings, trades
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import reinvest
-from finflow.strategies.classical import BuyAndHold
-from tests.evaluation.made_up import FloatArray, Wandering, process_on
+from finflow.strategies.classical import BuyAndHold, EqualWeight
+from tests.evaluation import made_up
+from tests.evaluation.made_up import FloatArray, Planned, Wandering, process_on
 
 WINDOW = range(4, 48)
+
+
+@pytest.fixture(autouse=True)
+def _volumes_known_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finflow.env.market_growth.LIQUIDITY_WINDOW", 2)
 
 
 def market(ends: bool = False) -> tuple[FloatArray, FloatArray]:
@@ -42,7 +48,7 @@ def made(lag: int = 1, ends: bool = False, dividends: bool = False, **costs: flo
         volume=np.where(np.isfinite(close), 1e5, np.nan),
         **fields,
     )
-    return process_on(panel, execution_lag=lag, costs=CostsConfig(window=2, **costs))
+    return process_on(panel, execution_lag=lag, costs=CostsConfig(**costs))
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
@@ -113,3 +119,122 @@ def test_a_file_gives_the_table_back_and_equal_tables_are_equal_bytes() -> None:
     back = pd.read_parquet(io.BytesIO(data))
     pd.testing.assert_frame_equal(back, table, check_dtype=False, check_categorical=False)
     assert as_parquet(trades(process, WINDOW, run)) == data
+
+
+# --- an account that pays tax, against a ledger worked by hand, and against the one that does not
+
+
+FREE = {"commission_bps": 0.0, "slippage_bps": 0.0}
+
+
+def process_of(
+    dates: list[str],
+    close: list[list[float]],
+    cash: list[float] | None = None,
+    halted: list[list[bool]] | None = None,
+    **env: float,
+) -> DecisionProcess:
+    """A market of these prices, at lag 0."""
+    panel = MarketPanel(
+        dates=np.array(dates, dtype="datetime64[D]"),
+        assets=("A", "B"),
+        close=np.array(close, dtype=np.float64),
+        cash_returns=np.array(cash if cash is not None else [0.0] * len(dates)),
+        halted=None if halted is None else np.array(halted),
+    )
+    return process_on(panel, execution_lag=0, **env)
+
+
+def test_a_ledger_by_hand() -> None:
+    # Initial capital 1,000, no costs, FIFO, 37 % short, 20 % long, 365 days. Fills from the second bar on.
+    #
+    # date        A    B   cash earns  trade                            worth
+    # 2019-12-30  1    1   -           (before the first fill)
+    # 2019-12-31  1    1   -           buys 500 A, keeps 500 cash       1,000.00
+    # 2020-06-30  2    1   2 %         sells 250 A for 500              1,510.00  gain 250 short, interest 10
+    #             holds 250 A (500.00) and 1,010.00 cash
+    # 2021-01-04  4    1   1 %         interest 10.10: 1,020.10 cash    2,020.10  in 2021
+    #             tax of 2020: 37 % * (250 + 10) = 96.20                1,923.90
+    #             sells 250 A for 1,000: held 370 days, gain 750 long; all in cash
+    #             (the interest of 10.10 came to hand in 2021)
+    # 2021-02-01  4    1   0 %         holds cash                       1,923.90
+    # 2021-03-01  4    1   0 %         the end: tax of 2021 is 20 % * 750 + 37 % * 10.10 = 153.737  -> 1,770.163
+    dates = ["2019-12-30", "2019-12-31", "2020-06-30", "2021-01-04", "2021-02-01", "2021-03-01"]
+    close = [[1.0, 1.0], [1.0, 1.0], [2.0, 1.0], [4.0, 1.0], [4.0, 1.0], [4.0, 1.0]]
+    process = process_of(dates, close, [0.0, 0.0, 0.02, 0.01, 0.0, 0.0], initial_capital=1000.0, **FREE)
+    plan = Planned([[0.5, 0.0, 0.5], [500 / 1510, 0.0, 1010 / 1510], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    (run,) = run_backtests(process, range(0, 6), [plan])
+    account = after_tax(process, range(0, 6), run, TaxConfig())
+    np.testing.assert_allclose(account.wealth, [1000.0, 1510.0, 2020.1, 1923.9, 1770.163], rtol=1e-12)
+    assert account.paid == pytest.approx({2019: 0.0, 2020: 96.2, 2021: 153.737})
+
+
+def test_costs_are_part_of_the_gains() -> None:
+    # 1,000 buys 1,000 / 1.01 = 990.099 of A at 1 % a trade. It doubles: 1,980.198.
+    # All sold: cost 19.80198, proceeds 1,960.396; gain 960.396, short.
+    dates = ["2020-01-02", "2020-01-03", "2020-01-06", "2020-01-07"]
+    process = process_of(
+        dates, [[1, 1], [1, 1], [2, 1], [2, 1]], initial_capital=1000.0, commission_bps=100.0, slippage_bps=0.0
+    )
+    (run,) = run_backtests(process, range(0, 4), [Planned([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])])
+    account = after_tax(process, range(0, 4), run, TaxConfig())
+    assert account.wealth[-1] == pytest.approx(1960.396 - 0.37 * 960.396, abs=1e-3)
+
+
+def test_without_tax_the_account_is_the_backtest_and_tax_waits_for_the_one_that_holds() -> None:
+    process, window = made_up.process_of(execution_lag=0), range(10, 650)
+    process.growth[:, -1] = 1.0  # cash without interest: there is nothing to tax but gains
+    equal, held = run_backtests(process, window, [EqualWeight(), BuyAndHold()])
+    for run in (equal, held):
+        wealth = after_tax(process, window, run, TaxConfig(short_rate=0.0, long_rate=0.0)).wealth
+        np.testing.assert_allclose(wealth[1:] / wealth[:-1] - 1.0, run.returns, rtol=0, atol=1e-12)
+    assert sum(after_tax(process, window, equal, TaxConfig()).paid.values()) > 0.0
+    assert after_tax(process, window, held, TaxConfig()).paid == {2007: 0.0, 2008: 0.0, 2009: 0.0}
+
+
+def test_an_asset_that_ends_is_sold_at_its_last_price() -> None:
+    dates = ["2020-01-02", "2020-01-03", "2020-01-06", "2020-01-07", "2020-01-08"]
+    process = process_of(dates, [[1, 1], [1, 1], [3, 1], [np.nan, 1], [np.nan, 1]], initial_capital=1000.0, **FREE)
+    (run,) = run_backtests(process, range(0, 5), [Planned([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])])
+    account = after_tax(process, range(0, 5), run, TaxConfig())
+    assert account.wealth[-1] == pytest.approx(3000.0 - 0.37 * 2000.0)
+
+
+def test_a_halted_asset_is_not_sold_to_keep_its_weight_after_tax() -> None:
+    """Tax on the first sale of A makes A weigh more while it is halted: nothing more is sold until it trades again."""
+    dates = ["2019-12-30", "2019-12-31", "2020-06-30", "2021-01-04", "2021-02-01"]
+    close = [[1.0, 1.0], [1.0, 1.0], [2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]
+    halted = [[day == "2021-01-04", False] for day in dates]
+    process = process_of(dates, close, halted=halted, initial_capital=1000.0, **FREE)
+    plan = Planned([[0.5, 0.0, 0.5], [1 / 3, 0.0, 2 / 3], [1 / 3, 0.0, 2 / 3]])
+    (run,) = run_backtests(process, range(0, 5), [plan])
+    account = after_tax(process, range(0, 5), run, TaxConfig())
+    assert account.paid == pytest.approx({2019: 0.0, 2020: 0.37 * 250.0, 2021: 0.0})
+
+
+def test_dividends_are_taxed_as_income_in_the_year_in_which_they_are_paid() -> None:
+    # Initial capital 1,000, no costs, FIFO, 37 % short, 20 % long, 365 days. Fills from the second bar on.
+    #
+    # date        A    B   dividend A  trade                            worth
+    # 2019-12-30  1    1               (before the first fill)
+    # 2019-12-31  1    1   .50         buys 500 A, keeps 500 cash       1,000.00  after the ex-date: nothing is paid
+    # 2020-06-30  2    1   .20         holds: 100 in cash               1,600.00
+    # 2021-01-04  4    1   .10         50 in cash: 650, and 2,000 in A  2,650.00  in 2021
+    #             tax of 2020: 37 % * 100 = 37                          2,613.00
+    #             sells 500 A for 2,000: held 370 days, gain 1,500 long; all in cash
+    # 2021-02-01  4    1   .90         holds cash                       2,613.00
+    # 2021-03-01  4    1               the end: tax of 2021 is 20 % * 1,500 + 37 % * 50 = 318.50  -> 2,294.50
+    days = ["2019-12-30", "2019-12-31", "2020-06-30", "2021-01-04", "2021-02-01", "2021-03-01"]
+    dates = np.array(days, dtype="datetime64[D]")
+    close = np.column_stack([[1.0, 1.0, 2.0, 4.0, 4.0, 4.0], np.ones(6)])
+    paid = np.column_stack([[0.0, 0.5, 0.2, 0.1, 0.9, 0.0], np.zeros(6)])
+    names = ("A", "B")
+    panel = MarketPanel(
+        dates=dates, assets=names, cash_returns=np.zeros(6), **reinvest({"close": close}, paid, dates, names)
+    )
+    process = process_on(panel, execution_lag=0, initial_capital=1000.0, **FREE)
+    plan = Planned([[0.5, 0.0, 0.5], [1000 / 1600, 0.0, 600 / 1600], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    (run,) = run_backtests(process, range(0, 6), [plan])
+    account = after_tax(process, range(0, 6), run, TaxConfig())
+    np.testing.assert_allclose(account.wealth, [1000.0, 1600.0, 2650.0, 2613.0, 2294.5], rtol=1e-12)
+    assert account.paid == pytest.approx({2019: 0.0, 2020: 37.0, 2021: 318.5})

@@ -37,7 +37,6 @@ SMALL: dict[str, object] = {
     "train.offline_training_epochs": 1,
     "train.validation_updates": 100_000,
     "offline.evaluation_updates": 0,
-    "train.generalisation": False,
     "market.source": "synthetic",
     "market.synthetic.bars": 2500,
     "market.train_end": "2018-12-31",

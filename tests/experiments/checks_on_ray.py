@@ -201,7 +201,7 @@ def made(trainings: Sequence[Training]) -> list[tuple[bytes, bytes]]:
 
 def seeds_and_folds(folder: Path) -> tuple[list[Training], dict[str, MarketPanel]]:
     """An agent of a job, and a fold of a protocol."""
-    changes = {"train.generalisation": False, "evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
+    changes = {"evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
     shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
     config = small_config(folder, {**changes, **shorter})
     job = make_seed_job(config, folder / "job")

@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 3
 QUICK = {"train.seeds": SEEDS, "evaluation.bootstrap_samples": 100, "evaluation.sweeps": False}
 QUICK |= {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
-QUICK |= {"train.generalisation": False, "out_of_fold.blocks": 1}
+QUICK |= {"out_of_fold.blocks": 1}
 # Short windows to judge on, and few refits there: playing the compared strategies is most of a report.
 QUICK |= {"market.validation_end": "2021-04-30", "market.test_end": "2021-10-29"}
 QUICK |= {"evaluation.lookback": 60, "evaluation.rebalance_every": 60}

@@ -35,7 +35,6 @@ KEYS: dict[str, object] = {
     "market.validation_end": "2011-03-31",
     "evaluation.block_length": 5,
     "trading.retrain.folds": 2,
-    "train.generalisation": False,
 }
 DRIFTS = np.array([0.0015, 0.0015, -0.0015, -0.0015])
 #: What a training finds an edge with in seconds: calm stocks rise and wild ones fall, or the other way round.
@@ -56,7 +55,6 @@ PLANTED: dict[str, object] = {
     "train.online_episodes": 140,
     "train.offline_episodes": 60,
     "train.offline_training_epochs": 1,
-    "train.generalisation": False,
     "offline.evaluation_updates": 0,
     "objectives.sharpe_beta": 0.0,
     "objectives.lambda_turn": 0.0,

@@ -14,8 +14,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from finflow.evaluation.page.page_numbers import look_up
 from finflow.experiments.tuning import study_report
-from finflow.experiments.tuning.study_figures import draw_figures
-from finflow.experiments.tuning.study_report import NUMBERS, PAGE, StudyData, study_files
+from finflow.experiments.tuning.study_report import NUMBERS, PAGE, StudyData, draw_figures, study_files
 from finflow.experiments.tuning.study_results import ATTRIBUTES, encode_returns
 
 SPACE: dict[str, BaseDistribution] = {
@@ -114,5 +113,5 @@ def test_a_study_without_a_result_has_a_page_that_says_so() -> None:
     empty = replace(data, trials=data.trials[-1:])
     page = str(study_files(empty)[PAGE])
     assert "No trial has a value" in page
-    assert "There is no choice to evaluate" in page
+    assert "There is no probability of overfitting" in page
     assert "the guard gave up" in page

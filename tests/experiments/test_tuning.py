@@ -51,7 +51,6 @@ SMALL = {
     "market.validation_end": "2011-10-31",
     "market.test_end": "2012-02-29",
     "train.validation_updates": 8,
-    "train.generalisation": False,
     "evaluation.protocol.validation_share": 0.05,  # a month: backtests of longer windows are most of a training
     "bcell.dropped_quantiles": 2,
     "evaluation.protocol.purge": 5,

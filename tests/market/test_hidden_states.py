@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 from scipy import stats
 from statsmodels.tsa.regime_switching.markov_regression import MarkovRegression
 
-from finflow.config import MarketConfig
 from finflow.market.features.market_features import TwoStates, crisis, filtered, fit_states
 from finflow.market.features.regimes import SwitchingModel, fit_regimes, fit_switching, forward, regime, smooth
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.panel_loader import load_panel
 
 FloatArray = NDArray[np.float64]
 States = NDArray[np.int64]
@@ -147,15 +145,6 @@ def test_markets_without_two_states_give_probabilities(returns: FloatArray) -> N
     assert ((score >= 0.0) & (score <= 1.0)).all()
 
 
-def test_known_crises_of_the_embedded_market_score_high() -> None:
-    panel = load_panel(MarketConfig())
-    score = score_of(PanelView(panel), 5547)
-    years = panel.dates.astype("datetime64[Y]").astype(int) + 1970
-    mean = {year: float(np.nanmean(score[years == year])) for year in range(1991, 2023)}
-    assert {2008, 2002, 2009} == set(sorted(mean, key=lambda year: mean[year])[-3:])
-    assert mean[2020] > 4.0 * max(mean[2013], mean[2014], mean[2017], mean[2021])
-
-
 def test_the_bad_state_is_the_wilder_one_whatever_its_mean() -> None:
     returns, states = switching(4)
     fitted = fit_states(-returns)
@@ -199,19 +188,6 @@ def test_probabilities_are_those_of_an_independent_implementation(fitted: tuple[
     assert np.abs(smoothed - found.smoothed_marginal_probabilities).max() < 1e-9
     theirs_pairs = found.smoothed_joint_probabilities[:, :, 1:].sum(axis=2)  # [to, from]
     assert np.abs(pairs - theirs_pairs.T).max() < 1e-6
-
-
-def test_the_likelihood_is_that_of_all_paths(fitted: tuple[FloatArray, SwitchingModel]) -> None:
-    """Summed over the 2^10 paths of ten bars."""
-    few, model = fitted[0][:10], fitted[1]
-    densities = np.stack(
-        [stats.multivariate_normal(m, c).pdf(few) for m, c in zip(model.means, model.covariances, strict=True)], axis=1
-    )
-    total = np.zeros(2)
-    for states in itertools.product((0, 1), repeat=10):
-        moves = np.prod([model.transitions[a, b] for a, b in itertools.pairwise(states)])
-        total[states[-1]] += 0.5 * moves * np.prod([densities[t, s] for t, s in enumerate(states)])
-    assert model.filtered(few, np.ones(10, dtype=np.bool_))[-1] == pytest.approx(total / total.sum(), abs=1e-12)
 
 
 def test_where_no_regime_can_have_given_a_return_nothing_is_known_and_nothing_fails() -> None:

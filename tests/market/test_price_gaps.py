@@ -13,7 +13,7 @@ from finflow.config import load_config
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import hold_over_gaps
-from finflow.market.price_notes import describe_halts, describe_suspects, find_halts, find_split_suspects, price_notes
+from finflow.market.price_notes import describe_halts, describe_splits, price_notes
 from finflow.market.sources.panel_loader import load_panel
 from tests.short_trainings import market_prices
 
@@ -111,8 +111,8 @@ def test_notes_name_the_bars_and_what_was_done(holed: Path) -> None:
     (note,) = price_notes(panel)
     assert "held at the last one and not traded" in note
     assert "B from 2009-10-19 to 2009-10-21 (3 bars), D on 2010-03-08" in note
-    assert describe_halts(find_halts(panel, since=150)).endswith("D on 2010-03-08")
-    assert price_notes(panel.since("2010-06-01")) == []
+    assert describe_halts(panel, since=150).endswith("D on 2010-03-08")
+    assert price_notes(panel.between(panel.bars_until("2010-05-31"), panel.n_bars)) == []
 
 
 def split_market(split: float, bar: int = 250) -> pd.DataFrame:
@@ -127,16 +127,14 @@ def test_a_split_that_prices_are_not_adjusted_for_is_named_with_its_ratio(
 ) -> None:
     split_market(split).to_csv(tmp_path / "prices.csv")
     panel = panel_from(tmp_path / "prices.csv")
-    (found,) = find_split_suspects(panel)
-    assert (found.asset, found.date) == ("C", str(panel.dates[250]))
-    assert found.split == pytest.approx(split)
     (note,) = price_notes(panel)
-    assert f"C on {found.date}" in note
+    assert note.count("as after a split of") == 1
+    assert f"C on {panel.dates[250]}" in note
     assert f"as after a split of {words}" in note
-    assert f"divide the prices of C before {found.date} by {split:g} (or give an Adj Close)" in note
+    assert f"divide the prices of C before {panel.dates[250]} by {split:g} (or give an Adj Close)" in note
     close = panel.close.copy()
     close[:250, 2] /= split
-    assert find_split_suspects(MarketPanel(panel.dates, panel.assets, close)) == []
+    assert describe_splits(MarketPanel(panel.dates, panel.assets, close)) == ""
 
 
 def test_crashes_of_the_whole_market_and_wild_assets_are_no_splits() -> None:
@@ -147,4 +145,4 @@ def test_crashes_of_the_whole_market_and_wild_assets_are_no_splits() -> None:
     wild["A"] = 100.0 * np.exp(np.cumsum(rng.normal(0.0, 0.15, 400)))
     for prices in (crash, wild, market_prices(bars=400)):
         panel = MarketPanel(prices.index.to_numpy("M8[D]"), tuple(prices), prices.to_numpy())
-        assert describe_suspects(find_split_suspects(panel)) == ""
+        assert describe_splits(panel) == ""

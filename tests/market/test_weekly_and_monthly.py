@@ -27,7 +27,6 @@ from finflow.market.features.rolling_windows import (
 )
 from finflow.market.features.trading_features import TRADING_FEATURES
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.cash import cash_returns
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import PatientEqualWeight, named_strategy
 from finflow.strategies.rolling_rules import Momentum
@@ -108,13 +107,6 @@ def test_figures_are_annualised_by_the_bars_of_a_year(of: Bars) -> None:
     assert found["annual_return"] == pytest.approx(np.prod(1.0 + run.returns) ** (of.year / len(run.returns)) - 1.0)
     assert found["annual_turnover"] == pytest.approx(of.year * run.turnover.mean())
     assert found["annual_cost"] == pytest.approx(of.year * run.costs.mean())
-
-
-@both
-def test_cash_of_a_year_is_spread_over_its_bars(of: Bars) -> None:
-    returns = cash_returns(panel_of(of).dates[: of.year + 1], 0.05)
-    assert returns[0] == 0.0
-    assert np.prod(1.0 + returns) == pytest.approx(1.05)
 
 
 @both

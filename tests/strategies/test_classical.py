@@ -227,15 +227,6 @@ def test_a_memo_saves_fits_and_changes_none(name: str) -> None:
     assert len(memo) == 2
 
 
-def test_more_assets_than_days_can_be_fitted() -> None:
-    rng = np.random.default_rng(0)
-    known = np.exp(np.cumsum(rng.standard_normal((100, 60)) * 0.01, axis=0))
-    config = EvaluationConfig(lookback=40)
-    for name in FITTED:
-        weights = named_strategy(name, config).decide(information(known, portfolio=np.full(61, 1 / 61)))
-        assert_portfolio(weights, 60)
-
-
 class Broken(Rolling):
     name = "broken"
 

@@ -16,6 +16,7 @@ import pytest
 
 from finflow.cli import main
 from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.page.page import Page
 from finflow.line_file import HashedLog
 from finflow.trading import deciding, decision_making, live_market
 from finflow.trading.brokers.alpaca_broker import KEY, SECRET
@@ -174,8 +175,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "market_until", market)
     rounded = once(decision_making.round_orders, lambda account, wanted, *_: repr((account, wanted.tolist())))
     monkeypatch.setattr(decision_making, "round_orders", rounded)
-    monkeypatch.setattr(deciding, "decision_page", lambda made: "")
-    monkeypatch.setattr(paper_trading, "paper_page", lambda numbers: "")
+    monkeypatch.setattr(Page, "html", lambda page: "")
     monkeypatch.setattr(Reasoning, "reasons", once(Reasoning.reasons, lambda one: str(one.market.panel.dates[-1])))
 
 

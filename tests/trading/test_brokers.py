@@ -16,13 +16,13 @@ import requests
 
 from finflow import line_file
 from finflow.cli import main
-from finflow.cli.trading import decision_lines
 from finflow.line_file import HashedLog
 from finflow.trading.brokers import alpaca_broker
 from finflow.trading.brokers.alpaca_broker import AlpacaBroker
 from finflow.trading.brokers.broker import BrokerError, BrokerNotReady
 from finflow.trading.brokers.paper_broker import BROKER_LOG
 from finflow.trading.deciding import Request
+from finflow.trading.decision_results import decision_page
 from finflow.trading.paper.paper_trading import Clock, trade_on_paper
 from scripts.evidence.broker_kills import Market, compare, live
 from scripts.evidence.fake_alpaca import BEFORE, FakeAlpaca, Fault
@@ -41,7 +41,7 @@ def test_orders_fill_at_the_next_close_with_the_ledgers_costs(trained: Trained) 
     assert {name: second.assets[name].shares for name in shares} == shares
     paid = sum(count * prices[name] for name, count in shares.items())
     assert second.cash == pytest.approx(20_000.0 - paid * 1.0015)  # 15 basis points by default
-    assert decision_lines(second)
+    assert decision_page(second).text()
 
 
 def test_an_order_of_a_known_id_is_not_placed_again(trained: Trained) -> None:

@@ -1,4 +1,4 @@
-"""Why the agent traded: the same decision as in the evaluation, parts that sum, questions that are answered."""
+"""Why the agent traded: the same decision as in the evaluation, parts that are known and sum, questions answered."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States
+from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.logistic_normal import LogisticNormal, log_ratios
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
-from finflow.cli.output import explanation_lines
 from finflow.env.process_variants import with_costs
-from finflow.evaluation.analysis.decision_explanation import (
+from finflow.evaluation.analysis.attribution import (
+    decisions_section,
     largest_trades,
-    section,
 )
 from finflow.evaluation.backtest import run_backtests, with_memos
-from finflow.evaluation.page.page_numbers import plain
-from finflow.evaluation.page.section import section_html
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
-from finflow.training.judging.explainer import Explainer
+from finflow.training.judging.explainer import Explainer, decide, in_double, integrated_gradients, states_in_double
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
+from tests.evaluation.made_up import section_html
 from tests.training.whole_trainings import Make
 
 CPU = torch.device("cpu")
@@ -97,7 +98,6 @@ def test_what_is_explained_is_what_was_decided(explainer: Explainer) -> None:
         assert one.turnover == float(run.turnover[step])
         assert sum(one.earned.values()) == pytest.approx(one.next_return, abs=1e-12)
         assert date > one.known, "the agent knew nothing of the bar it filled at"
-    assert str(explainer.dates[17]) == explainer.explain(17)[0]
 
 
 def test_the_parts_of_the_features_sum_to_the_trade_and_are_told(explainer: Explainer) -> None:
@@ -114,9 +114,10 @@ def test_the_parts_of_the_features_sum_to_the_trade_and_are_told(explainer: Expl
         if found.by_asset:
             assert sum(found.by_asset.values()) == pytest.approx(found.part, abs=1e-12)
     assert list(parts.by_trade) == one.trades[:3]
-    text = "\n".join(explanation_lines(date, one))
-    assert f"traded {plain(one)['traded']:.2%} of the portfolio" in text
-    assert f"completeness error {parts.completeness_error:+.1e}" in text
+    made = decisions_section([(date, one)])
+    text = "\n".join(made.text({made.key: made.numbers}))
+    assert f" {one.traded:.1%} " in text
+    assert "completeness error" in text
     assert all(feature in text for feature in list(parts.features)[:8])
 
 
@@ -128,7 +129,7 @@ def test_the_report_takes_the_largest_trades_apart(
     later = np.sort(turnover[63:])[-2:] if len(turnover) > 126 else np.sort(turnover)[-2:]
     assert sorted(turnover[steps]) == sorted(later)
     found = explainer.largest(2)
-    made = section(found)
+    made = decisions_section(found)
     assert list(made.numbers) == [date for date, _ in found]
     date, _ = found[0]
     text = section_html(made)
@@ -160,3 +161,77 @@ def test_the_command_line_explains_a_date(tmp_path: Path, tiny: Make, capsys: py
     ):
         said = refusal(capsys, *call, *arguments)
         assert words in said
+
+
+SHAPE = NetworkShape(n_asset_features=5, n_market_features=3, hidden=32, lenses=((0,), (1,), (2,), (3,), (0, 3)))
+
+
+def made_policy(seed: int = 0) -> ExpertPolicy:
+    policy = ExpertPolicy(SHAPE, Generator().manual_seed(seed))
+    with torch.no_grad():  # a trained one is no longer near its beginnings
+        for parameter in policy.parameters():
+            parameter.mul_(2.0)
+    return policy
+
+
+def made_states(assets: int = 6, seed: int = 1, unlisted: tuple[int, ...] = ()) -> States:
+    generator = Generator().manual_seed(seed)
+    features = torch.randn((1, assets, 5), generator=generator)
+    features[:, :, -1] = 1.0
+    for asset in unlisted:
+        features[:, asset] = 0.0
+    weights = torch.softmax(torch.randn((1, assets + 1), generator=generator), dim=-1)
+    portfolio = torch.cat([weights, torch.randn((1, 3), generator=generator)], dim=-1)
+    return States(features, torch.randn((1, 3), generator=generator), portfolio, complete=not unlisted)
+
+
+class Linear(nn.Module):
+    """Its centre is linear in two features of each asset and one of the market: the parts are known."""
+
+    def forward(self, states: States) -> object:
+        moved = 0.01 * states.assets[:, :, 0] - 0.02 * states.assets[:, :, 2] + 0.005 * states.market[:, 1:2]
+        moved = moved + 0.0 * states.reward_state.sum()
+        centre = torch.cat([0.1 + moved, 1.0 - (0.1 + moved).sum(-1, keepdim=True)], dim=-1)
+
+        class DecisionViews:
+            distribution = LogisticNormal(log_ratios(centre), torch.zeros_like(log_ratios(centre)))
+
+        return DecisionViews
+
+
+def test_of_a_linear_decision_each_feature_has_its_own_term() -> None:
+    states = states_in_double(made_states(4))
+    direction = torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    found = integrated_gradients(Linear(), states, direction)  # type: ignore[arg-type]
+    expected = torch.zeros_like(found.assets)
+    expected[0, 0, 0] = 0.01 * states.assets[0, 0, 0]
+    expected[0, 0, 2] = -0.02 * states.assets[0, 0, 2]
+    torch.testing.assert_close(found.assets, expected, atol=1e-9, rtol=0.0)
+    torch.testing.assert_close(found.market, torch.tensor([[0.0, 0.005, 0.0]]).double() * states.market)
+    assert float(found.reward_state.abs().max()) == 0.0
+    assert float(found.baseline) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("unlisted", [(), (1, 4)])
+def test_the_parts_sum_to_the_difference_from_the_baseline(unlisted: tuple[int, ...]) -> None:
+    policy, states = in_double(made_policy()), states_in_double(made_states(unlisted=unlisted))
+    directions = torch.eye(7, dtype=torch.float64)[:3]
+    found = integrated_gradients(policy, states, directions)
+    whole = found.assets.sum((1, 2)) + found.market.sum(1) + found.reward_state.sum(1)
+    torch.testing.assert_close(whole - (found.value - found.baseline), found.error)
+    assert float(found.error.abs().max()) <= 1e-4
+    assert float((found.value - found.baseline).abs().max()) > 1e-3, "there is something to explain"
+    torch.testing.assert_close(found.value, decide(policy, states).distribution.centre()[0, :3])
+    for asset in unlisted:
+        assert float(found.assets[:, asset].abs().max()) == 0.0
+
+
+def test_the_policy_itself_is_left_as_it_is() -> None:
+    policy, states = made_policy(), made_states()
+    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    integrated_gradients(in_double(policy), states_in_double(states), torch.eye(7, dtype=torch.float64)[:1])
+    for name, tensor in policy.state_dict().items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, before[name])
+    parameters: list[Tensor] = list(policy.parameters())
+    assert all(parameter.grad is None for parameter in parameters)

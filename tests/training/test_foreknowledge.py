@@ -29,7 +29,7 @@ def test_the_score_of_one_asset_is_its_rank_whatever_the_ties_of_the_others() ->
     moves = returns()
     best, worst = one_hot(moves.argmax(axis=1)), one_hot(moves.argmin(axis=1))
     for sizes, value in ((best, 1.0), (worst, -1.0)):
-        whole, *blocks = scores_of(View("picks", sizes), UnknownReturns("returns", moves), 0)
+        whole, *blocks = scores_of(View("picks", sizes), UnknownReturns.of("returns", moves), 0, FLOOR)
         assert whole.value == pytest.approx(value, abs=0.05)  # less the placebos' mean, which is luck alone
         assert len(blocks) == 8
         assert [row for block in blocks for row in block.rows] == list(whole.rows) == list(range(800))
@@ -38,7 +38,7 @@ def test_the_score_of_one_asset_is_its_rank_whatever_the_ties_of_the_others() ->
 def test_of_ranks_it_is_spearmans_correlation_less_that_of_other_dates() -> None:
     moves = returns()
     signal = moves + 2.0 * returns(1)
-    whole = scores_of(View("signal", ranks_of(signal)), UnknownReturns("returns", moves), 0)[0]
+    whole = scores_of(View("signal", ranks_of(signal)), UnknownReturns.of("returns", moves), 0, FLOOR)[0]
     pairs = zip(signal, moves, strict=True)
     mean = np.mean([scipy.stats.spearmanr(left, right).statistic for left, right in pairs])
     tilt = np.mean(np.sum(ranks_of(signal) * ranks_of(moves).mean(axis=0), axis=1)) / np.sum(ranks_of(moves)[0] ** 2)
@@ -48,17 +48,17 @@ def test_of_ranks_it_is_spearmans_correlation_less_that_of_other_dates() -> None
 def test_a_lasting_tilt_to_what_rises_foretells_no_date() -> None:
     moves = returns() + np.linspace(-0.01, 0.01, 6)
     held = np.tile(np.eye(6)[5], (800, 1))
-    assert abs(scores_of(View("held", held), UnknownReturns("returns", moves), 0)[0].value) < 1e-12
+    assert abs(scores_of(View("held", held), UnknownReturns.of("returns", moves), 0, FLOOR)[0].value) < 1e-12
 
 
 def test_the_spread_of_the_placebos_is_that_of_luck() -> None:
     """A hundred pickers without knowledge: their scores vary as the placebos of one of them."""
     moves, rng = returns(), np.random.default_rng(5)
-    outcome = UnknownReturns("returns", moves)
-    lucky = [scores_of(View("luck", one_hot(rng.integers(0, 6, 800))), outcome, 0)[0] for _ in range(100)]
+    outcome = UnknownReturns.of("returns", moves)
+    lucky = [scores_of(View("luck", one_hot(rng.integers(0, 6, 800))), outcome, 0, FLOOR)[0] for _ in range(100)]
     deviation = float(np.std([score.value for score in lucky]))
     assert np.mean([score.spread for score in lucky]) == pytest.approx(deviation, rel=0.25)  # of 100: 7 % each
-    assert all(score.certain == 0.0 for score in lucky)
+    assert all(score.share == 0.0 for score in lucky)
 
 
 def test_few_trades_that_outweigh_all_others_prove_nothing() -> None:
@@ -66,7 +66,7 @@ def test_few_trades_that_outweigh_all_others_prove_nothing() -> None:
     moves = returns() + np.linspace(-0.03, 0.03, 6)
     sizes = 1e-3 * one_hot(np.zeros(800, dtype=np.int64))
     sizes[[150, 350]] = one_hot(moves[[150, 350]].argmax(axis=1))
-    found = scores_of(View("trades", sizes), UnknownReturns("returns", moves), 0)
+    found = scores_of(View("trades", sizes), UnknownReturns.of("returns", moves), 0, FLOOR)
     assert len(found) == 6  # the two blocks with those trades are left out, and so are all decisions together
     assert not any(row in score.rows for score in found for row in (150, 350))
 

@@ -281,7 +281,7 @@ def test_transitions_since_the_snapshot_are_forgotten_or_kept(undisturbed: FinFl
     learners, healthy = run.state.learners, run.state.watch.manager.last_healthy
     assert learners is not None
     assert healthy is not None
-    (replay,) = learners.replays
+    replay = learners.everyone[0].replay
     written, then = replay.written, healthy.state["training"]["learners"]["learners"][0]["written"]
     assert run_guard.restore_snapshot(run.state, 0, healthy, quarantine=False) == 0
     assert replay.written == written

@@ -1,4 +1,4 @@
-"""The evaluation of a made-up market tells how near to its best policy everything comes."""
+"""The evaluation on the test window: nearness to a known optimum, costs that were paid, readings that are counted."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import datetime as dt
 import io
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.cli.output import summary_rows
-from finflow.config import config_hash, load_config
-from finflow.errors import ConfigError
+from finflow.cli.output import summary_lines
+from finflow.config import EnvConfig, EvaluationConfig, MarketConfig, config_hash, load_config
+from finflow.errors import ConfigError, EvidenceError
 from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report.report_page import build_page
-from finflow.evaluation.report.results import ReportData, as_json, compute_results
-from finflow.strategies.classical import COMPARED, EqualWeight
+from finflow.evaluation.report.results import ReportData, compute_results
+from finflow.evaluation.statistics.readings_ledger import readings_of
+from finflow.strategies.classical import COMPARED, NAMED, EqualWeight, PatientEqualWeight, named_strategy
+from finflow.strategies.optimal_policy import optimum_of
+from finflow.strategies.rolling_rules import Momentum
+from finflow.strategies.strategy import Information, equal_weights
 from finflow.training.data.training_data import prepare
 from finflow.training.judging import evaluations, held_out
+from finflow.training.judging.evaluations import strategy_identity
 from tests.training.whole_trainings import Make
 
 SYNTHETIC = {
@@ -47,31 +54,31 @@ def test_the_report_of_a_made_up_market_scores_every_strategy(
     assert next(iter(outcome.summary)) == data.agent.name == "optimal"
     assert data.optimum is not None
     results = compute_results(data)
-    assert fits_schema(json.loads(as_json(data, results))) == []
-    content = json.loads(as_json(data, results))["optimum"]
+    page = build_page(data, results)
+    assert fits_schema(page.document) == []
+    content = page.document["optimum"]
     assert set(content["scores"]) == set(results.metrics) == set(outcome.summary)
     assert content["scores"]["optimal"]["score"] == 1.0
     assert content["scores"]["equal-weight"]["score"] == 0.0
     assert content["scores"]["momentum"]["score"] < 0.0
-    assert content["scores"]["momentum"]["score"] == outcome.summary["momentum"]["optimality"]
     assert content["parameters"]["persistence"] == 0.9
-    text = build_page(data, results, [], [], [])
+    text = page.html()
     for said in ("Nearness to the optimum", "persistence: 0.9", "100% A", "dynamic programming on a grid"):
         assert said in text
-    heading, *rows = summary_rows(outcome.summary)
-    assert heading[-1] == "of optimum"
-    assert dict((row[0], row[-1]) for row in rows)["optimal"] == "1.000"
+    heading, best = (line for line in summary_lines(page.document) if "of optimum" in line or "optimal" in line)
+    assert heading.endswith("of optimum")
+    assert best.endswith("1.000")
 
 
 @pytest.mark.usefixtures("no_sections")
 def test_a_report_says_why_there_is_no_score(tmp_path: Path, reports: list[ReportData]) -> None:
     config = load_config(None, {**SYNTHETIC, "output.logs_dir": tmp_path, "env.execution_lag": 2}, {})
-    outcome = evaluations.backtest_strategies(config, ["equal-weight"])
+    evaluations.backtest_strategies(config, ["equal-weight"])
     assert reports[0].optimum is None
     assert any("no score against the optimum: env.execution_lag = 2" in note for note in reports[0].notes)
-    assert "optimum" not in json.loads(as_json(reports[0], compute_results(reports[0])))
-    assert "Nearness to the optimum" not in build_page(reports[0], compute_results(reports[0]), [], [], [])
-    assert "optimality" not in outcome.summary["equal-weight"]
+    page = build_page(reports[0], compute_results(reports[0]))
+    assert "optimum" not in page.document
+    assert "Nearness to the optimum" not in page.html()
 
 
 @pytest.mark.usefixtures("no_sections")
@@ -128,7 +135,8 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     outcome = evaluations.backtest_strategies(config, [wavering, "equal-weight"])
     (data,) = reports
     assert [section.key for section in data.sections] == ["attribution", "tax", "sweeps", "stress", "ranking"]
-    content = json.loads(as_json(data, compute_results(data)))
+    page = build_page(data, compute_results(data))
+    content = page.document
     assert fits_schema(content) == []
     assert content["stress"]["own"]["sample"] == "out-of-sample"
     assert content["stress"]["learned"]["sample"] == "in-sample"
@@ -139,7 +147,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     assert set(COMPARED) <= set(content["sweeps"]["lags"]["2"])
     after, before = (content["tax"]["strategies"]["wavering"][key] for key in ("after", "before"))
     assert after != before
-    assert numbers_hold(read_page(build_page(data, compute_results(data), [], [], [])), content) > 400
+    assert numbers_hold(read_page(page.html()), content) > 400
 
     traded = pd.read_parquet(io.BytesIO(data.files["trades.parquet"]))
     assert set(traded["strategy"]) == {"wavering", "equal-weight"}
@@ -162,9 +170,7 @@ def test_a_report_without_sweeps_runs_nothing_again(
     monkeypatch.setattr(held_out, "run_shared_backtests", lambda *given: (played.append(1), play(*given))[1])
     monkeypatch.setattr(ComparisonContext, "backtest", lambda *given, **named: pytest.fail("run again"))
     training_data = prepare(tiny())
-    held_out.judge_held_out(
-        training_data, held_out.Subject({"equal-weight": EqualWeight}, "equal-weight"), tmp_path, sweeps=False
-    )
+    held_out.judge_held_out(training_data, {"equal-weight": EqualWeight}, "equal-weight", tmp_path, sweeps=False)
     assert played == [1]
     assert [section.key for section in reports[0].sections] == ["attribution", "ranking"]
 
@@ -179,3 +185,64 @@ def test_a_report_without_sweeps_runs_nothing_again(
 def test_strategies_that_cannot_be_judged_are_refused(names: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         evaluations.backtest_strategies(load_config(None, {}, {}), names)
+
+
+@pytest.mark.usefixtures("no_sections")
+def test_every_strategy_that_is_judged_counts_once(tiny: Make, tmp_path: Path, reports: list[ReportData]) -> None:
+    ledger = tmp_path / "kept" / "readings.jsonl"
+    make = partial(tiny, output__readings=str(ledger))
+    for name in ("momentum", "buy-and-hold", "momentum"):
+        evaluations.backtest_strategies(make(), [name])
+    evaluations.backtest_strategies(make(env__commission_bps=40), ["momentum"])
+    assert [data.tries.others for data in reports] == [0, 1, 1, 1]
+    assert reports[0].patient.name == "equal-weight-patient"
+    assert 0.0 < reports[0].patient.turnover[1:].sum() < reports[0].baseline.turnover[1:].sum()
+    assert "equal-weight-patient" not in [run.name for run in reports[0].strategies]
+    config = make(evaluation__rebalance_every=5, evaluation__configurations_tried=7)
+    evaluations.backtest_strategies(config, ["momentum"])
+    assert reports[-1].tries.others == 2
+    assert reports[-1].tries.total == 9
+    kept = readings_of(ledger, prepare(config).panel.sha256)
+    assert [one.name for one in kept] == ["momentum", "buy-and-hold", "momentum", "momentum", "momentum"]
+    active = reports[0].agent.returns - reports[0].baseline.returns
+    assert kept[0].active_sharpe == pytest.approx(active.mean() / active.std(ddof=1))
+    assert reports[1].tries.sharpes == (kept[0].active_sharpe,)
+    assert kept[0].window == (str(reports[0].agent.dates[0]), str(reports[0].agent.dates[-1]))
+    assert "equal-weight" in kept[0].compared
+
+
+@pytest.mark.usefixtures("no_sections")
+def test_a_damaged_ledger_stops_the_evaluation_before_it_reads(
+    tiny: Make, reports: list[ReportData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies with the runs unless named."""
+    config = tiny()
+    ledger = config.output.logs_dir / "readings.jsonl"
+    evaluations.backtest_strategies(config, ["momentum"])
+    assert json.loads(ledger.read_text())["panel"] == prepare(config).panel.sha256
+    ledger.write_text("nonsense\n")
+    monkeypatch.setattr(held_out, "run_shared_backtests", lambda *_: pytest.fail("the window was read"))
+    with pytest.raises(EvidenceError, match=r"line 1 of the ledger of test readings .* is damaged"):
+        evaluations.backtest_strategies(config, ["momentum"])
+    assert ledger.read_text() == "nonsense\n"
+
+
+def test_a_rule_is_known_by_its_settings_and_a_users_own_by_its_source() -> None:
+    class Mine:
+        name = "momentum"
+
+        def decide(self, information: Information) -> np.ndarray:
+            return equal_weights(information.listed)
+
+    identities = {strategy_identity(one) for one in (Momentum(21), Momentum(5), Mine())}
+    assert len(identities) == 3
+    assert strategy_identity(Momentum(21)) in identities
+
+
+def test_moving_a_strategys_file_leaves_its_identity() -> None:
+    """Ledgers written before finflow's strategies lay in the files of today know them by these hashes."""
+    known = json.loads((Path(__file__).parent / "fixtures" / "strategy_identities.json").read_text())
+    own = {name: named_strategy(name, EvaluationConfig()) for name in NAMED}
+    own["equal-weight-patient"] = PatientEqualWeight()
+    own["optimal"] = optimum_of(MarketConfig(source="synthetic"), EnvConfig()).policy
+    assert {name: strategy_identity(one) for name, one in own.items()} == known

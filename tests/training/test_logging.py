@@ -204,18 +204,18 @@ def test_without_a_terminal_lines_are_plain_and_seconds_apart() -> None:
 
 def test_the_speed_is_that_of_the_last_half_minute_and_of_no_step_before_a_resume() -> None:
     clock, stream = Clock(), io.StringIO()
-    with ProgressDisplay(stream=stream, interval=33.0, clock=clock) as progress:
+    with ProgressDisplay(stream=stream, interval=25.0, clock=clock) as progress:
         progress.start_phase("offline", total=1000, done=900)
-        clock.now = 33.0
-        progress.advance(33)
+        clock.now = 25.0
+        progress.advance(25)
         progress.end_phase()
         progress.start_phase("online", total=10_000)
         for second in range(100):
             clock.now += 1.0
             progress.advance(100 if second < 50 else 20)
-    assert "online: 5,980 of 10,000  60 %  20 steps/s" in stream.getvalue()
-    assert "offline: 933 of 1,000  93 %  1.0 steps/s  1:07 min left" in stream.getvalue()
-    assert "offline: 33 steps in 33 s" in stream.getvalue()
+    assert "online: 6,000 of 10,000  60 %  20 steps/s" in stream.getvalue()
+    assert "offline: 925 of 1,000  92 %  1.0 steps/s  1:15 min left" in stream.getvalue()
+    assert "offline: 25 steps in 25 s" in stream.getvalue()
 
 
 def test_a_terminal_shows_a_bar_and_keeps_messages() -> None:

@@ -12,7 +12,7 @@ import torch
 from finflow.config import load_config
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, read_newest
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import offline_data, prepare
@@ -108,16 +108,6 @@ def test_rows_of_metrics_say_how_the_training_generalises(whole: FinFlowTrainer)
         assert row["generalisation_gap"] == pytest.approx(train - validation)
 
 
-def test_without_the_measurement_nothing_else_changes(shared: Make) -> None:
-    with_it, without = (
-        train_through(shared(train__generalisation=flag, train__online_episodes=4)) for flag in (True, False)
-    )
-    assert "generalisation" not in (without.run_folder / "metrics.jsonl").read_text()
-    found = [read_newest(latest(one))[1].tensors for one in (with_it, without)]
-    assert found[0].keys() == found[1].keys()
-    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
-
-
 def test_the_policys_rate_rises_from_where_it_may_move() -> None:
     keys = {"train.critic_only_updates": 10, "train.actor_ramp_updates": 4}
     config = load_config(None, keys, environ={})
@@ -150,7 +140,6 @@ def test_critics_that_are_put_on_another_level_are_no_fault(tiny: Make) -> None:
     keys = {
         "objectives__reward": "tests.env.rewards.own_rewards:HighLevel",
         "train__reward_reference": "none",
-        "train__generalisation": False,
         "guard__stability__check_interval": 1,
         "guard__stability__quiet": 0,
         "train__online_episodes": 8,

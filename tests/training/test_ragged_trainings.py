@@ -19,7 +19,6 @@ from tests.training.whole_trainings import Make, train_through
 ENDED, LATE, LATER = 520, 400, 450
 SHORT: dict[str, Any] = {
     "offline__evaluation_updates": 0,
-    "train__generalisation": False,
     "train__online_episodes": 6,
 }
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -67,8 +66,8 @@ def check_stored_decisions(trainer: FinFlowTrainer) -> None:
     """Stored decisions name what is listed and nothing else."""
     learners, process = trainer._begin().state.learners, trainer.training_data.process
     assert learners is not None
-    for replay in learners.replays:
-        columns, count = replay.columns, len(replay)
+    for one in learners.everyone:
+        columns, count = one.replay.columns, len(one.replay)
         known = torch.tensor(process.panel.listed)[columns["bar"][:count] - 1]
         weights = columns["action"][:count, :-1]
         assert (~known).any()

@@ -155,12 +155,12 @@ def test_the_reward_is_charged_the_log_ratio_per_free_dimension(
         assert policy is not None
         played.append(collector.decide(8, None if beta is None else Reference(policy, beta)))
     free, charged = played
-    assert torch.equal(free.decisions.actions, charged.decisions.actions)
-    states = collector.agent.states(tuple(part.flatten(0, 1) for part in free.decisions.observations))
-    portfolios = log_portfolio(free.decisions.actions.flatten(0, 1)).exp()
+    assert torch.equal(free.actions, charged.actions)
+    states = collector.agent.states(tuple(part.flatten(0, 1) for part in free.observations))
+    portfolios = log_portfolio(free.actions.flatten(0, 1)).exp()
     with torch.no_grad():
         own, other = (one(states).distribution.log_density(portfolios) for one in (collector.agent.policy, policy))
-    cost = 70.0 * (own - other).view_as(free.rewards) / free.decisions.actions.shape[-1]
+    cost = 70.0 * (own - other).view_as(free.rewards) / free.actions.shape[-1]
     assert float(cost.abs().max()) > 0.2  # ten times what is tolerated
     torch.testing.assert_close(free.rewards - charged.rewards, cost, rtol=1e-3, atol=2e-2)
 

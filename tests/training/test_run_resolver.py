@@ -41,7 +41,7 @@ def test_a_run_its_models_and_a_checkpoint_have_one_folder(tmp_path: Path) -> No
     assert [one.kind for one in found] == [Kind.RUN, Kind.RUN, Kind.CHECKPOINT]
     assert {one.folder for one in found} == {run}
     assert [one.find_checkpoint().stem for one in found] == ["checkpoint_latest"] * 2 + ["checkpoint_000000005"]
-    assert [one.find_best().stem for one in found] == ["checkpoint_best"] * 2 + ["checkpoint_000000005"]
+    assert [one.find_checkpoint(best=True).stem for one in found] == ["checkpoint_best"] * 2 + ["checkpoint_000000005"]
     assert [one.find_agents() for one in found] == [[run], [run / "models"], [earlier]]
     loose = tmp_path / "loose.safetensors"
     loose.touch()

@@ -12,15 +12,14 @@ import pandas as pd
 import pytest
 import torch
 
-from finflow.agent.learners.bcell import BCell
 from finflow.config import ActingConfig
 from finflow.errors import CheckpointError, MarketError
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.guard.checkpoint_folder import numbered
 from finflow.tensor_file import read_tensors
-from finflow.training.judging.agent_strategy import load_agents
+from finflow.training.judging.agent_strategy import load_agents, policy_identity
 from finflow.training.judging.evaluations import evaluate_agents
-from finflow.training.judging.reading_count import ledger_of, policy_identity
+from finflow.training.judging.held_out import ledger_of
 from finflow.training.trainer import EvaluationOutcome, FinFlowTrainer
 from tests.short_trainings import write_market
 from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, train_through
@@ -49,10 +48,6 @@ def test_the_same_seed_gives_identical_checkpoints_and_numbers(whole: Whole, sha
     assert best(first).read_bytes() == best(second).read_bytes()
     assert (reports[0] / "metrics.json").read_bytes() == (reports[1] / "metrics.json").read_bytes()
     assert (first.run_folder / "metrics.jsonl").read_bytes() == (second.run_folder / "metrics.jsonl").read_bytes()
-
-
-def test_another_seed_gives_another_agent(whole: Whole, shared: Make) -> None:
-    assert latest(whole.trainer).read_bytes() != latest(train_through(shared(train__seed=1))).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -196,17 +191,6 @@ def test_an_agent_that_acts_otherwise_is_another_try(whole: Whole, tmp_path: Pat
     readings = readings_of(ledger_of(trainer.config), trainer.training_data.panel.sha256)
     assert readings[-1].judged == readings[-2].judged != policy_identity(trainer.policy)
     assert policy_identity(trainer.policy, ActingConfig(seed=1)) == policy_identity(trainer.policy)
-
-
-def test_the_agent_saves_and_loads_itself(whole: Whole, tmp_path: Path) -> None:
-    agent, process = whole.trainer.agent, whole.trainer.training_data.process
-    observation = process.observe(process.start(np.arange(400, 405)))
-    path = tmp_path / "agent.safetensors"
-    agent.save(path)
-    loaded = BCell.load(path)
-    assert np.array_equal(agent.act(observation, deterministic=True), loaded.act(observation, deterministic=True))
-    single = {name: value[2] for name, value in observation.items()}
-    np.testing.assert_allclose(agent.act(single), agent.act(observation)[2], rtol=1e-5)  # another batch, float32
 
 
 def test_a_training_window_shorter_than_an_episode_says_so(shared: Make) -> None:

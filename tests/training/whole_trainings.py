@@ -22,7 +22,6 @@ WITH_BLOCKS: dict[str, object] = {
     "train__updates_per_vector_step": 1,
     "train__critic_only_updates": 2,
     "train__offline_training_epochs": 1,
-    "train__generalisation": False,
 }
 
 

@@ -40,7 +40,7 @@ from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import deployed_policy, load_members
 from finflow.config import BCellConfig
-from finflow.errors import CheckpointError
+from finflow.errors import CheckpointError, one_line
 from finflow.tensor_file import read_tensors, write_tensors
 
 PREFIX = "bcell/"  # of an agent's tensors in a checkpoint of a training
@@ -233,7 +233,7 @@ class SavedAgent(NamedTuple):
                 raise ValueError("no network of the sizes that it says")
         except (LookupError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"{path} does not say how its agent is configured ({_cause(error)}); use another checkpoint"
+                f"{path} does not say how its agent is configured ({one_line(error)}); use another checkpoint"
             ) from error
         return cls(path, _agent_tensors(tensors, config), shape, config, facts.get("features"))
 
@@ -253,7 +253,7 @@ class SavedAgent(NamedTuple):
             return deployed_policy(policy, members, Blend.from_tensor(self.tensors.get("blend")))
         except (RuntimeError, ValueError, TypeError, LookupError) as error:
             raise CheckpointError(
-                f"the policy in {self.path} does not fit this finflow ({_cause(error)}); use the one that wrote it"
+                f"the policy in {self.path} does not fit this finflow ({one_line(error)}); use the one that wrote it"
             ) from error
 
     def carry_over(self, agent: BCell) -> None:
@@ -267,8 +267,8 @@ class SavedAgent(NamedTuple):
             agent.load_networks({f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()})
         except (RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(
-                f"the networks in {self.path} do not fit the configuration ({_cause(error)}); leave bcell.n_quantiles "
-                "and bcell.hidden_dim as they were"
+                f"the networks in {self.path} do not fit the configuration ({one_line(error)}); leave "
+                "bcell.n_quantiles and bcell.hidden_dim as they were"
             ) from error
 
 
@@ -291,7 +291,3 @@ def _agent_tensors(tensors: Mapping[str, Tensor], config: BCellConfig) -> dict[s
 
 def _within(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _cause(error: Exception) -> str:
-    return " ".join(str(error).split())[:160]

@@ -52,7 +52,7 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
     ended = np.where(listed, 0.0, -held[:, :-1])
     step, asset = np.nonzero((change != 0.0) | (ended != 0.0))
     moved = np.where(change != 0.0, change, ended)[step, asset] * wealth[step]
-    price = _last_prices(share_prices(process.panel, process.env.fill), rows)[step, asset]
+    price = _last_prices(process, rows)[step, asset]
     paid_out = ended[step, asset] != 0.0
     return pd.DataFrame(
         {
@@ -80,12 +80,9 @@ def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataF
     bars = process.decision_bars(window)
     rows = slice(bars.start, bars.stop)
     wealth = process.env.initial_capital * run.wealth[:-1] * (1.0 - run.costs)
-    prices = _last_prices(share_prices(process.panel, process.env.fill), rows)
-    prices = np.column_stack([prices, np.ones(len(prices))])
     step, asset = np.nonzero(run.weights > 0.0)
-    weight = run.weights[step, asset]
-    value = weight * wealth[step]
-    price = prices[step, asset]
+    value = run.weights[step, asset] * wealth[step]
+    price = np.pad(_last_prices(process, rows), ((0, 0), (0, 1)), constant_values=1.0)[step, asset]
     return pd.DataFrame(
         {
             "date": process.panel.dates[rows][step],
@@ -93,7 +90,7 @@ def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataF
             "units": value / price,
             "price": price,
             "value": value,
-            "weight": weight,
+            "weight": run.weights[step, asset],
         }
     )
 
@@ -105,8 +102,9 @@ def as_parquet(table: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _last_prices(prices: FloatArray, rows: slice) -> FloatArray:
+def _last_prices(process: DecisionProcess, rows: slice) -> FloatArray:
     """Prices of these bars; of an asset that has ended, its last one."""
+    prices = share_prices(process.panel, process.env.fill)
     return pd.DataFrame(prices[: rows.stop]).ffill().to_numpy()[rows]
 
 

@@ -79,11 +79,9 @@ class ExpertTraits:
         if expert not in CLAIMS:
             return None
         trait, direction = CLAIMS[expert]
-        table = self.sleeve if of == "sleeve" else self.total
-        own = table[expert][trait]
+        table, sign = (self.sleeve if of == "sleeve" else self.total), 1.0 if direction == "most" else -1.0
         rivals = [BASELINE] if expert == "volatility" else [name for name in CLAIMS if name != expert]
-        others = [table[name][trait] for name in rivals if name in table]
-        return bool(all(own < other for other in others) if direction == "least" else all(own > o for o in others))
+        return all(sign * table[expert][trait] > sign * table[name][trait] for name in rivals if name in table)
 
 
 def history_of_traits(panel: MarketPanel) -> int:
@@ -132,10 +130,9 @@ def expert_traits(
         measured = _measure(window[:, usable], np.log(closes[1] / closes[0]), sleeve, panel.bars_per_year)
         found[0, place] = measured
         found[1, place] = _with_cash(measured, invested[:, 0], panel.bars_per_year * float(panel.cash_returns[bar]))
-    means = np.nanmean(found, axis=1)
     sleeve_means, total_means = (
         {name: dict(zip(TRAITS, row.tolist(), strict=True)) for name, row in zip(every, table, strict=True)}
-        for table in means
+        for table in np.nanmean(found, axis=1)
     )
     shares = dict(zip(every, cash.mean(axis=0).tolist(), strict=True))
     return ExpertTraits(sleeve_means, total_means, shares, len(rows))

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from finflow.evaluation.backtest import Backtest, FloatArray
-from finflow.evaluation.page.section import ROW, Cell, Section, Table, make_table
+from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bars_per_month
 from finflow.market.panel import MarketPanel
 
@@ -137,19 +137,20 @@ def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.
         models["etfs"] = {"market": market} | {
             str(name): returns[:, column] - cash - market for column, name in enumerate(etfs.columns)
         }
-    numbers: dict[str, object] = {}
+    numbers: dict[str, object] = {"panel": {}, "etfs": {}}
     tables = []
-    for key, title in (("panel", "Factors of this market"), ("etfs", "The index, and factor ETFs less the index")):
-        found = {
-            run.name: exposures(run.returns - run.cash_returns, models[key], panel.bars_per_year)
-            if key in models
-            else None
-            for run in runs
-        }
-        fitted = {name: figures for name, figures in found.items() if figures is not None}
-        numbers[key] = fitted
+    titles = {"panel": "Factors of this market", "etfs": "The index, and factor ETFs less the index"}
+    for key, model in models.items():
+        found = {run.name: exposures(run.returns - run.cash_returns, model, panel.bars_per_year) for run in runs}
+        numbers[key] = fitted = {name: figures for name, figures in found.items() if figures is not None}
+        columns = (
+            ("Alpha a year", Cell((key, ROW, "alpha"), "%", 1, error=(key, ROW, "alpha_error"))),
+            *((one, Cell((key, ROW, "beta", one), error=(key, ROW, "error", one))) for one in model),
+            ("Explained", Cell((key, ROW, "r_squared"), "%", 0)),
+            ("Days", Cell((key, ROW, "days"), decimals=0)),
+        )
         if fitted:
-            tables.append(_table(title, key, tuple(models[key]), fitted, runs[0].name))
+            tables.append(make_table(titles[key], "Strategy", list(fitted), columns, marked=runs[0].name))
     if not tables:
         return None
     words = (
@@ -164,13 +165,3 @@ def section(panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.
         ),
     )
     return Section("factors", "Exposure to factors", numbers, tuple(tables), words=words)
-
-
-def _table(title: str, key: str, factors: tuple[str, ...], fitted: Mapping[str, object], judged: str) -> Table:
-    columns = (
-        ("Alpha a year", Cell((key, ROW, "alpha"), "%", 1, error=(key, ROW, "alpha_error"))),
-        *((one, Cell((key, ROW, "beta", one), error=(key, ROW, "error", one))) for one in factors),
-        ("Explained", Cell((key, ROW, "r_squared"), "%", 0)),
-        ("Days", Cell((key, ROW, "days"), decimals=0)),
-    )
-    return make_table(title, "Strategy", list(fitted), columns, marked=judged)

@@ -29,6 +29,7 @@ from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bar_name
 
 HORIZONS = (1, 5, 21, 63)
+TOP = 5  # K of the measures, in assets
 FEWEST_FILLS = 20
 FEWEST_ASSETS = 3
 
@@ -75,10 +76,9 @@ def rank(weights: FloatArray, forward: FloatArray, top: int, overlap: int = 0) -
         own = group_of == group
         held, realised = (np.ascontiguousarray(table[rows[own]][:, known]) for table in (weights, forward))
         found[own] = _of_fills(held, realised, top)
-    means = found[:, :6].mean(axis=0)
     correlations = found[:, 6]
     mean, error = _mean_and_error(correlations[np.isfinite(correlations)], overlap)
-    ndcg, hit, mrr, ndcg_chance, hit_chance, mrr_chance = (float(value) for value in means)
+    ndcg, hit, mrr, ndcg_chance, hit_chance, mrr_chance = found[:, :6].mean(axis=0).tolist()
     return Ranking(ndcg, hit, mrr, ndcg_chance, hit_chance, mrr_chance, mean, error, len(rows))
 
 
@@ -131,48 +131,45 @@ def _mean_and_error(values: FloatArray, overlap: int) -> tuple[float, float]:
     return float(fit.params[0]), float(fit.bse[0])
 
 
-def forward_returns(growth: FloatArray, listed: NDArray[np.bool_], bars: range, horizon: int, stop: int) -> FloatArray:
+def forward_returns(growth: FloatArray, listed: NDArray[np.bool_], bars: range, horizon: int) -> FloatArray:
     """Returns from each of ``bars`` to ``horizon`` bars later, (bars, assets).
 
-    NaN beyond the bar ``stop``, and where an asset is not listed at both ends.
+    NaN beyond the bar after the last of them, and where an asset is not listed at both ends.
     """
     level = np.cumprod(growth[:, :-1], axis=0)
     found: FloatArray = np.full((len(bars), level.shape[1]), np.nan)
-    for row, bar in enumerate(bars):
-        if bar + horizon <= stop:
-            both = listed[bar] & listed[bar + horizon]
-            found[row, both] = level[bar + horizon, both] / level[bar, both] - 1.0
+    starts = np.arange(bars.start, bars.stop - horizon + 1)
+    returns = level[starts + horizon] / level[starts] - 1.0
+    found[: len(starts)] = np.where(listed[starts] & listed[starts + horizon], returns, np.nan)
     return found
 
 
-def rank_run(process: DecisionProcess, window: range, run: Backtest, top: int, horizon: int) -> Ranking | None:
-    """Rank the weights of a backtest at one horizon (bars), with K = ``top``; None for too few fills or assets."""
-    bars = process.decision_bars(window)
-    forward = forward_returns(process.growth, process.listed, bars, horizon, bars.stop)
-    return rank(run.weights[:, :-1], forward, top, horizon - 1)
+def rank_run(process: DecisionProcess, window: range, run: Backtest, horizon: int) -> Ranking | None:
+    """Rank the weights of a backtest at one horizon (bars), with K = `TOP`; None for too few fills or assets."""
+    forward = forward_returns(process.growth, process.listed, process.decision_bars(window), horizon)
+    return rank(run.weights[:, :-1], forward, TOP, horizon - 1)
 
 
-def section(process: DecisionProcess, window: range, run: Backtest, top: int) -> Section | None:
+def section(process: DecisionProcess, window: range, run: Backtest) -> Section | None:
     """Rank the judged strategy's weights at every horizon; parameters as in `rank_run`."""
-    rankings = {horizon: rank_run(process, window, run, top, horizon) for horizon in HORIZONS}
+    rankings = {horizon: rank_run(process, window, run, horizon) for horizon in HORIZONS}
     found = {str(horizon): ranking for horizon, ranking in rankings.items() if ranking is not None}
     if not found:
         return None
-    k = min(top, run.weights.shape[1] - 1)
-
-    def cell(name: str, unit: str = "", digits: int = 3) -> Cell:
-        return Cell(("horizons", ROW, name), unit, digits)
-
-    columns = (
-        (f"NDCG@{k}", cell("ndcg")),
-        ("by chance", cell("ndcg_chance")),
-        (f"Hit@{k}", cell("hit", "%", 1)),
-        ("by chance", cell("hit_chance", "%", 1)),
-        (f"MRR@{k}", cell("mrr")),
-        ("by chance", cell("mrr_chance")),
-        ("Rank IC", Cell(("horizons", ROW, "rank_ic"), "", 3, error=("horizons", ROW, "rank_ic_error"), plus=True)),
-        ("Fills", cell("fills", "", 0)),
-    )
+    k = min(TOP, run.weights.shape[1] - 1)
+    place = ("horizons", ROW)
+    columns = [
+        column
+        for name, unit, digits in (("NDCG", "", 3), ("Hit", "%", 1), ("MRR", "", 3))
+        for column in (
+            (f"{name}@{k}", Cell((*place, name.lower()), unit, digits)),
+            ("by chance", Cell((*place, f"{name.lower()}_chance"), unit, digits)),
+        )
+    ]
+    columns += [
+        ("Rank IC", Cell((*place, "rank_ic"), "", 3, error=(*place, "rank_ic_error"), plus=True)),
+        ("Fills", Cell((*place, "fills"), "", 0)),
+    ]
     bar = bar_name(run.bars_per_year)
     rows = [((key,), f"{key} {bar}{'s' if key != '1' else ''}") for key in found]
     words = (

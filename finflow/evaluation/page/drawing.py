@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -106,22 +107,36 @@ def render(draw: Callable[[Figure], None], height: float) -> bytes:
 
 @contextmanager
 def pyplot_restored() -> Iterator[None]:
-    """Let another library draw with pyplot: without windows, and with matplotlib's settings as before when it has."""
+    """Let another library draw with pyplot: no windows, no messages on fonts, matplotlib's settings as before after."""
     import matplotlib
     from matplotlib import pyplot
 
     if matplotlib.get_backend(auto_select=False) is None:  # nobody plots in this process: open no windows
         pyplot.switch_backend("agg")
+    fonts = logging.getLogger("matplotlib.font_manager")  # complains at each label that Arial is missing
+    level = fonts.level
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         matplotlib.rcdefaults()
-        yield
+        fonts.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            fonts.setLevel(level)
 
 
-def line_style(position: int) -> dict[str, Any]:
-    """Colour and dash of the line at a position among the strategies: no two share both within 24."""
-    row, column = divmod(position, len(LINE_COLOURS))
-    return {"color": LINE_COLOURS[column], "linestyle": DASHES[row % len(DASHES)]}
+def line_styles(names: Sequence[str], baseline: str, judged: str = "") -> dict[str, dict[str, Any]]:
+    """Colour, dash, width and order of lines: the judged one stands out, the baseline is black and dashed.
+
+    No two of the others share both colour and dash within 24.
+    """
+    others = [name for name in names if name not in (judged, baseline)]
+    styles: dict[str, dict[str, Any]] = {baseline: {"color": BLACK, "linestyle": "--", "linewidth": 1.4, "zorder": 3}}
+    for position, name in enumerate(others):
+        row, column = divmod(position, len(LINE_COLOURS))
+        drawn = {"color": LINE_COLOURS[column], "linestyle": DASHES[row % len(DASHES)]}
+        styles[name] = {**drawn, "linewidth": 1.1, "zorder": 2}
+    return {**styles, judged: {"color": BLUE, "linewidth": 2.2, "zorder": 4}}
 
 
 def percent_axis(axes: Axes) -> None:
@@ -158,27 +173,34 @@ def date_axis(axes: Axes, dates: Dates) -> None:
         axes.set_xlim(month if long else dates[0], dates[-1])
 
 
-def draw_wealth(
-    figure: Figure,
+def wealth_figure(
+    name: str,
+    title: str,
+    caption: str,
     dates: Dates,
     paths: Mapping[str, NDArray[Any]],
     styles: Mapping[str, dict[str, Any]],
-    columns: int = 4,
-) -> None:
-    """Draw lines of wealth, of 1 invested, until ruin; the legend has each name with its last value."""
-    axes = figure.subplots()
-    for name, path in paths.items():
-        shown = np.where(path > 0.0, path, np.nan)
-        axes.plot(dates, shown, label=f"{name}  {path[-1]:.2f}{TIMES}", **styles[name])
-    finish_wealth(figure, axes, dates, list(paths.values()), columns)
+) -> Rendered:
+    """Lines of wealth, of 1 invested, until ruin; the legend has each name with its last value."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for label, path in paths.items():
+            shown = np.where(path > 0.0, path, np.nan)
+            axes.plot(dates, shown, label=f"{label}  {path[-1]:.2f}{TIMES}", **styles[label])
+        finish_wealth(figure, axes, dates, list(paths.values()))
+
+    ends = ", ".join(f"{label} {path[-1]:.2f}" for label, path in paths.items())
+    alt = f"Line chart on a log scale of the value of 1 invested, after costs. At the end: {ends}."
+    return Rendered(name, title, caption, alt, render(draw, 4.4))
 
 
-def finish_wealth(figure: Figure, axes: Axes, dates: Dates, paths: Sequence[NDArray[Any]], columns: int = 4) -> None:
+def finish_wealth(figure: Figure, axes: Axes, dates: Dates, paths: Sequence[NDArray[Any]]) -> None:
     """Scale, label and legend of an axis with lines of wealth, of 1 invested."""
     log_axis(axes, np.concatenate(paths))
     date_axis(axes, dates)
     axes.set_ylabel("value of 1 invested, log scale")
-    legend_of_figure(figure, axes, columns)
+    legend_of_figure(figure, axes)
 
 
 def legend_of_figure(figure: Figure, axes: Axes, columns: int = 4) -> None:

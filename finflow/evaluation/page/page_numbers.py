@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, WithJsonSchema
@@ -48,6 +48,16 @@ def about(description: str) -> FieldInfo:
     return field
 
 
+@dataclass(frozen=True)
+class Shown:
+    """Form of a field in tables, among its annotations: heading, unit (a key of `UNITS`), decimals, sign."""
+
+    heading: str
+    unit: str = ""
+    decimals: int = 2
+    plus: bool = False
+
+
 def _within(**limits: float) -> WithJsonSchema:
     """Schema of a number that may be undefined: NaN here, which is null in JSON."""
     return WithJsonSchema({"anyOf": [{"type": "number", **limits}, {"type": "null"}]})
@@ -59,14 +69,33 @@ Share = Annotated[float, _within(minimum=0.0, maximum=1.0)]
 Bounds = Annotated[list[float], Field(min_length=2, max_length=2)] | None
 Answer = Literal["yes", "no", "not shown"]
 
-Sharpe = Annotated[Number, about("Mean over standard deviation of returns in excess of cash, annualised.")]
-Return = Annotated[Number, about("Geometric mean of the net returns, a fraction a year; -1 after ruin.")]
-Volatility = Annotated[float, _within(minimum=0.0), about("Standard deviation of the returns of bars, annualised.")]
-Drawdown = Annotated[
-    float, _within(minimum=-1.0, maximum=0.0), about("Deepest fall below the highest value so far, a fraction.")
+Sharpe = Annotated[
+    Number, about("Mean over standard deviation of returns in excess of cash, annualised."), Shown("Sharpe")
 ]
-Turnover = Annotated[float, _within(minimum=0.0), about("Times a year that the whole portfolio is replaced.")]
-Cost = Annotated[Number, about("Trading costs a year, as a fraction of wealth.")]
+Return = Annotated[
+    Number,
+    about("Geometric mean of the net returns, a fraction a year; -1 after ruin."),
+    Shown("Return a year", "%", 1),
+]
+Volatility = Annotated[
+    float,
+    _within(minimum=0.0),
+    about("Standard deviation of the returns of bars, annualised."),
+    Shown("Volatility", "%", 1),
+]
+Drawdown = Annotated[
+    float,
+    _within(minimum=-1.0, maximum=0.0),
+    about("Deepest fall below the highest value so far, a fraction."),
+    Shown("Maximum drawdown", "%", 1),
+]
+Turnover = Annotated[
+    float,
+    _within(minimum=0.0),
+    about("Times a year that the whole portfolio is replaced."),
+    Shown("Turnover a year", TIMES, 1),
+]
+Cost = Annotated[Number, about("Trading costs a year, as a fraction of wealth."), Shown("Costs a year", "%")]
 Probability = Annotated[Share, about("Estimated probability.")]
 Gate = Annotated[Numbers, about("By expert, its share in the aim; in a blend that of the reference too.")]
 

@@ -1,33 +1,31 @@
-"""Sections of a page: their numbers, how they are shown, and the templates that make HTML of them.
+"""Sections of pages: tables and sentences, and the numbers in them.
 
-Numbers on a page are named by their path in `metrics.json`, so a page cannot show a number that the file does not have.
-In the HTML each number carries `data-path` (a JSON pointer without its first slash), `data-value` (the value in full)
-and `data-scale` (the factor it is multiplied by, unless that is one). Templates lie in `templates/`; everything that
-they print is escaped.
+A number is named by its path in the page's document, which is its JSON file, so that no form of the page can show what
+the file does not have.
 """
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
-from finflow.evaluation.page.drawing import Rendered
-from finflow.evaluation.page.page_numbers import DASH, UNITS, Path, find, look_up, plain, show
+from pydantic.fields import FieldInfo
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from finflow.evaluation.page.drawing import MINUS, TIMES, Rendered
+from finflow.evaluation.page.page_numbers import DASH, THIN, UNITS, Path, Shown, find, look_up, plain, show
 
 ROW = "\N{ASTERISK}"  # in the path of a cell that `make_table` repeats in every row: the keys of the row
+WIDE = 120  # characters of a terminal
+_TERMINAL = str.maketrans(
+    {THIN: "", MINUS: "-", DASH: "-", TIMES: "x", "±": "+/-", "✓": "[+]", "✗": "[-]", "“": '"', "”": '"'}
+)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table or sentence.
+    """One number or text of a table or sentence.
 
     Attributes
     ----------
@@ -55,6 +53,8 @@ class Cell:
 
 
 Sentence = str | tuple[str | Cell, ...]
+Column = tuple[str, Cell | Mapping[str, Cell | str]]
+"""Heading, and a cell with `ROW` in its paths, or heading of a row -> its own cell or text; empty for others."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,38 @@ class Table:
                 )
 
 
+def columns_of(content: Any, *place: str, names: Iterable[str] | None = None) -> list[tuple[str, Cell]]:
+    """Columns of the fields of a dataclass or `TypedDict` that are `Shown`: all of them in their order, or those named.
+
+    ``place`` leads from the section's numbers to the fields, with `ROW` in it.
+    """
+    fields = _shown_fields(content)
+    return [
+        (form.heading, Cell((*place, name), form.unit, form.decimals, plus=form.plus))
+        for name, (form, _) in ((name, fields[name]) for name in names or fields)
+    ]
+
+
+def meanings_of(content: Any) -> dict[str, str]:
+    """Heading -> description of the fields that are `Shown`."""
+    return {form.heading: meaning for form, meaning in _shown_fields(content).values()}
+
+
+def _shown_fields(content: Any) -> dict[str, tuple[Shown, str]]:
+    """Field -> its form and description."""
+    found = {}
+    for name, hint in get_type_hints(content, include_extras=True).items():
+        notes = {type(note): note for note in getattr(hint, "__metadata__", ())}
+        if Shown in notes:
+            found[name] = notes[Shown], str(notes[FieldInfo].description)
+    return found
+
+
 def make_table(
     title: str,
     head: str,
     rows: Iterable[str | tuple[Path, str]],
-    columns: Sequence[tuple[str, Cell | Mapping[str, Cell | str]]],
+    columns: Sequence[Column],
     caption: str = "",
     *,
     marked: str | None = None,
@@ -103,8 +130,6 @@ def make_table(
         Heading of the first column.
     rows : iterable of str or (path, str)
         Heading of each row, which also stands for `ROW` in its cells; or the keys that do, and the heading.
-    columns : sequence of (str, Cell or mapping)
-        Heading, and a cell with `ROW` in its paths, or heading of a row -> its own cell or text; empty for others.
     marked : str, optional
         Heading of the row that is the judged strategy's.
     """
@@ -136,120 +161,118 @@ class ShownNumber(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report.
+    """A part of a page.
 
     Attributes
     ----------
     key
-        Key in `metrics.json`, and anchor on the page.
+        Anchor on the page, and key of the numbers in its document.
     numbers
-        Content of `metrics.json` under the key, kept as `plain` makes it.
+        What the document has under the key, kept as `plain` makes it; None where cells name places in the whole of it.
     words, notes
         Sentences before and after figures and tables; one with numbers in it is a sequence of texts and cells.
     facts
         Name -> text, as a list of terms.
     links
         Files beside the page.
-    within
-        Path of the numbers in `metrics.json`, where it is not the key.
     short
         Title in the contents, where it is not the heading; None for a section that is not listed there.
     """
 
     key: str
     title: str
-    numbers: Mapping[str, object]
+    numbers: Mapping[str, object] | None = None
     tables: tuple[Table, ...] = ()
     figures: tuple[Rendered, ...] = ()
     words: tuple[Sentence, ...] = ()
     notes: tuple[Sentence, ...] = ()
     facts: Mapping[str, str] | None = None
     links: tuple[str, ...] = ()
-    within: Path | None = None
     short: str | None = ""
 
     def __post_init__(self) -> None:
         """Make JSON values of the numbers."""
         object.__setattr__(self, "numbers", plain(self.numbers))
 
-    @property
-    def nav(self) -> str | None:
-        """Title in the contents; None where the section is not listed."""
-        return self.title if self.short == "" else self.short
-
-    def parts(self, sentence: Sentence) -> list[str | ShownNumber]:
-        parts = (sentence,) if isinstance(sentence, str) else sentence
-        return [part if isinstance(part, str) else self.shown(part) for part in parts]
-
-    def shown(self, cell: Cell, *, unit: bool = True) -> ShownNumber:
-        """A number of the section, with its unit or without."""
-        value, (scale, suffix) = look_up(self.numbers, cell.path), UNITS[cell.unit]
-        text = show(value, cell.unit, cell.decimals, plus=cell.plus, keep_sign=cell.keep_sign)
-        within = (self.key,) if self.within is None else self.within
-        pointer = "/".join(key.replace("~", "~0").replace("/", "~1") for key in (*within, *cell.path))
-        full = repr(value) if math.isfinite(value) else "null"
-        return ShownNumber(
-            pointer, full, "" if scale == 1.0 else repr(scale), text if unit else text.removesuffix(suffix)
-        )
+    def parts(self, sentence: Sentence, document: Mapping[str, Any]) -> list[str | ShownNumber]:
+        return [self._shown(part, document) for part in ((sentence,) if isinstance(sentence, str) else sentence)]
 
     def resolve(
-        self, cell: Cell | str
-    ) -> tuple[ShownNumber | None, ShownNumber | None, tuple[ShownNumber, ShownNumber] | None]:
-        """Number, standard error and interval of a cell, as far as it has them and they are defined."""
+        self, cell: Cell | str, document: Mapping[str, Any]
+    ) -> tuple[str | ShownNumber | None, ShownNumber | None, tuple[ShownNumber, ShownNumber] | None]:
+        """Number or text, standard error and interval of a cell, as far as it has them and they are defined."""
         if isinstance(cell, str):
-            return None, None, None
-        number = self.shown(cell) if cell.path else None
+            return cell, None, None
+        number = self._shown(cell, document) if cell.path else None
         error = bounds = None
-        if cell.error is not None and number is not None and number.text != DASH:
-            error = self.shown(Cell(cell.error, cell.unit, cell.decimals))
+        if cell.error is not None and isinstance(number, ShownNumber) and number.text != DASH:
+            error = self._number(replace(cell, path=cell.error, plus=False), document)
             error = None if error.text == DASH else error
-        if cell.bounds is not None and (found := find(self.numbers, cell.bounds)) is not None:
+        if cell.bounds is not None and (found := find(document, self._place(cell.bounds))) is not None:
             names = ("low", "high") if isinstance(found, Mapping) else ("0", "1")
-            low, high = (Cell((*cell.bounds, end), cell.unit, cell.decimals, plus=cell.plus) for end in names)
-            if all(math.isfinite(look_up(self.numbers, end.path)) for end in (low, high)):
-                bounds = (self.shown(low, unit=False), self.shown(high))
+            low, high = (self._number(replace(cell, path=(*cell.bounds, end)), document) for end in names)
+            if DASH not in (low.text, high.text):
+                bounds = low._replace(text=low.text.removesuffix(UNITS[cell.unit][1])), high
         return number, error, bounds
 
+    def text(self, document: Mapping[str, Any]) -> list[str]:
+        """Lines for a terminal: sentences, tables and facts; intervals only where the table stays narrow."""
+        parts = [[self._line(said, document) for said in self.words]]
+        parts += [self._table_text(table, document) for table in self.tables]
+        parts += [[f"{name}: {said}" for name, said in (self.facts or {}).items()]]
+        parts += [[self._line(said, document) for said in self.notes]]
+        return [line for part in parts if part for line in ("", *part)][1:]
 
-class Tile(NamedTuple):
-    """A large number at the top of a page: its heading, the number, and a small sentence under it."""
+    def _place(self, path: Path) -> Path:
+        return path if self.numbers is None else (self.key, *path)
 
-    heading: str
-    cell: Cell
-    beside: Sentence = ""
+    def _shown(self, part: Cell | str, document: Mapping[str, Any]) -> str | ShownNumber:
+        if isinstance(part, str):
+            return part
+        found = find(document, self._place(part.path))
+        return found if isinstance(found, str) else self._number(part, document)
+
+    def _number(self, cell: Cell, document: Mapping[str, Any]) -> ShownNumber:
+        place, scale = self._place(cell.path), UNITS[cell.unit][0]
+        value = look_up(document, place)
+        text = show(value, cell.unit, cell.decimals, plus=cell.plus, keep_sign=cell.keep_sign)
+        pointer = "/".join(key.replace("~", "~0").replace("/", "~1") for key in place)
+        full = repr(value) if math.isfinite(value) else "null"
+        return ShownNumber(pointer, full, "" if scale == 1.0 else repr(scale), text)
+
+    def _line(self, sentence: Sentence, document: Mapping[str, Any]) -> str:
+        parts = self.parts(sentence, document)
+        return terminal_text("".join(part if isinstance(part, str) else part.text for part in parts))
+
+    def _table_text(self, table: Table, document: Mapping[str, Any]) -> list[str]:
+        def shown(cell: Cell | str, with_bounds: bool) -> str:
+            number, error, bounds = self.resolve(cell, document)
+            text = number.text if isinstance(number, ShownNumber) else number or ""
+            text += "" if error is None else f" ± {error.text}"
+            text += f" ({bounds[0].text} to {bounds[1].text})" if with_bounds and bounds is not None else ""
+            return terminal_text(text)
+
+        whole, bare = (
+            table_lines(
+                [table.columns, *((row.heading, *(shown(cell, bounds) for cell in row.cells)) for row in table.rows)]
+            )
+            for bounds in (True, False)
+        )
+        lines = whole if len(whole[0]) <= WIDE else bare
+        return [*([table.title] if table.heading else []), *(f"  {line}" for line in lines)]
 
 
-@dataclass(frozen=True)
-class Headline(Section):
-    """The box at the top of a page: a region named ``label``, with reasons after the words and tiles at its end.
-
-    ``kind`` is the colour of its edge: ahead, behind, not-shown or not-compared.
-    """
-
-    kind: str = "not-shown"
-    label: str = "Finding"
-    reasons: tuple[str, ...] = ()
-    tiles: tuple[Tile, ...] = ()
+def terminal_text(text: str) -> str:
+    """A text in the characters that every terminal has."""
+    return text.translate(_TERMINAL)
 
 
-def section_html(section: Section) -> str:
-    return str(_environment().get_template("section.html.j2").module.section_html(section))  # type: ignore[attr-defined]
-
-
-def render_page(title: str, subtitle: str, finding: Headline, sections: Sequence[Section]) -> str:
-    """A whole page: heading, finding, contents and sections."""
-    template = _environment().get_template("page.html.j2")
-    return template.render(title=title, subtitle=subtitle, finding=finding, sections=sections)
-
-
-@functools.cache
-def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    environment.globals["dash"] = DASH
-    script = environment.get_template("sort.js").render()
-    environment.globals["script_hash"] = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-    return environment
+def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column to the left, figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]

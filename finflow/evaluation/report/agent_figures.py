@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 EXPERT_COLOURS = (BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE)  # the sixth is a reference's
 OTHER_GREY = "#A6A6A6"
-SHARPE_COLUMNS = ("validation_sharpe", "sharpe")  # the first of these that the record has is drawn
 PHASE_COLOURS = {"offline": PURPLE, "online": BLUE}  # any other phase is green
 COLUMNS = 3  # loss panels in a row
 MOST_POINTS = 600
@@ -132,14 +131,16 @@ def experts(agent: Backtest) -> Rendered | None:
 def training(frame: pd.DataFrame) -> Rendered | None:
     """Draw the validation Sharpe ratio and every loss over the gradient updates; None where the record has neither.
 
-    ``frame`` has rows as training logged them. The validation Sharpe ratio is the first of `SHARPE_COLUMNS`; every
-    column whose name ends in "loss" gets a panel. An `update` that starts over in a later phase is counted on.
+    ``frame`` has rows as training logged them. Every column whose name ends in "loss" gets a panel. An `update` that
+    starts over in a later phase is counted on.
     """
-    phases = _phases(frame)
+    if frame.empty:
+        return None
+    phases = frame["phase"].to_numpy(dtype=np.str_)
     positions = _positions(frame, phases)
     curves = {str(name): _numbers(frame[name]) for name in frame.columns if str(name).endswith("loss")}
     curves = {name: values for name, values in curves.items() if np.isfinite(values).any()}
-    sharpe = next((_numbers(frame[name]) for name in SHARPE_COLUMNS if name in frame), np.empty(0))
+    sharpe = _numbers(frame["validation_sharpe"]) if "validation_sharpe" in frame else np.empty(0)
     if not np.isfinite(sharpe).any():
         sharpe = np.empty(0)
     if not curves and not sharpe.size:
@@ -238,16 +239,8 @@ def _draw_curve(axes: Axes, positions: Array, values: Array, phases: NDArray[np.
     )
 
 
-def _phases(frame: pd.DataFrame) -> NDArray[np.str_]:
-    if "phase" not in frame:
-        return np.full(len(frame), "training")
-    return frame["phase"].fillna("training").astype(str).to_numpy(dtype=np.str_)
-
-
 def _positions(frame: pd.DataFrame, phases: NDArray[np.str_]) -> Array:
-    """Gradient updates done at each row, counted through all phases; the row number where none are recorded."""
-    if "update" not in frame or len(frame) == 0:
-        return np.arange(len(frame), dtype=np.float64)
+    """Gradient updates done at each row, counted through all phases."""
     updates = frame["update"].ffill().fillna(0.0).to_numpy(dtype=np.float64)
     positions, done = np.empty(len(frame)), 0.0
     for phase in dict.fromkeys(phases.tolist()):

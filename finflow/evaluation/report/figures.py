@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from finflow.evaluation.page.drawing import (
     BLUE,
     Rendered,
     date_axis,
-    draw_wealth,
     legend_of_figure,
-    line_style,
+    line_styles,
     percent_axis,
     render,
+    wealth_figure,
 )
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval
@@ -29,19 +29,14 @@ if TYPE_CHECKING:
 def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
     """Wealth of 1 invested, log scale, the agent against every strategy."""
     paths = {run.name: run.wealth[1:] for run in (agent, *strategies)}
-    paths = dict(sorted(paths.items(), key=lambda item: -item[1][-1]))
-
-    def draw(figure: Figure) -> None:
-        draw_wealth(figure, agent.dates, paths, _styles(agent, strategies))
-
-    ends = ", ".join(f"{name} {path[-1]:.2f}" for name, path in paths.items())
-    return Rendered(
+    return wealth_figure(
         "equity",
         "Equity",
         "Value of 1 invested, after costs. Equal distances are equal percentages; the legend is in the order of the "
         "last value. Online selection, which loses most to costs, is in the tables alone.",
-        f"Line chart on a log scale of the value of 1 invested, after costs. At the end: {ends}.",
-        render(draw, 4.4),
+        agent.dates,
+        dict(sorted(paths.items(), key=lambda item: -item[1][-1])),
+        line_styles(list(paths), BASELINE, agent.name),
     )
 
 
@@ -120,7 +115,7 @@ def costs_and_turnover(agent: Backtest, strategies: Sequence[Backtest]) -> Rende
             upper.step(middles, np.add.reduceat(base.turnover, first), where="mid", color=BLACK, lw=1.0, label=BASELINE)
         upper.set_title("Turnover a month (share of the portfolio replaced)")
         percent_axis(upper)
-        styles = _styles(agent, strategies)
+        styles = line_styles([run.name for run in strategies], BASELINE, agent.name)
         for run in (*strategies, agent):
             lower.plot(agent.dates, np.cumsum(run.costs), label=run.name, **styles[run.name])
         lower.set_title("Costs paid so far (share of wealth)")
@@ -142,17 +137,6 @@ def costs_and_turnover(agent: Backtest, strategies: Sequence[Backtest]) -> Rende
         f"Two charts: bars of the turnover of each month, and lines of the costs paid so far. Costs in all: {summary}.",
         render(draw, 5.0),
     )
-
-
-def _styles(agent: Backtest, strategies: Sequence[Backtest]) -> dict[str, dict[str, Any]]:
-    """Colour, dash, width and order of every line: the agent stands out, equal weight is black."""
-    styles: dict[str, dict[str, Any]] = {agent.name: {"color": BLUE, "linewidth": 2.2, "zorder": 4}}
-    others = [run.name for run in strategies if run.name != BASELINE]
-    for position, name in enumerate(others):
-        styles[name] = {**line_style(position), "linewidth": 1.1, "zorder": 2}
-    if agent.name != BASELINE:
-        styles[BASELINE] = {"color": BLACK, "linestyle": "--", "linewidth": 1.4, "zorder": 3}
-    return styles
 
 
 def _value_and_interval(value: float, bounds: Interval) -> str:

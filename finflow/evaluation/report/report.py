@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from finflow.config import Config
 from finflow.cores import forked
 from finflow.evaluation.analysis import account, factors, ranking, sweeps
 from finflow.evaluation.analysis.account import as_parquet, holdings, trades
-from finflow.evaluation.backtest import CASH, ComparisonContext
-from finflow.evaluation.page.drawing import Rendered
+from finflow.evaluation.backtest import CASH, Backtest, ComparisonContext
+from finflow.evaluation.page.drawing import Rendered, pyplot_restored
+from finflow.evaluation.page.page import Page
 from finflow.evaluation.page.section import Section
-from finflow.evaluation.report import agent_figures, figures, report_page, tearsheet
-from finflow.evaluation.report.results import ReportData, Results, as_json, compute_results
+from finflow.evaluation.report import agent_figures, figures
+from finflow.evaluation.report.report_page import build_page
+from finflow.evaluation.report.results import ReportData, Results, compute_results
 from finflow.evaluation.statistics.backtest_overfitting import overfitting_histogram
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.files import write_together
@@ -26,7 +31,7 @@ from finflow.market.splits import Split
 from finflow.strategies.classical import ONLINE
 
 
-def write_report(folder: Path, data: ReportData) -> Path:
+def write_report(folder: Path, data: ReportData) -> Page:
     """Write a report, and return the page: `report.html`, `metrics.json`, `returns.csv`, PNGs and `tearsheet.html`.
 
     The files take their places together, so that a page always has its numbers beside it, and a full disk leaves an
@@ -43,11 +48,11 @@ def write_report(folder: Path, data: ReportData) -> Path:
     if days < needed:
         said = f"intervals need {needed} ({MINIMUM_BLOCKS} blocks of {data.block_length})."
         limits = (*limits, f"The window has {days} {bar_name(data.agent.bars_per_year)}s; {said}")
-    obstacle = tearsheet.tear_sheet_obstacle(data.agent, data.baseline)
-    files: dict[str, bytes | str] = {}
+    obstacle = tear_sheet_obstacle(data.agent, data.baseline)
+    files: dict[str, bytes | str] = {"metrics.json": ""}
     with forked(partial(draw_figures, data, results)) as figures_of_report:
         if data.baseline is not None and obstacle is None:
-            files["tearsheet.html"] = tearsheet.tear_sheet(data.agent, data.baseline)
+            files["tearsheet.html"] = tear_sheet(data.agent, data.baseline)
         else:
             limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
     drawn = figures_of_report()
@@ -56,13 +61,13 @@ def write_report(folder: Path, data: ReportData) -> Path:
         columns[data.patient.name] = data.patient.returns
     columns.setdefault(CASH, data.agent.cash_returns)
     table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
-    files |= {"metrics.json": as_json(data, results), "returns.csv": table.to_csv(lineterminator="\n")}
+    files["returns.csv"] = table.to_csv(lineterminator="\n")
     own = [figure for section in data.sections for figure in section.figures]
-    files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)}
-    files |= data.files
-    files["report.html"] = report_page.build_page(data, results, drawn, limits, list(files))
+    files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)} | dict(data.files)
+    page = build_page(data, results, drawn, limits, list(files))
+    files |= page.files()
     write_together({folder / name: content for name, content in files.items()})
-    return folder / "report.html"
+    return page
 
 
 def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
@@ -80,7 +85,7 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         agent_figures.weights(agent),
         agent_figures.gate(agent),
         agent_figures.experts(agent),
-        None if found is None else overfitting_histogram(found, len(results.evidence.choice)),
+        None if found is None else overfitting_histogram(found, len(results.evidence.tracks)),
         agent_figures.training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]
@@ -106,7 +111,7 @@ def sections_of(context: ComparisonContext, split: Split, config: Config, with_s
         swept,
         stressed,
         factors.section(process.panel, ends, context.runs, etfs) if config.env.fill == "close" else None,
-        ranking.section(process, context.window, context.runs[0], settings.top),
+        ranking.section(process, context.window, context.runs[0]),
     ]
     return tuple(section for section in made if section is not None)
 
@@ -121,3 +126,61 @@ def tables_of(context: ComparisonContext, names: Sequence[str]) -> dict[str, byt
             table.insert(0, "strategy", run.name)
         files[f"{file}.parquet"] = as_parquet(pd.concat(tables, ignore_index=True))
     return files
+
+
+def tear_sheet_obstacle(agent: Backtest, baseline: Backtest | None) -> str | None:
+    """Reason why quantstats cannot make a tear sheet of these two; None where it can.
+
+    Its regression fails on constant returns, and it takes a series that never loses and gains over 100 % in a day for
+    prices.
+    """
+    if baseline is None:
+        return "there is no equal weight to compare with"
+    for run in (agent, baseline):
+        if len(run.returns) < 2:
+            return f"{run.name} has only {len(run.returns)} return"
+        if not np.isfinite(run.returns).all():
+            return f"the returns of {run.name} have gaps"
+        if run.returns.min() >= 0.0 and run.returns.max() > 1.0:
+            return f"quantstats would take the returns of {run.name} for prices"
+    if agent.returns.max() == agent.returns.min():
+        return f"the returns of {agent.name} are all the same"
+    return None
+
+
+def tear_sheet(agent: Backtest, baseline: Backtest) -> str:
+    """Let quantstats judge the agent against a baseline, on one self-contained page; see `tear_sheet_obstacle` first.
+
+    The page loads nothing from the network (quantstats asks for an icon; that is taken out), and matplotlib's settings
+    are as they were afterwards. Cash is handed over as one annual rate, the mean of its daily returns compounded.
+    """
+    import matplotlib
+
+    index = pd.DatetimeIndex(agent.dates.astype("datetime64[ns]"))
+    rate = float((1.0 + agent.cash_returns.mean()) ** agent.bars_per_year - 1.0)
+    with pyplot_restored(), tempfile.TemporaryDirectory() as folder:
+        import quantstats.reports
+
+        matplotlib.rcdefaults()  # its import changes them
+        matplotlib.rcParams["svg.hashsalt"] = "finflow"  # the same tear sheet twice is the same file
+        output = Path(folder) / "tearsheet.html"
+        quantstats.reports.html(  # type: ignore[no-untyped-call]
+            pd.Series(agent.returns, index),
+            pd.Series(baseline.returns, index),
+            rf=max(rate, 0.0),
+            periods_per_year=agent.bars_per_year,
+            title=_plain(f"{agent.name} against {baseline.name}"),
+            strategy_title=_plain(agent.name),
+            benchmark_title=_plain(baseline.name),
+            match_dates=False,
+            output=str(output),
+        )
+        page = output.read_text(encoding="utf-8")
+    page = re.sub(r"<link\b[^>]*>", '<link rel="icon" href="data:,">', page)
+    page = page.replace('onload="save()"', "")
+    return re.sub(r"<dc:date>[^<]*</dc:date>", "", page)
+
+
+def _plain(name: str) -> str:
+    """Leave out what HTML, the template of quantstats or matplotlib would read as markup."""
+    return re.sub(r"[<>&\"'{}$\\]", " ", name)

@@ -9,28 +9,21 @@ from dataclasses import replace
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE
 from finflow.evaluation.page.drawing import Rendered
+from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
 from finflow.evaluation.page.page_numbers import DASH, THIN, look_up, years_unit
 from finflow.evaluation.page.section import (
     ROW,
     Cell,
-    Headline,
     Row,
     Section,
     Sentence,
     Table,
-    Tile,
+    columns_of,
     make_table,
-    render_page,
-)
-from finflow.evaluation.report.metric_tables import (
-    columns,
-    comparison_section,
-    experts_section,
-    intervals_section,
-    names_of,
-    percent,
+    meanings_of,
 )
 from finflow.evaluation.report.results import ReportData, Results, contents
+from finflow.evaluation.statistics.metrics import Metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.verdict import Verdict
 from finflow.market.bar_frequency import BARS_PER_YEAR, bar_name
@@ -72,41 +65,76 @@ TRACK_CAPTION = (
 
 
 def build_page(
-    data: ReportData, results: Results, figures: Sequence[Rendered], limits: Sequence[str], files: Sequence[str]
-) -> str:
+    data: ReportData,
+    results: Results,
+    figures: Sequence[Rendered] = (),
+    limits: Sequence[str] = (),
+    files: Sequence[str] = (),
+) -> Page:
     """Put the page together: ``figures`` in this order, ``limits`` as sentences, and names of the files beside it."""
-    content = contents(data, results)
     facts = {_sentence_case(key): _text_of(value) for key, value in data.facts.items()}
     sections = [
-        comparison_section(data, content),
-        _evidence(data, results, content),
+        _comparison(data),
+        _evidence(data, results),
         _optimum(data.optimum, data.agent.name),
         *(figure_section(figure) for figure in figures),
-        experts_section(data, content),
+        _experts(data),
         *data.sections,
         _guard_events(data.events),
-        intervals_section(data, results, content),
-        Section("data", "Data and settings", {}, words=() if facts else ("None were recorded.",), facts=facts),
+        _intervals(data, results),
+        Section("data", "Data and settings", words=() if facts else ("None were recorded.",), facts=facts),
         Section(
-            "limits",
-            "What this report cannot show",
-            {},
-            notes=tuple(limits) or ("Nothing was noted.",),
-            short="Limits",
+            "limits", "What this report cannot show", notes=tuple(limits) or ("Nothing was noted.",), short="Limits"
         ),
         _method(data),
-        Section("files", "Files beside this page", {}, links=tuple(files), short=None),
+        Section("files", "Files beside this page", links=tuple(files), short=None),
     ]
     dates = data.agent.dates
     bars = "trading days" if data.agent.bars_per_year == BARS_PER_YEAR else f"{bar_name(data.agent.bars_per_year)}s"
     window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} {bars}, all figures net of costs"
-    return render_page(
-        data.title, window, _finding(data, results, content), [section for section in sections if section is not None]
+    content = contents(data, results)
+    finding = _finding(data, results, content)
+    return Page(data.title, window, finding, [section for section in sections if section is not None], content)
+
+
+def _comparison(data: ReportData) -> Section:
+    """Every metric of every strategy, with the interval of the Sharpe ratio."""
+    bounds = ("strategies", ROW, "intervals", "sharpe")
+    shown = [
+        (heading, replace(cell, bounds=bounds) if cell.path[-1] == "sharpe" else cell)
+        for heading, cell in columns_of(Metrics, "strategies", ROW)
+    ]
+    caption = (
+        f"Under each Sharpe ratio: its {_percent(data.confidence)} bootstrap interval. Returns and drawdowns are after "
+        "costs; a dash means undefined."
     )
+    title = "Comparison of the strategies"
+    table = make_table(title, "Strategy", data.names, shown, caption, marked=data.agent.name, heading=False)
+    return Section("comparison", "Comparison", tables=(table,))
 
 
-def figure_section(figure: Rendered) -> Section:
-    return Section(figure.name, figure.title, {}, figures=(figure,))
+def _experts(data: ReportData) -> Section | None:
+    if not data.experts:
+        return None
+    judged = data.agent.name
+    rows = [(("strategies", judged), judged), *((("experts", run.name), run.name) for run in data.experts)]
+    caption = "The agent, and each of its experts alone: the expert's portfolio is the aim, at the agent's trade rate."
+    table = make_table("Experts", "Decides", rows, columns_of(Metrics, ROW), caption, marked=judged, heading=False)
+    return Section("experts-alone", "Each expert alone", tables=(table,))
+
+
+def _intervals(data: ReportData, results: Results) -> Section:
+    shown = [
+        (heading, replace(cell, path=(), bounds=cell.path))
+        for heading, cell in columns_of(Metrics, "strategies", ROW, "intervals")
+        if cell.path[-1] != "sharpe" and cell.path[-1] in results.intervals[data.agent.name]
+    ]
+    caption = (
+        f"{_percent(data.confidence)} percentile intervals of {data.bootstrap_samples:,} stationary-bootstrap "
+        f"resamples in blocks of {data.block_length} {bar_name(data.agent.bars_per_year)}s on average."
+    )
+    table = make_table("Intervals", "Strategy", data.names, shown, caption, marked=data.agent.name, heading=False)
+    return Section("intervals", "Intervals of the other metrics", tables=(table,), short="Intervals")
 
 
 def verdicts_of_several(answers: Mapping[str, str | None], warning: str) -> Headline:
@@ -114,25 +142,26 @@ def verdicts_of_several(answers: Mapping[str, str | None], warning: str) -> Head
     reasons = tuple(
         f"{name}: {ANSWERS.get(str(answer), 'not compared with equal weight')}" for name, answer in answers.items()
     )
-    return Headline("", "Verdicts", {}, label="Verdicts", reasons=reasons, notes=(warning,))
+    return Headline("", "Verdicts", label="Verdicts", reasons=reasons, notes=(warning,))
 
 
 def _finding(data: ReportData, results: Results, content: Mapping[str, object]) -> Headline:
     verdict = results.evidence.verdict
     heading, words = _finding_words(data, results, content)
-    by_key = {column.key: column for column in columns(data.cvar_alpha)}
-    tiles = []
-    for key in ("annual_return", "sharpe", "max_drawdown", "annual_turnover"):
-        column = by_key[key]
-        beside = "" if data.baseline is None else (f"{BASELINE} ", column.cell("strategies", BASELINE))
-        tiles.append(Tile(column.heading, column.cell("strategies", data.agent.name), beside))
+    shown = ("annual_return", "sharpe", "max_drawdown", "annual_turnover")
+    tiles = [
+        Tile(
+            name,
+            replace(cell, path=("strategies", data.agent.name, *cell.path)),
+            "" if data.baseline is None else (f"{BASELINE} ", replace(cell, path=("strategies", BASELINE, *cell.path))),
+        )
+        for name, cell in columns_of(Metrics, names=shown)
+    ]
     return Headline(
         "",
         heading,
-        content,
         words=words,
         notes=(_readings_text(data.tries),),
-        within=(),
         kind="not-compared" if verdict is None else KINDS[verdict.beats_equal_weight],
         reasons=() if verdict is None else tuple(map(str, verdict.reasons)),
         tiles=tuple(tiles),
@@ -161,7 +190,7 @@ def _finding_words(
     ]
     if results.difference.interval.defined:
         low, high = (ratio("against_equal_weight", "interval", end, plus=True) for end in ("0", "1"))
-        measured += [f", with a {percent(data.confidence)} interval from ", low, " to ", high, "."]
+        measured += [f", with a {_percent(data.confidence)} interval from ", low, " to ", high, "."]
     else:
         measured.append(", without an interval, because the window is too short or a ratio is undefined.")
     if verdict is None:
@@ -201,13 +230,13 @@ def verdict_table(verdict: Verdict, years: str) -> Table:
     return Table("Tests against equal weight", ("Test", "Value"), tuple(rows), heading=False)
 
 
-def _evidence(data: ReportData, results: Results, content: Mapping[str, object]) -> Section:
+def _evidence(data: ReportData, results: Results) -> Section:
     evidence, tables = results.evidence, []
     years = years_unit(data.agent.bars_per_year)
     if evidence.verdict is not None:
         tables.append(verdict_table(evidence.verdict, years))
 
-    better = dict.fromkeys(names_of(data), DASH)
+    better = dict.fromkeys(data.names, DASH)
     if evidence.superior is not None:
         better = {name: "yes" if name in evidence.superior else "not shown" for name in better if name != BASELINE}
         better.setdefault(BASELINE, DASH)
@@ -216,11 +245,11 @@ def _evidence(data: ReportData, results: Results, content: Mapping[str, object])
         ("Minimum track record, years", Cell(("strategies", ROW, "minimum_track_record"), years, 1)),
         ("Better than equal weight (StepM)", better),
     )
-    tables.append(make_table("Track records", "Strategy", names_of(data), columns_shown, TRACK_CAPTION, heading=False))
+    tables.append(make_table("Track records", "Strategy", data.names, columns_shown, TRACK_CAPTION, heading=False))
     notes: tuple[Sentence, ...] = ()
     if evidence.overfitting is not None:
         choice: Sentence = (
-            f"The best of these {len(evidence.choice)} by its Sharpe ratio in one half of this window ranked at or "
+            f"The best of these {len(evidence.tracks)} by its Sharpe ratio in one half of this window ranked at or "
             "below the median in the other half in ",
             Cell(("overfitting", "pbo"), "%", 1),
             " of ",
@@ -230,7 +259,7 @@ def _evidence(data: ReportData, results: Results, content: Mapping[str, object])
             f" blocks); a choice without skill comes near 50{THIN}%.",
         )
         notes = (choice,)
-    return Section("evidence", "Tests", content, tuple(tables), notes=notes, within=())
+    return Section("evidence", "Tests", tables=tuple(tables), notes=notes)
 
 
 def _optimum(known: KnownOptimum | None, judged: str) -> Section | None:
@@ -262,7 +291,7 @@ def _guard_events(events: Sequence[Mapping[str, object]] | None) -> Section | No
         return None
     key, title = "guard", "Guard events"
     if not events:
-        return Section(key, title, {}, words=("The guard found nothing unusual in training.",))
+        return Section(key, title, words=("The guard found nothing unusual in training.",))
     counts = {level: sum(event.get("level") == level for event in events) for level in ("alarm", "warning", "info")}
     rollbacks = sum(event.get("signal") == "rollback" for event in events)
     text = f"{counts['alarm']} alarms, {counts['warning']} warnings, {counts['info']} notes; {rollbacks} rollbacks."
@@ -274,18 +303,24 @@ def _guard_events(events: Sequence[Mapping[str, object]] | None) -> Section | No
         for event in shown
     )
     table = Table("Guard events", ("Update", "Phase", "Level", "Event"), rows, heading=False)
-    return Section(key, title, {}, (table,), words=(text,))
+    return Section(key, title, tables=(table,), words=(text,))
 
 
 def _method(data: ReportData) -> Section:
-    meanings = tuple(f"{column.heading}: {column.meaning}." for column in columns(data.cvar_alpha))
     bar = bar_name(data.agent.bars_per_year)
     bootstrap = (
         f"Intervals: stationary bootstrap, {data.bootstrap_samples:,} resamples, mean block {data.block_length} "
         f"{bar}s, seed {data.seed}. The difference against equal weight is paired: both are resampled on the "
         f"same {bar}s."
     )
-    return Section("method", "How the numbers are computed", {}, notes=(*meanings, bootstrap), short="Method")
+    meanings = (f"{heading}: {meaning}" for heading, meaning in meanings_of(Metrics).items())
+    level = f"cvar_alpha is {_percent(data.cvar_alpha)}."
+    return Section("method", "How the numbers are computed", notes=(*meanings, level, bootstrap), short="Method")
+
+
+def _percent(share: float) -> str:
+    """A share in percent, with as many digits as it needs."""
+    return f"{share * 100:g}{THIN}%"
 
 
 def _sentence_case(key: str) -> str:

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
-from finflow.evaluation.analysis.decision_explanation import Explanation
+from finflow.evaluation.analysis.attribution import Explanation
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE, Backtest
-from finflow.evaluation.page.page_numbers import Bounds, Number, Share, about, json_text, plain, schema_of
+from finflow.evaluation.page.page_numbers import Bounds, Number, Share, about, plain, schema_of
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.statistics import bootstrap as significance, metrics
 from finflow.evaluation.statistics.bootstrap import Interval, Resampling, SharpeDifference
@@ -138,6 +138,11 @@ class ReportData:
                 raise ValueError(f"{run.name} covers other days than {self.agent.name}")
 
     @property
+    def names(self) -> list[str]:
+        """Names of the judged strategy and of the others, in the order of the tables."""
+        return [run.name for run in (self.agent, *self.compared)]
+
+    @property
     def compared(self) -> tuple[Backtest, ...]:
         return tuple(run for run in self.strategies if run.name != self.agent.name)
 
@@ -211,7 +216,7 @@ def compute_results(data: ReportData) -> Results:
 
 
 def contents(data: ReportData, results: Results) -> dict[str, object]:
-    """Content of `metrics.json`: None for what is undefined; no times of day and no paths."""
+    """Content of `metrics.json` but for the sections: None for what is undefined; no times of day and no paths."""
     difference = results.difference
     content: dict[str, object] = {
         "agent": data.agent.name,
@@ -244,15 +249,8 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
         },
         **evidence_table(results.evidence),
     }
-    if data.optimum is not None:
-        content["optimum"] = data.optimum
-    content |= {section.key: section.numbers for section in data.sections}
     made: dict[str, object] = plain(content)
     return made
-
-
-def as_json(data: ReportData, results: Results) -> str:
-    return json_text(contents(data, results))
 
 
 def json_schema() -> dict[str, Any]:

@@ -32,6 +32,7 @@ from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.page_numbers import Number, about
 from finflow.evaluation.statistics.metrics import Array, sharpe, sharpe_of, summarise
 
+CONFIDENCE = 0.95  # coverage of every interval
 MINIMUM_BLOCKS = 5  # in fewer blocks than this every resample is nearly the window itself, and intervals collapse
 _CHUNK = 128  # resamples evaluated at once: what a second-level cache holds
 RESAMPLES = 500

@@ -28,7 +28,17 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.page.page_numbers import Cost, Drawdown, Number, Return, Sharpe, Turnover, Volatility, about
+from finflow.evaluation.page.page_numbers import (
+    Cost,
+    Drawdown,
+    Number,
+    Return,
+    Sharpe,
+    Shown,
+    Turnover,
+    Volatility,
+    about,
+)
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 FLAT = 1e-12  # a deviation of daily returns under this is rounding, not risk
@@ -176,10 +186,12 @@ class Metrics(TypedDict):
     annual_return: Return
     annual_volatility: Volatility
     sharpe: Sharpe
-    sortino: Annotated[Number, about("As the Sharpe ratio, over the root mean square of the days below cash.")]
-    calmar: Annotated[Number, about("Return a year over the depth of the maximum drawdown.")]
+    sortino: Annotated[
+        Number, about("As the Sharpe ratio, over the root mean square of the days below cash."), Shown("Sortino")
+    ]
+    calmar: Annotated[Number, about("Return a year over the depth of the maximum drawdown."), Shown("Calmar")]
     max_drawdown: Drawdown
-    cvar: Annotated[Number, about("Mean of the worst cvar_alpha share of daily returns.")]
+    cvar: Annotated[Number, about("Mean of the worst cvar_alpha share of daily returns."), Shown("CVaR", "%")]
     annual_turnover: Turnover
     annual_cost: Cost
 

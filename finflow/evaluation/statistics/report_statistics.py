@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
-from finflow.evaluation.statistics.bootstrap import Draws, Resampling, chunks
+from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Draws, Resampling, chunks
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
     TrackRecord,
@@ -39,7 +39,6 @@ from finflow.evaluation.statistics.significance_tests import (
     track_of,
 )
 from finflow.evaluation.statistics.verdict import (
-    CONFIDENCE,
     SIZE,
     LeastDifference,
     Verdict,
@@ -57,14 +56,13 @@ class SignificanceResults:
     """Results of all tests; None for what could not be made.
 
     ``tracks`` are of returns in excess of cash, by strategy, as `metrics.json` has them; ``superior`` are those that
-    StepM finds better than equal weight. CSCV is of choosing the best by Sharpe ratio, ``choice`` has their names.
+    StepM finds better than equal weight. CSCV is of choosing the best of all of them by Sharpe ratio.
     """
 
     verdict: Verdict | None
     tracks: dict[str, dict[str, float]]
     superior: tuple[str, ...] | None
     overfitting: Overfitting | None
-    choice: tuple[str, ...]
 
 
 def gather_evidence(
@@ -101,8 +99,7 @@ def gather_evidence(
             superior = superior_strategies(baseline.returns, rivals, resampling, SIZE)
         except EvidenceError:
             superior = None
-    names = tuple(run.name for run in runs)
-    return SignificanceResults(verdict, {run.name: _track(run) for run in runs}, superior, cscv_of(runs), names)
+    return SignificanceResults(verdict, {run.name: _track(run) for run in runs}, superior, cscv_of(runs))
 
 
 def verdict_with_power(
@@ -126,7 +123,7 @@ def evidence_table(evidence: SignificanceResults) -> dict[str, object]:
     return {
         "verdict": evidence.verdict,
         "stepm": None if evidence.superior is None else {"size": SIZE, "superior": list(evidence.superior)},
-        "overfitting": None if found is None else overfitting_numbers(found, evidence.choice),
+        "overfitting": None if found is None else overfitting_numbers(found, list(evidence.tracks)),
     }
 
 

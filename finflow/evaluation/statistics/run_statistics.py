@@ -24,6 +24,7 @@ from finflow.evaluation.statistics.bootstrap import Interval, interval
 
 FEWEST = 2  # runs: one says nothing of how much runs vary
 SAMPLES = 2000
+QUANTILES = ("low", "lower_quartile", "median", "upper_quartile", "high")
 
 Array = NDArray[np.float64]
 
@@ -36,20 +37,8 @@ class Estimate:
     interval: Interval
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Distribution of a metric over windows, paths or agents; the interval is of the mean of the middle half."""
-
-    count: int
-    interquartile_mean: float
-    interval_low: float
-    interval_high: float
-    low: float
-    lower_quartile: float
-    median: float
-    upper_quartile: float
-    high: float
-    share_positive: float
+Spread = dict[str, float]
+"""Distribution of a metric over windows, paths or agents; the interval is of the mean of the middle half."""
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
@@ -109,12 +98,15 @@ def path_distribution(values: ArrayLike, seed: int, confidence: float = 0.95, na
     The interval is of the interquartile mean; paths that share days are less uncertain than it takes them to be.
     """
     table = _table(values, name, FEWEST)
-    low, lower, median, upper, high = (float(value) for value in np.quantile(table, [0.0, 0.25, 0.5, 0.75, 1.0]))
     centre = interquartile_estimate(table, seed, confidence, name=name)
-    bounds, positive = centre.interval, float(np.mean(table > 0.0))
-    return Spread(
-        table.size, centre.value, bounds.low, bounds.high, low, lower, median, upper, high, share_positive=positive
-    )
+    return {
+        "count": table.size,
+        "interquartile_mean": centre.value,
+        "interval_low": centre.interval.low,
+        "interval_high": centre.interval.high,
+        **dict(zip(QUANTILES, np.quantile(table, [0.0, 0.25, 0.5, 0.75, 1.0]).tolist(), strict=True)),
+        "share_positive": float(np.mean(table > 0.0)),
+    }
 
 
 def _improvement(one: Array, two: Array) -> Array:
@@ -199,8 +191,7 @@ def figure_columns(*path: str) -> list[tuple[str, Cell]]:
 
 def spread_table(numbers: Mapping[str, object], places: Sequence[str], caption: str) -> Table:
     """The spreads at some places of the numbers, each from `distribution`."""
-    ends = ("low", "lower_quartile", "median", "upper_quartile", "high")
-    keys = ("interquartile_mean", "interval_low", "interval_high", *ends)
+    keys = ("interquartile_mean", "interval_low", "interval_high", *QUANTILES)
     rows = []
     for over in places:
         spread = numbers[over]

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.page.drawing import MINUS
 from finflow.evaluation.page.page_numbers import Answer, Bounds, Number, about
-from finflow.evaluation.statistics.bootstrap import Interval, Resampling, interval
+from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Interval, Resampling, interval
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
     Superiority,
@@ -42,7 +42,6 @@ from finflow.evaluation.statistics.significance_tests import (
 )
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
-CONFIDENCE = 0.95
 SIZE = 0.05
 
 Array = NDArray[np.float64]
@@ -176,7 +175,13 @@ def _test(
             + ("." if named else ", and StepM does not name this one among the superior."),
             superiority.p_consistent < SIZE and named,
         ),
-        _paired(bounds),
+        Reason(
+            f"The difference of Sharpe ratios lies between {bounds.low:+.2f} and {bounds.high:+.2f} (95 %, paired); "
+            "yes needs all of it above zero."
+            if bounds.defined
+            else "The difference of Sharpe ratios has no interval; yes needs one above zero.",
+            bounds.defined and bounds.low > 0.0,
+        ),
     )
     less = track.psr() <= 1.0 - CONFIDENCE and not (bounds.defined and np.median(rival.differences) > 0.0)
     answer: Answer = "not shown"
@@ -217,14 +222,4 @@ def _verdict(
         least_sharpe_difference=None,
         spa=superiority,
         tries=TriesCounted(tries.total, tries.configurations, tries.others, scale * math.sqrt(variance)),
-    )
-
-
-def _paired(bounds: Interval) -> Reason:
-    if not bounds.defined:
-        return Reason("The difference of Sharpe ratios has no interval; yes needs one above zero.", False)
-    return Reason(
-        f"The difference of Sharpe ratios lies between {bounds.low:+.2f} and {bounds.high:+.2f} (95 %, paired); yes "
-        "needs all of it above zero.",
-        bounds.low > 0.0,
     )

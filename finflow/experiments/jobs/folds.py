@@ -20,7 +20,7 @@ from finflow.errors import ConfigError, MarketError
 from finflow.market.features.rolling_windows import DAILY_WINDOWS, windows_of
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.splits import split_panel, visible
+from finflow.market.splits import split_panel
 
 Protocol = Literal["walk-forward", "cpcv"]
 HISTORY = DAILY_WINDOWS.longest - 1
@@ -63,7 +63,7 @@ def load_before_test(config: Config) -> tuple[MarketPanel, int]:
     refuse_own_decisions(config)
     panel = load_panel(config.market)
     split = split_panel(panel, config.market)
-    return visible(panel, split), split.train_end
+    return panel.until(split.validation_end), split.train_end
 
 
 def refuse_own_decisions(config: Config) -> None:

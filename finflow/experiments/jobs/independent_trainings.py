@@ -27,7 +27,7 @@ from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
 from finflow.training.checkpoints.run_folder import CONFIG, NOTE, best_in, is_plain_name
 from finflow.training.data.training_data import TrainingData, prepare_from, prepare_pieces
-from finflow.training.judging.reading_count import ledger_of
+from finflow.training.judging.held_out import ledger_of
 from finflow.training.trainer import FinFlowTrainer
 
 NOT_SENT = "checkpoint_[0-9]*"  # numbered checkpoints of a node: the latest and the best are enough

@@ -16,8 +16,7 @@ from finflow.config import flatten
 from finflow.config.yaml_text import parse_file
 from finflow.errors import EvidenceError, one_line
 from finflow.evaluation.backtest import BASELINE, CASH
-from finflow.evaluation.multi_run import comparison_page
-from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds
+from finflow.evaluation.multi_run.comparison_page import METRICS, Seeds, comparison_page, numbers_of
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.statistics.backtest_overfitting import (
     DailyReturns,
@@ -25,7 +24,12 @@ from finflow.evaluation.statistics.backtest_overfitting import (
     judge_best,
 )
 from finflow.evaluation.statistics.bootstrap import Resampling
-from finflow.evaluation.statistics.run_statistics import DIFFERENCE, improvement_estimate, interquartile_estimate
+from finflow.evaluation.statistics.run_statistics import (
+    DIFFERENCE,
+    Estimate,
+    improvement_estimate,
+    interquartile_estimate,
+)
 from finflow.files import check_writable, write_together
 from finflow.json_text import parse_json
 from finflow.market.bar_frequency import bars_per_year
@@ -38,7 +42,7 @@ Array = NDArray[np.float64]
 SEED = "train.seed"
 _NOT_COMPARED = (
     *("output.", "tune.", "market.cache_dir", "market.use_cache", "market.extend_cache", "train.device"),
-    *("train.threads", "evaluation.sweeps", "evaluation.tax.", "evaluation.top"),
+    *("train.threads", "evaluation.sweeps", "evaluation.tax."),
 )
 
 
@@ -62,12 +66,6 @@ class _Run:
         """Returns of `returns.csv`, float64 (days,)."""
         return self.table[name].to_numpy(dtype=np.float64)
 
-    def figure(self, metric: str) -> Any:
-        """A figure of the evaluated strategy, or its difference from equal weight; None where the run has none."""
-        if metric == DIFFERENCE:
-            return self.metrics["against_equal_weight"][DIFFERENCE]
-        return self.metrics["strategies"][self.metrics["agent"]].get(metric)
-
 
 def compare_runs(folders: Sequence[Path], output: Path | None = None) -> tuple[Path, list[str]]:
     """Compare runs: the page, and lines for a terminal.
@@ -83,26 +81,20 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> tuple[P
     folder = output or runs[0].folder.resolve().parent / "comparisons" / mark
     check_writable(folder, "--output", keep=False)
     first = runs[0]
-    files, lines = comparison_page.make(
-        [
-            Compared.of(
-                run.label,
-                run.metrics,
-                run.config.get(SEED),
-                run.returns,
-                run.column(BASELINE) if BASELINE in run.table else None,
-            )
-            for run in runs
-        ],
+    returns = {run.label: run.returns for run in runs}
+    if BASELINE in first.table:
+        returns[BASELINE] = first.column(BASELINE)
+    page = comparison_page(
+        {run.label: numbers_of(run.metrics, run.config.get(SEED)) for run in runs},
+        returns,
         _seed_groups(runs),
         _differences(runs),
-        first.metrics["window"],
-        first.panel,
-        first.dates,
         _choice(runs),
+        first.dates,
+        {"window": first.metrics["window"], "panel": first.panel},
     )
-    write_together({folder / name: content for name, content in files.items()})
-    return folder / "report.html", lines
+    write_together({folder / name: content for name, content in page.files().items()})
+    return folder / "report.html", page.text("runs", "seeds", "choice")
 
 
 def _read(folder: Path, label: str) -> _Run:
@@ -197,33 +189,43 @@ def _differences(runs: Sequence[_Run]) -> dict[str, dict[str, str]]:
     return {key: dict(zip(labels, values, strict=True)) for key, values in values_of.items() if len(set(values)) > 1}
 
 
-def _seed_groups(runs: Sequence[_Run]) -> list[Seeds]:
+def _seed_groups(runs: Sequence[_Run]) -> dict[str, Seeds]:
     """Runs whose configurations differ by the seed alone, where there are two seeds or more."""
-    groups: dict[str, dict[str, _Run]] = {}
+    found: dict[str, dict[str, _Run]] = {}
     for run in runs:
         kept = {key: value for key, value in run.config.items() if key != SEED}
         setting = json.dumps([run.metrics["agent"], kept], sort_keys=True, default=str)
-        groups.setdefault(setting, {}).setdefault(str(run.config.get(SEED)), run)
-    several = [group for group in groups.values() if len(group) > 1]
-    named = {f"group {number}": group for number, group in enumerate(several, start=1)}
-    return [_seeds(name, named) for name in named]
+        found.setdefault(setting, {}).setdefault(str(run.config.get(SEED)), run)
+    several = [group for group in found.values() if len(group) > 1]
+    groups = {f"group {number}": group for number, group in enumerate(several, start=1)}
+    scores = {name: _scores(list(group.values())) for name, group in groups.items()}
+    return {
+        name: Seeds(
+            tuple(run.label for run in group.values()),
+            tuple(group),
+            {metric: interquartile_estimate(values, seed=0) for metric, values in scores[name].items()},
+            _improvements(name, scores),
+        )
+        for name, group in groups.items()
+    }
 
 
-def _seeds(name: str, groups: Mapping[str, Mapping[str, _Run]]) -> Seeds:
-    """Statistics over the seeds of one group; a figure that a run lacks has no estimate."""
-    members = groups[name]
-    scores = {metric: [run.figure(metric) for run in members.values()] for metric in (*METRICS, DIFFERENCE)}
-    known = {metric: values for metric, values in scores.items() if None not in values}
-    improvement = {}
-    if DIFFERENCE in known:
-        improvement["equal weight"] = improvement_estimate(known[DIFFERENCE], np.zeros(len(members)), seed=0)
-    for other, group in groups.items():
-        values = [run.figure("sharpe") for run in group.values()]
-        if other != name and "sharpe" in known and None not in values:
-            improvement[other] = improvement_estimate(known["sharpe"], values, seed=0)
-    return Seeds(
-        tuple(run.label for run in members.values()),
-        tuple(members),
-        {metric: interquartile_estimate(values, seed=0) for metric, values in known.items()},
-        improvement,
-    )
+def _scores(runs: Sequence[_Run]) -> dict[str, list[float]]:
+    """Metric -> figure of each run, the difference from equal weight too; without what a run lacks."""
+    found: list[dict[str, Any]] = [
+        {**run.metrics["strategies"][run.metrics["agent"]], DIFFERENCE: run.metrics["against_equal_weight"][DIFFERENCE]}
+        for run in runs
+    ]
+    scores: dict[str, list[Any]] = {metric: [one.get(metric) for one in found] for metric in (*METRICS, DIFFERENCE)}
+    return {metric: values for metric, values in scores.items() if None not in values}
+
+
+def _improvements(name: str, scores: Mapping[str, Mapping[str, list[float]]]) -> dict[str, Estimate]:
+    own = scores[name]
+    found = {}
+    if DIFFERENCE in own:
+        found["equal weight"] = improvement_estimate(own[DIFFERENCE], np.zeros(len(own[DIFFERENCE])), seed=0)
+    for other, theirs in scores.items():
+        if other != name and "sharpe" in own and "sharpe" in theirs:
+            found[other] = improvement_estimate(own["sharpe"], theirs["sharpe"], seed=0)
+    return found

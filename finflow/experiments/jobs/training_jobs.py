@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from finflow.config import Config, dump_run
-from finflow.evaluation.multi_run import universes_page
+from finflow.evaluation.multi_run.comparison_page import universes_page
 from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
 from finflow.experiments.tasks import ComputeResources
 from finflow.files import check_writable, write_atomically, write_together
-from finflow.json_text import format_json, parse_json
+from finflow.json_text import format_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
@@ -121,7 +121,6 @@ def report_universes(
     names: Sequence[str], outcomes: Sequence[EvaluationOutcome], folder: Path
 ) -> tuple[list[str], Path]:
     """Report the universes together, from the numbers of each one's own report."""
-    reports = [parse_json(one.report.with_name("metrics.json").read_text("utf-8")) for one in outcomes]
-    files, lines = universes_page.make(dict(zip(names, reports, strict=True)))
-    write_together({folder / REPORTS / file: content for file, content in files.items()})
-    return lines, folder / REPORTS / "report.html"
+    page = universes_page({name: one.page.document for name, one in zip(names, outcomes, strict=True)})
+    write_together({folder / REPORTS / file: content for file, content in page.files().items()})
+    return page.text(), folder / REPORTS / "report.html"

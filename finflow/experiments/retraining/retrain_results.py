@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from finflow.evaluation.backtest import BASELINE, Backtest
-from finflow.evaluation.page.drawing import BLUE, GREY, ORANGE, Rendered, date_axis, legend_of_figure, render
+from finflow.evaluation.page.drawing import Rendered, line_styles, wealth_figure
+from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
 from finflow.evaluation.page.page_numbers import (
     Drawdown,
     Number,
     Probability,
     Return,
     Sharpe,
+    Shown,
     Turnover,
     about,
-    plain,
     schema_of,
 )
-from finflow.evaluation.page.section import (
-    ROW,
-    Cell,
-    Headline,
-    Row,
-    Section,
-    Table,
-    Tile,
-    make_table,
-    render_page,
-)
+from finflow.evaluation.page.section import ROW, Cell, Section, columns_of, make_table
 from finflow.evaluation.statistics.bootstrap import (
     Interval,
     Resampling,
@@ -42,10 +33,6 @@ from finflow.evaluation.statistics.bootstrap import (
 )
 from finflow.evaluation.statistics.metrics import summarise
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_COLOURS = (BLUE, ORANGE, GREY)
 REPLACE = "replace"
 OLD, NEW = "old agent", "new agent"
 COMPARED = (NEW, OLD, BASELINE)
@@ -71,13 +58,13 @@ class FoldNumbers:
     """One fold of the comparison."""
 
     learned_from: Annotated[str, about("First bar that the retraining read, for its features too.")]
-    learned_until: Annotated[str, about("Last bar that it learned from or was chosen by.")]
+    learned_until: Annotated[str, about("Last bar that it learned from or was chosen by."), Shown("retrained up to")]
     validation: Annotated[int, about("How many of these bars it was chosen by, the last of them.")]
     judged_from: Annotated[str, about("First evaluated bar.")]
     judged_until: Annotated[str, about("Last evaluated bar.")]
-    returns: Annotated[int, about("Evaluated returns.")]
-    old_sharpe: Sharpe
-    new_sharpe: Sharpe
+    returns: Annotated[int, about("Evaluated returns."), Shown("returns", ",", 0)]
+    old_sharpe: Annotated[Number, about("Sharpe ratio of the old agent."), Shown("Sharpe ratio, old")]
+    new_sharpe: Annotated[Number, about("Sharpe ratio of the new agent."), Shown("new")]
 
 
 @dataclass(frozen=True)
@@ -157,24 +144,22 @@ def figures_of(runs: Sequence[Backtest]) -> dict[str, Figures]:
     return {name: Figures(*(float(one[key]) for key in names)) for name, one in summaries.items()}
 
 
-def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> str:
-    content = plain(asdict(numbers))
-    comparison = "the bound is above the margin" if numbers.answer == REPLACE else "the bound is not above the margin"
+def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> Page:
+    replaced = numbers.answer == REPLACE
     summary = (
         "On bars that neither was trained on, the Sharpe ratio of the new agent less that of the old is ",
         Cell(("lead",), plus=True),
         " a year, with a lower bound of ",
         Cell(("bounds", "low"), plus=True),
-        f": {comparison}.",
+        f": the bound is {'above' if replaced else 'not above'} the margin.",
     )
     finding = Headline(
         "",
-        "Replace the old agent" if numbers.answer == REPLACE else "Keep the old agent",
-        content,
+        "Replace the old agent" if replaced else "Keep the old agent",
         words=(summary,),
-        within=(),
-        kind="ahead" if numbers.answer == REPLACE else "not-shown",
+        kind="ahead" if replaced else "not-shown",
         label="Answer",
+        reasons=tuple(f"warning: {note}" for note in numbers.notes),
         tiles=(
             Tile("Lead in the Sharpe ratio", Cell(("lead",), plus=True)),
             Tile("Lower bound", Cell(("bounds", "low"), plus=True), "replace where it exceeds the margin"),
@@ -182,42 +167,18 @@ def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> str:
             Tile("New bars", Cell(("new_bars",), ",", 0)),
         ),
     )
+    rows = [((str(number),), f"{fold.judged_from} to {fold.judged_until}") for number, fold in enumerate(numbers.folds)]
+    compared, folds = columns_of(Figures, "figures", ROW), columns_of(FoldNumbers, "folds", ROW)
+    head = "Over all folds, net of costs"
+    table = make_table("Compared", head, COMPARED, compared, marked=NEW, heading=False)
     sections = [
-        Section("wealth", "Evaluated windows", {}, figures=(_figure(runs),)),
-        _compared(content),
-        _folds(numbers, content),
-        Section("rule", "The rule", {}, notes=(*_method(numbers), *numbers.notes)),
+        figure_section(_wealth(runs)),
+        Section("compared", "Figures", tables=(table,)),
+        Section("folds", "Folds", tables=(make_table("Folds", "Evaluated", rows, folds, heading=False),)),
+        Section("rule", "The rule", notes=_method(numbers)),
     ]
     title = f"Retraining up to {numbers.until}"
-    return render_page(title, f"an agent trained up to {numbers.old_until}, and its retraining", finding, sections)
-
-
-def _compared(content: Any) -> Section:
-    columns = [
-        ("Sharpe ratio", Cell(("figures", ROW, "sharpe"))),
-        ("return a year", Cell(("figures", ROW, "annual_return"), "%", 2, plus=True)),
-        ("deepest drawdown", Cell(("figures", ROW, "max_drawdown"), "%", 1)),
-        ("turnover a year", Cell(("figures", ROW, "annual_turnover"), "\N{MULTIPLICATION SIGN}", 1)),
-    ]
-    table = make_table("Compared", "Over all folds, net of costs", COMPARED, columns, marked=NEW, heading=False)
-    return Section("compared", "Figures", content, tables=(table,), within=())
-
-
-def _folds(numbers: RetrainNumbers, content: Any) -> Section:
-    rows = tuple(
-        Row(
-            f"{fold.judged_from} to {fold.judged_until}",
-            (
-                fold.learned_until,
-                Cell(("folds", str(number), "returns"), ",", 0),
-                Cell(("folds", str(number), "new_sharpe")),
-                Cell(("folds", str(number), "old_sharpe")),
-            ),
-        )
-        for number, fold in enumerate(numbers.folds)
-    )
-    heads = ("Evaluated", "retrained up to", "returns", "Sharpe ratio, new", "old")
-    return Section("folds", "Folds", content, tables=(Table("Folds", heads, rows, heading=False),), within=())
+    return Page(title, f"an agent trained up to {numbers.old_until}, and its retraining", finding, sections, numbers)
 
 
 def _method(numbers: RetrainNumbers) -> tuple[str, ...]:
@@ -228,28 +189,19 @@ def _method(numbers: RetrainNumbers) -> tuple[str, ...]:
         "Both begin each window in cash and have the same costs. The interval is of the paired difference, by the "
         "stationary bootstrap.",
         f"The new agent replaces the old one where the lower bound exceeds the margin. Without a true lead above the "
-        f"margin that happens with a probability of about {chance:.2%} in this comparison, and over all comparisons of "
-        "an agent of at most 1 less evaluation.confidence.",
+        f"margin that happens with a probability of about {chance:.2%} in comparison {numbers.comparison} of this "
+        "agent, and over all its comparisons of at most 5 %.",
         "An old agent that does worse than before is no reason by itself: a retrained one may do no better.",
     )
 
 
-def _figure(runs: Sequence[Backtest]) -> Rendered:
-    dates = runs[0].dates
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for run, colour in zip(runs, _COLOURS, strict=True):
-            axes.plot(dates, np.cumprod(1.0 + run.returns), color=colour, label=run.name.replace("-", " "))
-        axes.set_ylabel("growth of 1")
-        date_axis(axes, dates)
-        legend_of_figure(figure, axes)
-
-    ends = ", ".join(f"{run.name.replace('-', ' ')} {float(np.prod(1.0 + run.returns)):.2f}" for run in runs)
-    return Rendered(
+def _wealth(runs: Sequence[Backtest]) -> Rendered:
+    names = [run.name for run in runs]
+    return wealth_figure(
         "wealth",
         "Growth of 1 over the evaluated windows",
         "Growth of 1 over the evaluated windows, net of costs; each agent begins every window in cash.",
-        f"Line chart of the growth of 1 at the end: {ends}.",
-        render(draw, 3.6),
+        runs[0].dates,
+        {run.name: np.cumprod(1.0 + run.returns) for run in runs},
+        line_styles(names, BASELINE, NEW),
     )

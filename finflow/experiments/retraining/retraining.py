@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from finflow.config import Config, EvaluationConfig, RetrainConfig, config_hash,
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.backtest import BASELINE, Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
-from finflow.evaluation.page.page_numbers import json_text
-from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS, Resampling
+from finflow.evaluation.page.page import Page
+from finflow.evaluation.statistics.bootstrap import CONFIDENCE, MINIMUM_BLOCKS, Resampling
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.experiments.jobs.folds import FEWEST, Fold, history_of, refuse_own_decisions
 from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
@@ -47,9 +47,8 @@ from finflow.trading.price_checks import check_history
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, policy_of, read_best
 from finflow.training.checkpoints.run_folder import MANIFEST, Kind, resolve_run
 from finflow.training.data.training_data import TrainingData, device_here, prepare_from, process_on
-from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.agent_strategy import AgentStrategy, policy_identity
 from finflow.training.judging.held_out import maker_of
-from finflow.training.judging.reading_count import policy_identity
 from finflow.training.phases.stopping import stopping_at_once
 
 FOLDER = "retrainings"
@@ -135,7 +134,7 @@ class Retraining:
     def judge(self, checkpoints: Sequence[Path]) -> tuple[RetrainNumbers, list[Backtest]]:
         """Backtest the retrained agents and the old one, each in the window of its fold."""
         device, evaluation = device_here(self.config.train.device), self.config.evaluation
-        rule = ReplacementRule(evaluation.confidence, self.config.trading.retrain.margin, _number_of(self.folder))
+        rule = ReplacementRule(CONFIDENCE, self.config.trading.retrain.margin, _number_of(self.folder))
         before, acting, backtests, folds = policy_of(self.old, device), self.config.acting, [], []
         process = process_on(self.old_data, self.panel)
         for fold, training, path in zip(self.folds, self.trainings, checkpoints, strict=True):
@@ -268,10 +267,10 @@ def _check_universe(panel: MarketPanel, trained: Sequence[str] | None, run: Path
     )
 
 
-def compare_and_train(retraining: Retraining, resources: ComputeResources) -> tuple[RetrainNumbers, Path, Path | None]:
+def compare_and_train(retraining: Retraining, resources: ComputeResources) -> tuple[Page, Path, Path | None]:
     """Run the retrainings that are missing, evaluate them, and train the new agent where it replaces the old one.
 
-    The answer, its page, and the new run; None where the old agent is kept.
+    The page, its file, and the new run; None where the old agent is kept.
 
     Raises
     ------
@@ -291,17 +290,18 @@ def compare_and_train(retraining: Retraining, resources: ComputeResources) -> tu
             (best,) = train_all([final], {"": load_panel(final.config.market)}, resources)
             run = resolve_run(best).folder
             numbers = replace(numbers, run=run.relative_to(retraining.folder.resolve()).as_posix())
+        page = retrain_page(numbers, runs)
         table = pd.DataFrame(
             {one.name: one.returns for one in runs}, index=pd.Index(runs[0].dates.astype(str), name="date")
         )
         write_together(
             {
                 retraining.folder / RETURNS: table.to_csv(lineterminator="\n").encode(),
-                retraining.folder / PAGE: retrain_page(numbers, runs),
-                retraining.folder / NUMBERS: json_text(asdict(numbers)),
+                retraining.folder / PAGE: page.html(),
+                retraining.folder / NUMBERS: page.json(),
             }
         )
-    return numbers, retraining.folder / PAGE, run
+    return page, retraining.folder / PAGE, run
 
 
 def data_of(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -57,13 +57,18 @@ def decode_returns(text: str) -> NDArray[np.float64]:
         raise ConfigError(f"the storage of the study holds returns of a trial that are damaged ({error})") from None
 
 
+def reason_of(trial: FrozenTrial) -> str:
+    """Reason why a trial failed."""
+    return str(trial.user_attrs.get(ATTRIBUTES.reason, LOST))
+
+
 def describe_outcome(trial: FrozenTrial, objective: Sequence[str]) -> str:
     if trial.state == TrialState.COMPLETE:
         return ", ".join(f"{name} {value:.4g}" for name, value in zip(objective, trial.values, strict=True))
     if trial.state == TrialState.PRUNED:
         last = max(trial.intermediate_values, default=0)
         return f"stopped at level {last}" + (f", {objective[0]} {trial.intermediate_values[last]:.4g}" if last else "")
-    return f"failed: {trial.user_attrs.get(ATTRIBUTES.reason, LOST)}"
+    return f"failed: {reason_of(trial)}"
 
 
 def front(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:

@@ -229,7 +229,7 @@ class TrialRun:
     ) -> tuple[float, ...]:
         study, tries, ranking = self.context.config, self.context.tries, None
         if set(self.tune.objective) & set(RANKING_OBJECTIVES):
-            ranking = rank_run(process, window, run, study.evaluation.top, study.objectives.ranking.horizon)
+            ranking = rank_run(process, window, run, study.objectives.ranking.horizon)
         return measure_objectives(self.tune.objective, run, study.objectives.cvar_alpha, baseline, tries, ranking)
 
 

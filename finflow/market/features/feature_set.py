@@ -156,22 +156,13 @@ class RawFeatures(NamedTuple):
 def _raw(panel: MarketPanel, chosen: FeaturesConfig, fit: int | Models) -> RawFeatures:
     """Compute every feature of every bar, unscaled, with models that are given or fitted on so many bars."""
     view = PanelView(panel)
-    added = [user_feature(path) for path in chosen.extra]
+    computed = [(one, one.compute(panel)) for one in map(user_feature, chosen.extra)]
+    _check_names(one.name for one, _ in computed)
     with_fields = [one for one in TRADING_FEATURES if all(getattr(panel, field) is not None for field in one.needs)]
     builtin = [*ASSET_FEATURES, *with_fields, *FILTER_FEATURES.get(chosen.filters, ())]
-    computed = [(one, one.compute(panel)) for one in added]
     of_assets = [(one, values) for one, values in computed if values.ndim == 2]
-    of_market = [(one, values) for one, values in computed if values.ndim == 1]
     named = view.windows.named
     listing = [*((named(one.name), one.lenses) for one in builtin), *((one.name, one.lenses) for one, _ in of_assets)]
-    market_names = (
-        *(named(name) for name in MARKET_FEATURES),
-        "turbulence",
-        "crisis",
-        *(("regime",) if chosen.regimes else ()),
-        *(one.name for one, _ in of_market),
-    )
-    _check_names(one.name for one in added)
     raw = np.empty((len(listing), *panel.close.shape))
     for part in view.parts():  # a few assets at a time
         for feature, column in zip(builtin, raw, strict=False):
@@ -185,16 +176,17 @@ def _raw(panel: MarketPanel, chosen: FeaturesConfig, fit: int | Models) -> RawFe
     if isinstance(models, int):
         regimes = fit_regimes(view, models) if chosen.regimes else None
         models = (fit_turbulence(view, models), fit_states(view.market[:models, 0]), regimes)
-    fitted = [turbulence(view, models[0]), crisis(view, models[1])]
-    fitted += [regime(view, models[2])] if chosen.regimes else []
-    known = [compute(view) for compute in MARKET_FEATURES.values()]
-    market_raw = np.stack([*known, *fitted, *(values for _, values in of_market)])
+    market = {named(name): compute(view) for name, compute in MARKET_FEATURES.items()}
+    market |= {"turbulence": turbulence(view, models[0]), "crisis": crisis(view, models[1])}
+    market |= {"regime": regime(view, models[2])} if chosen.regimes else {}
+    market |= {one.name: values for one, values in computed if values.ndim == 1}
+    market_raw = np.stack([*market.values()])
     defined: NDArray[np.bool_] = np.isfinite(raw).all(axis=0) & view.listed
     market_defined = np.asarray(np.isfinite(market_raw).all(axis=0))
     ready = np.flatnonzero((defined.sum(axis=1) >= 2) & market_defined)
     first_bar = int(ready[0]) if ready.size else panel.n_bars
     defined[:first_bar], market_defined[:first_bar] = False, False
-    return RawFeatures(raw, market_raw, defined, market_defined, listing, market_names, first_bar, models)
+    return RawFeatures(raw, market_raw, defined, market_defined, listing, tuple(market), first_bar, models)
 
 
 def scale_features(raw: RawFeatures, fitted: Fitted) -> Features:

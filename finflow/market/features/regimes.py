@@ -122,7 +122,7 @@ def forward(densities: FloatArray, transitions: FloatArray, first: FloatArray) -
     found, likelihood = np.empty_like(densities), 0.0
     predicted = first.copy()
     for t in range(bars):
-        largest = _largest(densities[t])
+        largest = np.max(densities[t])
         total = 0.0
         for i in range(regimes):
             found[t, i] = predicted[i] * np.exp(densities[t, i] - largest)
@@ -147,7 +147,7 @@ def smooth(densities: FloatArray, transitions: FloatArray, first: FloatArray) ->
     for i in range(regimes):
         smoothed[bars - 1, i] = filtered[bars - 1, i]
     for t in range(bars - 2, -1, -1):
-        largest = _largest(densities[t + 1])
+        largest = np.max(densities[t + 1])
         for j in range(regimes):
             ahead[j] = np.exp(densities[t + 1, j] - largest) * behind[j]
         total, reached = 0.0, 0.0
@@ -168,14 +168,6 @@ def smooth(densities: FloatArray, transitions: FloatArray, first: FloatArray) ->
     return smoothed, pairs, likelihood
 
 
-@compiled_function()
-def _largest(values: FloatArray) -> float:
-    largest: float = values[0]
-    for i in range(1, len(values)):
-        largest = max(largest, values[i])
-    return largest
-
-
 class RegimeFit(NamedTuple):
     components: FloatArray  # (assets, n): leading directions of the returns over their mean
     scale: FloatArray  # (1 + n,): deviations of mean and components
@@ -188,8 +180,7 @@ def regime(view: PanelView, fit: RegimeFit | None) -> FloatArray:
     if fit is None:
         return np.full(len(view.returns), 0.5)
     mean, relative, known = _parts(view.returns)
-    found: FloatArray = fit.model.filtered(_vector(mean, relative, fit.components) / fit.scale, known)[:, fit.second]
-    return found
+    return fit.model.filtered(_vector(mean, relative, fit.components) / fit.scale, known)[:, fit.second]
 
 
 def fit_regimes(view: PanelView, fit_until: int) -> RegimeFit | None:

@@ -63,35 +63,19 @@ class FeatureWindows:
         return TEMPLATES.get(name, name).format(**asdict(self))
 
 
+DAILY_WINDOWS = FeatureWindows()
 TEMPLATES = {
-    "return_5": "return_{week}",
-    "return_21": "return_{month}",
-    "return_63": "return_{quarter}",
-    "macd_12_26": "macd_{fast}_{slow}",
-    "rsi_14": "rsi_{strength}",
-    "bollinger_20": "bollinger_{bands}",
-    "volatility_21": "volatility_{brief}",
-    "volatility_252": "volatility_{long}",
-    "beta_252": "beta_{long}",
-    "correlation_252": "correlation_{long}",
-    "residual_21": "residual_{month}",
-    "drawdown_252": "drawdown_{year}",
-    "worst_day_63": "worst_{bar}_{medium}",
-    "sharpe_252": "sharpe_{year}",
-    "relative_strength_126": "relative_strength_{half}",
-    "parkinson_21": "parkinson_{brief}",
-    "garman_klass_5": "garman_klass_{week}",
-    "close_location_10": "close_location_{fortnight}",
-    "overnight_21": "overnight_{month}",
-    "overnight_risk_63": "overnight_risk_{medium}",
-    "abnormal_volume_63": "abnormal_volume_{medium}",
-    "money_flow_21": "money_flow_{month}",
-    "balance_volume_63": "balance_volume_{medium}",
-    "market_return_21": "market_return_{month}",
-    "market_sharpe_252": "market_sharpe_{year}",
+    template.format(**asdict(DAILY_WINDOWS)): template
+    for template in (
+        *("return_{week}", "return_{month}", "return_{quarter}", "macd_{fast}_{slow}", "rsi_{strength}"),
+        *("bollinger_{bands}", "volatility_{brief}", "volatility_{long}", "beta_{long}", "correlation_{long}"),
+        *("residual_{month}", "drawdown_{year}", "worst_{bar}_{medium}", "sharpe_{year}"),
+        *("relative_strength_{half}", "parkinson_{brief}", "garman_klass_{week}", "close_location_{fortnight}"),
+        *("overnight_{month}", "overnight_risk_{medium}", "abnormal_volume_{medium}", "money_flow_{month}"),
+        *("balance_volume_{medium}", "market_return_{month}", "market_sharpe_{year}"),
+    )
 }
 """Name of a feature of daily prices -> its name with any windows."""
-DAILY_WINDOWS = FeatureWindows()
 WEEKLY_WINDOWS = FeatureWindows(
     **{"week": 2, "fortnight": 4, "month": 4, "quarter": 13, "half": 26, "year": 52, "skipped": 4},
     **{"brief": 13, "medium": 26, "long": 104, "trend": 40},
@@ -123,11 +107,11 @@ class Series:
 
     @cached_property
     def _running(self) -> FloatArray:
-        return _running_sum(self.values)
+        return np.nancumsum(self.values, axis=0)
 
     @cached_property
     def _squares(self) -> FloatArray:
-        return _running_sum(self.values * self.values)
+        return np.nancumsum(self.values * self.values, axis=0)
 
     def _over(self, running: FloatArray, window: int) -> FloatArray:
         """Difference of a running sum over `window` rows; NaN where there are fewer or one of them is NaN."""
@@ -154,26 +138,6 @@ class Series:
             noise = variance < 1e-14
         variance[noise] = 0.0
         return np.sqrt(variance, out=variance)
-
-
-class SeriesPair:
-    """Two series (rows, columns), broadcast over columns, where both are known."""
-
-    def __init__(self, left: FloatArray, right: FloatArray) -> None:
-        known = np.isfinite(left) & np.isfinite(right)
-        self._left = Series(np.where(known, left, np.nan))
-        self._right = Series(np.where(known, right, np.nan))
-        self._crossed = Series(self._left.values * self._right.values)
-
-    def covariance(self, window: int) -> FloatArray:
-        """Covariance (ddof 1) over the last `window` rows."""
-        product = self._left.total(window) * self._right.total(window) / window
-        return (self._crossed.total(window) - product) / (window - 1)
-
-
-def _running_sum(values: FloatArray) -> FloatArray:
-    known = np.where(np.isnan(values), 0.0, values)
-    return np.cumsum(known, axis=0, out=known)
 
 
 def total(values: FloatArray, window: int) -> FloatArray:
@@ -222,6 +186,18 @@ def _rank(values: FloatArray, order: NDArray[np.int64], result: FloatArray) -> N
             first = after
 
 
+def _once(method: Callable[[PanelView, int], FloatArray]) -> Callable[[PanelView, int], FloatArray]:
+    """Compute a series of a view for a window once."""
+
+    def computed(view: PanelView, window: int) -> FloatArray:
+        key = method.__name__, window
+        if key not in view.computed:
+            view.computed[key] = method(view, window)
+        return view.computed[key]
+
+    return computed
+
+
 class PanelView:
     """Returns of a panel and the intermediate series that several features share, each computed once.
 
@@ -244,7 +220,8 @@ class PanelView:
         self.returns: FloatArray = np.full(self.close.shape, np.nan)
         """Log return of the bar that ends at t; NaN unless the asset is listed at t - 1 and t."""
         self.returns[1:] = np.log(ratio)
-        self._computed: dict[tuple[str, int], FloatArray] = {}
+        self.computed: dict[tuple[str, int], FloatArray] = {}
+        """Series by their name and window."""
         if market is not None:
             self.market = market
 
@@ -308,12 +285,23 @@ class PanelView:
         return Series(self.returns)
 
     @cached_property
-    def _with_market(self) -> SeriesPair:
-        return SeriesPair(self.returns, self.market)
+    def _market_beside(self) -> Series:
+        """Series of `market` where the asset has a return, (bars, assets)."""
+        return Series(np.where(np.isnan(self.returns), np.nan, self.market))
 
+    @cached_property
+    def _crossed(self) -> Series:
+        return Series(self.returns * self._market_beside.values)
+
+    def covariance(self, window: int) -> FloatArray:
+        """cov(r, m) (ddof 1) over `window` bars."""
+        product = self._series.total(window) * self._market_beside.total(window) / window
+        return (self._crossed.total(window) - product) / (window - 1)
+
+    @_once
     def spread(self, window: int) -> FloatArray:
         """s(window), at least a hundredth of a percent a day."""
-        return self._once("spread", window, lambda: np.maximum(self._series.std(window), FLOOR))
+        return np.maximum(self._series.std(window), FLOOR)
 
     def market_spread(self, window: int) -> FloatArray:
         """Standard deviation of `market` over `window` bars, (bars, 1); at least a hundredth of a percent a day."""
@@ -323,26 +311,14 @@ class PanelView:
         """Log return over `window` bars."""
         return self._series.total(window)
 
+    @_once
     def beta(self, window: int) -> FloatArray:
         """cov(r, m) / var(m) over `window` bars."""
+        spread = self.market_spread(window)
+        beta: FloatArray = self.covariance(window) / (spread * spread)
+        return beta
 
-        def compute() -> FloatArray:
-            spread = self.market_spread(window)
-            beta: FloatArray = self._with_market.covariance(window) / (spread * spread)
-            return beta
-
-        return self._once("beta", window, compute)
-
+    @_once
     def correlation(self, window: int) -> FloatArray:
         """corr(r, m) over `window` bars, in [-1, 1]."""
-
-        def compute() -> FloatArray:
-            spread = self.spread(window) * self.market_spread(window)
-            return np.clip(self._with_market.covariance(window) / spread, -1.0, 1.0)
-
-        return self._once("correlation", window, compute)
-
-    def _once(self, name: str, window: int, compute: Callable[[], FloatArray]) -> FloatArray:
-        if (name, window) not in self._computed:
-            self._computed[name, window] = compute()
-        return self._computed[name, window]
+        return np.clip(self.covariance(window) / (self.spread(window) * self.market_spread(window)), -1.0, 1.0)

@@ -66,15 +66,6 @@ def treasury_bills() -> CashRates:
     return CashRates(begins, (1.0 + monthly) ** 12 - 1.0, path, hashlib.sha256(content).hexdigest(), name, until)
 
 
-def check_covered(rate: float | CashRates, last: np.datetime64) -> None:
-    """Refuse bars up to ``last`` a month or more after the end of Treasury bills, which have no rate for them."""
-    if isinstance(rate, CashRates) and rate.until is not None and last > rate.until + np.timedelta64(31, "D"):
-        raise MarketError(
-            f"market.cash_rate = {rate.name} ends on {rate.until}, and the prices that are used on {last}: set "
-            "market.test_end to that day or before, or name a file of rates"
-        )
-
-
 def read_rates(path: Path) -> CashRates:
     """Read dates and annual rates from a CSV file, or from a Parquet file that ends in .parquet.
 
@@ -104,14 +95,20 @@ def read_rates(path: Path) -> CashRates:
     return CashRates(days[known], rates[known], path, sheet.sha256)
 
 
-def cash_returns(dates: DateArray, rate: float | CashRates) -> FloatArray:
+def cash_returns(dates: DateArray, rate: float | CashRates, last: np.datetime64 | None = None) -> FloatArray:
     """Simple return of cash over each bar, (bars,): (1 + rate) ** (1 / 252) - 1 for daily bars, 0 for the first.
 
     The rate is an effective annual one, spread evenly over the bars of a year (252 daily, 52 weekly, 12 monthly). Of a
     series, the bar that ends at t earns the rate in force at the bar before, the last one dated on or before t - 1.
-    Nothing is interpolated or filled backwards: `MarketError` if the series begins after the first bar.
+    Nothing is interpolated or filled backwards: `MarketError` if the series begins after the first bar, or if Treasury
+    bills end a month or more before ``last``, the last bar that is used.
     """
     if isinstance(rate, CashRates):
+        if last is not None and rate.until is not None and last > rate.until + np.timedelta64(31, "D"):
+            raise MarketError(
+                f"market.cash_rate = {rate.name} ends on {rate.until}, and the prices that are used on {last}: set "
+                "market.test_end to that day or before, or name a file of rates"
+            )
         if len(dates) and rate.dates[0] > dates[0]:
             raise MarketError(
                 f"the rates of {rate.path} (market.cash_rate) begin on {rate.dates[0]}, after the first bar used, "

@@ -14,7 +14,7 @@ from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.panel_checks import PriceTable
 from finflow.market.price_adjustments import SourcePrices, hold_over_gaps, reinvest
-from finflow.market.sources.cash import CashRates, cash_returns, check_covered, read_rates, treasury_bills
+from finflow.market.sources.cash import CashRates, cash_returns, read_rates, treasury_bills
 from finflow.market.sources.price_files import read_prices
 from finflow.market.sources.shipped_prices import embedded_prices, french_portfolios
 from finflow.market.sources.synthetic_market import synthetic_prices
@@ -80,15 +80,15 @@ def assemble(prices: SourcePrices, config: MarketConfig) -> MarketPanel:
             raise MarketError(f"market.start is {config.start}, but the data ends on {dates.max()}")
     fields = {key: table.reindex(columns=names).to_numpy(np.float64)[kept] for key, table in prices.tables.items()}
     dates = dates[kept]
-    if len(dates):
-        last = dates.max()
-        check_covered(rate, last if config.test_end is None else min(last, np.datetime64(config.test_end, "D")))
+    last = dates.max() if len(dates) else None
+    if last is not None and config.test_end is not None:
+        last = min(last, np.datetime64(config.test_end, "D"))
     facts = {**prices.facts, "cash_rate": rate} if isinstance(rate, float | int) else {**prices.facts, **rate.facts()}
     if prices.cash is not None and rate == 0.0:
         facts["cash_rate"] = "the source's own: one-month Treasury bills"
         cash = np.concatenate([[0.0], prices.cash[kept][1:]])
     else:
-        cash = cash_returns(dates, rate)
+        cash = cash_returns(dates, rate, last)
     dividends = fields.pop("dividends", None)
     _drop_missing_fields(fields, names, facts)
     fields, halted = hold_over_gaps(fields, config.max_gap)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,9 +92,8 @@ def _read_csv(path: Path, digest: str) -> PriceSheet:
             f"{path} has one column only ({names[0][:60]!r}); expected Date and one an asset, separated by commas"
         )
     labels, skipped = _two_lines(names, [[cell.strip() for cell in line] for line in more])
-    date = 0 if labels else _date_column(names)
-    name = None if labels else _name_column(path, names)
-    text = {column for column in (date, name) if column is not None}
+    columns = labels or [("", label) for label in names]
+    text = [column for column in _special_columns(path, columns) if column is not None]
     missing: Any = {column: _MISSING for column in range(len(names)) if column not in text}
     try:
         with warnings.catch_warnings():
@@ -121,8 +121,7 @@ def _read_csv(path: Path, digest: str) -> PriceSheet:
     blank = (frame.isna() | (frame == "")).all(axis=1)
     numbers = np.flatnonzero(~blank.to_numpy()) + skipped + 1
     frame = frame.loc[~blank].reset_index(drop=True)
-    columns = labels or [("", label) for label in names]
-    return _sheet(path, digest, frame, date, name, columns, lambda row: f"line {numbers[row]}")
+    return _sheet(path, digest, frame, columns, lambda row: f"line {numbers[row]}")
 
 
 def _read_parquet(path: Path, digest: str) -> PriceSheet:
@@ -140,10 +139,8 @@ def _read_parquet(path: Path, digest: str) -> PriceSheet:
         frame = pd.concat([index, frame.reset_index(drop=True)], axis=1)
     if not columns:
         raise MarketError(f"{path} has no columns; expected dates and one column an asset")
-    names = [name if not field else "" for field, name in columns]
     frame = frame.set_axis(range(len(columns)), axis=1).reset_index(drop=True)
-    date, name = _date_column(names), _name_column(path, names)
-    return _sheet(path, digest, frame, date, name, columns, lambda row: f"row {row + 1}")
+    return _sheet(path, digest, frame, columns, lambda row: f"row {row + 1}")
 
 
 def _two_lines(first: list[str], more: list[list[str]]) -> tuple[list[tuple[str, str]], int]:
@@ -168,53 +165,44 @@ def _labelled(path: Path, columns: pd.MultiIndex) -> list[tuple[str, str]]:
     raise MarketError(f"{path} has {columns.nlevels} levels of columns; expected one, or (Close, ...) by asset")
 
 
-def _date_column(names: list[str]) -> int:
-    dated = [position for position, name in enumerate(names) if plain_name(name) in _DATES]
-    return dated[0] if dated else 0
-
-
-def _name_column(path: Path, names: list[str]) -> int | None:
-    named = [position for position, name in enumerate(names) if plain_name(name) in _NAMES]
-    if len(named) > 1:
-        both = " and ".join(repr(names[position]) for position in named[:2])
-        raise MarketError(f"{path} has the columns {both}: leave one that names the asset of a row")
-    return named[0] if named else None
-
-
 def _sheet(
     path: Path,
     digest: str,
     frame: pd.DataFrame,
-    date: int,
-    name: int | None,
     columns: list[tuple[str, str]],
     place: Callable[[int], str],
 ) -> PriceSheet:
+    """Check the names of columns, whose positions name the frame's, and read the dates and the names of assets."""
+    date, name = _special_columns(path, columns)
     positions = [position for position in range(len(columns)) if position not in (date, name)]
     kept = tuple(columns[position] for position in positions)
-    _check_header(path, kept, positions)
+    for position in positions:
+        if not columns[position][1]:
+            raise MarketError(f"{path}: column {position + 1} has no name")
+    for (field, asset), count in Counter(kept).items():
+        if count > 1:
+            both = f"{field} of {asset}" if field else asset
+            raise MarketError(f"{path}: column {both!r} appears more than once")
     days = _dates(path, frame[date], columns[date][1] or columns[date][0], place)
-    assets = None if name is None else _assets(path, frame[name], columns[name][1], place)
+    assets = None
+    if name is not None:
+        assets = _texts(path, frame[name], columns[name][1]).mask(frame[name].isna(), "").to_numpy(dtype=object)
+        wrong = np.flatnonzero(assets == "")
+        if wrong.size:
+            column = columns[name][1]
+            raise MarketError(f"{path}, {place(int(wrong[0]))}: column {column!r} is empty; it names the asset")
     return PriceSheet(path, digest, days, kept, tuple(frame[position] for position in positions), assets, place)
 
 
-def _check_header(path: Path, columns: Sequence[tuple[str, str]], positions: list[int]) -> None:
-    seen: set[tuple[str, str]] = set()
-    for (field, asset), position in zip(columns, positions, strict=True):
-        if not asset:
-            raise MarketError(f"{path}: column {position + 1} has no name")
-        if (field, asset) in seen:
-            both = f"{field} of {asset}" if field else asset
-            raise MarketError(f"{path}: column {both!r} appears more than once")
-        seen.add((field, asset))
-
-
-def _assets(path: Path, column: pd.Series[Any], name: str, place: Callable[[int], str]) -> NDArray[np.object_]:
-    texts = _texts(path, column, name).mask(column.isna(), "").to_numpy(dtype=object)
-    wrong = np.flatnonzero(texts == "")
-    if wrong.size:
-        raise MarketError(f"{path}, {place(int(wrong[0]))}: column {name!r} is empty; it names the asset")
-    return texts
+def _special_columns(path: Path, columns: Sequence[tuple[str, str]]) -> tuple[int, int | None]:
+    """Positions of the dates, and of the names of assets where the file has a column of them."""
+    names = [plain_name(name) if not field else "" for field, name in columns]
+    date = next((position for position, name in enumerate(names) if name in _DATES), 0)
+    named = [position for position, name in enumerate(names) if name in _NAMES]
+    if len(named) > 1:
+        both = " and ".join(repr(columns[position][1]) for position in named[:2])
+        raise MarketError(f"{path} has the columns {both}: leave one that names the asset of a row")
+    return date, named[0] if named else None
 
 
 def _texts(path: Path, column: pd.Series[Any], name: str) -> pd.Series[Any]:

@@ -41,35 +41,21 @@ _PERMANENT = re.compile(r"delisted|not found|404|invalid|doesn't exist", re.IGNO
 _LIMITED = re.compile(r"too many requests|rate ?limit|429", re.IGNORECASE)
 
 
-def tables_from_frame(frame: pd.DataFrame | None, tickers: Sequence[str]) -> PriceTables:
-    """Split a frame of any shape that yfinance returns into one frame a field, dates by tickers.
+def tables_from_frame(frame: pd.DataFrame | None) -> PriceTables:
+    """Split a frame of yfinance's, with columns (Price, Ticker), into one frame a field, dates by tickers.
 
-    Handles columns of (Price, Ticker), (Ticker, Price) and, for one ticker, Price alone; dates with and without a
-    time zone; and a date that Yahoo returns twice (the last row counts). Rows and columns without a value are left out.
+    Of a date that Yahoo returns twice the last row counts. Rows and columns without a value are left out.
     """
-    if frame is None or frame.empty:
+    if frame is None or frame.empty or "Close" not in frame:
         return {}
-    frame = frame.copy()
-    days = pd.DatetimeIndex(frame.index)
-    frame.index = days.tz_localize(None).normalize()
+    frame = frame.set_axis(pd.DatetimeIndex(frame.index).tz_localize(None).normalize())
     frame = frame[~frame.index.duplicated(keep="last")].sort_index()
-    tables: PriceTables = {}
-    for field, name in _FIELDS.items():
-        if isinstance(frame.columns, pd.MultiIndex):
-            level = 0 if "Close" in frame.columns.get_level_values(0) else 1
-            if field not in frame.columns.get_level_values(level):
-                continue
-            table = cast("pd.DataFrame", frame.xs(field, axis=1, level=level))
-        elif field in frame.columns and len(tickers) == 1:
-            table = frame[[field]].set_axis([tickers[0]], axis=1)
-        else:
-            continue
-        table = table.set_axis([str(column).upper() for column in table.columns], axis=1)
-        tables[name] = table.apply(pd.to_numeric, errors="coerce").astype(np.float64)
-    if "close" not in tables:
-        return {}
+    tables = {name: cast("pd.DataFrame", frame[field]) for field, name in _FIELDS.items() if field in frame}
     close = tables["close"].dropna(axis=0, how="all").dropna(axis=1, how="all")
-    return {name: table.reindex(index=close.index, columns=close.columns) for name, table in tables.items()}
+    return {
+        name: table.reindex(close.index, columns=close.columns).apply(pd.to_numeric, errors="coerce").astype(np.float64)
+        for name, table in tables.items()
+    }
 
 
 def yfinance_download() -> Download:
@@ -113,10 +99,9 @@ def fetch_prices(
 ) -> tuple[PriceTables, dict[str, Any]]:
     found = request_prices(config, tickers, download)
     fields = [field for field in _FIELDS.values() if all(field in found[name] for name in tickers)]
-    tables = {field: pd.concat([found[name][field] for name in tickers], axis=1).sort_index() for field in fields}
-    check_closes(tables["close"])
-    tables, calendar = same_calendar(tables)
-    tables, left_out = complete_fields(tables, list(assets))
+    tables, notes = checked_tables(
+        {field: pd.concat([found[name][field] for name in tickers], axis=1).sort_index() for field in fields}, assets
+    )
     return tables, {
         "source": "yfinance",
         "yfinance": metadata.version("yfinance"),
@@ -125,8 +110,7 @@ def fetch_prices(
         else "prices adjusted for splits only: Yahoo's Close, not its Adj Close; dividends are left out",
         "downloaded": str(_now().date()),
         "survivorship": "tickers picked today: names that failed or were bought before today are missing",
-        **calendar,
-        **left_out,
+        **notes,
     }
 
 
@@ -151,7 +135,7 @@ def request_prices(config: MarketConfig, tickers: list[str], download: Download)
                 # yfinance lets anything through: its own errors, the HTTP library's, KeyError on odd answers.
                 frame = None
                 reasons.append(f"{type(error).__name__}: {error}")
-        tables = tables_from_frame(frame, missing)
+        tables = tables_from_frame(frame)
         for name in missing:
             if tables and name in tables["close"].columns:
                 found[name] = {field: table[[name]] for field, table in tables.items()}
@@ -216,21 +200,28 @@ def _describe_failure(missing: list[str], n_found: int, reasons: list[str]) -> s
     )
 
 
-def check_closes(close: pd.DataFrame) -> None:
-    """Refuse prices that are not positive: adjusting old prices for dividends larger than they are makes such."""
-    values = close.to_numpy()
+def checked_tables(tables: PriceTables, assets: Sequence[str]) -> tuple[PriceTables, dict[str, Any]]:
+    """Refuse closes that no price can be, and leave out dates that not every listed asset has, and incomplete fields.
+
+    Adjusting old prices for dividends larger than they are makes closes that are not positive. Nothing is filled.
+    """
+    values = tables["close"].to_numpy()
     wrong = np.argwhere(np.isinf(values) | (values <= 0.0))
     if len(wrong):
         row, column = (int(place) for place in wrong[-1])
-        day = close.index[row].date()
+        name, day = tables["close"].columns[column], tables["close"].index[row].date()
         raise MarketError(
-            f"Yahoo's close of {close.columns[column]} is {values[row, column]:g} on {day}, which no price can be; "
-            f"leave it out, set market.start after {day}, or market.auto_adjust=false"
+            f"Yahoo's close of {name} is {values[row, column]:g} on {day}, which no price can be; leave it out, set "
+            f"market.start after {day}, or market.auto_adjust=false"
         )
+    tables = same_calendar(tables)
+    dropped = len(values) - len(tables["close"])
+    tables, left_out = _complete_fields(tables, list(assets))
+    return tables, {"dates_dropped": dropped, **({"fields_left_out": "; ".join(left_out)} if left_out else {})}
 
 
-def same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:
-    """Leave out the dates on which some listed asset has no price; nothing is filled.
+def same_calendar(tables: PriceTables) -> PriceTables:
+    """Leave out the dates on which some listed asset has no price.
 
     `MarketError` if an asset lacks more than ten dates in a row between its first and last price.
     """
@@ -250,16 +241,15 @@ def same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:
                 "its first and last price; leave it out or set market.start after the gap"
             )
     dropped = holes.any(axis=1)
-    facts: dict[str, Any] = {"dates_dropped": int(dropped.sum())}
     if dropped.any():
         logger.warning("%d dates left out because not every listed asset traded on them", int(dropped.sum()))
-    return {field: table.loc[~dropped] for field, table in tables.items()}, facts
+    return {field: table.loc[~dropped] for field, table in tables.items()}
 
 
-def complete_fields(tables: PriceTables, assets: list[str]) -> tuple[PriceTables, dict[str, Any]]:
+def _complete_fields(tables: PriceTables, assets: list[str]) -> tuple[PriceTables, list[str]]:
     """Leave out fields that lack values where there are closes, and high and low where a high is below its low.
 
-    Only the columns of assets count, not the benchmark's.
+    Only the columns of assets count, not the benchmark's. The second result says what was left out.
     """
     closes = tables["close"][assets].notna().to_numpy()
     kept: PriceTables = {}
@@ -273,4 +263,4 @@ def complete_fields(tables: PriceTables, assets: list[str]) -> tuple[PriceTables
     if "high" in kept and "low" in kept and bool((kept["high"][assets] < kept["low"][assets]).any(axis=None)):
         del kept["high"], kept["low"]
         notes.append("high, low: a high is under its low")
-    return kept, {"fields_left_out": "; ".join(notes)} if notes else {}
+    return kept, notes

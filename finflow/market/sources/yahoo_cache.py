@@ -27,12 +27,10 @@ from finflow.files import write_atomically
 from finflow.market.price_adjustments import PriceTables, SourcePrices
 from finflow.market.sources.yahoo import (
     Download,
-    check_closes,
-    complete_fields,
+    checked_tables,
     fetch_prices,
     request_end,
     request_prices,
-    same_calendar,
     yfinance_download,
 )
 
@@ -169,18 +167,19 @@ def _extend(
         for field, table in tables.items()
         if all(field in found[name] for name in live)
     }
-    check_closes(joined["close"])
-    longer, gaps = same_calendar(joined)
-    if not factors and not (longer["close"].index > last).any():
+    longer, notes = checked_tables(joined, assets)
+    new = int((longer["close"].index > last).sum())
+    if not factors and not new:
         return None
-    longer, left_out = complete_fields(longer, list(assets))
-    new = joined["close"].index[joined["close"].index > last]
-    dropped = int((~new.isin(longer["close"].index)).sum())
-    facts = {**stored.facts, **gaps, "dates_dropped": stored.facts.get("dates_dropped", 0) + dropped}
-    facts["extended"] = f"{len(new) - dropped} bars after {last.date()}"
-    _add(facts, "fields_left_out", left_out.get("fields_left_out"))
+    dropped = int((joined["close"].index > last).sum()) - new
+    facts = {**stored.facts, "dates_dropped": stored.facts["dates_dropped"] + dropped}
+    facts["extended"] = f"{new} bars after {last.date()}"
     day = longer["close"].index[-1].date()
-    _add(facts, "restated", ", ".join(f"{name} by {factor:.6g}" for name, factor in factors.items()), f" ({day})")
+    if factors:
+        notes["restated"] = ", ".join(f"{name} by {factor:.6g}" for name, factor in factors.items()) + f" ({day})"
+    for key in ("fields_left_out", "restated"):
+        if key in notes:
+            facts[key] = "; ".join(dict.fromkeys([*([facts[key]] if key in facts else []), notes[key]]))
     return longer, facts
 
 
@@ -202,11 +201,6 @@ def _column(
         return table[name]
     fetched = found[name][field][name]
     return fetched if name in restated else table[name].combine_first(fetched)
-
-
-def _add(facts: dict[str, Any], key: str, words: str | None, after: str = "") -> None:
-    if words:
-        facts[key] = "; ".join(dict.fromkeys([*([facts[key]] if facts.get(key) else []), words + after]))
 
 
 def _pack(tables: PriceTables) -> pd.DataFrame:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from finflow.evaluation.page.drawing import BLUE, LIGHT_GREY, Rendered, date_axis, legend_of_figure, render
-from finflow.evaluation.page.page_numbers import Number, about, plain, schema_of
-from finflow.evaluation.page.section import ROW, Cell, Headline, Section, Tile, make_table, render_page
+from finflow.evaluation.page.drawing import BLUE, LIGHT_GREY, TIMES, Rendered, date_axis, legend_of_figure, render
+from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
+from finflow.evaluation.page.page_numbers import Number, Shown, about, schema_of
+from finflow.evaluation.page.section import ROW, Section, columns_of, make_table
 from finflow.market.panel import MarketPanel
 from finflow.trading.paper.expectation import ALPHA, Expectation
 
@@ -26,13 +27,25 @@ class PaperDay:
     """One evening of a paper account."""
 
     date: Annotated[str, about("Bar.")]
-    value: Annotated[float, about("Value before the fill, in money.")]
-    simple_return: Annotated[Number, about("Net return of the holding period that ended; null at the first.")]
-    turnover: Annotated[float, about("Of the fill.")]
+    value: Annotated[float, about("Value before the fill, in money."), Shown("value", ",")]
+    simple_return: Annotated[
+        Number,
+        about("Net return of the holding period that ended; null at the first."),
+        Shown("return", "%", plus=True),
+    ]
+    turnover: Annotated[float, about("Of the fill."), Shown("turnover", "%")]
     cost: Annotated[float, about("Of the fill, a fraction of wealth.")]
-    low: Annotated[Number, about("Lower edge of the expected band, in money; null without a backtest.")]
-    high: Annotated[Number, about("Upper edge of the expected band, in money; null without a backtest.")]
-    evidence: Annotated[Number, about("Evidence against the expectation; 20 or more is outside at 5 %.")]
+    low: Annotated[
+        Number,
+        about("Lower edge of the expected band, in money; null without a backtest."),
+        Shown("expected from", ","),
+    ]
+    high: Annotated[
+        Number, about("Upper edge of the expected band, in money; null without a backtest."), Shown("to", ",")
+    ]
+    evidence: Annotated[
+        Number, about("Evidence against the expectation; 20 or more is outside at 5 %."), Shown("evidence against it")
+    ]
 
 
 @dataclass(frozen=True)
@@ -41,10 +54,12 @@ class PaperNumbers:
 
     account: Annotated[str, about("First day that a decision fills on; the name of the account.")]
     date: Annotated[str, about("Newest bar.")]
-    value: Annotated[float, about("Value at it, in money.")]
-    total_return: Annotated[float, about("Net return since the beginning.")]
-    sharpe: Annotated[Number, about("Sharpe ratio in excess of cash, a year; null for less than two returns.")]
-    turnover: Annotated[float, about("Sum over all fills.")]
+    value: Annotated[float, about("Value at it, in money."), Shown("Account", ",")]
+    total_return: Annotated[float, about("Net return since the beginning."), Shown("Net return", "%", plus=True)]
+    sharpe: Annotated[
+        Number, about("Sharpe ratio in excess of cash, a year; null for less than two returns."), Shown("Sharpe ratio")
+    ]
+    turnover: Annotated[float, about("Sum over all fills."), Shown("Turnover so far", TIMES)]
     outside_since: Annotated[
         str | None, about("First bar at which it was outside the expected band; null where it never was.")
     ]
@@ -98,32 +113,18 @@ def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None,
     )
 
 
-def paper_page(numbers: PaperNumbers) -> str:
-    content = plain(asdict(numbers))
+def paper_page(numbers: PaperNumbers) -> Page:
     if not numbers.expected_from:
         kind, heading = "not-compared", "Paper account"
         text = "The run has no backtest before the account began: there is no expected band."
     elif numbers.outside_since is not None:
         kind, heading = "behind", "Outside the expected band"
-        text = f"On {numbers.outside_since} the account left the band that its backtest implies."
+        text = f"Since {numbers.outside_since} the account is outside the band that its backtest implies (5 %)."
     else:
         kind, heading = "ahead", "As expected"
-        text = "The account is within the band that its backtest implies."
-    finding = Headline(
-        "",
-        heading,
-        content,
-        words=(text,),
-        within=(),
-        kind=kind,
-        label="Paper account",
-        tiles=(
-            Tile("Account", Cell(("value",), ",", 2)),
-            Tile("Net return", Cell(("total_return",), "%", 2, plus=True)),
-            Tile("Sharpe ratio", Cell(("sharpe",))),
-            Tile("Turnover so far", Cell(("turnover",), "\N{MULTIPLICATION SIGN}", 2)),
-        ),
-    )
+        text = "The account is within the band that its backtest implies (5 %, at every check)."
+    tiles = [Tile(name, cell) for name, cell in columns_of(PaperNumbers)]
+    finding = Headline("", heading, words=(text,), kind=kind, label="Paper account", tiles=tuple(tiles))
     method = (
         "The value is before the fill of the evening, after the costs of all fills before it.",
         f"The band holds an account that behaves like its backtest, at all times, with a probability of "
@@ -131,26 +132,16 @@ def paper_page(numbers: PaperNumbers) -> str:
         "account began, and includes the uncertainty of their mean. It may be checked every day.",
         "The band widens with the account's own squared deviations, so that a turbulent market alone is no evidence.",
     )
-    sections = [_latest(numbers, content), Section("method", "How it is tested", {}, notes=method)]
-    if len(numbers.days) > 1:
-        sections.insert(0, Section("account", "Account", {}, figures=(_figure(numbers),)))
-    title = f"Paper account of {numbers.account}"
-    return render_page(title, f"{len(numbers.days):,} evenings, up to {numbers.date}", finding, sections)
-
-
-def _latest(numbers: PaperNumbers, content: Any) -> Section:
     first = max(0, len(numbers.days) - LATEST)
     rows = [((str(n),), numbers.days[n].date) for n in range(first, len(numbers.days))]
-    columns = [
-        ("value", Cell(("days", ROW, "value"), ",", 2)),
-        ("return", Cell(("days", ROW, "simple_return"), "%", 2, plus=True)),
-        ("turnover", Cell(("days", ROW, "turnover"), "%", 2)),
-        ("expected from", Cell(("days", ROW, "low"), ",", 2)),
-        ("to", Cell(("days", ROW, "high"), ",", 2)),
-        ("evidence against it", Cell(("days", ROW, "evidence"), "", 2)),
+    table = make_table("Evenings", "Evening", rows, columns_of(PaperDay, "days", ROW), heading=False)
+    sections = [
+        *([figure_section(_figure(numbers))] if len(numbers.days) > 1 else []),
+        Section("evenings", "Latest evenings", tables=(table,)),
+        Section("method", "How it is tested", notes=method),
     ]
-    table = make_table("Evenings", "Evening", rows, columns, heading=False)
-    return Section("evenings", "Latest evenings", content, tables=(table,), within=())
+    evenings = f"{len(numbers.days):,} evenings, up to {numbers.date}"
+    return Page(f"Paper account of {numbers.account}", evenings, finding, sections, numbers)
 
 
 def _figure(numbers: PaperNumbers) -> Rendered:

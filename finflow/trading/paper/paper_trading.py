@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from finflow.errors import ConfigError, FinflowError
-from finflow.evaluation.page.page_numbers import json_text
 from finflow.files import in_use, write_together
 from finflow.json_text import parse_json
 from finflow.line_file import HashedLog
@@ -164,7 +163,8 @@ class _Trading:
             self.lines.append(entry)
         numbers = numbers_of(self.lines, self._expectation(panel.bars_per_year), panel)
         folder = self.folder / PAPER / str(self.first)
-        write_together({folder / "paper.html": paper_page(numbers), folder / "paper.json": json_text(asdict(numbers))})
+        page = paper_page(numbers)
+        write_together({folder / "paper.html": page.html(), folder / "paper.json": page.json()})
         return PaperOutcome(numbers, folder / "paper.html", self.log.message)
 
     def _evenings(self, panel: MarketPanel, start: int) -> Iterator[DailyAccount]:

@@ -182,11 +182,11 @@ class AuditedForeknowledge:
         worst = max(self.test.scores(views, known, paid), key=lambda one: one.share, default=None)
         if worst is None:
             return self._finding(name, known, CLEAN)
-        score, dates = worst.score, self.market.panel.dates
+        first, last = self.market.panel.dates[known[[worst.rows.start, worst.rows.stop - 1]]]
         words = (
-            f"the rank correlation of its {score.view} with {score.outcome} is {score.value:+.2f} beyond that of other "
-            f"dates, from {dates[worst.known[0]]} to {dates[worst.known[1]]}; no honest rule is known to reach "
-            f"{worst.limit:.2f} of this market, and chance has a deviation of {score.spread:.2f}"
+            f"the rank correlation of its {worst.view} with {worst.outcome} is {worst.value:+.2f} beyond that of other "
+            f"dates, from {first} to {last}; no honest rule is known to reach "
+            f"{worst.limit:.2f} of this market, and chance has a deviation of {worst.spread:.2f}"
         )
         return self._finding(name, known, BEYOND_LIMIT, words)
 

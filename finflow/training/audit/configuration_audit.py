@@ -8,7 +8,9 @@ the features need, so that a probe takes milliseconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,17 +142,13 @@ def pieces_of(
         for history in (*_HISTORIES, panel.n_bars):
             start = max(lasts.start - history, 0)
             fit = lasts.start - start
-            try:
-                piece = panel.between(start, min(lasts.stop + _AFTER, panel.n_bars))
+            piece = panel.between(start, min(lasts.stop + _AFTER, panel.n_bars))
+            with suppress(MarketError):  # it is too short for the features
                 compute_features(piece, fit, config.features)
-            except MarketError:
-                if start == 0:
-                    break
-                continue
-            subjects = AuditSubjects(piece, config, Split(fit, fit + 1, piece.n_bars), near=True)
-            probes = [Probe(fit + row, kind) for row in range(len(lasts)) for kind in (CUT, "replaced")]
-            yield piece, subjects, probes + [Probe(fit + row, "crash") for row in range(0, len(lasts), _LEVEL)]
-            break
+                subjects = AuditSubjects(piece, config, Split(fit, fit + 1, piece.n_bars), near=True)
+                probes = [Probe(fit + row, kind) for row in range(len(lasts)) for kind in _EVERYWHERE]
+                yield piece, subjects, probes + [Probe(fit + row, "crash") for row in range(0, len(lasts), _LEVEL)]
+                break
 
 
 def single_bars(panel: MarketPanel, split: Split, first: int, lag: int, seed: int) -> list[range]:
@@ -160,27 +158,22 @@ def single_bars(panel: MarketPanel, split: Split, first: int, lag: int, seed: in
     before the longest break, at a turn of the year, and around listings.
     """
     rng = np.random.default_rng([seed, 23])
-    latest = split.test_end - lag - 3
-    chosen: list[range] = []
-    windows = ((first, split.train_end), (split.train_end, split.validation_end), (split.validation_end, latest + 1))
-    for start, stop in windows:
-        begin = max(start, first)
-        if stop - begin > _MONTH:
-            begin = int(rng.integers(begin, stop - _MONTH + 1))
-            stop = begin + _MONTH
-        if stop > begin:
-            chosen.append(range(begin, stop))
-    days: set[int] = set()
-    for start, stop in (windows[0], windows[2]):
-        days |= _notable_days(panel, max(start, first), stop)
+    ends = (first, split.train_end, split.validation_end, split.test_end - lag - 2)
+    windows = [range(max(start, first), stop) for start, stop in pairwise(ends)]
+    chosen = []
+    for window in windows:
+        begin = int(rng.integers(window.start, window.stop - _MONTH + 1)) if len(window) > _MONTH else window.start
+        if window:
+            chosen.append(range(begin, min(begin + _MONTH, window.stop)))
+    days = _notable_days(panel, windows[0]) | _notable_days(panel, windows[2])
     return chosen + [range(day, day + 1) for day in sorted(days) if not any(day in run for run in chosen)]
 
 
-def _notable_days(panel: MarketPanel, start: int, stop: int) -> set[int]:
-    """Days between `start` and `stop` on which a leak of few days may show."""
-    if stop - start < 2:
+def _notable_days(panel: MarketPanel, window: range) -> set[int]:
+    """Days of a window on which a leak of few days may show."""
+    if len(window) < 2:
         return set()
-    bars = np.arange(start, stop)
+    bars = np.array(window)
     with np.errstate(invalid="ignore"):
         moves = np.diff(np.log(panel.close), axis=0, prepend=np.nan)
     known = np.isfinite(moves)

@@ -18,8 +18,7 @@ best of their scores measures the predictability of the market for an honest rul
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -61,24 +60,26 @@ class View(NamedTuple):
     sizes: FloatArray
 
 
-@dataclass(frozen=True, eq=False)
-class UnknownReturns:
-    """Returns that decisions could not know, float64 (decisions, n), NaN for none; ``name`` says which bars."""
+class UnknownReturns(NamedTuple):
+    """Returns that decisions could not know, float64 (decisions, n), NaN for none; ``name`` says which bars.
+
+    ``ranks`` are among the assets, and over time where there is one column.
+    """
 
     name: str
     returns: FloatArray
+    ranks: FloatArray
 
-    @cached_property
-    def ranks(self) -> FloatArray:
-        """Ranks among the assets; over time where there is one column."""
-        return ranks_of(self.returns, axis=0 if self.returns.shape[1] == 1 else 1)
+    @classmethod
+    def of(cls, name: str, returns: FloatArray) -> UnknownReturns:
+        return cls(name, returns, ranks_of(returns, axis=0 if returns.shape[1] == 1 else 1))
 
 
 class RankScore(NamedTuple):
     """Score of a view with an outcome, less the mean of its placebos; ``spread`` is their standard deviation.
 
     Of the decisions ``rows``: a block, or all. In [-2, 2]; positive where the decisions predict the returns, negative
-    where they predict the opposite.
+    where they predict the opposite. ``limit`` is what honest rules may reach.
     """
 
     view: str
@@ -86,11 +87,12 @@ class RankScore(NamedTuple):
     rows: range
     value: float
     spread: float
+    limit: float
 
     @property
-    def certain(self) -> float:
-        """The part of the absolute score that chance does not explain."""
-        return max(abs(self.value) - CHANCE * self.spread, 0.0)
+    def share(self) -> float:
+        """The part of the score that chance does not explain, in units of the limit: over 1 is foreknowledge."""
+        return max(abs(self.value) - CHANCE * self.spread, 0.0) / self.limit
 
 
 def ranks_of(values: FloatArray, axis: Literal[0, 1] = 1) -> FloatArray:
@@ -108,10 +110,10 @@ def market_return(returns: FloatArray) -> FloatArray:
     return np.where(count > 0, total / np.maximum(count, 1.0), np.nan)
 
 
-def scores_of(view: View, outcome: UnknownReturns, seed: int, above: float = 0.0) -> list[RankScore]:
+def scores_of(view: View, outcome: UnknownReturns, seed: int, limit: float, every: bool = True) -> list[RankScore]:
     """List the scores over all decisions and in blocks; none where the view says nothing.
 
-    ``seed`` draws the placebos. Scores whose absolute value is not ``above`` are left out, and their placebos spared.
+    ``seed`` draws the placebos. Unless ``every`` score is asked for, those within the limit are spared theirs.
     """
     sizes, ranks, attainable = _pair(view, outcome)
     excess = (sizes * (ranks - ranks.mean(axis=0))).sum(axis=1)
@@ -120,14 +122,14 @@ def scores_of(view: View, outcome: UnknownReturns, seed: int, above: float = 0.0
         weights = attainable[span]
         if weights.sum() ** 2 / max((weights**2).sum(), 1e-300) >= EFFECTIVE:
             value = float(excess[span].sum() / weights.sum())
-            large += [(span, value)] if abs(value) > above else []
+            large += [(span, value)] if every or abs(value) > limit else []
     if not large:
         return []
     orders = _orders(len(sizes), np.random.default_rng([seed, 61]))
     by_placebo = np.array([np.einsum("ti,ti->t", sizes, ranks[order]) for order in orders])
     spreads = [float(by_placebo[:, span].sum(axis=1).std() / attainable[span].sum()) for span, _ in large]
     return [
-        RankScore(view.name, outcome.name, range(*span.indices(len(sizes))), value, spread)
+        RankScore(view.name, outcome.name, range(*span.indices(len(sizes))), value, spread, limit)
         for (span, value), spread in zip(large, spreads, strict=True)
     ]
 
@@ -172,19 +174,6 @@ def _orders(count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]
         yield ((starts[:, None] + np.arange(BLOCK)).ravel() % count)[:count]
 
 
-class ScoredOutcome(NamedTuple):
-    """A score, its limit, and the newest bars that the first and the last of its decisions knew."""
-
-    score: RankScore
-    limit: float
-    known: tuple[int, int]
-
-    @property
-    def share(self) -> float:
-        """The part of the score that chance does not explain, in units of the limit: over 1 is foreknowledge."""
-        return self.score.certain / self.limit
-
-
 class Foreknowledge:
     """The test on one market: its closes (bars, assets), NaN where not listed; ``seed`` draws the placebos."""
 
@@ -197,7 +186,7 @@ class Foreknowledge:
 
     def scores(
         self, views: Sequence[View], known: NDArray[np.int64], paid: int = 0, every: bool = False
-    ) -> Iterator[ScoredOutcome]:
+    ) -> Iterator[RankScore]:
         """Yield scores beyond the limit.
 
         Parameters
@@ -214,12 +203,9 @@ class Foreknowledge:
         for view in views:
             for first, last in [(0, bars) for bars in HORIZONS] + ([(paid, paid + 1)] if paid else []):
                 whole = view.sizes.shape[1] == 1
-                limit = self.limit(first, last, whole)
-                outcome = self.outcome(known, first, last, whole)
-                for score in scores_of(view, outcome, self.seed, 0.0 if every else limit):
-                    ends = (int(known[score.rows.start]), int(known[score.rows.stop - 1]))
-                    if every or score.certain > limit:
-                        yield ScoredOutcome(score, limit, ends)
+                outcome, limit = self.outcome(known, first, last, whole), self.limit(first, last, whole)
+                scores = scores_of(view, outcome, self.seed, limit, every)
+                yield from (score for score in scores if every or score.share > 1.0)
 
     def outcome(self, known: NDArray[np.int64], first: int, last: int, whole: bool) -> UnknownReturns:
         """Log returns from the close of the bar `known` + `first` to that of `known` + `last`; NaN after the end."""
@@ -228,7 +214,9 @@ class Foreknowledge:
         returns[known + last > end] = np.nan
         bars = f"bar {first + 1}" if last == first + 1 else f"{last - first} bars"
         name = f"the return of {bars} after the newest known"
-        return UnknownReturns(f"{name}, of all assets" if whole else name, market_return(returns) if whole else returns)
+        if whole:
+            return UnknownReturns.of(f"{name}, of all assets", market_return(returns))
+        return UnknownReturns.of(name, returns)
 
     def _limit(self, first: int, last: int, whole: bool) -> float:
         """`FLOOR`, or `FACTOR` times the best honest score with the same outcome over all bars."""

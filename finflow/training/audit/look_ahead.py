@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -186,16 +187,13 @@ def unprimed(panel: MarketPanel, components: Sequence[Component], lasts: Iterabl
     child.start()
     sender.close()
     answers: dict[tuple[int, int], Answer | str] = {}
-    try:
+    with suppress(EOFError):  # it has sent all, or ended early: then missing answers are not compared
         while receiver.poll(PATIENCE):
             place, answer = receiver.recv()
             answers[place] = answer
-    except EOFError:  # it has sent all, or ended early: then missing answers are not compared
-        pass
-    finally:
-        child.kill()
-        child.join()
-        receiver.close()
+    child.kill()
+    child.join()
+    receiver.close()
     return answers
 
 

@@ -15,9 +15,10 @@ from enum import StrEnum
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from finflow.config import config_hash, dump_run
 from finflow.errors import CheckpointError, OutputError
@@ -34,7 +35,6 @@ JOB = "job.json"
 NOTE = "training.json"
 """In the folder of each training of a job: what made it, the run's name, and whether it is finished."""
 STUDY = "study.yaml"
-MOST_SEEDS = 100_000  # of a job: more are a mistake in its note
 LIBRARIES = ("finflow", "torch", "numpy", "pandas", "gymnasium", "skfolio", "safetensors", "pydantic")
 
 
@@ -45,6 +45,27 @@ class Kind(StrEnum):
     RUN = "run"
     JOB = "job"
     STUDY = "study"
+
+
+def is_plain_name(name: str) -> bool:
+    """True for a name that leads to nowhere but a folder's own entry: no path, no way up."""
+    return Path(name).name == name and name not in ("", "..") and "\0" not in name and "\\" not in name
+
+
+def _plain_name(name: str) -> str:
+    if not is_plain_name(name):
+        raise ValueError("it is no plain name")
+    return name
+
+
+class JobNote(BaseModel):
+    """Seeds of a job, or the names of its universes."""
+
+    model_config = ConfigDict(strict=True)
+
+    seed: int = 0
+    seeds: Annotated[int, Field(gt=0, le=100_000)] = 1  # more are a mistake
+    universes: list[Annotated[str, AfterValidator(_plain_name)]] = []
 
 
 @dataclass(frozen=True)
@@ -59,25 +80,15 @@ class SavedRun:
         folder = self.path.parent if self.kind is Kind.CHECKPOINT else self.path
         return CheckpointFolder(folder / MODELS if (folder / MODELS).is_dir() else folder)
 
-    def find_checkpoint(self) -> Path:
-        """The checkpoint file meant: the one given, or the latest of a run folder.
+    def find_checkpoint(self, best: bool = False) -> Path:
+        """The checkpoint file meant: the one given, or of a run folder the latest, or the best by validation.
 
         Raises CheckpointError if there is none.
         """
-        return self._first_of(LATEST)
-
-    def find_best(self) -> Path:
-        """The checkpoint file to evaluate: the one given, or the best by validation of a run folder, else its latest.
-
-        Raises CheckpointError if there is none.
-        """
-        return self._first_of(BEST, LATEST)
-
-    def _first_of(self, *names: str) -> Path:
         if self.kind is Kind.CHECKPOINT:
             return self.path
         models = self.checkpoints
-        wanted = [models.path(name) for name in names]
+        wanted = [models.path(name) for name in ((BEST, LATEST) if best else (LATEST,))]
         for candidate in (*wanted, *models.numbered(), models.path(BEST), models.path(PRETRAINED)):
             if candidate.is_file():
                 return candidate
@@ -86,23 +97,20 @@ class SavedRun:
         )
 
     @cached_property
-    def note(self) -> dict[str, Any]:
-        """The note that makes a folder a job's: ``seed`` and ``seeds``, or the names of its ``universes``.
+    def note(self) -> JobNote:
+        """The note that makes a folder a job's.
 
         Raises CheckpointError if it cannot be read, or says something else.
         """
-        found = _read_note(self.path / JOB)
-        universes, seeds = found.get("universes") or [], (found.get("seed", 0), found.get("seeds", 1))
-        named = isinstance(universes, list) and all(isinstance(name, str) and is_plain_name(name) for name in universes)
-        counted = universes or {"seed", "seeds"} <= found.keys()
-        if not (named and counted and all(type(seed) is int for seed in seeds) and 0 < seeds[1] <= MOST_SEEDS):
-            raise CheckpointError(f"{self.path / JOB} is not one of a job; start a new job")
-        return found
+        try:
+            return JobNote.model_validate(_read_note(self.path / JOB))
+        except ValidationError:
+            raise CheckpointError(f"{self.path / JOB} is not one of a job; start a new job") from None
 
     @property
     def universes(self) -> list[str]:
         """Names of a job's universes, each with a job folder of that name; none where it has a single market."""
-        return [str(name) for name in self.note.get("universes") or []] if self.kind is Kind.JOB else []
+        return self.note.universes if self.kind is Kind.JOB else []
 
     def find_agents(self) -> list[Path]:
         """Checkpoints to evaluate together: the best of each agent of a job, in the order of their seeds; else `path`.
@@ -115,7 +123,7 @@ class SavedRun:
             raise CheckpointError(
                 f"{self.path} holds {len(universes)} universes: name one of them, as {self.path / universes[0]}"
             )
-        first, count = int(self.note["seed"]), int(self.note["seeds"])
+        first, count = self.note.seed, self.note.seeds
         found = [_finished_agent(self.path / f"seed-{seed}") for seed in range(first, first + count)]
         agents = [agent for agent in found if agent is not None]
         if len(agents) < count:
@@ -155,9 +163,9 @@ def run_folder_of(checkpoint: Path) -> Path:
 
 
 def best_in(run: Path) -> Path | None:
-    """The checkpoint to evaluate of a run folder, as `SavedRun.find_best`; None where it has none."""
+    """The checkpoint to evaluate of a run folder, as `SavedRun.find_checkpoint` finds it; None where it has none."""
     try:
-        return resolve_run(run).find_best()
+        return resolve_run(run).find_checkpoint(best=True)
     except CheckpointError:
         return None
 
@@ -171,11 +179,6 @@ def _finished_agent(place: Path) -> Path | None:
     return best_in(place / run) if note.get("finished") and is_plain_name(run) else None
 
 
-def is_plain_name(name: str) -> bool:
-    """True for a name that leads to nowhere but a folder's own entry: no path, no way up."""
-    return Path(name).name == name and name not in ("", "..") and "\0" not in name and "\\" not in name
-
-
 def _read_note(path: Path) -> dict[str, Any]:
     try:
         found = parse_json(path.read_text("utf-8"))
@@ -186,8 +189,11 @@ def _read_note(path: Path) -> dict[str, Any]:
     raise CheckpointError(f"{path} cannot be read; start a new job")
 
 
-def manifest_text(training_data: TrainingData, device: torch.device, **facts: object) -> str:
-    """The manifest as JSON; ``facts`` are added to it."""
+def write_manifest(folder: Path, training_data: TrainingData, device: torch.device, **facts: object) -> None:
+    """Write the configuration of a folder, and its manifest with ``facts`` added.
+
+    Raises OutputError if they cannot be written.
+    """
     config = training_data.config
     content = {
         "data": training_data.panel.describe(),
@@ -202,20 +208,7 @@ def manifest_text(training_data: TrainingData, device: torch.device, **facts: ob
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         **facts,
     }
-    return format_json(content)
-
-
-def write_manifest(folder: Path, training_data: TrainingData, device: torch.device, **facts: object) -> None:
-    """Write the manifest and the configuration of a folder that is no run's.
-
-    Raises OutputError if they cannot be written.
-    """
-    write_together(
-        {
-            folder / CONFIG: dump_run(training_data.config),
-            folder / MANIFEST: manifest_text(training_data, device, **facts),
-        }
-    )
+    write_together({folder / CONFIG: dump_run(config), folder / MANIFEST: format_json(content)})
 
 
 def runtime(device: torch.device) -> dict[str, str]:
@@ -265,9 +258,8 @@ class RunFolder:
     def describe(self, training_data: TrainingData, dataset: OfflineDataset, device: torch.device) -> None:
         """Write the configuration, the data card and the manifest, and clear what a killed process left."""
         CheckpointFolder(self.path / MODELS).sweep()
-        write_atomically(self.path / CONFIG, dump_run(training_data.config))
         write_atomically(self.path / CARD, card_file(dataset))
-        write_atomically(self.path / MANIFEST, manifest_text(training_data, device))
+        write_manifest(self.path, training_data, device)
 
     @property
     def is_unused(self) -> bool:

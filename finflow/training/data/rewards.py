@@ -25,7 +25,6 @@ from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_log_returns
-from finflow.env.portfolio_state import Step
 from finflow.env.rewards.chosen_reward import (
     BUILTIN,
     RANKING,
@@ -124,7 +123,15 @@ def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Seque
     Raises ConfigError if a reward is the same for every decision.
     """
     plain = RewardSum([replace(term, weight=1.0, unit=1.0) for term in rewards.terms])
-    components = _compared_decisions(with_reward(process, plain), windows).components
+    market = with_reward(process, plain)
+    bars = np.concatenate([np.asarray(market.decision_bars(window), dtype=np.int64) for window in windows])
+    if not len(bars):
+        horizon = market.reward_horizon
+        raise MarketError(f"the training window has no bar whose reward, over {horizon} bars, ends within it")
+    rng = np.random.default_rng(np.random.SeedSequence([PURPOSE]))
+    chosen = bars[np.linspace(0, len(bars) - 1, min(UNIT_BARS, len(bars))).astype(np.int64)].repeat(UNIT_DECISIONS)
+    held, targets = (draw_coverage(rng, len(chosen), market.n_weights)[0] for _ in range(2))
+    components = market.step(market.start(chosen, held), targets).components
     units, first = [], 0
     for term in plain.terms:
         rewarded = components[:, first : first + len(term.names)].sum(axis=1).reshape(-1, UNIT_DECISIONS)
@@ -133,18 +140,6 @@ def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Seque
             raise ConfigError(f"the reward {term.name} is the same for every decision: there is nothing to learn from")
         first += len(term.names)
     return units
-
-
-def _compared_decisions(market: DecisionProcess, windows: Sequence[range]) -> Step:
-    bars = np.concatenate([np.asarray(market.decision_bars(window), dtype=np.int64) for window in windows])
-    if not len(bars):
-        horizon = market.reward_horizon
-        raise MarketError(f"the training window has no bar whose reward, over {horizon} bars, ends within it")
-    rng = np.random.default_rng(np.random.SeedSequence([PURPOSE]))
-    chosen = bars[np.linspace(0, len(bars) - 1, min(UNIT_BARS, len(bars))).astype(np.int64)].repeat(UNIT_DECISIONS)
-    held, _ = draw_coverage(rng, len(chosen), market.n_weights)
-    targets, _ = draw_coverage(rng, len(chosen), market.n_weights)
-    return market.step(market.start(chosen, held), targets)
 
 
 def equal_weight_rewards(process: DecisionProcess) -> NDArray[np.float64]:

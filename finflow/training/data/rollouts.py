@@ -29,7 +29,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import BatchedPolicies
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import RUIN, DecisionProcess, resumed_state
-from finflow.env.portfolio_state import PortfolioState, Step, replace_rows, rows_of
+from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
 from finflow.guard.state_capture import check_like
 from finflow.training.data.replay import MarketTensors
@@ -112,21 +112,15 @@ class RolloutMarket(NamedTuple):
             step = self.process.step(state, action.double())
             steps.append(step)
             state = step.state
-        rewards, turnover = self._earned(steps, bars, state)
-        return PathwiseRollout(rewards, turnover, _densities(drawn, noise), state)
-
-    def _earned(
-        self, steps: Sequence[Step], bars: Sequence[NDArray[np.int64]], state: PortfolioState
-    ) -> tuple[Tensor, Tensor]:
-        """Scaled rewards (horizon, batch) of steps at bars, and mean turnover."""
-        shape = (len(steps), len(state.bar))
+        shape = (horizon, batch)
         if not steps:
-            return state.weights.new_zeros(shape, dtype=torch.float32), state.weights.new_zeros(shape[1])
+            nothing = state.weights.new_zeros(shape, dtype=torch.float32)
+            return PathwiseRollout(nothing, state.weights.new_zeros(batch), None, state)
         # in further tables of growth bars are counted on
         known = torch.as_tensor(np.concatenate(bars), device=state.weights.device) % len(self.units.reference)
         scaled = self.units.scaled(torch.cat([step.reward for step in steps]).float(), known)
         turnover = torch.stack([step.turnover.detach() for step in steps]).mean(dim=0)
-        return scaled.view(shape), turnover
+        return PathwiseRollout(scaled.view(shape), turnover, _densities(drawn, noise), state)
 
 
 def _densities(drawn: Sequence[tuple[LogisticNormal, Tensor]], noise: Tensor | None) -> Tensor | None:

@@ -24,7 +24,7 @@ from finflow.market.features.feature_set import Features, apply_features, comput
 from finflow.market.panel import MarketPanel
 from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.splits import Split, split_panel, visible
+from finflow.market.splits import Split, split_panel
 from finflow.offline.collection import collect
 from finflow.offline.data_card import card_lines
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
@@ -186,7 +186,7 @@ def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
 def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)
-    seen = visible(panel, split)
+    seen = panel.until(split.validation_end)
     features = compute_features(seen, split.train_end, config.features)
     moments = _moments(seen, config, range(features.first_bar, split.train_end))
     process = DecisionProcess(seen, features, config.env, config.objectives, moments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +33,6 @@ from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_fre
 from finflow.training.checkpoints.run_folder import resolve_run
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import choose_device
-from finflow.training.judging.reading_count import policy_identity
 
 FloatArray = NDArray[np.float64]
 
@@ -65,8 +65,7 @@ class AgentStrategy:
         self.name = name
         self.expert = expert
         self.acting = acting or ActingConfig()
-        names = ("gate", "experts", "trade_rate", "held", "reward_state")
-        self._reasons: dict[str, list[FloatArray]] = {name: [] for name in names}
+        self._reasons: defaultdict[str, list[FloatArray]] = defaultdict(list)
 
     def decide(self, information: Information) -> FloatArray:
         """The portfolio that is taken from the policy's distribution, (K,)."""
@@ -80,9 +79,9 @@ class AgentStrategy:
                 reading = reading.of_expert(self.expert)
             decision = self.policy.trade_toward(states, reading)
             chosen = acted_portfolio(decision.distribution, self.acting, information.date)[0]
-        self._reasons["gate"].append(decision.gate[0].double().cpu().numpy())
-        self._reasons["experts"].append(decision.experts[0].double().cpu().numpy())
-        self._reasons["trade_rate"].append(decision.trade_rate[0, 0].double().cpu().numpy())
+        reasons = {"gate": decision.gate[0], "experts": decision.experts[0], "trade_rate": decision.trade_rate[0, 0]}
+        for name, value in reasons.items():
+            self._reasons[name].append(value.double().cpu().numpy())
         portfolio = np.asarray(information.observation["portfolio"], dtype=np.float64)
         self._reasons["held"].append(portfolio[: len(information.portfolio)].copy())
         self._reasons["reward_state"].append(portfolio[len(information.portfolio) :].copy())
@@ -126,8 +125,6 @@ class EnsembleStrategy:
     """
 
     def __init__(self, members: Sequence[Strategy]) -> None:
-        if not members:
-            raise ValueError("an ensemble needs a member")
         self.members = tuple(members)
         self.name = f"ensemble of {len(self.members)}"
 
@@ -200,6 +197,20 @@ class Agents:
         """The one that decides, fresh, and of several agents each alone after it."""
         deciding, alone = ([make() for make in self.makers().values()] for _ in range(2))
         return [EnsembleStrategy(deciding), *alone] if len(deciding) > 1 else [*deciding]
+
+
+def policy_identity(policy: ExpertPolicy, acting: ActingConfig | None = None) -> str:
+    """SHA-256 of a policy's weights and blend: the same agent, wherever its checkpoint lies.
+
+    One that acts otherwise than by its centre is another agent.
+    """
+    digest = hashlib.sha256(b"policy" if policy.blend is None else f"policy {policy.blend}".encode())
+    for name, tensor in sorted(policy.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    if acting is not None and not acting.takes_centre:
+        digest.update(acting.model_dump_json().encode())
+    return digest.hexdigest()
 
 
 def load_agents(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
+import inspect
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -14,19 +17,44 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.config import Config
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import CheckpointError, ConfigError, MarketError
+from finflow.evaluation.analysis.attribution import Dated
 from finflow.evaluation.analysis.training_sections import Values, distance_section, measure_distance
-from finflow.evaluation.backtest import Make, with_memos
+from finflow.evaluation.backtest import BASELINE, Make, run_backtests, with_memos
 from finflow.evaluation.page.section import Section
+from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
+from finflow.strategies.classical import named_strategy
+from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, stored_config
 from finflow.training.checkpoints.run_folder import write_manifest
 from finflow.training.data.training_data import CARD, TrainingData, prepare
-from finflow.training.judging.agent_strategy import Agents, EnsembleStrategy
-from finflow.training.judging.held_out import EvaluationOutcome, Subject, judge_held_out, maker_of
-from finflow.training.judging.reading_count import strategy_identity
+from finflow.training.judging.agent_strategy import Agents, EnsembleStrategy, load_agents
+from finflow.training.judging.explainer import Explainer
+from finflow.training.judging.held_out import (
+    EvaluationOutcome,
+    count_reading,
+    judge_held_out,
+    ledger_of,
+    maker_of,
+)
 from finflow.training.logs.run_log import EVENTS, METRICS
+
+_FAMILIES = {
+    "classical": ("EqualWeight", "BuyAndHold", "SixtyForty"),
+    "fitted": (
+        *("InverseVolatility", "MinimumVariance", "MinimumCVaR", "MeanVariance", "RiskParity"),
+        *("MaximumDiversification", "HierarchicalRiskParity"),
+    ),
+    "signals": ("Momentum", "TimeSeriesMomentum", "LowVolatility"),
+    "online": ("ConstantRebalanced", "ExponentiatedGradient", "PassiveAggressiveMeanReversion", "MeanReversion"),
+    "patient": ("PatientEqualWeight",),
+    "optimal": ("OptimalPolicy",),
+}
+_NAMESPACE = {kind: f"finflow.strategies.{family}" for family, kinds in _FAMILIES.items() for kind in kinds}
+"""Class of finflow's own -> the name that ledgers have on file with it, wherever the class lies now."""
 
 
 def evaluate_agents(agents: Agents, folder: Path | None = None, with_backtest: bool = False) -> EvaluationOutcome:
@@ -73,8 +101,8 @@ def judge_agents(
         together = EnsembleStrategy([make() for make in alone]).name
         makers = {together: lambda: EnsembleStrategy([make() for make in alone])}
         details["members"] = [make() for make in alone]
-    subject = Subject(makers, agents.identity, facts, **details)
-    return judge_held_out(training_data, subject, folder, with_backtest or training_data.config.evaluation.sweeps)
+    sweeps = with_backtest or training_data.config.evaluation.sweeps
+    return judge_held_out(training_data, makers, agents.identity, folder, sweeps, facts, **details)
 
 
 def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutcome:
@@ -92,8 +120,8 @@ def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutco
         makers[name] = make
     folder = config.output.logs_dir / f"backtest_{next(iter(makers))}"
     training_data = prepare(config)
-    subject = Subject(makers, strategy_identity(next(iter(makers.values()))()))
-    outcome = judge_held_out(training_data, subject, folder, sweeps=True)
+    identity = strategy_identity(next(iter(makers.values()))())
+    outcome = judge_held_out(training_data, makers, identity, folder, sweeps=True)
     write_manifest(folder, training_data, torch.device("cpu"), strategies=list(names))
     return outcome
 
@@ -143,16 +171,12 @@ def distance_sections(checkpoint: Checkpoint, training_data: TrainingData) -> tu
     """The section about the features of another market; none where the agent is judged on its own."""
     if checkpoint.facts["market"] == training_data.process.panel.sha256:
         return ()
-    return (distance_section(_distance(checkpoint, training_data)),)
-
-
-def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> dict[str, Any]:
     try:
         own = prepare(stored_config(checkpoint))
     except (ConfigError, MarketError) as error:
-        return {"unknown": f"The prices of the agent's training cannot be read: {error}"}
+        return (distance_section({"unknown": f"The prices of the agent's training cannot be read: {error}"}),)
     if own.process.panel.sha256 != checkpoint.facts["market"]:
-        return {"unknown": "The prices of the agent's training have changed since"}
+        return (distance_section({"unknown": "The prices of the agent's training have changed since"}),)
     features = own.features
     fitted_on = slice(features.first_bar, own.split.train_end)
     trained = _values(features, features.assets[fitted_on], features.market[fitted_on], own.panel.listed[fitted_on])
@@ -161,7 +185,7 @@ def _distance(checkpoint: Checkpoint, training_data: TrainingData) -> dict[str, 
     known = slice(bars.start - lag, bars.stop - lag)
     assets = process.asset_features[known, :, : len(features.asset_names)]
     judged = _values(features, assets, process.market_features[known], process.panel.listed[known])
-    return measure_distance(trained, judged)
+    return (distance_section(measure_distance(trained, judged)),)
 
 
 def _values(
@@ -171,3 +195,58 @@ def _values(
     of_assets, of_market = assets[there].astype(np.float64), market.astype(np.float64)
     columns = {name: of_assets[:, place] for place, name in enumerate(named.asset_names)}
     return columns | {name: of_market[:, place] for place, name in enumerate(named.market_names)}
+
+
+def strategy_identity(strategy: Strategy) -> str:
+    """SHA-256 of a rule: its name, class and plain settings; of a user's own, its source as well.
+
+    A rule of finflow's own has the same identity in whichever file its class lies: ledgers outlive files.
+    """
+    kind = type(strategy)
+    own_rule = kind.__module__.partition(".")[0] == "finflow"
+    namespace = _NAMESPACE.get(kind.__qualname__, "finflow.strategies") if own_rule else kind.__module__
+    own = getattr(strategy, "__dict__", {})
+    settings = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str | None)}
+    digest = hashlib.sha256(b"strategy")
+    digest.update(json.dumps([strategy.name, namespace, kind.__qualname__, settings], sort_keys=True).encode())
+    if not own_rule:
+        try:
+            digest.update(Path(inspect.getfile(kind)).read_bytes())
+        except (OSError, TypeError):
+            digest.update(b"source unknown")
+    return digest.hexdigest()
+
+
+def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[str]) -> list[Dated]:
+    """Explain decisions of a trained agent in its test window.
+
+    The window is read for that, and the reading is counted where this agent has none on file.
+    """
+    wanted = [_date(text) for text in dates]
+    agents = load_agents([path], overrides)
+    config, training_data = agents.config, prepare(agents.config)
+    check_same_features(agents.alone, training_data.features)
+    process, window = training_data.held_out_process(), training_data.split.test
+    steps = _steps(process, window, wanted)
+    runs = run_backtests(process, window, [*agents.strategies(), named_strategy(BASELINE, config.evaluation)])
+    panel = training_data.panel.sha256
+    if not any(reading.judged == agents.identity for reading in readings_of(ledger_of(config), panel)):
+        count_reading(config, panel, agents.identity, runs, path)
+    explainer = Explainer(agents.policies[0], process, training_data.features, window, runs[0])
+    return [explainer.explain(step) for step in steps]
+
+
+def _steps(process: DecisionProcess, window: range, wanted: Sequence[np.datetime64]) -> list[int]:
+    bars = process.decision_bars(window)
+    dates = process.panel.dates[bars.start : bars.stop]
+    for date in wanted:
+        if not dates[0] <= date <= dates[-1]:
+            raise ConfigError(f"{date} is not a date of the evaluation, which decides from {dates[0]} to {dates[-1]}")
+    return [int(np.searchsorted(dates, date)) for date in wanted]
+
+
+def _date(text: str) -> np.datetime64:
+    try:
+        return np.datetime64(dt.date.fromisoformat(text), "D")
+    except ValueError:
+        raise ConfigError(f"{text!r} is not a date: write it as 2020-03-16") from None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +16,8 @@ import pandas as pd
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision_process import DecisionProcess
-from finflow.errors import ConfigError
-from finflow.evaluation.analysis import attribution, decision_explanation, expert_traits
+from finflow.errors import ConfigError, EvidenceError
+from finflow.evaluation.analysis import attribution, expert_traits
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.analysis.training_sections import sections_of_training
 from finflow.evaluation.backtest import (
@@ -29,11 +30,14 @@ from finflow.evaluation.backtest import (
     with_memos,
 )
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
+from finflow.evaluation.page.page import Page
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import ReportData
+from finflow.evaluation.statistics.bootstrap import CONFIDENCE
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.evaluation.statistics.readings_ledger import readings_of
+from finflow.evaluation.statistics.readings_ledger import FILE, Reading, Tries, readings_of, record, tries_of
+from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.files import check_writable
 from finflow.ledger.costs import costs_of
 from finflow.market.bar_frequency import bar_rhythm
@@ -45,7 +49,6 @@ from finflow.strategies.strategy import Strategy
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone, gate_on, traits_on
 from finflow.training.judging.explainer import Explainer
-from finflow.training.judging.reading_count import count_reading, ledger_of
 
 REPORTS = "reports"
 EXPLAINED = 3  # trades that a report explains
@@ -55,80 +58,77 @@ LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 class EvaluationOutcome(NamedTuple):
     """Result of an application function.
 
-    ``summary``: strategy -> metric -> value, over the test window; the one reported on comes first. In a synthetic
-    market ``optimality`` is the score against the optimum.
+    ``summary``: strategy -> metric -> value, over the test window; the one reported on comes first.
     """
 
     run_folder: Path
     report: Path
     summary: dict[str, dict[str, float]]
+    page: Page
 
 
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """The judged strategy or agent, and facts about it that no backtest has.
+def judge_held_out(
+    training_data: TrainingData,
+    makers: Mapping[str, Make],
+    identity: str,
+    folder: Path,
+    sweeps: bool,
+    facts: Mapping[str, object] | None = None,
+    *,
+    policy: ExpertPolicy | None = None,
+    members: Sequence[Strategy] = (),
+    training: pd.DataFrame | None = None,
+    events: tuple[dict[str, Any], ...] | None = None,
+    sections: Sequence[Section] = (),
+) -> EvaluationOutcome:
+    """Backtest the judged strategy and those it is compared with over the test window, and write the report.
 
     ``makers``: name -> makes a strategy, fresh. The first is judged; others are compared with it as the classical ones
-    are.
+    are. The rest are facts about it that no backtest has.
     """
-
-    makers: Mapping[str, Make]
-    identity: str
-    facts: Mapping[str, object] = field(default_factory=dict)
-    policy: ExpertPolicy | None = None
-    members: Sequence[Strategy] = ()
-    training: pd.DataFrame | None = None
-    events: tuple[dict[str, Any], ...] | None = None
-    sections: Sequence[Section] = ()
-
-
-def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, sweeps: bool) -> EvaluationOutcome:
-    """Backtest the judged strategy and those it is compared with over the test window, and write the report."""
     check_writable(folder / REPORTS, keep=False)
     config, process = training_data.config, training_data.held_out_process()
-    window, panel = training_data.split.test, training_data.panel
+    split, panel = training_data.split, training_data.panel
+    window, windows = split.test, {"train": split.train, "validation": split.validation, "test": split.test}
     readings_of(ledger_of(config), panel.sha256)  # a damaged ledger is an error before any work is done
-    makers = with_compared(subject.makers, config)
+    compared = with_compared(makers, config)
     names = {"embedded": "{} stocks of the S&P 500", "french": "{} portfolios of US stocks, monthly"}
     universe = names.get(config.market.source, f"{{}} assets ({config.market.source})").format(panel.n_assets)
     best, unknown = _optimum(config)
-    optimal = [best.policy] if best is not None and best.policy.name not in makers else []
-    strategies = [*(make() for make in makers.values()), *optimal]
-    judged, members = strategies[0], subject.members
+    optimal = [best.policy] if best is not None and best.policy.name not in compared else []
+    strategies = [*(make() for make in compared.values()), *optimal]
+    judged = strategies[0]
     experts = experts_alone(judged) if isinstance(judged, AgentStrategy) else []
     backtests = backtest_window(process, window, [*strategies, *experts, *members])
     played = backtests.runs[: len(strategies)]
     alone = backtests.runs[len(strategies) : len(strategies) + len(experts)]
     agents = backtests.runs[len(strategies) + len(experts) :]
     known = score_runs(process, window, played, best) if best is not None else None
-    runs = (*played, *(index for index in backtests.benchmark if index.name not in makers))
-    context = ComparisonContext(process, window, makers, played[: len(makers)])
-    tries = count_reading(config, panel.sha256, subject.identity, runs, folder)
-    outcome = report_on(
+    runs = (*played, *(index for index in backtests.benchmark if index.name not in compared))
+    context = ComparisonContext(process, window, compared, played[: len(compared)])
+    tries = count_reading(config, panel.sha256, identity, runs, folder)
+    return report_on(
         config,
         folder,
         runs,
         title=f"{context.judged} on {universe}",
-        training=subject.training if subject.training is not None else pd.DataFrame(),
-        facts={**subject.facts, **_provenance(training_data)},
+        training=training if training is not None else pd.DataFrame(),
+        facts={**(facts or {}), **provenance(config, panel, windows)},
         notes=(*_limits(training_data, runs, len(members)), *unknown),
         optimum=known,
         experts=alone,
         sections=(
-            *subject.sections,
+            *sections,
             *_ensemble(context, played, agents, best, config),
-            *_explanations(context, training_data, subject.policy),
-            *sections_of_training(subject.training),
-            *sections_of(context, training_data.split, config, sweeps),
+            *_explanations(context, training_data, policy),
+            *sections_of_training(training),
+            *sections_of(context, split, config, sweeps),
         ),
-        files=tables_of(context, tuple(subject.makers)),
+        files=tables_of(context, tuple(makers)),
         tries=tries,
         patient=backtests.patient,
-        events=subject.events,
+        events=events,
     )
-    for name, one in known.scores.items() if known is not None else ():
-        outcome.summary[name]["optimality"] = one.score
-    return outcome
 
 
 class WindowRuns(NamedTuple):
@@ -163,33 +163,29 @@ def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details:
         agent=runs[0],
         strategies=tuple(runs[1:]),
         bootstrap_samples=evaluation.bootstrap_samples,
-        confidence=evaluation.confidence,
+        confidence=CONFIDENCE,
         block_length=evaluation.block_length,
         seed=config.train.seed,
         cvar_alpha=alpha,
         **details,
     )
-    report = write_report(folder / REPORTS, data)
-    return EvaluationOutcome(folder, report, {run.name: summarise(run, alpha) for run in runs})
+    page, summary = write_report(folder / REPORTS, data), {run.name: summarise(run, alpha) for run in runs}
+    return EvaluationOutcome(folder, folder / REPORTS / "report.html", summary, page)
 
 
-def provenance(config: Config, panel: MarketPanel) -> dict[str, Any]:
-    """Data, settings and versions, as every report prints them."""
+def provenance(config: Config, panel: MarketPanel, windows: Mapping[str, range] | None = None) -> dict[str, Any]:
+    """Data, settings and versions, as every report prints them; of one training its windows and its seed too."""
+    dates, spans = panel.dates, dict[str, object]()
+    if windows is not None:
+        spans["windows"] = {name: f"{dates[bars.start]} to {dates[bars.stop - 1]}" for name, bars in windows.items()}
     return {
         "data": panel.describe(),
+        **spans,
         "execution": execution(config.env) | {"cash rate": cash_rate(panel)},
+        **({} if windows is None else {"seed": config.train.seed}),
         "configuration": config_hash(config)[:16],
         "versions": {"python": platform.python_version(), **{name: version(name) for name in ("finflow", *LIBRARIES)}},
     }
-
-
-def _provenance(training_data: TrainingData) -> dict[str, Any]:
-    dates, split = training_data.panel.dates, training_data.split
-    windows = {"train": split.train, "validation": split.validation, "test": split.test}
-    spans = {name: f"{dates[bars.start]} to {dates[bars.stop - 1]}" for name, bars in windows.items()}
-    known = provenance(training_data.config, training_data.panel)
-    first = {"data": known["data"], "windows": spans, "execution": known["execution"]}
-    return {**first, "seed": training_data.config.train.seed, **known}
 
 
 def _ensemble(
@@ -207,7 +203,7 @@ def _ensemble(
         found = score_runs(context.process, context.window, (*played, *agents), best).scores
         shown = (judged, baseline, *agents)
         scores = {run.name: found[run.name].score for run in shown if run.name in found}
-    return [ensemble_section(judged, agents, baseline, config.evaluation.confidence, config.train.seed, scores)]
+    return [ensemble_section(judged, agents, baseline, CONFIDENCE, config.train.seed, scores)]
 
 
 def _explanations(
@@ -224,7 +220,7 @@ def _explanations(
             where = "all decisions up to the end of the judged window"
             made.append(expert_traits.gate_section(mixed, policy.sources, where))
         explainer = Explainer(policy, context.process, training_data.features, context.window, context.runs[0])
-        made.append(decision_explanation.section(explainer.largest(EXPLAINED)))
+        made.append(attribution.decisions_section(explainer.largest(EXPLAINED)))
     return made
 
 
@@ -280,7 +276,38 @@ def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) 
             else "with the configured costs, and have no market impact."
         ),
     ]
-    index = runs[-1]
-    if training_data.panel.benchmark is not None and index.name == training_data.panel.benchmark_name:
-        notes.append(f"{index.name} is an index bought once at the same costs; it cannot be held by the agent.")
+    name = runs[-1].name
+    if training_data.panel.benchmark is not None and name == training_data.panel.benchmark_name:
+        notes.append(f"{name} is an index bought once at the same costs; it cannot be held by the agent.")
     return tuple(notes)
+
+
+def ledger_of(config: Config) -> Path:
+    """Path of the ledger of readings: ``output.readings``, or a file in ``output.logs_dir``."""
+    return config.output.readings or config.output.logs_dir / FILE
+
+
+def count_reading(config: Config, panel: str, judged: str, runs: Sequence[Backtest], folder: Path) -> Tries:
+    """Record that the test window was read, and say what had been tried on it before.
+
+    Raises EvidenceError, OutputError if the ledger is damaged, or cannot be written.
+    """
+    path, first, active_sharpe = ledger_of(config), runs[0], None
+    before = readings_of(path, panel)
+    for baseline in (run for run in runs[1:] if run.name == BASELINE):
+        with suppress(EvidenceError):
+            active_sharpe = track_of(first.returns - baseline.returns).sharpe
+    reading = Reading(
+        panel=panel,
+        judged=judged,
+        name=first.name,
+        compared=tuple(run.name for run in runs[1:]),
+        configuration=config_hash(config),
+        configurations=config.evaluation.configurations_tried,
+        window=(str(first.dates[0]), str(first.dates[-1])),
+        active_sharpe=active_sharpe,
+        run=str(folder),
+        date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    )
+    record(path, reading)
+    return tries_of(before, judged, config.evaluation.configurations_tried)

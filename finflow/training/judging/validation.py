@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from finflow.agent.batch import States, states_of
 from finflow.agent.learners.bcell import BCell
@@ -17,7 +16,6 @@ from finflow.agent.losses.quantiles import discounted_means, needs_quantiles, sa
 from finflow.agent.networks.logistic_normal import kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
-from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
 from finflow.env.rewards.chosen_reward import with_reward
 from finflow.evaluation.backtest import Backtest, FloatArray, run_backtests, simulate
@@ -47,14 +45,14 @@ def backtest_validation(training_data: TrainingData, policy: ExpertPolicy, devic
         return AgentStrategy(policy, device, acting=config.acting)
 
     (backtest,) = run_backtests(process, window, [agent()])
-    rewards = _rewards(backtest)
+    rewards = np.asarray(backtest.rewards, dtype=np.float64)
     metrics = {"value": float(rewards.mean())}
     if needs_quantiles(config.bcell):
         metrics["risk_value"] = sample_risk(discounted_means(rewards, config.bcell.gamma), config.bcell)
     model = training_data.learning.reward
     if config.objectives.reward == PREFERENCE and model is not None:  # decisions do not depend on their rewards
         (scored,) = run_backtests(with_reward(process, model), window, [agent()])
-        metrics["score"] = float(_rewards(scored).mean())
+        metrics["score"] = float(np.asarray(scored.rewards, dtype=np.float64).mean())
     return ValidationBacktest(backtest, metrics | summarise(backtest, config.objectives.cvar_alpha))
 
 
@@ -90,81 +88,49 @@ def _figures(validation: ValidationBacktest) -> ScoredValidation:
     )
 
 
-def _rewards(backtest: Backtest) -> FloatArray:
-    if backtest.rewards is None:
-        raise ValueError("a backtest of the agent has rewards")
-    return backtest.rewards
-
-
-PREFIX = "generalisation_"
-
-
-def generalisation_figures(data: TrainingData, policy: ExpertPolicy, device: torch.device) -> dict[str, float]:
+def generalisation_figures(
+    data: TrainingData, policy: ExpertPolicy, device: torch.device, prior: ExpertPolicy | None, probe: States | None
+) -> dict[str, float]:
     """Figures of a policy where it learned and where it did not, for a row of metrics.
 
     All windows are backtested in pieces of about an episode that each begin in cash, so that figures differ by the
     market alone.
 
     Returns ``value`` (mean reward of a decision) and ``sharpe`` (a year, net, in excess of cash) in the training window
-    and the validation window; ``gap``, the value in training less that in validation. All names begin with
+    and the validation window; ``gap``, the value in training less that in validation; and, where there is a policy to
+    compare with on given states, ``kl``, the mean divergence from it in nats per free dimension. All names begin with
     ``generalisation_``.
     """
-    process = data.process
-    starts, sizes, names = [], [], []
-    for name, window in (*(("train", one) for one in data.train_segments), ("validation", data.split.validation)):
-        first, size = pieces(process.decision_bars(window), data.config.env.episode_length)
-        starts.append(first)
-        sizes.append(np.full(len(first), size))
-        names += [name] * len(first)
-    state = process.start(np.concatenate(starts))
-    rewards, excess = backtest_pieces(process, policy, state, np.concatenate(sizes), device)
+    process, length = data.process, data.config.env.episode_length
+    windows = [process.decision_bars(one) for one in (*data.train_segments, data.split.validation)]
+    counts = [max(math.ceil(len(bars) / length), 1) for bars in windows]
+    whole = [len(bars) // count for bars, count in zip(windows, counts, strict=True)]
+    pieces = zip(windows, counts, whole, strict=True)
+    starts = np.concatenate([bars.start + size * np.arange(count) for bars, count, size in pieces])
+    sizes = np.repeat(whole, counts)
+    rewards, excess = np.full((2, int(sizes.max()), len(sizes)), np.nan)  # not a number after a piece's last decision
+
+    @torch.no_grad()
+    def decide(step: int, state: PortfolioState) -> FloatArray:
+        states = states_of(process.observe(state), device)
+        weights = policy(states).distribution.centre().double().cpu().numpy()
+        normalised: FloatArray = weights / weights.sum(axis=1, keepdims=True)
+        return normalised
+
+    for step, (rows, outcome) in enumerate(simulate(process, process.start(starts), sizes, decide)):
+        rewards[step, rows] = outcome.reward
+        excess[step, rows] = outcome.simple_return - (process.growth[outcome.state.bar, -1] - 1.0)
     figures: dict[str, float] = {}
-    for name in ("train", "validation"):
-        own = np.array(names) == name
+    learned = np.arange(len(sizes)) < len(sizes) - counts[-1]
+    for name, own in (("train", learned), ("validation", ~learned)):
         returns = excess[:, own][np.isfinite(excess[:, own])]
         deviation = float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
         year = math.sqrt(process.panel.bars_per_year)
         figures[f"{name}_value"] = float(np.nanmean(rewards[:, own]))
         figures[f"{name}_sharpe"] = float(returns.mean()) / deviation * year if deviation > 1e-12 else math.nan
     figures["gap"] = figures["train_value"] - figures["validation_value"]
-    return {PREFIX + name: value for name, value in figures.items()}
-
-
-@torch.no_grad()
-def mean_kl(policy: ExpertPolicy, prior: ExpertPolicy, states: States) -> float:
-    """Mean KL divergence of a policy from another on given states, in nats per free dimension."""
-    return float(kl_per_dimension(policy(states).distribution, prior(states).distribution).mean())
-
-
-def pieces(bars: range, length: int) -> tuple[NDArray[np.int64], int]:
-    """Cut a window into pieces; returns their first bars and their common length, an episode at most."""
-    count = max(math.ceil(len(bars) / length), 1)
-    size = len(bars) // count
-    return bars.start + size * np.arange(count), size
-
-
-def backtest_pieces(
-    process: DecisionProcess,
-    policy: ExpertPolicy,
-    state: PortfolioState,
-    sizes: NDArray[np.int64],
-    device: torch.device,
-) -> tuple[FloatArray, FloatArray]:
-    """Backtest a policy in many pieces at once, each with its own number of decisions.
-
-    Returns ``rewards, excess``, (steps, N): excess of the net return over cash; not a number after a portfolio's last
-    decision.
-    """
-    rewards, excess = np.full((2, int(sizes.max()), len(sizes)), np.nan)
-
-    def decide(step: int, state: PortfolioState) -> FloatArray:
+    if prior is not None and probe is not None:
         with torch.no_grad():
-            states = states_of(process.observe(state), device)
-            weights = policy(states).distribution.centre().double().cpu().numpy()
-        normalised: FloatArray = weights / weights.sum(axis=1, keepdims=True)
-        return normalised
-
-    for step, (rows, outcome) in enumerate(simulate(process, state, sizes, decide)):
-        rewards[step, rows] = outcome.reward
-        excess[step, rows] = outcome.simple_return - (process.growth[outcome.state.bar, -1] - 1.0)
-    return rewards, excess
+            divergence = kl_per_dimension(policy(probe).distribution, prior(probe).distribution)
+        figures["kl"] = float(divergence.mean())
+    return {f"generalisation_{name}": value for name, value in figures.items()}

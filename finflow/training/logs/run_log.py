@@ -24,7 +24,9 @@ from torch.profiler import ProfilerActivity, profile, supported_activities
 
 from finflow.errors import CheckpointError, OutputError
 from finflow.json_text import parse_json
-from finflow.training.logs.trackers import EventFiles, Tracker, Value, naming_failed_writes
+from finflow.training.logs.trackers import EventFiles, Tracker, naming_failed_writes
+
+Value = float | int | str | bool | None
 
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
@@ -63,39 +65,27 @@ class RunLog:
                 file.truncate(len(rows))
                 file.seek(0, os.SEEK_END)
         self._waiting = dict.fromkeys(kept, b"")
-        self._events = EventFiles(self.folder, None if resume_at is None else self._step + 1)
-        self._trackers: list[Tracker] = [self._events]
+        events = EventFiles(self.folder, None if resume_at is None else self._step + 1)
+        self._trackers: list[Tracker] = [events]
         if branch_from is not None:  # TensorBoard shows the curves that led here
             for line in kept[METRICS].splitlines():
-                self._events.add(*_row_of(line, source / METRICS))
+                row = _row_of(line, source / METRICS)
+                events.add(int(row["update"]), _curves(row))
 
     def record(self, phase: str, update: int, values: Mapping[str, Any]) -> None:
-        """Write one row of metrics.
+        """Write one row of metrics: to metrics.jsonl, and its numbers as curves "phase/name" to the trackers.
 
-        Parameters
-        ----------
-        phase
-            "offline" or "online".
-        update
-            Gradient updates since the start of the run over both phases; never falls.
-        values
-            Name -> number, text or None; NumPy and torch scalars are taken too. NaN and infinities become null.
-            Names are used as they are in metrics.jsonl and as "phase/name" in TensorBoard.
+        ``update`` counts gradient updates since the start of the run, over both phases, and never falls. Values are
+        numbers of Python, NumPy or torch, text or None; NaN and infinities become null.
         """
-        if update < self._step:
-            raise ValueError(f"update {update} after update {self._step}: rows go forward only")
-        row: dict[str, Value] = {name: _plain(value) for name, value in values.items()}
-        row |= {"phase": phase, "update": update}
-        text = json.dumps(row, sort_keys=True, allow_nan=False) + "\n"
-        self._append(METRICS, text)
+        row = self._append(METRICS, {**values, "phase": phase, "update": update})
         for tracker in self._trackers:
-            tracker.add(update, phase, row)
+            tracker.add(update, _curves(row))
         self._step = update
 
     def event(self, row: Mapping[str, Any]) -> None:
         """Write one event of the guard: to events.jsonl, and as a marker and a text to TensorBoard."""
-        text = json.dumps({name: _plain(value) for name, value in row.items()}, sort_keys=True, allow_nan=False)
-        self._append(EVENTS, text + "\n")
+        self._append(EVENTS, row)
         for tracker in self._trackers:
             tracker.add_event(int(row["update"]), str(row["level"]), str(row["signal"]), str(row["message"]))
 
@@ -132,10 +122,13 @@ class RunLog:
                 self._write_waiting(name)
                 os.fsync(file.fileno())
 
-    def _append(self, name: str, text: str) -> None:
-        self._waiting[name] += text.encode()
+    def _append(self, name: str, row: Mapping[str, Any]) -> dict[str, Value]:
+        """Write a row as a line of JSON; returns its plain values."""
+        values = {key: _plain(value) for key, value in row.items()}
+        self._waiting[name] += f"{json.dumps(values, sort_keys=True, allow_nan=False)}\n".encode()
         with suppress(OSError):  # a full disk stops no training: the row waits, and make_durable() raises
             self._write_waiting(name)
+        return values
 
     def _write_waiting(self, name: str) -> None:
         while waiting := self._waiting[name]:
@@ -220,10 +213,16 @@ def _kept_rows(path: Path, size: int) -> bytes:
     return kept
 
 
-def _row_of(line: bytes, path: Path) -> tuple[int, str, dict[str, Any]]:
+def _curves(row: Mapping[str, Value]) -> dict[str, float]:
+    """The numbers of a row of metrics, each the point of a curve ``phase/name``."""
+    numbers = {name: float(value) for name, value in row.items() if isinstance(value, float | int) and name != "update"}
+    return {f"{row['phase']}/{name}": value for name, value in numbers.items()}
+
+
+def _row_of(line: bytes, path: Path) -> dict[str, Any]:
     try:
-        row = parse_json(line)
-        return int(row["update"]), str(row["phase"]), dict(row)
+        row = dict(parse_json(line))
+        return row | {"update": int(row["update"]), "phase": str(row["phase"])}
     except (ValueError, LookupError, TypeError, OverflowError):
         raise CheckpointError(f"{path} was changed since it was written, so the run cannot be branched from") from None
 

@@ -20,10 +20,9 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from finflow.config import Config, leaves
-from finflow.errors import ConfigError, OutputError
+from finflow.errors import ConfigError, OutputError, one_line
 from finflow.guard.signals import LEVELS
 
-Value = float | int | str | bool | None
 Hyperparameters = Mapping[str, float | int | str]
 
 
@@ -53,14 +52,12 @@ class EventFiles:
         with naming_failed_writes(folder / "events.out.tfevents"):
             self._writer: SummaryWriter | None = SummaryWriter(str(folder), purge_step=purge_step)
 
-    def add(self, step: int, phase: str, row: Mapping[str, Value]) -> None:
-        """The numbers of a row of metrics, each as a curve ``phase/name``."""
-        numbers = {name: float(value) for name, value in row.items() if isinstance(value, float | int)}
-        numbers.pop("update", None)
+    def add(self, step: int, curves: Mapping[str, float]) -> None:
+        """A point of each curve."""
 
         def write(writer: SummaryWriter) -> None:
-            for name, value in numbers.items():
-                writer.add_scalar(f"{phase}/{name}", value, step)
+            for name, value in curves.items():
+                writer.add_scalar(name, value, step)
 
         self._write(write)
 
@@ -77,10 +74,9 @@ class EventFiles:
         def write(writer: SummaryWriter) -> None:
             for summary in hparams(dict(hyperparameters), named):  # type: ignore[no-untyped-call]
                 writer._get_file_writer().add_summary(summary, step)  # type: ignore[no-untyped-call]
-            for name, value in named.items():
-                writer.add_scalar(name, value, step)
 
         self._write(write)
+        self.add(step, named)
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
@@ -113,16 +109,18 @@ def _hide_failed_event_writes() -> None:
     threading.excepthook = show
 
 
-PROJECT = "finflow"
-
-
 def check_tracker(config: Config) -> None:
     """Refuse a tracker whose package is not installed, before anything is done.
 
     Raises ConfigError: naming the extra.
     """
     if config.output.log_with == "wandb":
-        _wandb()
+        try:
+            importlib.import_module("wandb")
+        except ImportError:
+            raise ConfigError(
+                "output.log_with = wandb needs the package wandb, which is not installed: pip install 'finflow[wandb]'"
+            ) from None
 
 
 def open_tracker(config: Config, folder: Path, report: Callable[[str], None]) -> Tracker | None:
@@ -130,6 +128,7 @@ def open_tracker(config: Config, folder: Path, report: Callable[[str], None]) ->
 
     Raises ConfigError if the package is not installed, OutputError if the run cannot begin.
     """
+    check_tracker(config)
     return WandbRun(config, folder, report) if config.output.log_with == "wandb" else None
 
 
@@ -138,10 +137,9 @@ class WandbRun:
 
     def __init__(self, config: Config, folder: Path, report: Callable[[str], None]) -> None:
         self._report = report
-        wandb = _wandb()
         try:
-            self._run: Any = wandb.init(
-                project=os.environ.get("WANDB_PROJECT", PROJECT),
+            self._run: Any = importlib.import_module("wandb").init(
+                project=os.environ.get("WANDB_PROJECT", "finflow"),
                 id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16],
                 name=folder.name,
                 group=folder.parent.name or None,
@@ -154,19 +152,14 @@ class WandbRun:
             )
         except Exception as error:
             raise OutputError(
-                f"Weights & Biases did not start ({_first_line(error)}); log in with wandb login, set "
+                f"Weights & Biases did not start ({one_line(error)}); log in with wandb login, set "
                 "WANDB_MODE=offline, or leave --log-with out"
             ) from error
         atexit.register(self.close)  # before the package's own exit, after which a run cannot be finished any more
 
-    def add(self, step: int, phase: str, row: Mapping[str, Value]) -> None:
-        """The numbers of a row of metrics, each as a curve ``phase/name``."""
-        numbers = {
-            f"{phase}/{name}": float(value)
-            for name, value in row.items()
-            if isinstance(value, float | int) and name != "update"
-        }
-        self._do(lambda run: run.log(numbers, step=step))
+    def add(self, step: int, curves: Mapping[str, float]) -> None:
+        """A point of each curve."""
+        self._do(lambda run: run.log(dict(curves), step=step))
 
     def add_event(self, step: int, level: str, signal: str, message: str) -> None:
         """An event of the guard, as text under ``guard/signal``."""
@@ -189,22 +182,8 @@ class WandbRun:
             call(self._run)
         except Exception as error:
             self._run = None
-            self._report(f"Weights & Biases failed, and is left out from here on: {_first_line(error)}")
+            self._report(f"Weights & Biases failed, and is left out from here on: {one_line(error)}")
 
 
 Tracker = EventFiles | WandbRun
 """Receives what a run logs: metrics, events of the guard, and the final result."""
-
-
-def _wandb() -> Any:
-    try:
-        return importlib.import_module("wandb")
-    except ImportError:
-        raise ConfigError(
-            "output.log_with = wandb needs the package wandb, which is not installed: pip install 'finflow[wandb]'"
-        ) from None
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finflow.agent.batch import States
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.soft_actor_critic import action_distribution
 from finflow.agent.losses.critic_losses import advantage_scale, advantages, calibration, discounted_return
@@ -29,7 +28,6 @@ from finflow.training.off_policy.exact_decisions import ACTIONS, compared_action
 FOLLOWED = 64  # decisions over which the returns of an action are measured: differences fade as the policy trades on
 SETTLED = 16  # decisions after which portfolios are the policy's own
 JUDGED = 512  # states of each window in which the critics are judged
-LEVELS = (0.1, 0.5, 0.9)
 ROWS = 512  # states measured at once
 GROUPS = 10  # of moves, by the critics' value of them
 BLOCKS = 20  # of bars, for standard errors
@@ -57,10 +55,6 @@ class ExactReturns(NamedTuple):
     portfolios: Tensor  # (states, K + 3): observed
     actions: Tensor  # (states, actions, n)
     returns: Tensor  # (states, actions): scaled and discounted; the agent's policy follows after the action
-
-    def states(self, market: RolloutMarket, rows: NDArray[np.int64] | slice) -> States:
-        bars = torch.as_tensor(self.bars[rows], device=self.portfolios.device)
-        return market.tensors.states(bars, self.portfolios[rows])
 
 
 def measure_returns(
@@ -115,107 +109,54 @@ def measure_decision_scale(
 @torch.no_grad()
 def critics_values(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> Tensor:
     """Values of the actions by the critics' mean, (states, actions)."""
-    states = exact.states(market, slice(None))
+    bars = torch.as_tensor(exact.bars, device=exact.portfolios.device)
+    states = market.tensors.states(bars, exact.portfolios)
     return bcell.critic.value(bcell.critic.encode(states), states, exact.actions, with_quantiles=0).mean.mean(dim=0)
 
 
-@torch.no_grad()
-def quantile_coverage(
-    market: RolloutMarket, bcell: BCell, bars: NDArray[np.int64], config: Config, purpose: int
-) -> dict[float, float]:
-    """Share of exact returns below the critics' quantile at each of `LEVELS`, where the policy follows itself.
-
-    From portfolios that the policy reached in `SETTLED` decisions, its own decision is followed for as many as
-    `FOLLOWED` allows, four times over; what is earned after that is taken as the critics' mean.
-    """
-    policy, gamma, long = bcell.policy, config.bcell.gamma, 4 * FOLLOWED
-    rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 85, purpose]))
-    weights, _ = draw_coverage(rng, len(bars), market.process.n_weights)
-    state = as_tensors(market.process.start(bars, weights), market.tensors.market.device)
-    state = market.roll_out(policy, market.read(policy, state, SETTLED), state, SETTLED).state
-    quantiles, _ = _own_values(market, bcell, state)
-    followed = market.roll_out(policy, market.read(policy, state, long), state, long)
-    _, tail = _own_values(market, bcell, followed.state)
-    exact = discounted_return(followed.rewards, gamma) + gamma**long * tail
-    places = {level: min(int(level * quantiles.shape[1]), quantiles.shape[1] - 1) for level in LEVELS}
-    return {level: float((exact < quantiles[:, place]).float().mean()) for level, place in places.items()}
-
-
-def _own_values(market: RolloutMarket, bcell: BCell, state: PortfolioState) -> tuple[Tensor, Tensor]:
-    """Ordered quantiles (batch, n), and mean, (batch,), of the policy's own decisions by the critics together."""
-    states = market.states(state)
-    action = bcell.policy.deterministic(states).unsqueeze(1)
-    values = bcell.critic.value(bcell.critic.encode(states), states, action)
-    whole = values.mean.unsqueeze(-1) + values.spread
-    return whole.mean(dim=0)[:, 0].sort(dim=-1).values, values.mean.mean(dim=0)[:, 0]
-
-
-class AdvantageComparison(NamedTuple):
-    """Agreement of the critics with the exact values of moves.
-
-    ``critics``, ``exact``, ``error``: moves in groups of one size by the critics' advantage: mean of that, of the exact
-    advantage, and the latter's standard error over blocks of bars.
-    """
-
-    slope: float
-    slope_error: float
-    correlation: float
-    critics: list[float]
-    exact: list[float]
-    error: list[float]
-
-
-def compare_advantages(values: Tensor, exact: ExactReturns) -> AdvantageComparison:
-    """Compare the critics' values (states, actions) with exact returns, in groups of moves.
+def compare_advantages(values: Tensor, exact: ExactReturns) -> dict[str, Any]:
+    """Compare the critics' values (states, actions) with exact returns.
 
     Windows overlap, so that states near each other share their luck: errors are over contiguous blocks of bars.
+
+    Returns ``slope`` with ``slope_error``, ``correlation``, and ``groups`` of moves of one size by the critics'
+    advantage: means of that and of the exact advantage, and the latter's standard errors.
     """
     slope, correlation = (float(one) for one in calibration(values, exact.returns))
     predicted, measured = (advantages(one).double().cpu().numpy() for one in (values, exact.returns))
     block = np.empty(len(exact.bars), dtype=np.int64)
     for number, rows in enumerate(np.array_split(np.argsort(exact.bars, kind="stable"), BLOCKS)):
         block[rows] = number
-    sums = np.stack(
-        [_by_block((predicted * measured).sum(axis=1), block), _by_block((predicted**2).sum(axis=1), block)]
-    )
-    residual = sums[0] - slope * sums[1]
-    order = np.argsort(predicted.ravel(), kind="stable")
-    of_move = np.repeat(block, predicted.shape[1])
-    means: list[tuple[float, float, float]] = []
-    for rows in np.array_split(order, GROUPS):
-        total, count = (_by_block(one, of_move[rows]) for one in (measured.ravel()[rows], np.ones(len(rows))))
+
+    def by_block(values: NDArray[np.float64], blocks: NDArray[np.int64]) -> NDArray[np.float64]:
+        sums: NDArray[np.float64] = np.bincount(blocks, weights=values, minlength=BLOCKS).astype(np.float64)
+        return sums
+
+    squares = by_block((predicted**2).sum(axis=1), block)
+    residual = by_block((predicted * measured).sum(axis=1), block) - slope * squares
+    of_move, estimated, realised = np.repeat(block, predicted.shape[1]), predicted.ravel(), measured.ravel()
+    groups = []
+    for rows in np.array_split(np.argsort(estimated, kind="stable"), GROUPS):
+        total, count = (by_block(one, of_move[rows]) for one in (realised[rows], np.ones(len(rows))))
         mean = float(total.sum() / count.sum())
         error = float(np.sqrt(((total - mean * count) ** 2).sum()) / count.sum())
-        means.append((float(predicted.ravel()[rows].mean()), mean, error))
-    critics, exact_means, errors = (list(column) for column in zip(*means, strict=True))
-    slope_error = float(np.sqrt((residual**2).sum()) / max(sums[1].sum(), 1e-12))
-    return AdvantageComparison(slope, slope_error, correlation, critics, exact_means, errors)
-
-
-def _by_block(values: NDArray[np.float64], block: NDArray[np.int64]) -> NDArray[np.float64]:
-    sums: NDArray[np.float64] = np.bincount(block, weights=values, minlength=BLOCKS).astype(np.float64)
-    return sums
+        groups.append((float(estimated[rows].mean()), mean, error))
+    slope_error = float(np.sqrt((residual**2).sum()) / max(squares.sum(), 1e-12))
+    columns = [list(column) for column in zip(*groups, strict=True)]
+    return dict(slope=slope, slope_error=slope_error, correlation=correlation, groups=json.dumps(columns))
 
 
 def critics_facts(
     market: RolloutMarket, agent: BCell, windows: Mapping[str, NDArray[np.int64]], config: Config
 ) -> dict[str, float | str]:
-    """Slope, correlation and coverage of the critics in each window, of the bars from which returns can be measured."""
+    """Slope and correlation of the critics in each window, of the bars from which returns can be measured."""
     facts: dict[str, float | str] = {}
     stop = len(market.process.growth) - market.process.reward_horizon - SETTLED
-    for number, (name, bars) in enumerate(windows.items()):
+    for number, (window, bars) in enumerate(windows.items()):
         fitting = bars[bars + FOLLOWED < stop]
-        if not len(fitting):
-            continue
-        rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 83, number]))
-        exact = measure_returns(market, agent.policy, rng.choice(fitting, JUDGED), config, number)
-        compared = compare_advantages(critics_values(market, agent, exact), exact)
-        facts[f"{name}_advantage_slope"] = compared.slope
-        facts[f"{name}_advantage_slope_error"] = compared.slope_error
-        facts[f"{name}_advantage_correlation"] = compared.correlation
-        facts[f"{name}_advantage_groups"] = json.dumps([compared.critics, compared.exact, compared.error])
-        long = fitting[fitting + 4 * FOLLOWED < stop]
-        if config.bcell.n_quantiles > 1 and len(long):
-            covered = quantile_coverage(market, agent, rng.choice(long, JUDGED), config, number)
-            facts |= {f"{name}_coverage_{level:g}": share for level, share in covered.items()}
+        if len(fitting):
+            rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 83, number]))
+            exact = measure_returns(market, agent.policy, rng.choice(fitting, JUDGED), config, number)
+            compared = compare_advantages(critics_values(market, agent, exact), exact)
+            facts |= {f"{window}_advantage_{name}": value for name, value in compared.items()}
     return facts

@@ -6,8 +6,9 @@ The evidence chooses the stage, and the blend with a reference that the agent de
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,22 +126,31 @@ def backtest_blends(
 
     All accounts begin with the reference's portfolio; those of all policies are stepped together.
     """
-    accounts = [_Accounts.of(one, tensors, volatility) for one in policies]
-    count = len(accounts[0].aims[0])
+    device, count = tensors.market.device, len(REFERENCES) * len(CONFIDENCES)
+    read = [_read_block(one, tensors, volatility) for one in policies]
     start = np.repeat([one.bars.start for one in policies], count)
-    state = process.start(start, torch.cat([one.beginning for one in accounts]).double().cpu().numpy())
+    state = process.start(start, torch.cat([beginning for _, _, beginning in read]).double().cpu().numpy())
+    confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES))
+
+    def batched(numbers: Sequence[int]) -> BatchedPolicies:
+        blend = Blend(confidence.repeat(len(numbers)).unsqueeze(-1), REFERENCES[0], volatility)
+        return BatchedPolicies([blended(policies[number].policy, blend) for number in numbers])
+
     rewards: list[list[NDArray[np.float64]]] = [[] for _ in policies]
-    active, batched = list(range(len(policies))), _BatchedBlends(policies, volatility, tensors.market.device)
+    active = list(range(len(policies)))
+    deciding = batched(active)
     for place in range(max(len(one.bars) for one in policies)):
         still = [number for number in active if place < len(policies[number].bars)]
         if len(still) < len(active):
             state = rows_of(state, np.repeat([number in still for number in active], count))
-            active, batched = still, _BatchedBlends([policies[n] for n in still], volatility, tensors.market.device)
-        portfolio = torch.as_tensor(
-            process.observed_portfolio(state), dtype=torch.float32, device=tensors.market.device
-        )
+            active, deciding = still, batched(still)
+        portfolio = torch.as_tensor(process.observed_portfolio(state), dtype=torch.float32, device=device)
         states = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete)
-        targets = batched.decide(states, [accounts[number] for number in active], place)
+        now = []
+        for reading, aims, _ in (read[number] for number in active):
+            each = reading.each(itemgetter(place)).each(lambda row: row.expand(count, *row.shape))
+            now.append(each._replace(aim=aims[place]))
+        targets = deciding.trade_toward(states, MarketReading.join(now, torch.cat)).distribution.centre()
         step = process.step(state, targets.double().cpu().numpy())
         for number, own in zip(active, step.reward.reshape(len(active), count, 1), strict=True):
             rewards[number].append(own)
@@ -148,46 +158,30 @@ def backtest_blends(
     return [np.concatenate(one, axis=1) for one in rewards]
 
 
-class _Accounts(NamedTuple):
-    """Reading of a block by the accounts of one policy's blends: a row for each reference and confidence."""
+def _read_block(
+    block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]
+) -> tuple[MarketReading, Tensor, Tensor]:
+    """Reading of a block by a policy, and what its blends aim at: a row for each reference and confidence.
 
-    reading: MarketReading  # (decisions, ...): of the policy
-    aims: Tensor  # (decisions, rows, K): between each reference and the policy's aim
-    beginning: Tensor  # (rows, K): the references' portfolios at the first decision
-
-    @classmethod
-    def of(cls, block: BlockPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
-        device, of_each = tensors.market.device, len(CONFIDENCES)
-        readings = [block.policy.read_market(states) for states in _states(block.bars, tensors)]
-        reading = MarketReading.join(readings, torch.cat)
-        references = []
-        for states in _states(block.bars, tensors):
-            portfolios = [Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES]
-            references.append(torch.stack(portfolios, dim=1))
-        reference = torch.cat(references).repeat_interleave(of_each, dim=1)
-        confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES)).unsqueeze(-1)
-        aims = reference.lerp(reading.aim.unsqueeze(1), confidence)
-        return cls(reading, aims, reference[0])
-
-
-class _BatchedBlends:
-    def __init__(self, policies: Sequence[BlockPolicy], volatility: tuple[int, float], device: torch.device) -> None:
-        confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES) * len(policies))
-        blend = Blend(confidence.unsqueeze(-1), REFERENCES[0], volatility)
-        self.policies = BatchedPolicies([blended(one.policy, blend) for one in policies])
-
-    def decide(self, states: States, accounts: Sequence[_Accounts], place: int) -> Tensor:
-        """Targets at one decision of all accounts, the policies' one after the other, (policies * rows, K)."""
-        rows = len(accounts[0].aims[place])
-        now = [one.reading.each(lambda part: part[place].expand(rows, *part.shape[1:])) for one in accounts]
-        read = [reading._replace(aim=one.aims[place]) for reading, one in zip(now, accounts, strict=True)]
-        return self.policies.trade_toward(states, MarketReading.join(read, torch.cat)).distribution.centre()
-
-
-def _states(bars: range, tensors: MarketTensors) -> Iterator[States]:
-    for start in range(bars.start, bars.stop, ROWS):
-        rows = torch.arange(start, min(start + ROWS, bars.stop), device=tensors.market.device)
-        yield tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=rows.device))
+    Returns
+    -------
+    reading : MarketReading, (decisions, ...)
+    aims : Tensor, (decisions, rows, K)
+        Between each reference and the policy's aim.
+    beginning : Tensor, (rows, K)
+        The references' portfolios at the first decision.
+    """
+    device, readings, references = tensors.market.device, [], []
+    for start in range(block.bars.start, block.bars.stop, ROWS):
+        rows = torch.arange(start, min(start + ROWS, block.bars.stop), device=device)
+        states = tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=device))
+        readings.append(block.policy.read_market(states))
+        portfolios = [Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES]
+        references.append(torch.stack(portfolios, dim=1))
+    reading = MarketReading.join(readings, torch.cat)
+    reference = torch.cat(references).repeat_interleave(len(CONFIDENCES), dim=1)
+    confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES)).unsqueeze(-1)
+    return reading, reference.lerp(reading.aim.unsqueeze(1), confidence), reference[0]
 
 
 def weigh_evidence(
@@ -205,9 +199,6 @@ def weigh_evidence(
     blend = Blend(unshrunk * choice.confidence, REFERENCES[own], volatility)
     forgone = max(choice.gain, 0.0) * (1.0 - choice.confidence)
     return Evidence(look, blend, choice, unshrunk, forgone)
-
-
-Weights = Mapping[str, Tensor]
 
 
 class OutOfFold:

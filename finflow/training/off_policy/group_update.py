@@ -16,9 +16,7 @@ from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.gradient_steps import compute_gradients, no_denormals
 from finflow.agent.learners.soft_actor_critic import (
     Coefficients,
-    CriticLosses,
     Draws,
-    Expansion,
     UpdatePoint,
     critics_losses,
     held_back,
@@ -146,11 +144,17 @@ def update_group(
         return [{} for _ in learners]
     with torch.autocast(device.type, torch.bfloat16, enabled=config.bcell.mixed_precision, cache_enabled=False):
         ahead = _actors(material, learners, drawn, point) if actor else None
-        expansions = [None] * len(drawn) if ahead is None else [own.expansion for own, _ in ahead]
-        losses = [_critics(*each, point) for each in zip(learners, drawn, expansions, strict=True)]
+        losses = []
+        for place, (one, its) in enumerate(zip(learners, drawn, strict=True)):
+            coefficients = Coefficients.of(one.agent, its.batch.actions, its.batch.states, point)
+            expansion = None if ahead is None else ahead[place][0].expansion
+            of_critics = critics_losses(
+                one.agent, its.batch, its.coverage, its.draws, coefficients, point, None, its.own, expansion
+            )
+            compute_gradients(of_critics.loss, one.agent.critic_optimiser)
+            losses.append((of_critics, coefficients))
     found: list[Metrics] = []
-    for place, one in enumerate(learners):
-        of_critics, coefficients = losses[place]
+    for place, (one, (of_critics, coefficients)) in enumerate(zip(learners, losses, strict=True)):
         if of_critics.level_error is not None:
             one.agent.move_level(of_critics.level_error, point)
         metrics = of_critics.metrics | one.agent.step_critics(of_critics.cql_weight) | one.agent.logged(coefficients)
@@ -159,17 +163,6 @@ def update_group(
             metrics |= own.metrics | penalties | one.agent.step_policy(own.temperature, point)
         found.append(metrics)
     return found
-
-
-def _critics(
-    learner: Learner, its: Drawn, expansion: Expansion | None, point: UpdatePoint
-) -> tuple[CriticLosses, Coefficients]:
-    coefficients = Coefficients.of(learner.agent, its.batch.actions, its.batch.states, point)
-    losses = critics_losses(
-        learner.agent, its.batch, its.coverage, its.draws, coefficients, point, None, its.own, expansion
-    )
-    compute_gradients(losses.loss, learner.agent.critic_optimiser)
-    return losses, coefficients
 
 
 def _actors(

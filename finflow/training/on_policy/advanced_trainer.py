@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,18 @@ from finflow.agent.on_policy.on_policy_update import OnPolicyLearner, check_mini
 from finflow.agent.on_policy.schedules import EntropyScheduleConfig, EntropyScheduler
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.config import RollbackConfig
-from finflow.errors import ConfigError
+from finflow.errors import CheckpointError, ConfigError
+from finflow.files import write_atomically
+from finflow.guard.checkpoint_folder import LATEST, SUFFIX
+from finflow.guard.checkpoint_manager import CheckpointManager
+from finflow.json_text import parse_json
 from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
-from finflow.training.on_policy.checkpoint_manager import CheckpointManager
-from finflow.training.on_policy.task_rollouts import Environment, TaskCollector, most_probable, rollout_of
-from finflow.training.on_policy.training_progress import Learning, TrainingProgress, guarded_update
-from finflow.training.on_policy.vector_tasks import TaskSpaces
+from finflow.training.on_policy.guarded_learning import Learning, TrainingProgress, task_seed
+from finflow.training.on_policy.task_rollouts import Environment, VectorTask, collect_steps, ended_returns, rollout_of
+
+METRICS, CHECKPOINT = "metrics.jsonl", f"{LATEST}{SUFFIX}"
+RETURNS_KEPT = 100  # newest episodes whose returns are averaged
+Row = dict[str, Any]
 
 
 class AdvancedPPOTrainer:
@@ -71,7 +80,10 @@ class AdvancedPPOTrainer:
         settings: OnPolicySettings | None = None,
         seed: int = 0,
     ) -> None:
-        self.state_dim, self.action_dim = _size("state_dim", state_dim), _size("action_dim", action_dim)
+        for name, size in (("state_dim", state_dim), ("action_dim", action_dim)):
+            if not isinstance(size, int | np.integer) or size < 1:
+                raise ConfigError(f"{name} is a whole number of at least 1, not {size}")
+        self.state_dim, self.action_dim = int(state_dim), int(action_dim)
         self.seed = seed
         used = settings or OnPolicySettings()
         self.settings = used if lr is None else replace(used, learning_rate=lr)
@@ -82,9 +94,10 @@ class AdvancedPPOTrainer:
         self.checkpoints: CheckpointManager = checkpoint_config
         self._constant = self.settings.entropy_coefficient if settings and entropy_config is None else None
         self._progress: TrainingProgress | None = None
-        self._collector: TaskCollector | None = None
+        self._task: VectorTask | None = None
         self._rollout: Rollout | None = None
-        self._collected = False
+        self._running = np.zeros(0)  # returns so far of the running episodes
+        self._collected, self._resets = False, True
 
     @property
     def progress(self) -> TrainingProgress:
@@ -103,71 +116,60 @@ class AdvancedPPOTrainer:
         """Adam over policy and value function; with TRPO over the value function alone."""
         return self.progress.learning.learner.optimiser
 
-    def begin(self, env: Environment) -> TaskCollector:
+    def begin(self, env: Environment) -> VectorTask:
         """Make the networks for an environment, or check that it fits the present ones.
 
-        Raises
-        ------
-        ConfigError
-            If its spaces are not of ``state_dim`` and ``action_dim``, or the action space is neither Discrete nor Box.
+        Raises ConfigError if its spaces are not of ``state_dim`` and ``action_dim``, or the action space is neither
+        Discrete nor Box.
         """
-        if self._collector is not None and env is self._collector.env:
-            return self._collector
-        collector = TaskCollector(env, self.seed)
-        spaces = collector.task.spaces
-        spaces.check(self.state_dim, self.action_dim)
+        if self._task is not None and env is self._task.given:
+            return self._task
+        task = VectorTask(env)
+        spaces = task.spaces
+        for name, size in (("state_dim", spaces.observations), ("action_dim", spaces.actions)):
+            if getattr(self, name) != size:
+                raise ConfigError(f"{name} is {getattr(self, name)}, and the environment has {size}")
         if self._progress is None:
-            self._progress = TrainingProgress(_new_learning(self, spaces, self._constant), self.checkpoints)
+            generator = torch.Generator().manual_seed(self.seed)
+            agent = TaskActorCritic(spaces.observations, spaces.actions, spaces.kind, generator)
+            learner = OnPolicyLearner(agent, self.settings, generator, flat=True)
+            learning = Learning(learner, self.entropy, self.rewards, constant_entropy=self._constant)
+            self._progress = TrainingProgress(learning, self.checkpoints)
         elif self.agent.kind != spaces.kind:
             raise ConfigError(f"the policy's actions are {self.agent.kind}, the environment's are {spaces.kind}")
-        self._collector = collector
-        return collector
+        self._task, self._resets = task, True
+        return task
 
     def collect_rollout(self, env: Environment, n_steps: int = 2048) -> float:
-        """Collect a rollout of the policy for `train_step`.
+        """Collect a rollout for `train_step`, of so many decisions of all environments together.
 
-        Parameters
-        ----------
-        n_steps : int
-            Decisions of all environments together.
-
-        Returns
-        -------
-        float
-            Mean reward of a decision, as the task gave it; what is learned from is normalised.
-
-        Raises
-        ------
-        ConfigError
-            As of `begin`; or if there are fewer steps than environments.
+        Returns the mean reward of a decision, as the task gave it; what is learned from is normalised. Raises
+        ConfigError as `begin` does; or if there are fewer steps than environments.
         """
-        trajectories = self.begin(env).collect(self.progress, n_steps)
+        task = self.begin(env)
+        progress, learning = self.progress, self.progress.learning
+        if n_steps < task.size:
+            raise ConfigError(f"a rollout of {n_steps} steps is shorter than one step of all {task.size} environments")
+        if self._resets:
+            task.reset(task_seed(self.seed, progress.training_step))
+            self._running, self._resets = np.zeros(task.size), False
+        trajectories = collect_steps(task, self.agent, n_steps // task.size, learning.learner.generator)
+        ended = ended_returns(trajectories, self._running)
+        progress.episode_count += len(ended)
+        progress.decisions += int(trajectories.counted.sum())
         self._collected, self._rollout = True, None
         if trajectories.finite:
-            unit = self.progress.learning.rewards.normalize_batch
-            self._rollout = rollout_of(trajectories, self.agent, self.settings, unit)
-        return trajectories.mean_reward
+            learning.returns = [*learning.returns, *ended][-RETURNS_KEPT:]
+            self._rollout = rollout_of(trajectories, self.agent, self.settings, learning.rewards.normalize_batch)
+        return float(trajectories.rewards[trajectories.counted].mean())
 
     def train_step(self, n_epochs: int | None = None, batch_size: int | None = None) -> dict[str, float]:
         """Learn from the collected rollout, and roll back where the update fails the guard's checks.
 
-        Parameters
-        ----------
-        n_epochs, batch_size : int, optional
-            Passes over the rollout and decisions in a minibatch; the settings' by default, for PPO 10 and 64.
-
-        Returns
-        -------
-        dict
-            Figures of `OnPolicyLearner.update` where there was an update, and ``current_entropy_coef``,
-            ``reward_normalizer_mean``, ``rollback_count`` and ``rolled_back``.
-
-        Raises
-        ------
-        ConfigError
-            If there is no rollout, or it is shorter than a minibatch.
-        TrainingError
-            If rolling back does not help.
+        ``n_epochs``, ``batch_size``: passes over the rollout and decisions in a minibatch; the settings' by default.
+        Returns figures of `OnPolicyLearner.update` where there was an update, and ``current_entropy_coef``,
+        ``reward_normalizer_mean``, ``rollback_count`` and ``rolled_back``. Raises ConfigError if there is no rollout,
+        or it is shorter than a minibatch, and TrainingError if rolling back does not help.
         """
         if not self._collected:
             raise ConfigError("there is no rollout to learn from: call collect_rollout first")
@@ -177,7 +179,7 @@ class AdvancedPPOTrainer:
             check_minibatch(settings, len(self._rollout.log_prob))
         progress, rollout = self.progress, self._rollout
         self._collected, self._rollout = False, None
-        figures, reason = guarded_update(progress, rollout, settings, self.seed)
+        figures, reason = progress.guarded_update(rollout, settings, self.seed)
         if reason:
             self.begin_episodes()
         return figures | {
@@ -196,46 +198,136 @@ class AdvancedPPOTrainer:
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
         """The policy's modes for observations, (n, state_dim), as the environment takes actions."""
-        if self._collector is None:
+        if self._task is None:
             raise ConfigError("the trainer has no environment yet: collect a rollout first, or call begin(env)")
-        return self._collector.task.spaces.bounded(most_probable(self.agent, observations))
+        if np.ndim(observations) != 2 or np.shape(observations)[1] != self.state_dim:
+            raise ConfigError(f"observations have the shape {np.shape(observations)}, not (n, {self.state_dim})")
+        with torch.no_grad():
+            distribution = self.agent.distribution((torch.as_tensor(observations, dtype=torch.float32),))
+        return self._task.spaces.bounded(distribution.mode().numpy())
 
     def begin_episodes(self) -> None:
         """Have all episodes begin anew at the next rollout, with a new seed."""
-        if self._collector is not None:
-            self._collector.resets = True
+        self._resets = True
 
     def save(self, path: str | Path) -> None:
         """Write all that a resume needs; the episodes of the environments begin anew, here and after a resume."""
-        self.progress.save(Path(path), _facts(self))
+        self.progress.save(Path(path), self._facts)
         self.begin_episodes()
 
     def load(self, path: str | Path, env: Environment) -> None:
         """Go on from what `save` wrote, in an environment like the one before.
 
-        Raises
-        ------
-        CheckpointError
-            If it is missing or damaged, or of another trainer.
+        Raises CheckpointError if it is missing or damaged, or of another trainer.
         """
         self.begin(env)
-        self.progress.load(Path(path), _facts(self))
+        self.progress.load(Path(path), self._facts)
         self._collected, self._rollout = False, None
         self.begin_episodes()
 
-
-def _new_learning(trainer: AdvancedPPOTrainer, spaces: TaskSpaces, constant_entropy: float | None) -> Learning:
-    generator = torch.Generator().manual_seed(trainer.seed)
-    agent = TaskActorCritic(spaces.observations, spaces.actions, spaces.kind, generator)
-    learner = OnPolicyLearner(agent, trainer.settings, generator, flat=True)
-    return Learning(learner, trainer.entropy, trainer.rewards, constant_entropy=constant_entropy)
+    @property
+    def _facts(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in ("state_dim", "action_dim", "seed")}
 
 
-def _size(name: str, size: int) -> int:
-    if not isinstance(size, int | np.integer) or size < 1:
-        raise ConfigError(f"{name} is a whole number of at least 1, not {size}")
-    return int(size)
+def train_advanced_ppo(
+    env: Environment,
+    n_iterations: int = 1000,
+    n_steps_per_iteration: int = 2048,
+    n_ppo_epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    entropy_config: EntropyScheduleConfig | None = None,
+    reward_config: RewardNormalizerConfig | None = None,
+    checkpoint_config: RollbackConfig | CheckpointManager | None = None,
+    *,
+    settings: OnPolicySettings | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    save_every: int = 50,
+    resume: bool = False,
+    watch: Callable[[AdvancedPPOTrainer, Row], None] | None = None,
+) -> AdvancedPPOTrainer:
+    """Train a policy in any gymnasium environment.
+
+    Parameters
+    ----------
+    n_iterations : int
+        Rollouts, each followed by an update.
+    n_steps_per_iteration : int
+        Decisions of all environments in one rollout.
+    n_ppo_epochs, batch_size : int, optional
+        The settings' by default, for PPO 10 and 64.
+    lr, entropy_config, reward_config, checkpoint_config, settings, seed
+        As of `AdvancedPPOTrainer`.
+    folder : str or Path, optional
+        Where ``metrics.jsonl`` and ``checkpoint_latest.safetensors`` go.
+    save_every : int
+        Iterations between two saves. Episodes begin anew at each, so that a resumed training is bitwise the same.
+    resume : bool
+        Go on from the folder's checkpoint, if there is one.
+    watch : callable, optional
+        Called with the trainer and the logged figures after each iteration.
+
+    Raises
+    ------
+    ConfigError
+        For arguments that cannot be, before anything is written.
+    TrainingError
+        If rolling back does not help.
+    """
+    counts = {"n_iterations": n_iterations, "n_steps_per_iteration": n_steps_per_iteration, "save_every": save_every}
+    for name, count in counts.items():
+        if count < 1:
+            raise ConfigError(f"{name} is a whole number of at least 1, not {count}")
+    spaces = VectorTask(env).spaces
+    trainer = AdvancedPPOTrainer(
+        spaces.observations,
+        spaces.actions,
+        lr,
+        entropy_config,
+        reward_config,
+        checkpoint_config,
+        settings=settings,
+        seed=seed,
+    )
+    trainer.begin(env)
+    home = None if folder is None else Path(folder)
+    rows = _resumed(trainer, env, home) if resume else []
+    while trainer.progress.training_step < n_iterations:
+        reward = trainer.collect_rollout(env, n_steps_per_iteration)
+        row = _row(trainer, reward, trainer.train_step(n_ppo_epochs, batch_size))
+        rows.append(row)
+        if watch is not None:
+            watch(trainer, row)
+        if trainer.progress.training_step % save_every == 0 or trainer.progress.training_step == n_iterations:
+            if home is not None:
+                write_atomically(home / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
+                trainer.save(home / CHECKPOINT)
+            trainer.begin_episodes()
+    return trainer
 
 
-def _facts(trainer: AdvancedPPOTrainer) -> dict[str, int]:
-    return {"state_dim": trainer.state_dim, "action_dim": trainer.action_dim, "seed": trainer.seed}
+def _row(trainer: AdvancedPPOTrainer, reward: float, figures: Mapping[str, float]) -> Row:
+    """Figures of an iteration; what is no number is left out."""
+    statistics = trainer.get_full_statistics()
+    row: Row = {"iteration": trainer.progress.training_step, "mean_reward": reward}
+    row |= {name: statistics[name] for name in ("decisions", "episode_count", "mean_return")}
+    row |= dict(figures)
+    row |= {"entropy_progress": statistics["entropy.progress"], "reward_std": statistics["reward_normalizer.std"]}
+    row |= {f"checkpoint_{name}": value for name, value in statistics["checkpoint"].items()}
+    return {name: value for name, value in row.items() if value is not None and math.isfinite(value)}
+
+
+def _resumed(trainer: AdvancedPPOTrainer, env: Environment, folder: Path | None) -> list[Row]:
+    """Go on from the checkpoint, if there is one; returns the logged rows before it."""
+    if folder is None:
+        raise ConfigError("to resume a training, name the folder that it was saved in")
+    if not (folder / CHECKPOINT).is_file():
+        return []
+    trainer.load(folder / CHECKPOINT, env)
+    try:
+        rows = [parse_json(line) for line in (folder / METRICS).read_text("utf-8").splitlines()]
+        return [row for row in rows if row["iteration"] <= trainer.progress.training_step]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / METRICS} cannot be read: {error}") from None

@@ -19,7 +19,7 @@ from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.guard.state_capture import check_like
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
-from finflow.training.on_policy.market_actor_critic import MarketActorCritic
+from finflow.training.on_policy.market_rollouts import MarketActorCritic
 
 
 class SegmentRewards:

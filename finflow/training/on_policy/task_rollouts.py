@@ -1,14 +1,20 @@
-"""Rollouts of a policy in a task: trajectories, the advantages estimated from them, and returns of episodes."""
+"""Any gymnasium task as a vector environment with flat observations, and rollouts of a policy in it.
+
+Vector environments begin the next episode of a finished one in the same step, in the next step, or on request. Here all
+three have one interface: a step gives the observation that followed the action, even where the episode ended with it,
+and the observation to decide at next.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
@@ -16,11 +22,116 @@ from finflow.agent.on_policy.on_policy_losses import generalised_advantages
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.errors import ConfigError
-from finflow.training.on_policy.training_progress import RETURNS_KEPT, TrainingProgress, task_seed
-from finflow.training.on_policy.vector_tasks import VectorTask
 
 Environment = gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
+Floats = NDArray[np.float32]
+Flags = NDArray[np.bool_]
 RewardUnit = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class TaskSpaces:
+    """Sizes of a task."""
+
+    observations: int  # numbers in one observation, all parts of it one after the other
+    actions: int  # actions of a Discrete space, or dimensions of a Box
+    kind: Literal["discrete", "box"]
+    low: NDArray[Any] | None = None
+    high: NDArray[Any] | None = None
+    first: int = 0  # the first action of a Discrete space
+
+    @classmethod
+    def of(cls, env: VectorEnv[Any, Any, Any]) -> TaskSpaces:
+        """Read the spaces of one of the environments.
+
+        Raises ConfigError for an action space that is neither Discrete nor Box, or observations that are no numbers.
+        """
+        try:
+            observations = gym.spaces.flatdim(env.single_observation_space)
+        except (NotImplementedError, ValueError):
+            kind = type(env.single_observation_space).__name__
+            raise ConfigError(f"observations of the kind {kind} cannot be made a vector of numbers") from None
+        actions = env.single_action_space
+        if isinstance(actions, gym.spaces.Discrete):
+            return cls(observations, int(actions.n), "discrete", first=int(actions.start))
+        if isinstance(actions, gym.spaces.Box) and len(actions.shape) == 1:
+            return cls(observations, actions.shape[0], "box", actions.low, actions.high)
+        raise ConfigError(f"the action space is {actions}, and has to be Discrete or a Box of one dimension")
+
+    def bounded(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Actions of a policy, (n,) or (n, d), as the environment takes them."""
+        if self.kind == "discrete":
+            return actions + self.first if self.first else actions
+        clipped: NDArray[Any] = np.clip(actions, self.low, self.high)
+        return clipped
+
+
+class TaskStep(NamedTuple):
+    """One step of all environments."""
+
+    rewards: NDArray[np.float64]  # (n,)
+    following: Floats  # (n, observations): what followed the actions; where an episode ended, its last observation
+    terminated: Flags  # (n,): ended for good
+    ended: Flags  # (n,): ended at all
+    counted: Flags  # (n,): false where the environment only began an episode, and took no action
+
+
+class VectorTask:
+    def __init__(self, env: Environment) -> None:
+        self.given = env
+        if isinstance(env, gym.Env):
+            self.env: VectorEnv[Any, Any, Any] = SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP)
+        elif isinstance(env, VectorEnv):
+            self.env = env
+        else:
+            raise ConfigError(f"an environment is a gymnasium Env or VectorEnv, not {type(env).__name__}")
+        self.spaces = TaskSpaces.of(self.env)
+        self.size = self.env.num_envs
+        mode = self.env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP
+        self.mode = AutoresetMode(mode)
+        self._plain = isinstance(self.env.single_observation_space, gym.spaces.Box)
+        self.observations = np.zeros((self.size, self.spaces.observations), np.float32)
+        self._beginning = np.zeros(self.size, np.bool_)
+        self._all = np.ones(self.size, np.bool_)
+
+    def reset(self, seed: int) -> None:
+        observation, _ = self.env.reset(seed=seed)
+        self.observations = self._flat(observation)
+        self._beginning = np.zeros(self.size, np.bool_)
+
+    def step(self, actions: NDArray[Any]) -> TaskStep:
+        """Take actions, (n,) or (n, d); those of a Box are clipped to its bounds."""
+        observation, rewards, terminated, truncated, info = self.env.step(self.spaces.bounded(actions))
+        observations = self._flat(observation)
+        ended = terminated | truncated
+        following, counted = observations, self._all
+        if self.mode == AutoresetMode.NEXT_STEP:
+            counted = ~self._beginning
+            self._beginning = ended
+        elif ended.any():
+            if self.mode == AutoresetMode.SAME_STEP:
+                following = observations.copy()
+                space = self.env.single_observation_space
+                last = [gym.spaces.flatten(space, one) for one in info["final_obs"][ended]]
+                following[ended] = np.stack([np.asarray(one, np.float32) for one in last])
+            else:
+                observation, _ = self.env.reset(options={"reset_mask": ended})
+                observations = self._flat(observation)
+        self.observations = observations
+        return TaskStep(np.asarray(rewards, np.float64), following, terminated, ended, counted)
+
+    def _flat(self, observation: Any) -> Floats:
+        if self._plain:
+            return np.asarray(observation, np.float32).reshape(self.size, -1)
+        return flat_observations(self.env.single_observation_space, observation, self.size)
+
+
+def flat_observations(space: gym.Space[Any], observation: Any, size: int) -> Floats:
+    """Observations of a batch as rows of numbers, in the order of ``gymnasium.spaces.flatten``."""
+    if isinstance(space, gym.spaces.Dict) and all(isinstance(one, gym.spaces.Box) for one in space.values()):
+        return np.concatenate([np.asarray(observation[name], np.float32).reshape(size, -1) for name in space], axis=1)
+    rows = gym.vector.utils.iterate(gym.vector.utils.batch_space(space, size), observation)
+    return np.stack([np.asarray(gym.spaces.flatten(space, row), np.float32) for row in rows])
 
 
 class Trajectories(NamedTuple):
@@ -33,10 +144,6 @@ class Trajectories(NamedTuple):
     ended: NDArray[np.bool_]  # (steps, n)
     counted: NDArray[np.bool_]  # (steps, n)
     last: Tensor  # (ends, observations): last observations of ended episodes, in the order of ``ended``'s entries
-
-    @property
-    def mean_reward(self) -> float:
-        return float(self.rewards[self.counted].mean())
 
     @property
     def finite(self) -> bool:
@@ -109,19 +216,6 @@ def rollout_of(
     return Rollout(seen, actions, log_prob, values, advantages, advantages + values)
 
 
-def most_probable(agent: TaskActorCritic, observations: NDArray[Any]) -> NDArray[Any]:
-    """The policy's modes for observations, (n, observations).
-
-    Raises ConfigError if the observations are of another size.
-    """
-    size = agent.observations
-    if np.ndim(observations) != 2 or np.shape(observations)[1] != size:
-        raise ConfigError(f"observations have the shape {np.shape(observations)}, not (n, {size})")
-    with torch.no_grad():
-        modes: NDArray[Any] = agent.distribution((torch.as_tensor(observations, dtype=torch.float32),)).mode().numpy()
-    return modes
-
-
 def ended_returns(trajectories: Trajectories, running: NDArray[np.float64]) -> list[float]:
     """Undiscounted returns of the episodes that ended.
 
@@ -134,37 +228,3 @@ def ended_returns(trajectories: Trajectories, running: NDArray[np.float64]) -> l
             returns += running[ended].tolist()
             running[ended] = 0.0
     return returns
-
-
-class TaskCollector:
-    """Collects trajectories in an environment, rollout after rollout.
-
-    ``resets``: whether all episodes begin anew at the next rollout, by a seed of the training and its step.
-    """
-
-    def __init__(self, env: Environment, seed: int) -> None:
-        self.env = env
-        self.task = VectorTask(env)
-        self.seed = seed
-        self.resets = True
-        self._running = np.zeros(self.task.size)
-
-    def collect(self, progress: TrainingProgress, decisions: int) -> Trajectories:
-        """Take so many decisions, and count them and the episodes that ended.
-
-        Raises ConfigError if there are fewer than environments.
-        """
-        size, learning = self.task.size, progress.learning
-        if decisions < size:
-            raise ConfigError(f"a rollout of {decisions} steps is shorter than one step of all {size} environments")
-        if self.resets:
-            self.task.reset(task_seed(self.seed, progress.training_step))
-            self._running[:] = 0.0
-            self.resets = False
-        trajectories = collect_steps(self.task, learning.agent, decisions // size, learning.learner.generator)
-        ended = ended_returns(trajectories, self._running)
-        progress.episode_count += len(ended)
-        progress.decisions += int(trajectories.counted.sum())
-        if trajectories.finite:
-            learning.returns = [*learning.returns, *ended][-RETURNS_KEPT:]
-        return trajectories

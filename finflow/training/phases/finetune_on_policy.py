@@ -6,7 +6,6 @@ validation and checkpoints take their turn after the rollout that passes theirs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +25,7 @@ from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.data.replay import Transitions
-from finflow.training.on_policy.market_rollouts import Reference, RewardedDecisions, RolloutCollector
+from finflow.training.on_policy.market_rollouts import MarketDecisions, Reference, RolloutCollector
 from finflow.training.on_policy.on_policy_state import (
     UNREAD,
     OnPolicyState,
@@ -63,8 +62,9 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     run.guard.begin(LearnerProbe(learner, bcell.policy, run.probe), dataset.reward_scale)
     env = on_policy.played.env
     with _rewarded(env, config) as queue:
+        pay = on_policy.pay.assign if on_policy.pay is not None else None
         collector = RolloutCollector(
-            env, on_policy.agent, units, config, state.exploration, run.guard.learnable, queue, on_policy.pay
+            env, on_policy.agent, units, config, state.exploration, run.guard.learnable, queue, pay
         )
         result = _learn(run, on_policy, bcell, collector)
     run.progress.end_phase()
@@ -79,17 +79,17 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: 
         done = counters.phase_update // steps
         if done == CRITIC_ONLY_ROLLOUTS:
             run.guard.settle()
-        rollout, rewarded = _collect(run, on_policy, bcell, collector)
-        counters.vector_step += len(rewarded.rewards)
+        rollout, decisions = _collect(run, on_policy, bcell, collector)
+        counters.vector_step += len(decisions.rewards)
         figures = learn_from(on_policy, rollout, config, state, done)
         bcell.update_average((done + 1) / rollouts)
         state.entropy_schedule.step(steps)
         episode = (done + 1) * config.online.rollout / config.env.episode_length
-        rolled_back = run.count_update(_metrics(figures, rollout), _facts(rewarded, state, episode), steps)
+        rolled_back = run.count_update(_metrics(figures, rollout), _facts(decisions, state, episode), steps)
         if not rolled_back:
-            on_policy.episodes = run.log_episodes(rewarded.decisions.episodes, on_policy.episodes)
+            on_policy.episodes = run.log_episodes(decisions.episodes, on_policy.episodes)
             if done >= CRITIC_ONLY_ROLLOUTS:
-                run.check_reference(rewarded.decisions.divergence, rewarded.rewards.numel())
+                run.check_reference(decisions.divergence, decisions.rewards.numel())
             last = counters.phase_update >= rollouts * steps or ended_early(state)
             new = config.online.rollout / config.env.episode_length
             result = validate_and_save(run, bcell.deployed, figures, episode, new, steps, last) or result
@@ -110,7 +110,7 @@ def _rewarded(env: PortfolioVectorEnv, config: Config) -> Iterator[RewardQueue |
 
 def _collect(
     run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, collector: RolloutCollector
-) -> tuple[Rollout, RewardedDecisions]:
+) -> tuple[Rollout, MarketDecisions]:
     """Collect a rollout; where a reward cannot be computed, write a checkpoint of the state before it first."""
     tensors, state = on_policy.played.capture()
     control = run.state.reference
@@ -136,18 +136,16 @@ def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state
 
 
 def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
-    taken = figures.get("policy_steps", 1) > 0
-    known = figures if taken else {name: value for name, value in figures.items() if math.isfinite(value)}
-    metrics = {name: torch.tensor(value, dtype=torch.float64) for name, value in known.items()}
+    metrics = {name: torch.tensor(value, dtype=torch.float64) for name, value in figures.items()}
     return metrics | {"largest_value": rollout.values.abs().max().double()}
 
 
-def _facts(rewarded: RewardedDecisions, state: TrainingState, episode: float) -> dict[str, float]:
-    facts = {"episode": episode, "reward": float(rewarded.rewards.mean())}
-    if rewarded.decisions.episodes:
-        facts["episode_return"] = fmean(one.net_return for one in rewarded.decisions.episodes)
-        facts["episode_sharpe"] = fmean(one.sharpe for one in rewarded.decisions.episodes)
+def _facts(decisions: MarketDecisions, state: TrainingState, episode: float) -> dict[str, float]:
+    facts = {"episode": episode, "reward": float(decisions.rewards.mean())}
+    if decisions.episodes:
+        facts["episode_return"] = fmean(one.net_return for one in decisions.episodes)
+        facts["episode_sharpe"] = fmean(one.sharpe for one in decisions.episodes)
     if state.reference is not None:
-        facts["reference_kl"] = state.reference.of_episode(rewarded.decisions.divergence)
+        facts["reference_kl"] = state.reference.of_episode(decisions.divergence)
         facts["reference_beta"] = state.reference.beta
     return facts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import torch
@@ -30,44 +29,34 @@ from finflow.training.logs.run_log import METRICS, RunLog
 from finflow.training.phases.training_state import TrainingState, start_offline, start_online
 
 
-class Start(StrEnum):
-    AFRESH = "afresh"
-    RESUME = "resume"  # in the run's folder, exactly where it stopped
-    BRANCH = "branch"  # in a new folder, from an earlier checkpoint of a run
-    PRETRAINED = "pretrained"  # the online phase, from the offline phase's end
-    OTHER_MARKET = "other market"  # the online phase, with the networks that were trained on other prices
-
-
 @dataclass(frozen=True)
 class StartingPoint:
-    start: Start
+    """Start of a training: afresh without a checkpoint, else from one.
+
+    ``resumes``: in the run's folder, exactly where it stopped; ``branches``: in a new folder, from an earlier
+    checkpoint of a run; ``moved``: online, with networks that were trained on other prices. From the end of an offline
+    phase of the same market it is none of them.
+    """
+
     checkpoint: Checkpoint | None
     training_data: TrainingData
     device: torch.device
-
-    @property
-    def existing_folder(self) -> Path | None:
-        """The run folder of a resumed run; None where a new one is made."""
-        return self.checkpoint.run_folder if self.checkpoint is not None and self.start is Start.RESUME else None
-
-    @property
-    def before_online(self) -> bool:
-        return (
-            self.start is Start.OTHER_MARKET or self.checkpoint is None or self.checkpoint.counters["phase"] == OFFLINE
-        )
+    resumes: bool = False
+    branches: bool = False
+    moved: bool = False
 
     def remarks(self) -> list[str]:
         """Lines for the user: damage of the checkpoint, another market, another runtime."""
         checkpoint = self.checkpoint
         if checkpoint is None:
             return []
-        moved = None
-        if self.start is Start.OTHER_MARKET:
-            moved = (
+        remarks = [checkpoint.warning, changed(checkpoint.facts["runtime"], runtime(self.device))]
+        if self.moved:
+            remarks.insert(
+                1,
                 f"{checkpoint.path} was trained on other prices: its networks continue to learn online in this market; "
-                "optimisers, replay and counters start new"
+                "optimisers, replay and counters start new",
             )
-        remarks = (checkpoint.warning, moved, changed(checkpoint.facts["runtime"], runtime(self.device)))
         return [remark for remark in remarks if remark is not None]
 
     def make_state(self, transitions: int) -> TrainingState:
@@ -75,32 +64,42 @@ class StartingPoint:
 
         Raises CheckpointError if the checkpoint does not fit the configuration.
         """
-        state = start_offline(self.training_data.config, self.training_data, self.device, transitions)
-        if self.checkpoint is None:
+        data, checkpoint = self.training_data, self.checkpoint
+        state = start_offline(data.config, data, self.device, transitions)
+        if checkpoint is None:
             return state
-        if self.start is Start.OTHER_MARKET or self.checkpoint.counters["phase"] == ONLINE:
-            start_online(state, self.training_data.config, self.training_data, self.device)
-        if self.start is not Start.OTHER_MARKET:
-            self._restore(state, self.checkpoint)
+        if self.moved or checkpoint.counters["phase"] == ONLINE:
+            start_online(state, data.config, data, self.device)
+        fits = NetworkShape.from_facts(checkpoint.facts["shape"]) == data.shape
+        if self.moved:
+            if not fits:
+                raise CheckpointError(
+                    f"the networks in {checkpoint.path} have other sizes than configured; leave bcell.hidden_dim as it "
+                    "was"
+                )
+            if state.bcell is not None:
+                checkpoint.agent.carry_over(state.bcell)
+            state.counters.phase = ONLINE
             return state
-        if NetworkShape.from_facts(self.checkpoint.facts["shape"]) != self.training_data.shape:
+        try:
+            if not fits:
+                raise CheckpointError("its networks have other sizes")
+            if state.bcell is not None and state.reference is not None:
+                state.bcell.reference = saved_reference(checkpoint, state.bcell.policy)
+            restore(state, checkpoint.tensors, checkpoint.facts["training"])
+        except CheckpointError as error:
             raise CheckpointError(
-                f"the networks in {self.checkpoint.path} have other sizes than configured; leave bcell.hidden_dim as "
-                "it was"
-            )
-        if state.bcell is not None:
-            self.checkpoint.agent.carry_over(state.bcell)
-        state.counters.phase = ONLINE
+                f"{checkpoint.path} is of another configuration or another version of finflow: {error}; start a new "
+                "run, or use the configuration and the finflow that it was written with"
+            ) from error
         return state
 
     def open_log(self, folder: Path) -> RunLog:
         """The run's log, cut off at the checkpoint where a run is resumed or branched."""
         checkpoint = self.checkpoint
-        if checkpoint is not None and self.start is Start.RESUME:
-            return RunLog(folder, resume_at=checkpoint.facts["log"])
-        if checkpoint is not None and self.start is Start.BRANCH and (checkpoint.run_folder / METRICS).is_file():
-            return RunLog(folder, resume_at=checkpoint.facts["log"], branch_from=checkpoint.run_folder)
-        return RunLog(folder)
+        if checkpoint is None or not (self.resumes or (self.branches and (checkpoint.run_folder / METRICS).is_file())):
+            return RunLog(folder)
+        return RunLog(folder, checkpoint.facts["log"], branch_from=None if self.resumes else checkpoint.run_folder)
 
     def bring_best(self, state: TrainingState, folder: Path) -> str | None:
         """Copy the best checkpoint so far into the run's folder; where it is gone, the search for the best restarts."""
@@ -125,19 +124,6 @@ class StartingPoint:
                 return None
         state.counters.best_score = state.counters.best_update = None
         return f"{problem}; the best checkpoint is chosen from here on" if in_place else None
-
-    def _restore(self, state: TrainingState, checkpoint: Checkpoint) -> None:
-        try:
-            if NetworkShape.from_facts(checkpoint.facts["shape"]) != self.training_data.shape:
-                raise CheckpointError("its networks have other sizes")
-            if state.bcell is not None and state.reference is not None:
-                state.bcell.reference = saved_reference(checkpoint, state.bcell.policy)
-            restore(state, checkpoint.tensors, checkpoint.facts["training"])
-        except CheckpointError as error:
-            raise CheckpointError(
-                f"{checkpoint.path} is of another configuration or another version of finflow: {error}; start a new "
-                "run, or use the configuration and the finflow that it was written with"
-            ) from error
 
 
 def read_start(config: Config, resume: Path | None, pretrained: Path | None) -> Checkpoint | None:
@@ -168,15 +154,12 @@ def starting_point(
     start from.
     """
     if checkpoint is None:
-        return StartingPoint(Start.AFRESH, None, training_data, device)
-    start = Start.BRANCH if resume is not None else Start.PRETRAINED
-    if checkpoint.facts["market"] != training_data.process.panel.sha256:
-        if resume is not None:
-            raise CheckpointError(f"{checkpoint.path} was trained on other prices than the configured market has now")
-        start = Start.OTHER_MARKET
-    elif resume is None and checkpoint.counters["phase"] != OFFLINE:
+        return StartingPoint(None, training_data, device)
+    resumes = resume is not None and (resume.is_dir() or checkpoint.path.name == f"{LATEST}{SUFFIX}")
+    moved = checkpoint.facts["market"] != training_data.process.panel.sha256
+    if moved and resume is not None:
+        raise CheckpointError(f"{checkpoint.path} was trained on other prices than the configured market has now")
+    if not moved and resume is None and checkpoint.counters["phase"] != OFFLINE:
         raise CheckpointError(f"{checkpoint.path} is from the online phase; give one of the offline phase's end")
-    elif resume is not None and (resume.is_dir() or checkpoint.path.name == f"{LATEST}{SUFFIX}"):
-        start = Start.RESUME
     check_same_features(checkpoint, training_data.features)
-    return StartingPoint(start, checkpoint, training_data, device)
+    return StartingPoint(checkpoint, training_data, device, resumes, resume is not None and not resumes, moved)

@@ -28,11 +28,9 @@ from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.run_folder import runtime
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.validation import (
-    PREFIX,
     backtest_validation,
     check_reward_model,
     generalisation_figures,
-    mean_kl,
     score_of,
 )
 from finflow.training.logs.progress_display import ProgressDisplay
@@ -174,10 +172,8 @@ class TrainingRun:
         backtest, metrics = validation = backtest_validation(self.training_data, policy, self.device)
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
-        if self.config.train.generalisation:
-            row |= generalisation_figures(self.training_data, policy, self.device)
-            if self.state.bcell is not None and self.probe is not None:
-                row[f"{PREFIX}kl"] = mean_kl(policy, self.state.bcell.prior, self.probe)
+        prior = None if self.state.bcell is None else self.state.bcell.prior
+        row |= generalisation_figures(self.training_data, policy, self.device, prior, self.probe)
         watch = self.state.watch.hacking
         row |= check_reward_model(self.training_data, watch, self.state.bcell, validation)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})

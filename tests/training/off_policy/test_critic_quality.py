@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -36,11 +38,12 @@ def test_critics_that_exaggerate_have_a_slope_below_one() -> None:
     truth = torch.randn(STATES, ACTIONS, generator=noise)
     luck = 5.0 * torch.randn(STATES, ACTIONS, generator=noise)
     found = compare_advantages(2.0 * truth, exact_of(truth + luck))
-    assert found.slope == pytest.approx(0.5, abs=4.0 * found.slope_error)
-    assert 0.0 < found.slope_error < 0.05  # sqrt(25 / (4 * 2000 * 5)) is .025
-    assert len(found.critics) == GROUPS
-    assert found.critics == sorted(found.critics)
-    assert found.exact[-1] > found.exact[0] + 4.0 * (found.error[0] + found.error[-1])
+    assert found["slope"] == pytest.approx(0.5, abs=4.0 * found["slope_error"])
+    assert 0.0 < found["slope_error"] < 0.05  # sqrt(25 / (4 * 2000 * 5)) is .025
+    critics, exact, error = json.loads(found["groups"])
+    assert len(critics) == GROUPS
+    assert critics == sorted(critics)
+    assert exact[-1] > exact[0] + 4.0 * (error[0] + error[-1])
 
 
 def test_shared_luck_counts_once() -> None:
@@ -49,7 +52,7 @@ def test_shared_luck_counts_once() -> None:
     said = torch.randn(1, ACTIONS, generator=noise).repeat(STATES, 1)
     apart = torch.randn(STATES, ACTIONS, generator=noise)
     shared = torch.randn(STATES // 50, ACTIONS, generator=noise).repeat_interleave(50, dim=0)
-    alone, together = (compare_advantages(said, exact_of(luck)).slope_error for luck in (apart, shared))
+    alone, together = (compare_advantages(said, exact_of(luck))["slope_error"] for luck in (apart, shared))
     assert together > 3.0 * alone  # sqrt(50) is 7; twenty blocks estimate it within a fifth
 
 
@@ -84,7 +87,7 @@ def test_critics_are_asked_about_the_same_actions(tiny: Make) -> None:
         agent.critic.mean.weight.normal_(generator=torch.Generator().manual_seed(2))
     exact = measure_returns(desk.market, agent.policy, np.arange(first, first + 5), desk.config, 9)
     values = critics_values(desk.market, agent, exact)
-    states = exact.states(desk.market, slice(3, 4))
+    states = desk.market.tensors.states(torch.from_numpy(exact.bars[3:4]), exact.portfolios[3:4])
     with torch.no_grad():
         each = agent.critic.value(agent.critic.encode(states), states, exact.actions[3:4], 0).mean
     torch.testing.assert_close(values[3:4], each.mean(dim=0), rtol=1e-4, atol=1e-5)

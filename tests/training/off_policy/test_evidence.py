@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from finflow import cores
 from finflow.agent.batch import states_of
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.decision import REFERENCES, Blend
@@ -57,11 +56,6 @@ def test_a_resumed_run_equals_one_that_never_stopped(
         check_same(path(resumed), path(trained.trainer))
     rows = [(one.run_folder / "metrics.jsonl").read_bytes() for one in (resumed, trained.trainer)]
     assert rows[0] == rows[1]
-
-
-def test_one_core_and_two_learn_the_same_bits(trained: Trained, tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    check_same(latest(train_through(tiny(**WITH_BLOCKS))), latest(trained.trainer))
 
 
 def test_the_finished_agent_is_judged_once_and_says_what_it_holds(trained: Trained) -> None:

@@ -172,7 +172,9 @@ def test_the_programs_on_the_page_run(program: str, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     program = program.replace("n_iterations=50", "n_iterations=2").replace("range(10)", "range(1)")
-    exec(compile(program, "policy-optimisation.md", "exec"), names)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # of the networks of the page's own loop
+        exec(compile(program, "policy-optimisation.md", "exec"), names)
     if "manager" in names:
         assert names["manager"].get_statistics()["num_checkpoints"] >= 3
     else:

@@ -15,8 +15,13 @@ from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.config import load_config
 from finflow.errors import ConfigError
 from finflow.training.make_env import make_env
-from finflow.training.on_policy.task_rollouts import collect_steps, ended_returns, rollout_of
-from finflow.training.on_policy.vector_tasks import VectorTask, flat_observations
+from finflow.training.on_policy.task_rollouts import (
+    VectorTask,
+    collect_steps,
+    ended_returns,
+    flat_observations,
+    rollout_of,
+)
 from tests.training.on_policy.on_policy_tasks import CountingTask, FollowTask
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from finflow.agent.on_policy.schedules import EntropyScheduler
 from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError, OutputError
-from finflow.training.on_policy.checkpoint_manager import CheckpointManager, CheckpointMetrics, read_checkpoint
+from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics, read_checkpoint
 
 
 def parts() -> tuple[nn.Module, torch.optim.Optimizer, Any]:

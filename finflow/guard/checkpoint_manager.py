@@ -6,6 +6,7 @@ atomically; nothing is ever unpickled.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -62,16 +63,14 @@ class _Scheduler:
 
 
 @dataclass
-class _Modules:
+class _Loop:
     network: nn.Module
     optimizer: torch.optim.Optimizer | None
     scheduler: Any
 
-    @classmethod
-    def of(cls, network: nn.Module, optimizer: torch.optim.Optimizer | None, scheduler: Any) -> _Modules:
-        if hasattr(scheduler, "state_dict"):
-            scheduler = _Scheduler(scheduler)
-        return cls(network, optimizer, scheduler)
+    def __post_init__(self) -> None:
+        if hasattr(self.scheduler, "state_dict"):
+            self.scheduler = _Scheduler(self.scheduler)
 
 
 class CheckpointManager:
@@ -96,17 +95,15 @@ class CheckpointManager:
     0
     """
 
+    SAVED = ("manager", "last_saved", "step")
+
     def __init__(self, config: RollbackConfig | None = None, folder: str | Path | None = "checkpoints") -> None:
-        config = config or RollbackConfig(mode="strict")
-        self.manager = RollbackManager(config.model_copy(update={"probation": 0}))
-        self.folder = None if folder is None else CheckpointFolder(Path(folder), config.max_checkpoints)
+        given = config or RollbackConfig(mode="strict")
+        self.manager = RollbackManager(given.model_copy(update={"probation": 0}))
+        self.folder = None if folder is None else CheckpointFolder(Path(folder), given.max_checkpoints)
         self.last_saved: int | None = None
         self.step = 0
-
-    @property
-    def config(self) -> RollbackConfig:
-        """Interval, thresholds and mode."""
-        return self.manager.config
+        self.config = self.manager.config
 
     @property
     def suspicious(self) -> bool:
@@ -119,9 +116,7 @@ class CheckpointManager:
         if self.suspicious:
             return False
         interval = self.config.save_interval
-        if self.last_saved is None:
-            return step % interval == 0
-        return step // interval > self.last_saved // interval
+        return step % interval == 0 if self.last_saved is None else step // interval > self.last_saved // interval
 
     def save_checkpoint(
         self,
@@ -143,7 +138,7 @@ class CheckpointManager:
         OutputError
             If the folder cannot be written; the checkpoint is then kept in memory.
         """
-        self.save_state(step, *capture(_Modules.of(network, optimizer, scheduler)), metrics)
+        self.save_state(step, *capture(_Loop(network, optimizer, scheduler)), metrics)
 
     def save_state(
         self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], metrics: CheckpointMetrics
@@ -187,7 +182,7 @@ class CheckpointManager:
             If there is none, or it does not fit.
         """
         step, tensors, state = self.rollback_state()
-        restore(_Modules.of(network, optimizer, scheduler), tensors, state)
+        restore(_Loop(network, optimizer, scheduler), tensors, state)
         return step
 
     def rollback_state(self) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
@@ -221,20 +216,10 @@ class CheckpointManager:
             step, tensors, state = read_checkpoint(self.folder.path(BEST))
         else:
             raise CheckpointError("there is no best checkpoint: none was saved with a reward")
-        modules = _Modules.of(network, optimizer, scheduler)
+        modules = _Loop(network, optimizer, scheduler)
         absent = [name for name in ("optimizer", "scheduler") if getattr(modules, name) is None]
         restore(modules, tensors, state, begin_afresh=absent)
         return step
-
-    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture the checkpoints in memory and all counts."""
-        tensors, state = self.manager.capture()
-        return tensors, {"manager": state, "last_saved": self.last_saved, "step": self.step}
-
-    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore them."""
-        self.manager.restore(tensors, state["manager"])
-        self.last_saved, self.step = state["last_saved"], state["step"]
 
     def get_statistics(self) -> dict[str, float | int | None]:
         """Number of checkpoints in memory, the best among them, and the rollbacks so far."""
@@ -257,8 +242,7 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(name, str) and _is_plain(one) for name, one in value.items())
-    if isinstance(value, list):
-        return all(_is_plain(one) for one in value)
-    return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError):
+        return False
