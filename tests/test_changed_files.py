@@ -17,9 +17,8 @@ from finflow.errors import CheckpointError, ConfigError, FinflowError, MarketErr
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.experiments.jobs import independent_trainings
 from finflow.experiments.jobs.independent_trainings import Training
-from finflow.experiments.tuning.optuna_storage import damaged_study
 from finflow.experiments.tuning.study_results import decode_returns
-from finflow.experiments.tuning.trial_store import _check_values
+from finflow.experiments.tuning.trial_store import check_values, damaged_study
 from finflow.line_file import HashedLog
 from finflow.market.sources import price_sheet
 from finflow.market.sources.price_sheet import read_sheet
@@ -100,10 +99,10 @@ def test_what_a_storage_holds_in_place_of_a_study_is_told(name: str, value: obje
     with pytest.raises(ConfigError, match="damaged"):
         decode_returns("no base64!")
     trial = create_trial(values=[1.0], intermediate_values={1: 0.5})
-    _check_values(trial, 1)
+    check_values(trial, 1)
     setattr(trial, name, value)
     with pytest.raises(ConfigError, match="damaged"), damaged_study("x"):
-        _check_values(trial, 1)
+        check_values(trial, 1)
 
 
 def test_a_log_that_was_changed_is_not_branched_from(tmp_path: Path) -> None:

@@ -299,7 +299,7 @@ OTHER: dict[str, object] = {
     **{"market.path": "prices.csv", "market.tickers": ["AAPL"]},
     **{"market.benchmark": "SPX", "market.start": "1995-01-01", "market.test_end": "2020-01-01"},
     **{"features.extra": ["mine:value@growth"], "offline.decisions": ["mine.csv"]},
-    **{"evaluation.protocol.purge": 10, "trading.retrain.window": 500, "trading.retrain.purge": 10},
+    **{"evaluation.protocol.purge": 10, "trading.retrain.window": 500},
     **{"objectives.reward": "ranking", "objectives.rewards": [{"name": "ranking", "weight": 2.0}]},
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
     **{"train.entropy_schedule.steps": 500, "train.target_entropy_schedule.steps": 500},
@@ -309,6 +309,7 @@ OTHER: dict[str, object] = {
     **{"tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}}, "output.readings": "elsewhere.jsonl"},
     **{f"market.synthetic.{name}": 0.01 for name in ("drift", "edge")},
     **{f"market.synthetic.{name}": 0.2 for name in ("volatility", "correlation", "persistence")},
+    "market.synthetic.defensive_ratio": 0.5,
 }
 """Another value of the keys whose default gives none."""
 LEARNED = {"objectives.reward": "preference", "objectives.preference.model": "model.safetensors"}

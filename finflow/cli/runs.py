@@ -148,8 +148,7 @@ def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> 
 def run_search(config: Config, arguments: argparse.Namespace) -> None:
     """Search, run one trial again, or count the trainings. After Ctrl-C the study can be resumed."""
     from finflow.experiments.tasks import ComputeResources
-    from finflow.experiments.tuning.trial_worker import rerun
-    from finflow.experiments.tuning.tuning import describe_plan, tune
+    from finflow.experiments.tuning.tuning import describe_plan, rerun, tune
     from finflow.training.phases.stopping import request_stop
 
     if arguments.trial is not None and (arguments.workers or arguments.cluster or arguments.dry_run):

@@ -13,7 +13,6 @@ from finflow.config.section_types import (
     Int,
     Names,
     NonNegativeInt,
-    NonNegativeNumber,
     Number,
     PositiveInt,
     PositiveNumber,
@@ -114,19 +113,13 @@ class TuneConfig(Section):
     )
     folds: PositiveInt = key(2, "evaluated windows of a trial, by evaluation.protocol; 1 is the validation window")
     seeds: PositiveInt = key(2, "trainings of each fold, with the seeds from train.seed on")
-    aggregate: Literal["cautious", "median", "mean"] = key(
-        "cautious", "of a trial's trainings; cautious: mean less tune.deviations deviations"
-    )
-    deviations: NonNegativeNumber = key(0.5, "deviations between trainings that cautious subtracts from the mean")
     sampler: Literal["tpe", "random"] = key("tpe", "sampler of configurations")
     pruner: Literal["median", "hyperband", "none"] = key("median", "pruner of trials at their validation points")
     startup_trials: PositiveInt = key(10, "random trials before tpe")
-    pruned_after: PositiveInt = key(5, "complete trials before median prunes any; Optuna's default")
     seed: Int = key(0, "seed of the sampler", ge=0, lt=2**31)
     name: str | None = key(None, "name of the study in its storage; that of its folder when left out")
     storage: str | None = key(None, "URL of a database, or journal:PATH; null: SQLite in the study's folder")
     heartbeat: PositiveInt = key(30, "seconds between heartbeats of a trial; it is lost after four without any")
-    retries: NonNegativeInt = key(3, "times that a trial is run again after its worker was lost")
     space: dict[str, SearchedConfig] | None = key(None, "keys searched: {low, high, log, step} or {choices}")
 
     @model_validator(mode="after")

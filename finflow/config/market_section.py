@@ -34,7 +34,7 @@ _PARAMETERS_OF_KIND = {
     "lognormal": ("edge",),
     "constant-drift": ("edge",),
     "mean-reverting": ("persistence",),
-    "regime": ("edge", "persistence"),
+    "regime": ("edge", "persistence", "defensive_ratio"),
     "exchangeable": (),
 }
 
@@ -53,6 +53,7 @@ class SyntheticConfig(Section):
     volatility: Number | None = key(None, "standard deviation of an asset's log return; likewise", gt=0, le=0.5)
     correlation: Number | None = key(None, "correlation of log returns (mean-reverting: of first and last)", ge=0, lt=1)
     persistence: Fraction | None = key(None, "autocorrelation of the spread, or chance that a regime stays; likewise")
+    defensive_ratio: Number | None = key(None, "volatility of the last asset over that of the first", gt=0, le=10)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

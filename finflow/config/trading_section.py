@@ -34,7 +34,6 @@ class RetrainConfig(Section):
     folds: PositiveInt = key(3, "consecutive evaluated windows, each with a retraining of its own")
     first_share: Fraction = key(0.5, "share of the new bars that the first fold may learn from")
     validation_share: Fraction = key(0.2, "share of the new bars of a retraining, the last of them, for validation")
-    purge: NonNegativeInt | None = key(None, "bars not learned from before a window; left out: the execution lag")
     margin: NonNegativeNumber = key(0.1, "Sharpe ratio a year by which the new agent must lead to replace the old one")
 
 

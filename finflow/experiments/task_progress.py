@@ -138,8 +138,8 @@ class _LineSender(io.StringIO):
 class TaskDisplay:
     """Progress of tasks that run side by side."""
 
-    def __init__(self, kind: str, total: int | None, live: bool = True) -> None:
-        self.kind, self.total = kind, total
+    def __init__(self, kind: str, total: int | None, live: bool = True, of_tasks: bool = True) -> None:
+        self.kind, self.total, self.of_tasks = kind, total, of_tasks
         self._stream = sys.stdout
         self._started: dict[str, float] = {}
         self._latest: dict[str, str] = {}
@@ -192,7 +192,8 @@ class TaskDisplay:
             self._rows[name] = self._live.add_task(name, total=None, facts="")
 
     def task_line(self, name: str, text: str, quiet_when_live: bool = False) -> None:
-        self.line(f"{name}: {text}", quiet_when_live)
+        if self.of_tasks:  # else their outcomes are printed elsewhere
+            self.line(f"{name}: {text}", quiet_when_live)
 
     def line(self, text: str, quiet_when_live: bool = False) -> None:
         """Show a line that stays."""

@@ -86,9 +86,9 @@ class RobustWindow:
             self.spread = MAD_TO_DEVIATION * median(abs(one - self.centre) for one in self.values)
             self.ready = True
 
-    def deviations(self, value: float) -> float:
-        """Distance of a value above the centre, in robust deviations; 0 until the window is ready."""
-        return (value - self.centre) / self.deviation if self.ready else 0.0
+    def is_over(self, value: float, deviations: float) -> bool:
+        """Return True for a value so many robust deviations above the centre; False until the window is ready."""
+        return self.ready and (value - self.centre) / self.deviation > deviations
 
     def clear(self) -> None:
         self.values = []

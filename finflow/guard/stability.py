@@ -206,7 +206,7 @@ class StabilityMonitor:
     def _compare(self, name: str, value: float, limit: float) -> list[Event]:
         """Judge a signal that is unusual where it is far over its recent values, and add it to them."""
         window = self.windows[name]
-        unusual = window.ready and window.deviations(value) > self.config.deviations
+        unusual = window.is_over(value, self.config.deviations)
         window.add(value)
         return self._judge(name, value > limit, unusual, value, limit)
 

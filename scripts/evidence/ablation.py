@@ -20,6 +20,7 @@ from scripts.evidence.rollout_controls import stopped_words
 from scripts.evidence.rollouts import (
     FIRST_SAMPLE,
     LOG_RETURN,
+    OWN,
     REDUCED,
     SHORT_OFFLINE,
     learn_and_judge,
@@ -51,7 +52,7 @@ PARTS: dict[str, tuple[str, dict[str, object]]] = {
 #: Market -> keys, and most seeds: where no evidence is found, all parts end at the reference.
 MARKETS: dict[str, tuple[dict[str, object], int]] = {
     "regime": (
-        {"market.source": "synthetic", "market.synthetic.kind": "regime", **LOG_RETURN},
+        {"market.source": "synthetic", "market.synthetic.kind": "regime", **LOG_RETURN, **OWN["regime"]},
         5,
     ),
     "embedded": ({}, 3),

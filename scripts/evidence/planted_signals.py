@@ -59,11 +59,12 @@ LEARNING: dict[str, object] = {
     "bcell.critic_lr": 1e-3,
     "bcell.iql_cloning": 0.3,
 }
-#: What a market has of its own: a spread that reverts faster, so that the signal can be seen; and little that holds a
-#: policy to its data where one asset is the best throughout.
+#: What a market has of its own: a spread that reverts faster and assets that differ, so that the signal can be seen;
+#: and little that holds a policy to its data where one asset is the best throughout.
 OWN: dict[str, dict[str, object]] = {
     "constant-drift": {"bcell.iql_cloning": 0.03},
     "mean-reverting": {"market.synthetic.persistence": 0.8},
+    "regime": {"market.synthetic.defensive_ratio": 0.5},
 }
 
 

@@ -70,8 +70,8 @@ LOG_RETURN: dict[str, object] = {
     "market.train_end": "2010-12-31",
     "market.validation_end": "2014-12-31",
 }
-#: A spread that reverts fast, so that features can show the signal.
-OWN = {"mean-reverting": PLANTED_OWN["mean-reverting"]}
+#: A spread that reverts fast and assets that differ, so that features can show the signal.
+OWN = {kind: PLANTED_OWN[kind] for kind in ("mean-reverting", "regime")}
 REDUCED: dict[str, object] = {"train.online_episodes": 250}
 
 

@@ -39,7 +39,7 @@ MARGIN = 0.05  # of score, by which "no worse" may be missed
 WAYS: dict[str, dict[str, object]] = {
     "tpe": {"tune.sampler": "tpe", "tune.pruner": "none"},
     "random": {"tune.sampler": "random", "tune.pruner": "none"},
-    "pruned": {"tune.sampler": "tpe", "tune.pruner": "median", "tune.pruned_after": 3},
+    "pruned": {"tune.sampler": "tpe", "tune.pruner": "median"},
     "default": {},
 }
 WORDS = {
@@ -51,6 +51,7 @@ WORDS = {
 MARKET = {
     "market.source": "synthetic",
     "market.synthetic.kind": "regime",
+    "market.synthetic.defensive_ratio": 0.5,
     "market.synthetic.bars": 7000,
     "market.train_end": "2010-12-31",
     "market.validation_end": "2012-12-31",

@@ -115,7 +115,7 @@ CLIMB = {
 
 def climbs(folder: Path, kind: str, least: float, **changes: Any) -> Learned:
     """Most of what the optimal policy earns over equal weight and holding; and more than anybody it learned from."""
-    learned = learn(folder, **{**LEARNING, **OWN.get(kind, {}), **CLIMB, "market.synthetic.kind": kind, **changes})
+    learned = learn(folder, **{**LEARNING, **OWN[kind], **CLIMB, "market.synthetic.kind": kind, **changes})
     families = [learned.data.reward[learned.data.family == family].mean() for family in range(6)]
     assert learned.own.rewards.mean() > max(families)
     assert learned.scores["finflow"].score > least

@@ -31,8 +31,7 @@ from finflow.experiments.jobs.training_jobs import make_seed_job
 from finflow.experiments.tasks import ComputeResources, Task, run_tasks
 from finflow.experiments.tuning import study_report
 from finflow.experiments.tuning.study import stored_study
-from finflow.experiments.tuning.trial_worker import rerun
-from finflow.experiments.tuning.tuning import tune
+from finflow.experiments.tuning.tuning import rerun, tune
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from finflow.training.data.training_data import prepare

@@ -12,7 +12,7 @@ from finflow.evaluation.analysis.ranking import rank
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.significance_tests import track_of
-from finflow.experiments.tuning.trial_training import aggregate_values, measure_objectives
+from finflow.experiments.tuning.trial_training import cautious_mean, measure_objectives
 
 
 def backtest(returns: np.ndarray) -> Backtest:
@@ -64,15 +64,7 @@ def test_what_has_no_risk_is_no_number() -> None:
     assert all(math.isnan(value) for value in measure_objectives(("sharpe", "calmar", "dsr"), run, 0.05, run, 3))
 
 
-@pytest.mark.parametrize(
-    ("values", "how", "expected"),
-    [
-        ([1.0, 2.0, 6.0], "median", 2.0),
-        ([1.0, 2.0, 6.0], "mean", 3.0),
-        ([1.0, 3.0], "cautious", 2.0 - 0.5 * math.sqrt(2.0)),
-        ([1.5], "cautious", 1.5),
-    ],
-)
-def test_several_trainings_count_together(values: list[float], how: str, expected: float) -> None:
-    assert aggregate_values(values, how, 0.5) == pytest.approx(expected)
-    assert math.isnan(aggregate_values([*values, math.nan], how, 0.5))
+def test_several_trainings_count_by_their_mean_less_half_a_deviation() -> None:
+    assert cautious_mean([1.0, 3.0]) == pytest.approx(2.0 - 0.5 * math.sqrt(2.0))
+    assert cautious_mean([1.5]) == 1.5
+    assert math.isnan(cautious_mean([1.0, math.nan]))

@@ -6,22 +6,19 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pytest
-import sqlalchemy as sql
 from optuna.trial import Trial, TrialState
 
 from finflow.config import TuneConfig
 from finflow.errors import ConfigError
 from finflow.experiments.task_progress import this_host
-from finflow.experiments.tuning import trial_store as study
-from finflow.experiments.tuning.optuna_storage import JournalWithHeartbeat
+from finflow.experiments.tuning import trial_store
 from finflow.experiments.tuning.trial_store import TrialStore, open_store
 
 IDENTITY = {"objective": "sharpe", "space": '{"a": "0 to 1"}'}
@@ -143,38 +140,34 @@ def test_a_killed_workers_trial_waits_again_and_nothing_that_was_finished_is_los
 
 
 @EACH_STORAGE
-def test_a_worker_elsewhere_that_sends_no_heartbeat_is_lost(
-    opens: Opens, storage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = opens()
-    trial = taken(store)
-    with store.heartbeat(trial):
+def test_a_worker_elsewhere_that_sends_no_heartbeat_is_lost(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, elsewhere, now = opens(), opens(create=False), [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
+    monkeypatch.setattr(trial_store, "time", clock)
+    trial = taken(elsewhere)
+    with elsewhere.heartbeat(trial):
         trial.set_user_attr("worker", {"host": "elsewhere", "pid": 1, "born": "1"})
-        assert store.requeue_lost() == []
-        silent = threading.Event()
-        monkeypatch.setattr(type(store.storage), "record_heartbeat", lambda storage, trial_id: silent.set())
-        assert silent.wait(60)  # no earlier heartbeat is on its way any more
-        _age(store, trial, storage)
-        assert store.requeue_lost() == [trial.number]
+        for _ in range(3):
+            assert store.requeue_lost() == []
+            beat = alive(store, trial)
+            until = time.monotonic() + 30.0
+            while alive(store, trial) == beat and time.monotonic() < until:
+                time.sleep(0.05)
+            now[0] += 3600.0
+    assert store.requeue_lost() == []
+    now[0] += 5.0
+    assert store.requeue_lost() == [trial.number]
     assert (store.counts.waiting, store.counts.all) == (6, 6)
 
 
-def _age(store: TrialStore, trial: Trial, storage: str) -> None:
-    """Put the last sign of life back by an hour."""
-    if isinstance(store.storage, JournalWithHeartbeat):
-        path = store.storage.heartbeat_file(trial._trial_id)
-        os.utime(path, (time.time() - 3600, time.time() - 3600))
-        return
-    with sql.create_engine(storage).begin() as connection:
-        table = sql.Table("trial_heartbeats", sql.MetaData(), autoload_with=connection)
-        connection.execute(sql.update(table).values(heartbeat=datetime.now() - timedelta(days=2)))
+def alive(store: TrialStore, trial: Trial) -> int:
+    return int(store.study.trials[trial.number].user_attrs.get("alive", -1))
 
 
 def test_a_worker_that_is_taken_for_lost_does_not_change_the_count(opens: Opens) -> None:
     store = opens()
     trial = taken(store)
-    assert store.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
-    study._retry(store.study, store.storage.get_trial(trial._trial_id), 2)
+    assert lose_worker(opens(create=False), trial) == [0]
     with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
         trial.report(1.0, 1)
     assert (store.counts.all, store.counts.waiting) == (6, 6)
@@ -187,11 +180,12 @@ def lose_worker(store: TrialStore, trial: Trial) -> list[int]:
 
 
 def test_a_trial_that_loses_every_worker_is_given_up_and_stops_on_purpose_use_up_no_retries(opens: Opens) -> None:
-    store = opens(retries=1)
-    for _ in range(3):
+    store = opens()
+    for _ in range(5):
         store.requeue(taken(store))
-    trial = taken(store)
-    assert lose_worker(store, trial) == [trial.number]
+    for _ in range(3):
+        trial = taken(store)
+        assert lose_worker(store, trial) == [trial.number]
     assert lose_worker(store, taken(store)) == []
     assert (store.counts.failed, store.counts.waiting, store.counts.all) == (1, 5, 6)
 
@@ -202,21 +196,20 @@ def test_a_trial_that_waits_again_keeps_nothing_of_its_course(opens: Opens) -> N
     trial = taken(store)
     trial.suggest_float("a", 0.0, 1.0)
     trial.set_user_attr("reason", "the guard gave up")
-    store.storage.set_trial_system_attr(trial._trial_id, "completed_rung_0", 0.5)
     assert lose_worker(store, trial) == [0]
     again = taken(store)
     assert store.requeue_lost() == []
     frozen = store.study.trials[again.number]
-    assert frozen.params == {"a": 0.5}
     assert "reason" not in frozen.user_attrs
-    assert "completed_rung_0" not in frozen.system_attrs
+    store.requeue(again)  # before it has drawn
+    assert taken(store).suggest_float("a", 0.0, 1.0) == 0.5
 
 
 def test_a_trial_that_waits_again_comes_before_those_that_were_not_begun(opens: Opens) -> None:
     store = opens()
     store.study.tell(taken(store), 1.0)
     store.requeue(taken(store))
-    assert [study.first_number(store.study.trials[taken(store).number]) for _ in range(3)] == [1, 2, 3]
+    assert [trial_store.slot_of(store.study.trials[taken(store).number]) for _ in range(3)] == [1, 2, 3]
 
 
 def test_more_trials_are_added_and_none_twice(opens: Opens) -> None:

@@ -25,14 +25,13 @@ from finflow.config import Config, dump_config, load_config
 from finflow.errors import ConfigError, OutputError, TrainingError
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
 from finflow.experiments.tasks import ComputeResources
-from finflow.experiments.tuning import study_report, trial_training as trials, trial_worker, tuning
+from finflow.experiments.tuning import study_report, trial_store, trial_training as trials, tuning
 from finflow.experiments.tuning.study import begin, stored_study
 from finflow.experiments.tuning.study_report import REPORTS, RETURNS
 from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, decode_returns
 from finflow.experiments.tuning.trial_store import TrialStore
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
-from finflow.experiments.tuning.trial_worker import rerun, run_waiting_trials, work
-from finflow.experiments.tuning.tuning import StudyOutcome, tune
+from finflow.experiments.tuning.tuning import StudyOutcome, rerun, run_waiting_trials, tune, work
 from finflow.training.phases.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
@@ -183,7 +182,7 @@ def test_any_trial_done_again_alone_gives_the_same_bits(outcome: StudyOutcome) -
 
 
 def test_a_trial_that_was_not_recorded_to_its_end_is_not_done_again(tmp_path: Path) -> None:
-    begun = begin(made(tmp_path, tune__retries=0))
+    begun = begin(made(tmp_path))
     first = begun.store.claim()
     assert first is not None
     begun.store.requeue(first)
@@ -191,7 +190,7 @@ def test_a_trial_that_was_not_recorded_to_its_end_is_not_done_again(tmp_path: Pa
         rerun(begun.config, begun.folder, 0)
     again = begun.store.claim()
     assert again is not None
-    begun.store.storage.set_trial_state_values(again._trial_id, TrialState.FAIL)
+    begun.store.study.tell(again, state=TrialState.FAIL)
     with pytest.raises(ConfigError, match="--trial 6: its worker was lost each time, and nothing was recorded"):
         rerun(begun.config, begun.folder, 6)
 
@@ -338,7 +337,7 @@ def test_workers_that_are_killed_lose_no_finished_trial_and_the_count_is_exact(t
     before = {trial.number: trial.values for trial in tuning_again.store.trials if trial.state == TrialState.COMPLETE}
     assert kept <= before.keys()
     until = time.monotonic() + 30.0
-    while tuning_again.store.is_running() and time.monotonic() < until:  # workers end with their parent
+    while tuning_again.store.counts.running and time.monotonic() < until:  # workers end with their parent
         tuning_again.store.requeue_lost()
         time.sleep(0.1)
     run_waiting_trials(tuning_again, lambda line: None)
@@ -346,7 +345,7 @@ def test_workers_that_are_killed_lose_no_finished_trial_and_the_count_is_exact(t
     assert (counts.complete, counts.all) == (4, 4)
     after = {trial.number: trial.values for trial in tuning_again.store.trials}
     assert {number: after[number] for number in before} == before
-    slots = [trial.system_attrs.get("retry_history", [trial.number])[0] for trial in tuning_again.store.trials]
+    slots = [trial.user_attrs["slot"] for trial in tuning_again.store.trials]
     assert sorted(slots) == list(range(4))
 
 
@@ -429,7 +428,7 @@ class Failing:
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = made(tmp_path, tune__n_trials=4, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
     errors = (TrainingError("the guard gave up"), RuntimeError("a fault\nof torch"), FloatingPointError("nan"))
-    monkeypatch.setattr(trial_worker, "run_trial", Failing(*errors))
+    monkeypatch.setattr(tuning, "run_trial", Failing(*errors))
     outcome = tune(config, None, HERE, lambda line: None)
     assert outcome.lines[0] == "4 trials: 1 completed, 0 stopped early, 3 failed"
     found = begin(stored_study(outcome.folder), outcome.folder).store.trials
@@ -439,7 +438,7 @@ def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(tmp_path: Path, mo
 
 def test_a_disk_at_fault_fails_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = made(tmp_path, tune__n_trials=1)
-    monkeypatch.setattr(trial_worker, "run_trial", Failing(OutputError("cannot write: no space")))
+    monkeypatch.setattr(tuning, "run_trial", Failing(OutputError("cannot write: no space")))
     with pytest.raises(OutputError, match="no space"):
         tune(config, None, HERE, lambda line: None)
     (folder,) = (tmp_path / "logs" / "studies").iterdir()
@@ -474,7 +473,8 @@ def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
 
     monkeypatch.setattr(trials.TrialRun, "__init__", count)
     monkeypatch.setattr(trials, "measure_objectives", lambda *given: (now["worth"],))
-    changes = {"tune__pruner": "median", "tune__startup_trials": 2, "tune__pruned_after": 2, "tune__n_trials": 4}
+    monkeypatch.setattr(trial_store, "PRUNED_AFTER", 2)
+    changes = {"tune__pruner": "median", "tune__startup_trials": 2, "tune__n_trials": 4}
     config = made(tmp_path, **changes, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
     outcome = tune(config, None, HERE, lambda line: None)
     assert outcome.lines[0] == "4 trials: 2 completed, 2 stopped early, 0 failed"

@@ -121,8 +121,8 @@ def test_a_batch_is_normalised_by_the_window_after_it() -> None:
 
 
 def test_presets() -> None:
-    assert RewardNormalizer.preset("stable").config == RewardNormalizerConfig(5000, clip_range=(-5.0, 5.0))
-    assert RewardNormalizer.preset("fast").config == RewardNormalizerConfig(500, clip_range=(-10.0, 10.0))
+    assert RewardNormalizerConfig.preset("stable") == RewardNormalizerConfig(5000, clip_range=(-5.0, 5.0))
+    assert RewardNormalizerConfig.preset("fast") == RewardNormalizerConfig(500, clip_range=(-10.0, 10.0))
 
 
 @pytest.mark.parametrize(

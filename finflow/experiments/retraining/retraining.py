@@ -228,7 +228,7 @@ def prepare_retraining(run: Path, config: Config, parent: Path | None = None) ->
         bars=panel.n_bars,
         history=history_of(panel),
         window=settings.window or seen,
-        purge=config.env.execution_lag if settings.purge is None else settings.purge,
+        purge=config.env.execution_lag,
         fewest_evaluated=MINIMUM_BLOCKS * config.evaluation.block_length,
     )
     retrain_folds(known, settings)  # its refusal says more than that of the windows below

@@ -10,28 +10,28 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial
 
 from finflow.config import (
     Config,
     EvaluationConfig,
     SearchedConfig,
-    TuneConfig,
     config_hash,
     dump_config,
     holds_whole_numbers,
-    leaves,
     load_config,
     replace_values,
 )
+from finflow.config.loading import values_by_key
 from finflow.errors import ConfigError
-from finflow.experiments.tuning.optuna_storage import display_url, storage_errors
-from finflow.experiments.tuning.trial_store import Counts, TrialStore, open_store
+from finflow.experiments.tuning.trial_store import Counts, TrialStore, display_url, open_store, storage_errors
 from finflow.experiments.tuning.trial_training import TrialContext, trial_context
 from finflow.files import LOCK, check_writable, exclusively, write_atomically
 from finflow.training.checkpoints.run_folder import STUDY
@@ -43,7 +43,8 @@ TRIES = "tries"
 HEAD = "# A search for better values; it continues with: python main.py --mode tune --resume {folder}\n"
 
 Value: TypeAlias = bool | int | float | str
-Space: TypeAlias = Mapping[str, BaseDistribution]
+Distribution: TypeAlias = CategoricalDistribution | FloatDistribution | IntDistribution
+Space: TypeAlias = Mapping[str, Distribution]
 
 DEFAULT_SPACE: dict[str, SearchedConfig] = {
     "bcell.alpha_init": SearchedConfig(low=0.1, high=1.5, log=True),
@@ -77,14 +78,14 @@ ON_POLICY_SPACE: dict[str, SearchedConfig] = {
 """The same where it learns on-policy."""
 
 
-def space_of(config: Config) -> dict[str, BaseDistribution]:
+def space_of(config: Config) -> dict[str, Distribution]:
     """Distributions of the keys that a configuration searches, in the order of their names."""
     default = ON_POLICY_SPACE if config.online.on_policy else DEFAULT_SPACE
     space = default if config.tune.space is None else config.tune.space
     return {key: _distribution(key, space[key]) for key in sorted(space)}
 
 
-def _distribution(key: str, searched: SearchedConfig) -> BaseDistribution:
+def _distribution(key: str, searched: SearchedConfig) -> Distribution:
     if searched.choices is not None:
         return CategoricalDistribution(searched.choices)
     if searched.low is None or searched.high is None:
@@ -96,30 +97,35 @@ def _distribution(key: str, searched: SearchedConfig) -> BaseDistribution:
 
 
 def suggest_values(trial: Trial, space: Space) -> dict[str, Value]:
-    return {key: trial._suggest(key, distribution) for key, distribution in space.items()}
+    values: dict[str, Value] = {}
+    for key, one in space.items():
+        if isinstance(one, IntDistribution):
+            values[key] = trial.suggest_int(key, one.low, one.high, step=one.step, log=one.log)
+        elif isinstance(one, FloatDistribution):
+            values[key] = trial.suggest_float(key, one.low, one.high, step=one.step, log=one.log)
+        else:
+            values[key] = trial.suggest_categorical(key, one.choices)  # type: ignore[assignment]
+    return values
 
 
-def _initial_values(config: Config, space: Space) -> dict[str, Value]:
+def _initial_values(config: Config, space: Space) -> dict[str, object]:
     """The configuration's values of the searched keys, as far as the space holds them."""
-    values = leaves(replace_values(config, {"tune": TuneConfig()}))
-    initial: dict[str, Value] = {}
-    for key, distribution in space.items():
-        value = values[key]
-        if isinstance(value, str):
-            value = json.loads(value)
-        if isinstance(distribution, CategoricalDistribution):
-            if any(type(value) is type(choice) and value == choice for choice in distribution.choices):
-                initial[key] = value  # type: ignore[assignment]
-        elif isinstance(value, int | float) and distribution._contains(float(value)):
-            initial[key] = value
-    return initial
+    values = values_by_key(config)
+    return {key: values[key] for key, distribution in space.items() if _holds(distribution, values[key])}
 
 
-def describe_values(distribution: BaseDistribution) -> str:
+def _holds(distribution: Distribution, value: object) -> bool:
+    if isinstance(distribution, CategoricalDistribution):
+        return any(type(value) is type(choice) and value == choice for choice in distribution.choices)
+    if not isinstance(value, int | float) or not distribution.low <= value <= distribution.high:
+        return False
+    steps = 0.0 if distribution.step is None else (value - distribution.low) / distribution.step
+    return abs(steps - round(steps)) < 1e-8
+
+
+def describe_values(distribution: Distribution) -> str:
     if isinstance(distribution, CategoricalDistribution):
         return "one of " + ", ".join(str(choice) for choice in distribution.choices)
-    if not isinstance(distribution, FloatDistribution | IntDistribution):
-        raise TypeError(f"not a distribution of a search space: {distribution}")
     text = f"{distribution.low:g} to {distribution.high:g}"
     if distribution.log:
         text += ", logarithmic"
@@ -200,7 +206,8 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
             context = replace(context, config=config, tries=int(store.study.user_attrs.get(TRIES, tune.n_trials)))
     except BaseException:
         if store is not None and fresh:
-            store.discard()
+            with suppress(Exception):  # as far as the storage can be reached
+                optuna.delete_study(study_name=store.study.study_name, storage=store.storage)
         if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -222,6 +229,5 @@ def _identity(config: Config, context: TrialContext) -> dict[str, str]:
         "market": f"{context.panel.sha256[:16]}, {context.panel.dates[0]} to {context.panel.dates[-1]}",
         "tune.folds": str(tune.folds),
         "tune.seeds": f"{tune.seeds} from {config.train.seed}",
-        "tune.aggregate": f"{tune.aggregate}, {tune.deviations:g} deviations",
         "configuration": config_hash(learning)[:16],
     }

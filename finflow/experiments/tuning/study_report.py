@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -27,7 +26,7 @@ from finflow.evaluation.page.drawing import DOTS_PER_INCH, WIDTH, Rendered, pypl
 from finflow.evaluation.page.page import Headline, Page
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_histogram
-from finflow.experiments.tuning.study import describe_values, space_of
+from finflow.experiments.tuning.study import Space, describe_values, space_of
 from finflow.experiments.tuning.study_results import (
     ATTRIBUTES,
     best_trial,
@@ -57,7 +56,7 @@ class StudyData:
     subtitle: str
     objective: tuple[str, ...]
     trials: tuple[FrozenTrial, ...]
-    space: Mapping[str, BaseDistribution]
+    space: Space
     tried: int
     facts: Mapping[str, str]
 
@@ -256,12 +255,10 @@ def _cell(value: object) -> str:
 def _facts(config: Config, context: TrialContext) -> dict[str, str]:
     tune = config.tune
     windows = [context.panel.dates[[fold.tests[0].start, fold.tests[0].stop - 1]] for fold in context.folds]
-    deviations = f", {tune.deviations:g} deviations off" if tune.aggregate == "cautious" else ""
     return {
         "data": str(context.panel.describe()),
         "judged windows": "; ".join(f"{first} to {last}" for first, last in windows),
         "seeds of each fold": ", ".join(map(str, context.seeds)),
-        "together": tune.aggregate + deviations,
         "sampler": f"{tune.sampler}, seed {tune.seed}",
         "pruner": tune.pruner if len(tune.objective) == 1 else "none: several objectives",
         "optuna": optuna.__version__,

@@ -1,52 +1,51 @@
 """Trials of a study in an Optuna storage: claimed once, with a heartbeat, and retried where their worker is lost.
 
-All trials are put into the storage at the beginning, waiting. A worker takes one by setting its state, which one
-worker alone can do; so each runs once, and their number is exact. Heartbeats, the search for lost trials and their
-retries are Optuna's (`fail_stale_trials`, `RetryHeartbeatStaleTrialCallback`). `Study.optimize` is not used, because it
-counts trials as they end, so that several workers would make too many.
+All trials are put into the storage at the beginning, waiting, each with its slot. A worker takes one by setting its
+state, which one worker alone can do; so each runs once, and their number is exact. A trial that waits again is another
+trial of Optuna's in the same slot. `Study.optimize` is not used, because it counts trials as they end, so that several
+workers would make too many. Optuna's heartbeats are in databases alone; here every storage has them, as an attribute of
+the trial, and a worker of this machine counts as lost as soon as its process has ended.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
+import sqlalchemy as sql
+from optuna.exceptions import DuplicatedStudyError, StorageInternalError, UpdateFinishedTrialError
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
-from optuna.storages import BaseStorage, RetryHeartbeatStaleTrialCallback
-from optuna.storages._heartbeat import BaseHeartbeat, get_heartbeat_thread
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from finflow.config import TuneConfig
-from finflow.errors import ConfigError
+from finflow.errors import ConfigError, one_line
 from finflow.experiments.task_progress import start_time_of, this_host
-from finflow.experiments.tuning.optuna_storage import (
-    WORKER,
-    WRITE_TIMEOUT,
-    JournalWithHeartbeat,
-    damaged_study,
-    display_url,
-    open_storage,
-    storage_errors,
-)
 
 LOST = "its worker was lost"
 FIRST_PRUNED = 3  # level: earlier ones are noise
-_IDENTITY, _READY, _STOPS = "identity", "ready", "stops"
-_RUNG = "completed_rung_"  # Hyperband's notes on a trial's course
+PRUNED_AFTER = 5  # complete trials
+RETRIES = 3  # times that a trial may lose its worker
+GRACE = 4  # heartbeats
+JOURNAL, DATABASE, SQLITE = "journal:", "study.db", "sqlite"
+WRITE_TIMEOUT = 60.0  # seconds for a storage that others are writing to, or a study that is being created
+WORKER, ALIVE, GIVEN, SLOT, LOSSES = "worker", "alive", "given", "slot", "losses"
+"""Attributes of a trial: its process; heartbeats; values that are not drawn; first number; workers lost."""
+_IDENTITY, _READY = "identity", "ready"
 
 
 @dataclass(frozen=True)
@@ -75,16 +74,17 @@ class TrialStore:
     def __init__(self, study: Study, storage: BaseStorage, tune: TuneConfig, levels: int) -> None:
         self.study, self.storage, self.tune = study, storage, tune
         self.study.pruner = pruner_of(tune, levels)
+        self._seen: dict[int, tuple[Any, float]] = {}  # by trial, its latest heartbeat and since when it is known
 
     @property
     def trials(self) -> list[FrozenTrial]:
         """Every trial but those that were retried under another number."""
+        latest: dict[int, FrozenTrial] = {}
         with damaged_study(f"of the study {self.study.study_name}"):
-            trials = self.study.get_trials(deepcopy=False)
-            retried = _retried(trials)
-            for trial in trials:
-                _check_values(trial, len(self.tune.objective))
-        return [trial for trial in trials if trial.number not in retried]
+            for trial in self.study.get_trials(deepcopy=False):
+                check_values(trial, len(self.tune.objective))
+                latest[slot_of(trial)] = trial
+        return sorted(latest.values(), key=lambda trial: trial.number)
 
     @property
     def counts(self) -> Counts:
@@ -92,90 +92,94 @@ class TrialStore:
         order = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING, TrialState.WAITING)
         return Counts(*(states.count(state) for state in order))
 
-    def current_number(self, number: int) -> int:
-        """Number of the latest retry of a trial; its own where it has none."""
-        later = [trial.number for trial in self.trials if number in _numbers(trial)]
-        return later[0] if later else number
-
     def fill(self, first: Mapping[str, Any]) -> None:
         """Add trials until there are ``n_trials``, the first of them with the values given."""
-        for number in range(self.counts.all, self.tune.n_trials):
-            self.study.enqueue_trial(dict(first) if number == 0 else {})
+        begun = len(self.study.get_trials(deepcopy=False))
+        for slot in range(begun, begun + self.tune.n_trials - self.counts.all):
+            self._enqueue(first if slot == 0 else {}, slot, 0)
         if not self.study.user_attrs.get(_READY):
             self.study.set_user_attr(_READY, True)
 
     def wait_until_filled(self) -> None:
-        """Wait until the process that began the study has put its trials into the storage.
-
-        Raises
-        ------
-        ConfigError
-            If it does not.
-        """
-        _wait_for(
-            lambda: self.study.user_attrs.get(_READY),
-            f"the study {self.study.study_name} was not created completely; start it again where it was started, with "
-            "--resume",
-        )
-
-    def discard(self) -> None:
-        """Remove the study from its storage, as far as that can be reached."""
-        with suppress(Exception):
-            optuna.delete_study(study_name=self.study.study_name, storage=self.storage)
+        """Wait until the process that began the study has put its trials into the storage; a ConfigError if never."""
+        name, advice = self.study.study_name, "start it again where it was started, with --resume"
+        complaint = f"the study {name} was not created completely; {advice}"
+        _wait_for(lambda: self.study.user_attrs.get(_READY), complaint)
 
     def claim(self) -> Trial | None:
         """Claim the first waiting trial, for this worker alone; None where none waits."""
-        waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-        for trial in sorted(waiting, key=first_number):
-            if self._set_state(trial._trial_id, TrialState.RUNNING):
-                self.study.sampler = sampler_of(self.tune, first_number(trial))
-                return Trial(self.study, trial._trial_id)
+        for trial in sorted(self._in_state(TrialState.WAITING), key=slot_of):
+            if self._set_state(trial.number, TrialState.RUNNING):
+                self.study.sampler = sampler_of(self.tune, slot_of(trial))
+                return Trial(self.study, self._id(trial.number))
         return None
 
     @contextmanager
     def heartbeat(self, trial: Trial) -> Iterator[None]:
         """Record that a trial's worker is alive, from the beginning of the block to its end."""
-        if isinstance(self.storage, BaseHeartbeat):
-            self.storage.record_heartbeat(trial._trial_id)  # before others look for it
         trial.set_user_attr(WORKER, {"host": this_host(), "pid": os.getpid(), "born": start_time_of(os.getpid())})
+        ended = threading.Event()
+        beating = threading.Thread(target=self._beat, args=(trial.number, ended), daemon=True)
+        beating.start()
         try:
-            with get_heartbeat_thread(trial._trial_id, self.storage):
-                yield
+            yield
         finally:
-            if isinstance(self.storage, JournalWithHeartbeat):
-                self.storage.heartbeat_file(trial._trial_id).unlink(missing_ok=True)
+            ended.set()
+            beating.join()
+
+    def _beat(self, number: int, ended: threading.Event) -> None:
+        for beat in count():
+            with suppress(Exception):  # a storage that is away for a while is tried again later
+                self.storage.set_trial_user_attr(self._id(number), ALIVE, beat)
+            if ended.wait(self.tune.heartbeat):
+                return
 
     def requeue_lost(self) -> list[int]:
-        """Have trials whose worker is lost wait again, and return their numbers."""
-        before = _retried(self.study.get_trials(deepcopy=False))
-        optuna.storages.fail_stale_trials(self.study)
-        return sorted(_retried(self.study.get_trials(deepcopy=False)) - before)
+        """Have trials whose worker is lost wait again, and return their numbers; some have lost too many."""
+        lost = [trial for trial in self._in_state(TrialState.RUNNING) if self._is_lost(trial)]
+        return [trial.number for trial in lost if self._requeue(trial, trial.user_attrs.get(LOSSES, 0) + 1)]
 
     def requeue(self, trial: Trial) -> None:
         """Have a trial that was stopped on purpose wait again, unless another worker has done so."""
-        if self._set_state(trial._trial_id, TrialState.FAIL):
-            _retry(self.study, self.storage.get_trial(trial._trial_id), None)
+        frozen = self.study.get_trials(deepcopy=False)[trial.number]
+        self._requeue(frozen, frozen.user_attrs.get(LOSSES, 0))
 
-    def is_running(self) -> bool:
-        return bool(self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
+    def _requeue(self, trial: FrozenTrial, losses: int) -> bool:
+        """Have a trial wait again under another number: with its values, and nothing of its course."""
+        if not self._set_state(trial.number, TrialState.FAIL) or losses > RETRIES:
+            return False
+        self._enqueue({**trial.user_attrs.get(GIVEN, {}), **trial.params}, slot_of(trial), losses)
+        return True
 
-    def _set_state(self, trial_id: int, state: TrialState) -> bool:
-        """Set the state of a trial; false where another worker was first."""
+    def _enqueue(self, values: Mapping[str, Any], slot: int, losses: int) -> None:
+        self.study.enqueue_trial(dict(values), {GIVEN: dict(values), SLOT: slot, LOSSES: losses})
+
+    def _is_lost(self, trial: FrozenTrial) -> bool:
+        """Return True where a trial's process has ended, or sends no heartbeat that this process would see."""
+        worker, beat, now = trial.user_attrs.get(WORKER), trial.user_attrs.get(ALIVE), time.monotonic()
+        if isinstance(worker, dict) and worker.get("host") == this_host():
+            return start_time_of(int(worker["pid"])) != worker.get("born")
+        if self._seen.setdefault(trial.number, (beat, now))[0] != beat:
+            self._seen[trial.number] = beat, now
+        return now - self._seen[trial.number][1] > GRACE * self.tune.heartbeat
+
+    def _in_state(self, state: TrialState) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False, states=(state,))
+
+    def _id(self, number: int) -> int:
+        study = self.storage.get_study_id_from_name(self.study.study_name)
+        return self.storage.get_trial_id_from_study_id_trial_number(study, number)
+
+    def _set_state(self, number: int, state: TrialState) -> bool:
+        """Return False where another worker was first."""
         with suppress(UpdateFinishedTrialError):
-            return self.storage.set_trial_state_values(trial_id, state)
+            return self.storage.set_trial_state_values(self._id(number), state)
         return False
 
 
-def _retry(study: Study, trial: FrozenTrial, retries: int | None) -> None:
-    """Have a trial wait again under another number: with its values, and nothing of its course.
-
-    It may lose its worker ``retries`` times; None for a stop on purpose, which does not count.
-    """
-    stops = int(trial.user_attrs.get(_STOPS, 0))
-    fresh = copy.deepcopy(trial)
-    fresh.user_attrs = {_STOPS: stops + (retries is None)}
-    fresh.system_attrs = {name: value for name, value in fresh.system_attrs.items() if not name.startswith(_RUNG)}
-    RetryHeartbeatStaleTrialCallback(None if retries is None else retries + stops)(study, fresh)
+def slot_of(trial: FrozenTrial) -> int:
+    """Number that a trial had when it was drawn, before any retry."""
+    return int(trial.user_attrs.get(SLOT, trial.number))
 
 
 def open_store(
@@ -192,15 +196,13 @@ def open_store(
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     shown = display_url(tune.storage, folder)
     with storage_errors(shown), damaged_study(shown):
-        storage = open_storage(tune, folder, partial(_retry, retries=tune.retries))
+        storage = _open_storage(tune.storage, folder)
         created = False
         if create:
-            try:
+            with suppress(DuplicatedStudyError):
                 study_id = storage.create_new_study([StudyDirection.MAXIMIZE] * len(tune.objective), name)
                 storage.set_study_user_attr(study_id, _IDENTITY, dict(identity))
                 created = True
-            except DuplicatedStudyError:
-                pass
         try:
             study = optuna.load_study(study_name=name, storage=storage)
         except KeyError:
@@ -216,11 +218,48 @@ def open_store(
     return TrialStore(study, storage, tune, levels), created
 
 
-def _check_values(trial: FrozenTrial, count: int) -> None:
+def _open_storage(name: str | None, folder: Path) -> BaseStorage:
+    """Open the storage that is named, or SQLite in the study's folder; a ConfigError where the name is no URL."""
+    if name is not None and name.startswith(JOURNAL):
+        path = Path(name.removeprefix(JOURNAL)).absolute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return JournalStorage(JournalFileBackend(str(path)))
+    try:
+        url = sql.make_url(name or f"{SQLITE}:///{(folder / DATABASE).absolute()}")
+    except (sql.exc.ArgumentError, ValueError):
+        raise ConfigError(
+            f"cannot use the storage {display_url(name, folder)}: it is not the URL of a database; see tune.storage"
+        ) from None
+    backend, server = url.get_backend_name(), {"connect_timeout": 10.0}
+    arguments = {SQLITE: {"timeout": WRITE_TIMEOUT}, "postgresql": server, "mysql": server}.get(backend, {})
+    storage = RDBStorage(url.render_as_string(hide_password=False), {"connect_args": arguments})
+    if backend == SQLITE:
+        _lock_at_begin(storage.engine)
+    return storage
+
+
+def _lock_at_begin(engine: sql.Engine) -> None:
+    """Have every transaction on SQLite take the file's lock when it begins.
+
+    By itself SQLite locks when something is first written: two workers could then read that the same trial waits, and
+    both take it.
+    """
+    engine.dispose()
+
+    @sql.event.listens_for(engine, "connect")
+    def connect(connection: Any, record: Any) -> None:
+        connection.isolation_level = None
+
+    @sql.event.listens_for(engine, "begin")
+    def begin(connection: sql.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def check_values(trial: FrozenTrial, number: int) -> None:
     """Refuse a trial at its end without its values, or with what is no number: a ValueError or TypeError."""
-    values = trial.values if trial.state == TrialState.COMPLETE else [0.0] * count
-    if values is None or len(values) != count or any(math.isnan(value) for value in values):
-        raise ValueError(f"trial {trial.number} came to its end without {count} values")
+    values = trial.values if trial.state == TrialState.COMPLETE else [0.0] * number
+    if values is None or len(values) != number or any(math.isnan(value) for value in values):
+        raise ValueError(f"trial {trial.number} came to its end without {number} values")
     for level, value in trial.intermediate_values.items():
         if not (isinstance(level, int) and isinstance(value, float | int)):
             raise TypeError(f"trial {trial.number} reported {value!r} at level {level!r}")
@@ -242,7 +281,7 @@ def pruner_of(tune: TuneConfig, levels: int) -> BasePruner:
         return NopPruner()
     if tune.pruner == "hyperband":
         return HyperbandPruner(min_resource=1, max_resource=levels, reduction_factor=3)
-    return MedianPruner(n_startup_trials=tune.pruned_after, n_warmup_steps=FIRST_PRUNED)
+    return MedianPruner(n_startup_trials=PRUNED_AFTER, n_warmup_steps=FIRST_PRUNED)
 
 
 def _wait_for(read: Callable[[], Any], complaint: str) -> Any:
@@ -265,15 +304,47 @@ def _describe_difference(what: str, before: str | None, now: str) -> str:
     return "another space"
 
 
-def first_number(trial: FrozenTrial) -> int:
-    """Number that a trial had when it was drawn, before any retry."""
-    return _numbers(trial)[0]
+@contextmanager
+def storage_errors(shown: str) -> Iterator[None]:
+    """Turn the faults of a storage into one line."""
+    try:
+        yield
+    except (sql.exc.SQLAlchemyError, StorageInternalError, ImportError, OSError, RuntimeError) as error:
+        if isinstance(error, UpdateFinishedTrialError):
+            raise
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        reason = str(root)
+        if isinstance(error, ImportError):
+            reason += " (pip install 'finflow[postgres]' brings the one for PostgreSQL)"
+        raise ConfigError(f"cannot use the storage {shown}: {one_line(reason, 200)}; see tune.storage") from error
 
 
-def _numbers(trial: FrozenTrial) -> list[int]:
-    """All numbers that a trial had, its own last."""
-    return [*RetryHeartbeatStaleTrialCallback.retry_history(trial), trial.number]
+@contextmanager
+def damaged_study(shown: str) -> Iterator[None]:
+    """Turn what Optuna raises over a storage that something else has written to into one line."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, ArithmeticError) as error:
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+        raise ConfigError(
+            f"cannot use the storage {shown}: what it holds is no study, or a damaged one ({reason}); see tune.storage"
+        ) from error
 
 
-def _retried(trials: Sequence[FrozenTrial]) -> set[int]:
-    return {number for trial in trials for number in RetryHeartbeatStaleTrialCallback.retry_history(trial)}
+def display_url(url: str | None, folder: Path) -> str:
+    """Name of a storage for messages: without its password, wherever in the URL that may be."""
+    if url is None:
+        return str(folder / DATABASE)
+    if url.startswith(JOURNAL):
+        return url
+    try:
+        return sql.make_url(url).set(query={}).render_as_string(hide_password=True)
+    except (sql.exc.ArgumentError, ValueError):  # a port that is no number
+        return repr(url if set(url).isdisjoint(":@") else f"{url.partition(':')[0]}:...")
+
+
+def is_sqlite(url: str | None) -> bool:
+    """True for a file of SQLite's, which processes of one machine can use."""
+    return url is None or url.partition(":")[0].partition("+")[0] == SQLITE

@@ -41,6 +41,7 @@ LEVELS = 10
 DATA_KEYS = ("objectives.", "env.", "train.offline_episodes")
 """Keys on which the behaviour data depend: where they are searched, every trial collects its own."""
 
+DEVIATIONS = 0.5  # between trainings, less which their mean counts
 NEVER = 10**9
 
 Report = Callable[[int, tuple[float, ...], int], None]
@@ -179,8 +180,7 @@ class TrialRun:
         return backtests[0]
 
     def objectives(self, units: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-        aggregate, deviations = self.tune.aggregate, self.tune.deviations
-        return tuple(aggregate_values(values, aggregate, deviations) for values in zip(*units, strict=True))
+        return tuple(cautious_mean(values) for values in zip(*units, strict=True))
 
     def _settings(self, seed: int) -> Config:
         """Configuration of one training, which keeps nothing but its best checkpoint."""
@@ -262,16 +262,11 @@ def _dsr(backtest: Backtest, baseline: Backtest | None, tries: int) -> float:
     return track.dsr(tries, 1.0 / (track.days - 1))
 
 
-def aggregate_values(values: Sequence[float], how: str, deviations: float) -> float:
-    """Aggregate of the values of several trainings; NaN where one of them is.
-
-    The ``median``, ``mean``, or ``cautious``: the mean less ``deviations`` times the standard deviation (n - 1).
-    """
+def cautious_mean(values: Sequence[float]) -> float:
+    """Mean of several trainings less half their standard deviation (n - 1); NaN where one of them is."""
     array = np.asarray(values, dtype=np.float64)
-    if how == "median":
-        return float(np.median(array))
-    spread = float(array.std(ddof=1)) if how == "cautious" and len(array) > 1 else 0.0
-    return float(array.mean()) - deviations * spread
+    spread = float(array.std(ddof=1)) if len(array) > 1 else 0.0
+    return float(array.mean()) - DEVIATIONS * spread
 
 
 def _reason(objective: str) -> str:

@@ -1,27 +1,44 @@
-"""A hyperparameter search, run until all its trials are finished, and its report; or a dry run of one."""
+"""A hyperparameter search: its workers, which run the study's waiting trials, its conclusion, and reruns of a trial.
+
+The outcome of each trial is recorded: its values, a stop before its end, or why it failed. A trial that runs again is
+compared with its record bit for bit.
+"""
 
 from __future__ import annotations
 
 import shlex
 import shutil
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from optuna.trial import TrialState
+import sqlalchemy as sql
+from optuna.exceptions import StorageInternalError, TrialPruned, UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, Trial, TrialState
 
-from finflow.config import Config
-from finflow.errors import ConfigError, TrainingError
+from finflow.config import Config, changed_config
+from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, one_line
+from finflow.experiments.jobs.folds import Fold
+from finflow.experiments.task_progress import Reporter, TaskDisplay, task_folder, task_progress
 from finflow.experiments.tasks import ComputeResources, Task, connected, run_tasks
-from finflow.experiments.tuning.optuna_storage import display_url, is_sqlite, storage_errors
-from finflow.experiments.tuning.study import SCRATCH, Tuning, begin, open_study, space_of
+from finflow.experiments.tuning.study import SCRATCH, TRIES, Tuning, begin, open_study, space_of, suggest_values
 from finflow.experiments.tuning.study_report import report_study
-from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, describe_outcome, write_best
-from finflow.experiments.tuning.trial_store import LOST
-from finflow.experiments.tuning.trial_training import trial_context
-from finflow.experiments.tuning.trial_worker import TrialDisplay, run_waiting_trials, work
+from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, describe_outcome, encode_returns, write_best
+from finflow.experiments.tuning.trial_store import LOST, TrialStore, display_url, is_sqlite, slot_of, storage_errors
+from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
+from finflow.files import remove_empty
+from finflow.market.panel import MarketPanel
+from finflow.provenance import code_hash
+from finflow.training.checkpoints.run_folder import STUDY
+from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.stopping import stopping_at_once
+
+LONGEST_REASON = 500  # characters
+POLL_INTERVAL = 1.0  # seconds between checks of a trial that another worker is running
 
 
 class StudyOutcome(NamedTuple):
@@ -87,14 +104,113 @@ def _work(tuning: Tuning, resources: ComputeResources, log: Callable[[str], None
     context, counts = tuning.context, tuning.counts
     waiting = counts.all - counts.finished
     if resources.in_process:
-        with TrialDisplay("trials", waiting) as display:
-            run_waiting_trials(tuning, display.line if log is print else log, display.show_trial)
+        with TaskDisplay("trials", waiting, of_tasks=False) as display:
+            run_waiting_trials(tuning, display.line if log is print else log, display)
         return
     arguments = {"config": tuning.config, "folder": tuning.folder, "folds": context.folds, "tries": context.tries}
     count = min(resources.workers or waiting, waiting)
     tasks = [Task(f"worker {number}", work, arguments) for number in range(1, count + 1)]
     lasting = replace(resources, retries=max(resources.retries, waiting))  # a trial has retries of its own
     run_tasks(tasks, lasting, shared={"panel": context.panel}, kind="workers")
+
+
+def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ...], tries: int) -> dict[str, Any]:
+    """Run trials until none waits: the task of one worker."""
+    seeds = tuple(range(config.train.seed, config.train.seed + config.tune.seeds))
+    context = TrialContext(config, panel, folds, seeds, tuple(space_of(config)), tries)
+    store, _ = open_study(config, folder, context, create=False)
+    with nullcontext(folder) if (folder / STUDY).is_file() else task_folder("study") as place:
+        return {"trials": run_waiting_trials(Tuning(config, place, context, store), print)}
+
+
+def run_waiting_trials(tuning: Tuning, log: Callable[[str], None], display: TaskDisplay | None = None) -> int:
+    """Run trials until none waits and no other worker runs one; the number of those run here."""
+    done, store = 0, tuning.store
+    while True:
+        with storage_errors(tuning.where):
+            for number in store.requeue_lost():
+                shutil.rmtree(_scratch_folder(tuning, number), ignore_errors=True)
+                log(f"trial {number}: {LOST}; it waits to be run again")
+            trial = store.claim()
+            if trial is None and not store.counts.running:
+                return done
+        if trial is None:
+            with stopping_at_once():
+                time.sleep(POLL_INTERVAL)
+            continue
+        if display is None:
+            run_claimed_trial(tuning, trial, log, task_progress())
+        else:
+            name = f"trial {trial.number}"
+            display.begin(name)
+            run_claimed_trial(tuning, trial, log, Reporter(partial(display.update, name)))
+            display.end(name)
+        done += 1
+
+
+def run_claimed_trial(
+    tuning: Tuning, trial: Trial, log: Callable[[str], None], display: ProgressDisplay | None
+) -> None:
+    """Run one trial, and record its outcome: values, a stop before its end, or why it failed.
+
+    Raises
+    ------
+    KeyboardInterrupt, OutputError
+        When the trial waits again: it was stopped, or the disk is at fault and not the trial.
+    """
+    store = tuning.store
+    try:
+        with storage_errors(tuning.where), store.heartbeat(trial):
+            _run_and_record(tuning, trial, display)
+    except UpdateFinishedTrialError:  # another worker has declared it lost meanwhile
+        log(f"trial {trial.number}: its heartbeat was missed for too long; another worker runs it again")
+    with storage_errors(tuning.where):
+        write_best(tuning.folder, tuning.config, store.trials)
+        counts = store.counts
+        outcome = describe_outcome(store.study.trials[trial.number], tuning.config.tune.objective)
+        log(f"trial {trial.number}: {outcome} ({counts.finished} of {counts.all})")
+
+
+def _run_and_record(tuning: Tuning, trial: Trial, display: ProgressDisplay | None) -> None:
+    context, objectives, state, updates = tuning.context, None, TrialState.FAIL, 0
+
+    def report(level: int, values: tuple[float, ...], made: int) -> None:
+        nonlocal updates
+        updates = made
+        if len(values) == 1:
+            trial.report(values[0], level)
+            if level < context.levels and trial.should_prune():
+                raise TrialPruned
+
+    values = suggest_values(trial, space_of(tuning.config))
+    trial.set_user_attr(ATTRIBUTES.seeds, list(context.seeds))
+    trial.set_user_attr(ATTRIBUTES.code, code_hash())
+    try:
+        config = changed_config(tuning.config, values)
+        result = run_trial(context, config, _scratch_folder(tuning, trial.number), report, display)
+    except TrialPruned:
+        state = TrialState.PRUNED
+    except (KeyboardInterrupt, OutputError):
+        tuning.store.requeue(trial)
+        raise
+    except (UpdateFinishedTrialError, StorageInternalError, sql.exc.SQLAlchemyError):
+        raise
+    except Exception as error:
+        trial.set_user_attr(ATTRIBUTES.reason, _failure_reason(error))
+    else:
+        objectives, state, updates = list(result.values), TrialState.COMPLETE, result.updates
+        trial.set_user_attr(ATTRIBUTES.units, result.units)
+        trial.set_user_attr(ATTRIBUTES.excess, encode_returns(result.excess))
+    trial.set_user_attr(ATTRIBUTES.updates, updates)
+    tuning.store.study.tell(trial, objectives, state, skip_if_finished=True)
+
+
+def _scratch_folder(tuning: Tuning, number: int) -> Path:
+    return tuning.folder / SCRATCH / f"trial-{number}"
+
+
+def _failure_reason(error: Exception) -> str:
+    return one_line(error if isinstance(error, FinflowError) else f"{type(error).__name__}: {error}", LONGEST_REASON)
 
 
 def conclude(tuning: Tuning) -> StudyOutcome:
@@ -139,3 +255,64 @@ def describe_plan(config: Config, folder: Path | None = None) -> str:
         f"{trials} trials of {units} trainings each ({config.tune.folds} folds, {config.tune.seeds} seeds){done}: "
         f"{(trials - over) * units:,} trainings over {len(space)} searched keys"
     )
+
+
+def rerun(config: Config, folder: Path, number: int) -> list[str]:
+    """Run a recorded trial again, alone, and compare its values with the record.
+
+    Returns
+    -------
+    list of str
+        Lines to print, where every value is the same, bit for bit.
+
+    Raises
+    ------
+    FinflowError
+        If there is no such trial, nothing was recorded of it, or its values differ.
+    """
+    context = trial_context(config, tuple(space_of(config)), config.tune.n_trials)
+    store, _ = open_study(config, folder, context, create=False)
+    with storage_errors(display_url(config.tune.storage, folder)):
+        trial = _recorded(store, number)
+        tries = int(store.study.user_attrs.get(TRIES, config.tune.n_trials))
+    course = trial.intermediate_values
+    differs, values, reason = False, None, None
+
+    def compare(level: int, reported: tuple[float, ...], updates: int) -> None:
+        nonlocal differs
+        differs = differs or (bool(course) and course.get(level) != reported[0])
+        if trial.state == TrialState.PRUNED and level >= max(course, default=0):
+            raise TrialPruned
+
+    scratch = folder / SCRATCH / f"again-{number}"
+    try:
+        seeds = tuple(trial.user_attrs[ATTRIBUTES.seeds])
+        settings = changed_config(config, trial.params)
+        result = run_trial(replace(context, seeds=seeds, tries=tries), settings, scratch / "trial", compare)
+        values = list(result.values)
+    except TrialPruned:
+        pass
+    except (KeyError, FinflowError, RuntimeError, ValueError, ArithmeticError) as error:
+        reason = _failure_reason(error)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        remove_empty([folder / SCRATCH])
+    recorded = trial.values if trial.state == TrialState.COMPLETE else None
+    if (values, reason, differs) == (recorded, trial.user_attrs.get(ATTRIBUTES.reason), False):
+        return [f"trial {number} again: {describe_outcome(trial, config.tune.objective)}, bit for bit as recorded"]
+    other = trial.user_attrs.get(ATTRIBUTES.code) not in (None, code_hash())
+    why = "the code has changed since" if other else "train.threads, the device or a library may be another"
+    listed = [", ".join(map(repr, one)) if one else "no value" for one in (recorded, values)]
+    raise TrainingError(f"trial {number} gave another result: {listed[0]} recorded, {reason or listed[1]} now; {why}")
+
+
+def _recorded(store: TrialStore, number: int) -> FrozenTrial:
+    trial = next((one for one in store.study.get_trials(deepcopy=False) if one.number == number), None)
+    if trial is None or not trial.state.is_finished():
+        raise ConfigError(f"--trial {number}: the study has no such trial that is over, of {len(store.trials)}")
+    current = next(one.number for one in store.trials if slot_of(one) == slot_of(trial))
+    if current != number:
+        raise ConfigError(f"--trial {number}: it was stopped or {LOST}, and waited again as trial {current}: name that")
+    if trial.state == TrialState.FAIL and ATTRIBUTES.reason not in trial.user_attrs:
+        raise ConfigError(f"--trial {number}: {LOST} each time, and nothing was recorded to compare with")
+    return trial

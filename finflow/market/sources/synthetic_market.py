@@ -53,7 +53,10 @@ _PARAMETERS: dict[str, dict[str, float]] = {
     "lognormal": {"drift": 0.03125, "edge": 0.025, "volatility": 0.25, "correlation": 0.9},
     "constant-drift": {"drift": 0.004, "edge": 0.004, "volatility": 0.01, "correlation": 0.3},
     "mean-reverting": {"drift": 0.0008, "volatility": 0.015, "correlation": 0.3, "persistence": 0.9},
-    "regime": {"drift": 0.006, "edge": 0.006, "volatility": 0.01, "correlation": 0.3, "persistence": 0.97},
+    "regime": {
+        **{"drift": 0.006, "edge": 0.006, "volatility": 0.01, "correlation": 0.3},
+        **{"persistence": 0.97, "defensive_ratio": 1.0},
+    },
     "exchangeable": {"drift": 0.0005, "volatility": 0.01, "correlation": 0.3},
 }
 MEMORY = 300
@@ -266,7 +269,9 @@ def process_of(config: SyntheticConfig) -> PriceProcess:
             n_assets=config.assets,
         )
     if config.kind == "regime":
-        covariances = np.stack([covariance, covariance * _VOLATILITY_RATIO**2])
+        calmer = np.linspace(1.0, values["defensive_ratio"], config.assets)
+        calm = covariance * np.outer(calmer, calmer)
+        covariances = np.stack([calm, calm * _VOLATILITY_RATIO**2])
         return Regimes(
             means=np.stack([falling, falling[::-1]]) - 0.5 * np.diagonal(covariances, axis1=1, axis2=2),
             covariances=covariances,

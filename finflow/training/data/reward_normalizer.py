@@ -65,11 +65,8 @@ class RewardNormalizerConfig:
     def preset(cls, name: str) -> Self:
         """Make the settings of a preset.
 
-        Parameters
-        ----------
-        name : str
-            ``default``; ``stable``, 5000 rewards and +-5; ``fast``, 500 rewards and +-10; ``off``, rewards as they are,
-            and their statistics alone.
+        ``default``; ``stable``, 5000 rewards and +-5; ``fast``, 500 rewards and +-10; ``off``, rewards as they are, and
+        their statistics alone.
         """
         if name not in _PRESETS:
             raise ConfigError(f"a reward normaliser's preset is {', '.join(_PRESETS)}, not {name!r}")
@@ -105,11 +102,6 @@ class RewardNormalizer:
         self.reset()
 
     @classmethod
-    def preset(cls, name: str) -> Self:
-        """Make a normaliser with the settings of a preset: ``default``, ``stable`` or ``fast``."""
-        return cls(RewardNormalizerConfig.preset(name))
-
-    @classmethod
     def of(cls, keys: RewardNormalizationConfig) -> Self:
         """The normaliser of a section of the configuration."""
         clip = (-keys.clip, keys.clip)
@@ -127,28 +119,27 @@ class RewardNormalizer:
 
     def apply(self, rewards: Rewards) -> Rewards:
         """Rewards in units of the window, without remembering them; as they are during the warm-up."""
-        if self._count < max(self.config.warmup, 1):
+        if (units := self._units()) is None:
             return rewards
-        mean, divisor = self._units()
         with np.errstate(invalid="ignore", divide="ignore"):
-            scaled = (rewards - mean) / divisor
-        least, greatest = self.config.clip_range
+            scaled = (rewards - units[0]) / units[1]
         if isinstance(scaled, Tensor):
-            return scaled.clamp(least, greatest)
-        clipped = np.clip(scaled, least, greatest)
+            return scaled.clamp(*self.config.clip_range)
+        clipped = np.clip(scaled, *self.config.clip_range)
         return clipped if isinstance(rewards, np.ndarray) else float(clipped)
 
     def denormalize(self, reward: float) -> float:
         """Inverse of `apply` for a reward that was not clipped."""
-        if self._count < max(self.config.warmup, 1):
-            return reward
-        mean, divisor = self._units()
-        return reward * divisor + mean
+        units = self._units()
+        return reward if units is None else reward * units[1] + units[0]
 
-    def _units(self) -> tuple[float, float]:
-        mean, std = self._statistics()
-        without_scale = not self.config.scale or (not self.config.shift and std == 0.0)  # equal rewards have none
-        return mean if self.config.shift else 0.0, 1.0 if without_scale else std + self.config.epsilon
+    def _units(self) -> tuple[float, float] | None:
+        """Mean to subtract and number to divide by; None during the warm-up."""
+        config, (mean, std) = self.config, self._statistics()
+        if self._count < max(config.warmup, 1):
+            return None
+        without_scale = not config.scale or (not config.shift and std == 0.0)  # equal rewards have none
+        return mean if config.shift else 0.0, 1.0 if without_scale else std + config.epsilon
 
     def reset(self) -> None:
         """Forget every reward."""
@@ -191,8 +182,8 @@ class RewardNormalizer:
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         moments = [self._origin, self._mean, self._squares, self._largest]
-        tensors = {"window": torch.tensor(list(self._window), dtype=torch.float64)}
-        tensors["moments"] = torch.tensor(moments, dtype=torch.float64)
+        parts = {"window": list(self._window), "moments": moments}
+        tensors = {name: torch.tensor(part, dtype=torch.float64) for name, part in parts.items()}
         return tensors, {"count": self._count, "since": self._since}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -201,12 +192,8 @@ class RewardNormalizer:
         for given in (window, moments):
             if given.ndim != 1 or given.dtype != torch.float64 or not bool(given.isfinite().all()):
                 raise ValueError("the window holds no rewards")
-        if len(moments) != len(("origin", "mean", "squares", "largest")):
-            raise ValueError("the window has other moments")
-        if type(count) is not int or count < len(window):
-            raise ValueError("the count of rewards is not a whole number, or too small for the window")
-        if type(since) is not int or not 0 <= since <= count:
-            raise ValueError("the count of rewards since the moments were computed is none")
+        if type(count) is not int or type(since) is not int or not 0 <= since <= count or count < len(window):
+            raise ValueError("the counts of rewards do not fit the window")
         self.reset()
         self._window.extend(window.tolist())
         self._count, self._since = count, since

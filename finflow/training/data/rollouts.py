@@ -220,15 +220,7 @@ class Portfolios:
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         fresh, _ = self.capture()
-        for name, tensor in fresh.items():
-            check_like(tensors[name], tensor)
-        if not bool(np.isin(tensors["bar"].numpy(), self.starts).all()):
-            raise ValueError("a portfolio is at a bar where no step begins")
-        weights = tensors["weights"]
-        if not bool(((weights.sum(dim=1) - 1.0).abs() < 1e-6).all() & (weights > -1e-9).all()):
-            raise ValueError("its weights are no portfolio")
-        if not bool((tensors["wealth"] > 0.0).all()):
-            raise ValueError("the wealth of a portfolio is not above zero")
+        check_portfolios(tensors, fresh, self.starts)
         self.state = PortfolioState(**{name: tensors[name].numpy().copy() for name in fresh})
         self.rng.bit_generator.state = state["generator"]
 
@@ -236,3 +228,16 @@ class Portfolios:
         bars: NDArray[np.int64] = self.rng.choice(self.starts, size=count)
         weights, _ = draw_coverage(self.rng, count, self.process.n_weights)
         return self.process.start(bars, weights)
+
+
+def check_portfolios(tensors: Mapping[str, Tensor], fresh: Mapping[str, Tensor], bars: NDArray[np.int64]) -> None:
+    """Raise a ValueError where saved portfolios are not like fresh ones, hold what is none, or are at no such bar."""
+    for name, tensor in fresh.items():
+        check_like(tensors[name], tensor)
+    if not bool(np.isin(tensors["bar"].numpy(), bars).all()):
+        raise ValueError("a portfolio is at a bar where no step begins")
+    weights = tensors["weights"]
+    if not bool(((weights.sum(dim=1) - 1.0).abs() < 1e-6).all() & (weights > -1e-9).all()):
+        raise ValueError("its weights are no portfolio")
+    if not bool((tensors["wealth"] > 0.0).all()):
+        raise ValueError("the wealth of a portfolio is not above zero")

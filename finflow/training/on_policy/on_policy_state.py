@@ -16,8 +16,8 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
 from finflow.config import Config, PreferenceConfig
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.guard.state_capture import check_like
 from finflow.training.data.replay import MarketTensors
+from finflow.training.data.rollouts import check_portfolios
 from finflow.training.data.training_data import TrainingData
 from finflow.training.on_policy.market_rollouts import MarketActorCritic
 
@@ -77,20 +77,13 @@ class Environments:
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Restore both, if each environment is where an episode can be."""
-        fresh, _ = self.env.get_state()
-        for name, array in fresh.items():
-            check_like(tensors[name], torch.from_numpy(array))
-            if not bool(tensors[name].isfinite().all()):
-                raise ValueError("an environment holds what is not a number")
-        if not bool(np.isin(tensors["bar"].numpy(), self.env.bars).all()):
-            raise ValueError("an environment is at a bar outside of its window")
+        fresh, _ = self.capture()
+        check_portfolios(tensors, fresh, self.env.bars)
+        if not all(bool(tensors[name].isfinite().all()) for name in fresh):
+            raise ValueError("an environment holds what is not a number")
         age = tensors["age"]
         if not bool(((age >= 0) & (age < self.env.episode_length)).all()):
             raise ValueError("the age of an environment is out of its range")
-        weights = tensors["weights"]
-        sums = weights.sum(dim=1)
-        if bool((weights < -1e-9).any() | ((sums - 1).abs() > 1e-6).any() | (tensors["wealth"] <= 0).any()):
-            raise ValueError("an environment holds what is no portfolio")
         self.env.set_state({name: tensors[name].numpy() for name in fresh}, state["generator"])
 
 

@@ -79,33 +79,31 @@ class LearnerProbe:
 
     def norms(self) -> dict[str, float]:
         """Norms of the parameters of each network, and of the learner's other tensors."""
-        parts = vars(self.learner)
-        networks: dict[str, list[Tensor]] = {
-            name: list(part.parameters()) for name, part in parts.items() if isinstance(part, nn.Module)
-        }
-        learned = {name: part for name, part in parts.items() if isinstance(part, Tensor) and part.requires_grad}
-        tensors = {name: [part] for name, part in learned.items()}
+        networks: dict[str, list[Tensor]] = {}
+        tensors: dict[str, list[Tensor]] = {}
+        for name, part in vars(self.learner).items():
+            if isinstance(part, nn.Module):
+                networks[name] = list(part.parameters())
+            elif isinstance(part, Tensor) and part.requires_grad:
+                tensors[name] = [part]
         return parameter_norms(networks | tensors)
 
 
-class LearningRateScale:
-    """Scales the learning rates of optimisers during their steps, without changing their schedules."""
+def scale_steps(optimiser: torch.optim.Optimizer, share: Callable[[], float]) -> None:
+    """Have an optimiser step with its learning rates times a share, without changing their schedules."""
+    rates: list[float] = []
 
-    def __init__(self, share: Callable[[], float]) -> None:
-        self.share = share
-        self._rates: list[float] = []
+    def lower(*_: Any) -> None:
+        rates[:] = [group["lr"] for group in optimiser.param_groups]
+        for group in optimiser.param_groups:  # a restored state has other groups
+            group["lr"] *= share()
 
-    def lower(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        share = self.share()
-        if share < 1.0:
-            self._rates = [group["lr"] for group in optimiser.param_groups]
-            for group in optimiser.param_groups:
-                group["lr"] *= share
-
-    def restore(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        for group, rate in zip(optimiser.param_groups, self._rates, strict=False):
+    def restore_rates(*_: Any) -> None:
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate
-        self._rates = []
+
+    optimiser.register_step_pre_hook(lower)
+    optimiser.register_step_post_hook(restore_rates)
 
 
 def save_snapshot(state: TrainingState, probe: LearnerProbe) -> None:
@@ -159,7 +157,6 @@ class RunGuard:
         self.memory = state.watch
         self.enabled = config.guard.enabled
         self._announce, self._abort = announce, abort
-        self._rates = LearningRateScale(lambda: self.memory.manager.share)
         self._reward_scale, self._policy_moves_far = 1.0, False
 
     def begin(self, probe: LearnerProbe, reward_scale: float) -> None:
@@ -174,13 +171,11 @@ class RunGuard:
 
     def guard_also(self, optimisers: Iterable[torch.optim.Optimizer], rates: Callable[[], float] | None = None) -> None:
         """Skip steps that are not finite, and lower learning rates after alarms, to what ``rates`` returns if given."""
-        scale = self._rates if rates is None else LearningRateScale(rates)
         for optimiser in optimisers:
             if isinstance(optimiser, SkippingAdam):
                 optimiser.skip_nonfinite = self.enabled
             if self.enabled:
-                optimiser.register_step_pre_hook(scale.lower)
-                optimiser.register_step_post_hook(scale.restore)
+                scale_steps(optimiser, rates or (lambda: self.memory.manager.share))
 
     def expect_large_moves(self, expected: bool, begins: bool) -> None:
         """Switch the comparisons of the policy with the last healthy one off while it is meant to move far."""
@@ -211,10 +206,9 @@ class RunGuard:
         if not self.enabled:
             return None
         scaled, kept = rewards / self._reward_scale, self.within_limit(rewards)
-        monitor = self.memory.monitor
-        outliers = monitor.check_rewards(scaled)
+        outliers = self.memory.monitor.check_rewards(scaled)
         self.memory.note("reward", float(scaled[kept].mean()) if kept.any() else 0.0)
-        self._report(monitor.report_rewards(outliers, ~kept))
+        self._report(self.memory.monitor.report_rewards(outliers, ~kept))
         return None if kept.all() else kept
 
     def within_limit(self, rewards: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -240,7 +234,7 @@ class RunGuard:
         alarms = [*(Event(**row) for row in memory.pending), *(event for event in events if event.level == ALARM)]
         memory.pending = []
         if memory.manager.advance(counters.update, bool(alarms)):
-            self._report([self._event(INFO, "learning rate", f"back at {memory.manager.share:g} of its schedule")])
+            self._say(INFO, "learning rate", f"back at {memory.manager.share:g} of its schedule")
         if alarms:
             return self._respond(alarms)
         if memory.manager.due(counters.phase_update, steps):
@@ -286,27 +280,33 @@ class RunGuard:
         memory.block = {}
         if answer == LOWER:
             memory.monitor.settle()
-            self._report([self._event(WARNING, "learning rate", f"lowered to {manager.share:g} of its schedule")])
+            self._say(WARNING, "learning rate", f"lowered to {manager.share:g} of its schedule")
             return False
         snapshot = manager.take(counters.update)
         forgotten = restore_snapshot(self.state, self.config.train.seed, snapshot, quarantine=not signals <= CRITIC)
-        text = f"{len(signals)} alarm(s), {', '.join(sorted(signals))}: back to update {snapshot.update}"
-        text += f", learning rates at {manager.share:g} of their schedules"
-        text += f", {forgotten} transitions forgotten" if forgotten else ""
-        self._report([self._event(WARNING, "rollback", text)])
+        text = (
+            f"{len(signals)} alarm(s), {', '.join(sorted(signals))}: back to update {snapshot.update}, learning rates "
+            f"at {manager.share:g} of their schedules"
+        )
+        self._say(WARNING, "rollback", text + (f", {forgotten} transitions forgotten" if forgotten else ""))
         return True
 
     def _stop(self, alarms: Sequence[Event]) -> NoReturn:
         manager, counters = self.memory.manager, self.state.counters
         if manager.last_healthy is not None:
             restore_snapshot(self.state, self.config.train.seed, manager.last_healthy, quarantine=True)
-        reason = f"training stopped at update {counters.update} of the {counters.phase} phase: "
-        reason += f"{'; '.join(event.message for event in alarms)}, after {manager.phase_rollbacks} rollback(s)"
-        self._report([self._event(ALARM, "stop", reason)])
+        reason = (
+            f"training stopped at update {counters.update} of the {counters.phase} phase: "
+            f"{'; '.join(event.message for event in alarms)}, after {manager.phase_rollbacks} rollback(s)"
+        )
+        self._say(ALARM, "stop", reason)
         self._abort(reason, alarms)
 
     def _event(self, level: str, signal: str, message: str) -> Event:
         return Event(self.state.counters.update, self.state.counters.phase, level, signal, message)
+
+    def _say(self, level: str, signal: str, message: str) -> None:
+        self._announce(self._event(level, signal, message))
 
     def _report(self, events: Sequence[Event]) -> None:
         for event in events:
