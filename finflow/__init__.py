@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from finflow.agent.on_policy.schedules import EntropyScheduleConfig, EntropyScheduler
     from finflow.agent.replay_buffer import ReplayBuffer
     from finflow.config import Config, RollbackConfig, load_config
-    from finflow.env.portfolio_env import PortfolioEnv
     from finflow.env.rewards.ranking_reward import create_reward_function
-    from finflow.env.vector_env import PortfolioVectorEnv
+    from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
     from finflow.errors import FinflowError
     from finflow.guard.checkpoint_manager import CheckpointManager, CheckpointMetrics
     from finflow.guard.rollback import RollbackManager
@@ -59,7 +58,7 @@ _HOMES = {
     "EntropyScheduler": "finflow.agent.on_policy.schedules",
     "FinFlowTrainer": "finflow.training.trainer",
     "FinflowError": "finflow.errors",
-    "PortfolioEnv": "finflow.env.portfolio_env",
+    "PortfolioEnv": "finflow.env.vector_env",
     "PortfolioVectorEnv": "finflow.env.vector_env",
     "ReplayBuffer": "finflow.agent.replay_buffer",
     "RewardNormalizer": "finflow.training.data.reward_normalizer",

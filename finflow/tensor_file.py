@@ -21,8 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from finflow.errors import CheckpointError, one_line
-from finflow.files import write_atomically
-from finflow.memory_limit import fits_memory
+from finflow.files import fits_memory, write_atomically
 
 VERSION = 3  # the first that is to be read by later ones
 KEY = "finflow"  # the only metadata key: several would be written in an order that is not fixed

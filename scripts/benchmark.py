@@ -28,8 +28,7 @@ from benchmark_tools import random_walks, seconds_of
 
 from finflow.cli.exit_status import run_safely
 from finflow.config import Config
-from finflow.env.portfolio_env import PortfolioEnv
-from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.training.data.training_data import TrainingData, prepare

@@ -74,7 +74,8 @@ def describe_dataset(path: Path) -> list[str]:
 
 def export_dataset(config: Config, path: Path, name: str, root: Path | None, full: bool) -> list[str]:
     """Write a saved dataset as a Minari dataset; ``full`` observations need the market that it was made from."""
-    from finflow.offline.dataset import load_dataset, made_by
+    from finflow.offline.collection import made_by
+    from finflow.offline.dataset import load_dataset
     from finflow.offline.minari_files import export_minari, minari_folder
     from finflow.training.data.training_data import prepare
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from optuna.trial import create_trial
 
-from finflow import memory_limit
+from finflow import files as memory_limit
 from finflow.config import load_config
 from finflow.errors import CheckpointError, ConfigError, FinflowError, MarketError
 from finflow.evaluation.statistics.readings_ledger import readings_of

@@ -45,10 +45,6 @@ def make_optimiser(learned: nn.Module | Iterable[Tensor], learning_rate: float) 
     return SkippingAdam(parameters, lr=learning_rate, fused=True)
 
 
-def parameters_of(optimiser: SkippingAdam) -> list[nn.Parameter]:
-    return [parameter for group in optimiser.param_groups for parameter in group["params"]]
-
-
 def gradient_step(loss: Tensor, optimiser: SkippingAdam, gradient_norm: float = math.inf) -> Tensor:
     """Take one step down a loss, (), with gradients shortened to ``gradient_norm``; returns their norm before, ()."""
     compute_gradients(loss, optimiser)
@@ -65,7 +61,8 @@ def compute_gradients(loss: Tensor, *optimisers: SkippingAdam) -> None:
 
 def step(optimiser: SkippingAdam, gradient_norm: float) -> Tensor:
     """Take one step along computed gradients: the second half of `gradient_step`."""
-    norm = nn.utils.clip_grad_norm_(parameters_of(optimiser), gradient_norm)
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    norm = nn.utils.clip_grad_norm_(parameters, gradient_norm)
     # 1 where the norm is not finite
     optimiser.found_inf = (norm - norm).ne(0.0).float() if optimiser.skip_nonfinite else None
     optimiser.step()

@@ -8,6 +8,8 @@ lag. What was filled at bar t then grows until bar t + 1, and that is the step's
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +21,7 @@ from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.market_growth import LIQUIDITY_WINDOW, dividends_of, fill_prices, growth_of, liquidity_of
 from finflow.env.objective import COMPONENTS, STATE_SIZE, Moments, Objective
 from finflow.env.portfolio_state import PortfolioState, Step, next_state
-from finflow.env.rewards.reward_context import ChosenReward, LazyObservation, RewardContext
+from finflow.env.reward_context import ChosenReward, LazyObservation, RewardContext
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import Settlement, drift, orders, pay_out, settle
 from finflow.ledger.constraints import Limits, keep_listed
@@ -254,3 +256,37 @@ def rows_at(table: NDArray[Any], bars: Any, like: Any) -> Any:
     if isinstance(like, np.ndarray):
         return table.take(bars, axis=0)
     return array_namespace(like).asarray(table[np.asarray(bars)], device=device(like))
+
+
+def with_costs(process: DecisionProcess, env: EnvConfig) -> DecisionProcess:
+    """The same market and limits with the costs and the capital of another configuration."""
+    other = copy.copy(process)
+    names = ("initial_capital", "commission_bps", "slippage_bps", "costs")
+    other.env = process.env.model_copy(update={name: getattr(env, name) for name in names})
+    other._set_costs(other.env)
+    return other
+
+
+def with_lag(process: DecisionProcess, lag: int) -> DecisionProcess:
+    """The same market, costs and limits at another execution lag."""
+    other = copy.copy(process)
+    other._set_lag(process.env.model_copy(update={"execution_lag": lag}))
+    other._set_costs(other.env)
+    return other
+
+
+def with_growths(process: DecisionProcess, growths: Sequence[NDArray[np.float64]]) -> DecisionProcess:
+    """Same market with further tables of growth, (bars, K) each, one after the other behind its own.
+
+    A portfolio at bar ``b + n * bars`` meets the growth at bar ``b`` of the n-th of them. The features are the market's
+    own alone, so that portfolios in further tables can be stepped but not observed.
+    """
+    other, count = copy.copy(process), 1 + len(growths)
+    other.growth = np.concatenate([process.growth, *growths])
+    other.listed = np.tile(process.listed, (count, 1))
+    other.halted = np.tile(process.halted, (count, 1))
+    if process.dividends is not None:
+        other.dividends = np.tile(process.dividends, (count, 1))
+    if process.liquidity is not None:
+        other.liquidity = MarketState(*(np.tile(table, (count, 1)) for table in process.liquidity))
+    return other

@@ -6,8 +6,10 @@ step together.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,12 +22,24 @@ from finflow.env.portfolio_state import PortfolioState
 from finflow.env.rewards.reward_queue import queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
+from finflow.market.panel import MarketPanel
 from finflow.offline.data_card import data_card
-from finflow.offline.dataset import OfflineDataset, made_by
+from finflow.offline.dataset import (
+    COLUMNS,
+    COVERAGE,
+    DECISIONS,
+    SOURCES,
+    VERSION,
+    OfflineDataset,
+    Recorder,
+    Rows,
+    join_rows,
+)
 from finflow.offline.imported_decisions import ImportedDecisions, price_decisions, read_decisions
-from finflow.offline.recorder import COLUMNS, COVERAGE, DECISIONS, SOURCES, Recorder, Rows, join_rows
+from finflow.provenance import code_hash
 from finflow.strategies.behaviour import FAMILIES, family_tables
 
+ROOMS_THAT_DECIDE = ("ledger", "market", "strategies", "env", "offline")
 COVERAGE_SHARE = 0.15
 INTERVALS = (1, 1, 1, 5, 21)  # decisions between two that trade
 TRADE_RATES = (0.03, 0.5)  # share of the way to the aim; drawn log-uniformly
@@ -193,3 +207,41 @@ def summarise_decisions(decisions: ImportedDecisions, rows: Rows) -> dict[str, A
         "rows_before_the_first_bar": decisions.earlier,
         "transitions": len(rows["bar"]),
     }
+
+
+def made_by(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> dict[str, str]:
+    """Hashes of all that decides a dataset, by name, so that a mismatch can name what differs."""
+    windows = [window] if isinstance(window, range) else list(window)
+    stop = windows[-1].stop
+    panel = process.panel.until(min(stop, process.panel.n_bars))
+    return {
+        "version": str(VERSION),
+        "prices": panel.sha256,
+        "training window": ", ".join(f"{panel.dates[one.start]} to {panel.dates[one.stop - 1]}" for one in windows),
+        "features": _hash(process.asset_features[:stop].tobytes() + process.market_features[:stop].tobytes()),
+        "costs and execution": _hash(config.env.model_dump_json().encode()),
+        "objectives": _objectives_hash(config),
+        "episodes": str(config.train.offline_episodes),
+        "seed": str(config.train.seed),
+        "decisions": _decisions_hash(config, panel),
+        "ledger": code_hash(("ledger",)),
+        "code": code_hash(ROOMS_THAT_DECIDE),
+    }
+
+
+def _objectives_hash(config: Config) -> str:
+    """Hash of the reward: of what is read of a reward model, and nothing of where it lies."""
+    plain = config.objectives.model_dump_json(exclude={"workers", "preference"}).encode()
+    model = config.objectives.preference.model
+    return _hash(plain if model is None else plain + model.read_bytes())
+
+
+def _decisions_hash(config: Config, panel: MarketPanel) -> str:
+    """Hash of what is read of the user's files, and nothing of where they lie."""
+    files = [read_decisions(path, panel, panel.n_bars) for path in config.offline.decisions]
+    return _hash("".join(decisions.sha256 for decisions in files).encode()) if files else "none"
+
+
+@cache
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from finflow.evaluation.page.section import table_lines
 from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel
-from finflow.offline.recorder import SOURCES, Rows
+from finflow.offline.dataset import SOURCES, Rows
 
 Weights = NDArray[np.float64]
 

@@ -2,29 +2,129 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import FinflowError, one_line
 from finflow.files import write_together
 from finflow.json_text import parse_json
-from finflow.market.panel import MarketPanel
-from finflow.offline.imported_decisions import read_decisions
-from finflow.provenance import code_hash
+from finflow.strategies.behaviour import FAMILIES
+
+FloatArray = NDArray[np.float64]
+SOURCES = (*FAMILIES, "coverage", "decisions")
+"""Sources of decisions: the five families, the coverage mixture, and the user's own files."""
+COVERAGE, DECISIONS = SOURCES.index("coverage"), SOURCES.index("decisions")
+
+Rows = dict[str, NDArray[Any]]
+"""Columns of transitions, an episode's rows after one another; and ``net_return``, ``cash_return``, ``cost`` and
+``turnover`` of each, for the data card alone."""
+
+COLUMNS = {
+    "bar": np.int32,
+    "portfolio": np.float32,
+    "action": np.float32,
+    "reward": np.float32,
+    "next_portfolio": np.float32,
+    "next_action": np.float32,
+    "terminated": np.bool_,
+    "truncated": np.bool_,
+    "episode": np.int32,
+    "family": np.int8,
+}
+"""Columns of a dataset and their types."""
+
+
+class Recorder:
+    """Collects the steps of N portfolios that step together."""
+
+    def __init__(self, process: DecisionProcess) -> None:
+        self.process = process
+        self._steps: dict[str, list[NDArray[Any]]] = {}
+
+    def add(self, before: PortfolioState, after: PortfolioState, **values: NDArray[Any]) -> None:
+        """Add one step of every portfolio: the states around it, and the other columns as they are, (N, ...)."""
+        recorded = {
+            "bar": before.bar,
+            "portfolio": self.process.observed_portfolio(before),
+            "next_portfolio": self.process.observed_portfolio(after),
+            "net_return": after.wealth / before.wealth - 1.0,
+            "cash_return": self.process.growth[before.bar + 1, -1] - 1.0,
+            **values,
+        }
+        for name, value in recorded.items():
+            self._steps.setdefault(name, []).append(np.asarray(value))
+
+    def replace(self, name: str, values: Sequence[NDArray[Any]]) -> None:
+        """Replace a column by the values of each step, (N, ...), that were computed later."""
+        if len(values) != len(self._steps[name]):
+            raise ValueError(f"{len(values)} values of {name} for {len(self._steps[name])} steps")
+        self._steps[name] = [np.asarray(value) for value in values]
+
+    def rows(self) -> Rows:
+        """All steps, those of the first portfolio first."""
+        stacked = {name: np.stack(steps, axis=1) for name, steps in self._steps.items()}
+        return {name: column.reshape(-1, *column.shape[2:]) for name, column in stacked.items()}
+
+
+def join_rows(parts: list[Rows]) -> Rows:
+    """Rows of several recordings, one after the other; episodes are numbered on."""
+    first = 0
+    numbered = []
+    for part in parts:
+        numbered.append({**part, "episode": part["episode"] + first})
+        first = int(numbered[-1]["episode"].max()) + 1
+    return {name: np.concatenate([part[name] for part in numbered]) for name in parts[0]}
+
+
+def lambda_returns(
+    rewards: FloatArray,
+    next_values: FloatArray,
+    terminated: NDArray[np.bool_],
+    last: NDArray[np.bool_],
+    gamma: float,
+    trace: float,
+) -> FloatArray:
+    """``G_t = r_t + gamma (1 - d_t) ((1 - lambda) V(s_{t+1}) + lambda G_{t+1})``, within each episode, (n,).
+
+    Parameters
+    ----------
+    rewards, next_values : array, (n,)
+        ``next_values`` are V of the state after each transition.
+    terminated, last : bool array, (n,)
+        d: nothing follows; and the rows at whose end an episode ends otherwise: there G bootstraps from V alone.
+    gamma, trace : float
+        Discount and lambda.
+
+    References
+    ----------
+    Sutton and Barto (2018), Reinforcement Learning, equation 12.2 in its recursive form.
+    """
+    returns = np.empty(len(rewards))
+    following = 0.0
+    for t in range(len(rewards) - 1, -1, -1):
+        ahead = next_values[t] if last[t] else (1.0 - trace) * next_values[t] + trace * following
+        following = rewards[t] + (0.0 if terminated[t] else gamma * ahead)
+        returns[t] = following
+    return returns
+
+
+def episode_ends(episode: NDArray[np.int32], terminated: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Rows after which another episode begins, (n,)."""
+    ends = np.ones(len(episode), dtype=np.bool_)
+    ends[:-1] = episode[1:] != episode[:-1]
+    return ends | terminated
+
 
 VERSION = 4
-ROOMS_THAT_DECIDE = ("ledger", "market", "strategies", "env", "offline")
 META = "meta"
 ANEW = "delete it, or collect it anew with --recollect"
 
@@ -74,44 +174,6 @@ class OfflineDataset:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Columns by name."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != META}
-
-
-def made_by(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> dict[str, str]:
-    """Hashes of all that decides a dataset, by name, so that a mismatch can name what differs."""
-    windows = [window] if isinstance(window, range) else list(window)
-    stop = windows[-1].stop
-    panel = process.panel.until(min(stop, process.panel.n_bars))
-    return {
-        "version": str(VERSION),
-        "prices": panel.sha256,
-        "training window": ", ".join(f"{panel.dates[one.start]} to {panel.dates[one.stop - 1]}" for one in windows),
-        "features": _hash(process.asset_features[:stop].tobytes() + process.market_features[:stop].tobytes()),
-        "costs and execution": _hash(config.env.model_dump_json().encode()),
-        "objectives": _objectives_hash(config),
-        "episodes": str(config.train.offline_episodes),
-        "seed": str(config.train.seed),
-        "decisions": _decisions_hash(config, panel),
-        "ledger": code_hash(("ledger",)),
-        "code": code_hash(ROOMS_THAT_DECIDE),
-    }
-
-
-def _objectives_hash(config: Config) -> str:
-    """Hash of the reward: of what is read of a reward model, and nothing of where it lies."""
-    plain = config.objectives.model_dump_json(exclude={"workers", "preference"}).encode()
-    model = config.objectives.preference.model
-    return _hash(plain if model is None else plain + model.read_bytes())
-
-
-def _decisions_hash(config: Config, panel: MarketPanel) -> str:
-    """Hash of what is read of the user's files, and nothing of where they lie."""
-    files = [read_decisions(path, panel, panel.n_bars) for path in config.offline.decisions]
-    return _hash("".join(decisions.sha256 for decisions in files).encode()) if files else "none"
-
-
-@cache
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def save_dataset(path: Path, dataset: OfflineDataset) -> None:

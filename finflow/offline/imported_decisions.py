@@ -24,7 +24,7 @@ from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import ConfigError, first_few
 from finflow.ledger.accounting import drift
 from finflow.market.panel import MarketPanel
-from finflow.offline.recorder import Recorder, Rows
+from finflow.offline.dataset import Recorder, Rows
 
 SUM_TOLERANCE = 1e-3  # twenty weights written with four digits may miss one by that much
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from finflow.agent.networks.critic import NetworkShape
-from finflow.env.rewards.reward_context import RewardContext
+from finflow.env.reward_context import RewardContext
 from finflow.errors import CheckpointError, ConfigError
 from finflow.preferences.model_report import LearnedModel
 from finflow.preferences.reward_model import OutcomeUnits, RewardModel, ScoredDecisions

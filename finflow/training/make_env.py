@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import overload
 
 from finflow.config import Config, load_config
-from finflow.env.portfolio_env import PortfolioEnv
-from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.training.data.training_data import prepare
 

@@ -17,7 +17,6 @@ from finflow.agent.gradient_steps import at_least_single
 from finflow.agent.networks.critic import CRITICS, Valuation
 from finflow.agent.networks.layers import Encoding, EnsembleLinear, normalised
 from finflow.agent.networks.logistic_normal import weighted_likelihood_loss
-from finflow.agent.networks.policy import PathwiseGradient
 
 LOG_SCALE_RANGE = (-5.0, 2.0)  # as in the code of Kostrikov et al.
 
@@ -101,10 +100,12 @@ class BoxPolicy(nn.Module):
         mean: Tensor = self(states)
         return mean
 
-    def pathwise_gradient(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> PathwiseGradient:
+    def pathwise_gradient(
+        self, batch: Batch, weights: Tensor, noise: Generator | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
         """The mean action, and the likelihood of the data's; there is nothing else to learn."""
         cloning, metrics = self.imitation_loss(batch, torch.ones_like(weights).unsqueeze(1))
-        return PathwiseGradient(self(batch.states), cloning, torch.zeros_like(cloning), metrics)
+        return self(batch.states), cloning, torch.zeros_like(cloning), metrics
 
     def coordinates(self, actions: Tensor, states: States) -> Tensor:
         """Actions as they are."""

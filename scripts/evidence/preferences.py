@@ -16,7 +16,7 @@ import numpy as np
 
 from finflow.agent.learners.bcell import BCell
 from finflow.config import Config, changed_config
-from finflow.env.rewards.reward_context import RewardContext
+from finflow.env.reward_context import RewardContext
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.preferences.judged_pairs import RISK_AVERSION, judge_pairs, make_judge, mean_variance

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from finflow.config import Config, load_config
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.multi_run.joined_verdict import judge_joined
-from finflow.evaluation.multi_run.repeated_trainings import joined
+from finflow.evaluation.multi_run.repeated_trainings import joined, judge_joined
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.experiments.jobs.folds import Fold, folds_of, history_of, load_before_test

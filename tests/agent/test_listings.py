@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.learners import bcell, sac_critics
+from finflow.agent.learners import bcell, soft_actor_critic
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import BehaviourCloning, portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
@@ -122,7 +122,7 @@ def test_the_online_update_learns_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Densities, entropy and its target, CQL's proposals, anchors: one update of soft actor-critic."""
-    for module in (bcell, sac_critics):
+    for module in (bcell, soft_actor_critic):
         monkeypatch.setattr(module, "standard_normal", same_draws)
     batch, settings = complete(make_batch()), {"anchor": {"weight": 0.3}, **changes}
     batch, proposals = with_choices(batch) if several else batch, coverage()
@@ -164,13 +164,13 @@ def test_a_proposal_of_the_next_state_has_no_weight_where_listings_change(
     """It lies on another simplex than the state's: moving it elsewhere changes nothing."""
     batch, seen = make_batch(), []
     batch.both.assets[16:20, 2] = 0.0  # ends after the first four states
-    original = sac_critics.conservative_penalty
+    original = soft_actor_critic.conservative_penalty
 
     def recorded(values: Tensor, proposals: CoverageProposals, *others: Any) -> Any:
         seen.append(proposals.log_density)
         return original(values, proposals, *others)
 
-    monkeypatch.setattr(sac_critics, "conservative_penalty", recorded)
+    monkeypatch.setattr(soft_actor_critic, "conservative_penalty", recorded)
     metrics = make_agent(shape).update_sac(batch, coverage(), generator(1), 0)
     assert torch.isinf(seen[0][:4, -3:]).all()
     assert torch.isfinite(seen[0][4:]).all()

@@ -1,21 +1,21 @@
-"""Networks that take any number of assets, and do not care for their order."""
+"""Networks take any number of assets and do not care for their order; learning comes back from bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 
-from finflow.agent.batch import States
+from finflow.agent.batch import Batch, States
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, ValueNetwork
-from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout
+from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout, inward_clamp, open_rate
 from finflow.agent.networks.policy import ExpertPolicy
+from tests.agent.helpers import coverage, generator, make_agent
 
+MakeBatch = Callable[..., Batch]
 MakeStates = Callable[[int, int, int], States]
-
-
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
+LOGITS = torch.tensor([-1000.0, -20.0, -8.0, -5.0, -2.0, 0.0, 2.0, 5.0, 1000.0], dtype=torch.float64)
 
 
 def permuted(states: States, order: torch.Tensor) -> States:
@@ -117,13 +117,6 @@ def test_money_that_was_never_invested_goes_to_the_aim(shape: NetworkShape, make
     assert (decision.trade_rate[1:] < 0.5).all()
 
 
-def test_the_spread_of_a_valuation_does_not_move_its_mean(shape: NetworkShape, make_states: MakeStates) -> None:
-    critic, states = CriticEnsemble(shape, 8, generator()), make_states(4, 5, 0)
-    with torch.no_grad():
-        valuation = critic.value(critic.encode(states), states, states.weights.unsqueeze(1))
-    torch.testing.assert_close(valuation.spread.mean(-1), torch.zeros(2, 4, 1), atol=1e-6, rtol=0.0)
-
-
 def test_both_values_equal_each_alone_and_one_of_them_leaves_the_encoder_alone(
     shape: NetworkShape, make_states: MakeStates
 ) -> None:
@@ -134,3 +127,60 @@ def test_both_values_equal_each_alone_and_one_of_them_leaves_the_encoder_alone(
     behaviour.square().sum().backward()
     assert all(parameter.grad is None for parameter in [*value.encoder.parameters(), *value.own.parameters()])
     assert all(parameter.grad is not None for parameter in value.behaviour.parameters())
+
+
+def slope_at(logits: torch.Tensor, gradient: float, keeps_slope: bool = False) -> torch.Tensor:
+    """Gradient of the logits for a gradient of the rate."""
+    asked = logits.clone().requires_grad_(True)
+    (found,) = torch.autograd.grad((gradient * open_rate(asked, keeps_slope)).sum(), asked)
+    return found
+
+
+def test_the_rate_is_a_sigmoid_of_at_least_a_thousandth_whose_slope_is_never_under_a_fiftieth() -> None:
+    rate = torch.sigmoid(LOGITS)
+    assert torch.equal(open_rate(LOGITS), rate.clamp(min=1e-3))
+    raising = -slope_at(LOGITS, -1.0)  # of a loss that falls as the rate rises
+    torch.testing.assert_close(raising, (rate * (1.0 - rate)).clamp(min=0.02))
+    steep = rate * (1.0 - rate) > 0.02
+    torch.testing.assert_close(slope_at(LOGITS, 1.0)[steep], (rate * (1.0 - rate))[steep])
+
+
+def test_under_the_smallest_rate_only_gradients_that_raise_the_logit_pass() -> None:
+    """Descent subtracts the gradient: a positive one would lower a logit that can only lose by it."""
+    closed = torch.sigmoid(LOGITS) < 1e-3
+    assert closed.tolist() == [True, True, True, *[False] * 6]
+    lowering, raising = slope_at(LOGITS, 3.0), slope_at(LOGITS, -3.0)
+    assert not lowering[closed].any()
+    assert (lowering[~closed] > 0.0).all()
+    torch.testing.assert_close(raising[closed], torch.full((3,), -3.0 * 0.02, dtype=torch.float64))
+
+
+def test_an_explanation_reads_the_rate_with_its_own_slope() -> None:
+    assert torch.equal(open_rate(LOGITS, keeps_slope=True), open_rate(LOGITS))
+    asked = torch.linspace(-6.0, 6.0, 25, dtype=torch.float64)  # rates over a thousandth, whose slope is smooth
+    step = 1e-6
+    differences = (open_rate(asked + step) - open_rate(asked - step)) / (2.0 * step)
+    # a difference of numbers near one, over two millionths, has an error of 1e-10; that of the step is 1e-13
+    torch.testing.assert_close(slope_at(asked, 1.0, keeps_slope=True), differences, rtol=0.0, atol=1e-9)
+    assert not slope_at(LOGITS[:3], -1.0, keeps_slope=True).any()
+
+
+def test_within_its_bounds_a_scale_has_its_gradient_and_beyond_them_only_one_that_leads_back() -> None:
+    asked = torch.tensor([-3.0, -1.0, 2.0], requires_grad=True)
+    clamped = inward_clamp(asked, -2.0, 1.0)
+    assert clamped.tolist() == [-2.0, -1.0, 1.0]
+    for gradient, kept in ((5.0, [0.0, 5.0, 5.0]), (-5.0, [-5.0, -5.0, 0.0])):  # descent subtracts it
+        (found,) = torch.autograd.grad(gradient * clamped.sum(), asked, retain_graph=True)
+        assert found.tolist() == kept
+
+
+def test_a_closed_rate_leaves_no_gradient_without_a_number(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """At a logit of -1000 the sigmoid is zero."""
+    agent, batch = make_agent(shape), make_batch()
+    with torch.no_grad():
+        agent.policy.trade.bias[0] = -1000.0
+    metrics = agent.update_sac(batch, coverage(), generator(3))
+    assert all(torch.isfinite(value) for value in metrics.values())
+    assert all(torch.isfinite(tensor).all() for tensor in agent.policy.parameters())
+    assert metrics["trade_rate"].item() == pytest.approx(1e-3)
+    assert agent.policy.score.weight.grad.abs().sum() > 0.0  # the aim learns through a rate of a thousandth

@@ -109,11 +109,11 @@ def test_imitation_leaves_holding_and_the_policys_own_decision_out(shape: Networ
     batch, found = with_choices(make_batch(), 4), []
     for places in ([], [1, 2], [3]):
         learner = make(IQL, shape, iql_extraction="awr")
-        values = learner.target_values(batch)
+        encoding, values, _ = learner.target_values(batch)
         actions = batch.outcomes.actions.clone()
         actions[:, places] = 1.0 / actions.shape[-1]
         told = batch._replace(choices=batch.outcomes._replace(actions=actions))
-        loss, _ = learner._policy_loss(told, values, torch.zeros(16, 1), None)
+        loss, _ = learner._policy_loss(told, encoding, values, torch.zeros(16, 1), None)
         loss.backward()
         gradients = [one.grad.flatten() for one in learner.policy.parameters() if one.grad is not None]
         found.append(torch.cat(gradients))

@@ -15,7 +15,8 @@ from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.losses.critic_losses import conservative_loss, indifferent_penalty
 from finflow.agent.networks.critic import CRITICS, NetworkShape
-from finflow.agent.networks.policy import expert_cloning_loss, expert_losses
+from finflow.agent.networks.logistic_normal import kl_from_portfolios
+from finflow.agent.networks.policy import expert_losses
 from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
 from tests.agent import helpers
@@ -119,10 +120,10 @@ def named_in(batch: Batch) -> torch.Tensor:
 def test_naming_is_a_divergence() -> None:
     named = torch.softmax(torch.randn(6, 5, 4, generator=generator()), dim=-1)
     named[0, 0] = torch.tensor([0.0, 0.5, 0.5, 0.0])  # a weight of nothing teaches nothing
-    assert expert_cloning_loss(named, named).item() == pytest.approx(0.0, abs=1e-6)
+    assert kl_from_portfolios(named, named).mean().item() == pytest.approx(0.0, abs=1e-6)
     other = torch.softmax(torch.randn(6, 5, 4, generator=generator(1)), dim=-1)
     expected = torch.where(named > 0, named * (named.clamp(min=1e-9) / other).log(), 0.0).sum(-1).mean()
-    assert expert_cloning_loss(other, named).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert kl_from_portfolios(named, other).mean().item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_what_families_name_is_not_learned_online(shape: NetworkShape, make_batch: MakeBatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from finflow.agent.learners import bcell, sac_critics
+from finflow.agent.learners import bcell, soft_actor_critic
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.soft_actor_critic import temperature_loss
 from finflow.agent.losses import critic_losses, quantiles
@@ -97,7 +97,7 @@ def agent_of(arrays: Arrays, actor: str, targets: str, **settings: object) -> BC
 def hand_out(noise: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> Iterator[Tensor]:
     """In place of draws: this noise in order."""
     handed = iter(noise)
-    for module in (bcell, sac_critics):
+    for module in (bcell, soft_actor_critic):
         monkeypatch.setattr(module, "standard_normal", lambda shape, generator, like: next(handed).view(shape))
     return handed
 

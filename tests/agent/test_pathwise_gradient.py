@@ -61,12 +61,6 @@ def test_an_input_that_the_value_does_not_depend_on_has_no_part_in_it() -> None:
     assert slopes[1].tolist() == [[6.0, 8.0]]
 
 
-def test_the_loss_is_its_formula() -> None:
-    value, advantage = torch.tensor([1.0, 3.0]), torch.tensor([-1.0, 0.5])
-    loss = ddpg_bc_loss(value, advantage, torch.tensor(4.0), 0.1)
-    assert loss.item() == pytest.approx(-2.0 / 0.75 + 0.4)
-
-
 def test_a_pull_changes_gradients_and_no_decision(shape: NetworkShape, make_batch: MakeBatch) -> None:
     policy, states = ExpertPolicy(shape, generator()), make_batch().states
     with torch.no_grad():

@@ -13,9 +13,9 @@ from finflow.agent.learners.acting import PolicyAverage
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
-from finflow.agent.learners.soft_actor_critic import anchor_weight, kl_from_equal_weight
+from finflow.agent.learners.soft_actor_critic import anchor_weight
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
+from finflow.agent.networks.logistic_normal import LogisticNormal, kl_from_equal_weight, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
 from tests.agent.helpers import CPU, coverage, generator

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import LEVEL_RATE, BCell
-from finflow.agent.learners.sac_critics import OWN, Expansion, expanded
-from finflow.agent.learners.soft_actor_critic import UpdatePoint, ascent
+from finflow.agent.learners.soft_actor_critic import OWN, Expansion, UpdatePoint, ascent, expanded
 from finflow.agent.losses.critic_losses import CriticTarget, critic_target, mean_loss
 from finflow.agent.losses.quantiles import pinball_loss, truncated_spread
 from finflow.agent.networks.critic import NetworkShape, Valuation

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch
-from finflow.agent.learners.soft_actor_critic import UpdatePoint, held_back, kl_from_equal_weight
+from finflow.agent.learners.soft_actor_critic import UpdatePoint, held_back
 from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.logistic_normal import kl_from_equal_weight
 from finflow.config import AnchorConfig, BCellConfig
 from tests.agent.helpers import SMALL, coverage, generator, make_agent, make_iql, parameters
 
@@ -74,12 +75,3 @@ def test_advantages_of_imitation_are_in_sigma_a(shape: NetworkShape, make_batch:
         assert metrics["effective_beta"].item() == pytest.approx(60.0)
         policies.append(parameters(learner.policy))
     assert torch.equal(*policies)
-
-
-def test_the_unit_goes_over_with_the_networks(shape: NetworkShape) -> None:
-    learner = make_iql(shape, BCellConfig.model_validate(SMALL))
-    learner.advantage_scale = SCALE
-    agent = make_agent(shape)
-    assert agent.advantage_scale == 1.0
-    agent.seed_from(learner)
-    assert agent.advantage_scale == SCALE

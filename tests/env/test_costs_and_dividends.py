@@ -11,11 +11,9 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
-from finflow.env.decision_process import DecisionProcess
+from finflow.env.decision_process import DecisionProcess, with_costs, with_growths
 from finflow.env.market_growth import LIQUIDITY_WINDOW as WINDOW, dividends_of, growth_of, liquidity_of, share_prices
-from finflow.env.portfolio_env import PortfolioEnv
-from finflow.env.process_variants import with_costs, with_growths
-from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import reinvest

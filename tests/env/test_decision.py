@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.env.decision_process import DecisionProcess, resumed_state
+from finflow.env.decision_process import DecisionProcess, resumed_state, with_growths
 from finflow.env.market_growth import equal_weight_moments
 from finflow.env.portfolio_state import PortfolioState
-from finflow.env.process_variants import with_growths
 from finflow.errors import ConfigError
 from tests.env.conftest import LAGS, build_featured_process, build_process, random_prices
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import COMPONENTS
-from finflow.env.portfolio_env import PortfolioEnv
-from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.statistics.metrics import sharpe
 from tests.env.conftest import EVERYTHING, LAGS, build_process, random_prices
@@ -73,7 +72,7 @@ def test_n_portfolios_together_are_n_alone(lag: int, costs: CostsConfig) -> None
     fields = {"volume": np.random.default_rng(2).lognormal(12.0, 1.0, size=(120, K - 1))}
     process = build_process(random_prices(bars=120), 0.0, {"lambda_dd": 1.0}, fields, execution_lag=lag, costs=costs)
     together = make(process)
-    start = {"bars": np.array([10, 19, 33, 60, 80]), "weights": np.random.default_rng(1).dirichlet(np.ones(K), size=N)}
+    start = {"bars": np.array([23, 29, 43, 60, 80]), "weights": np.random.default_rng(1).dirichlet(np.ones(K), size=N)}
     seen, _ = together.reset(options=start)
     alone = [PortfolioEnv(process, range(0, 120), LENGTH) for _ in range(N)]
     for i, env in enumerate(alone):

@@ -16,9 +16,8 @@ from stable_baselines3.common.env_checker import check_env
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.sb3 import SB3VecEnv
-from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from tests.env.conftest import build_featured_process, build_process, random_prices
 
 FloatArray = NDArray[np.float64]
@@ -125,7 +124,7 @@ def test_only_the_adapter_needs_sb3() -> None:
     """And without the package it says what to do."""
     script = (
         "import sys; sys.modules['stable_baselines3'] = None\n"
-        "import finflow, finflow.cli, finflow.env.portfolio_env, finflow.env.vector_env\n"
+        "import finflow, finflow.cli, finflow.env.vector_env, finflow.env.vector_env\n"
         "for name in finflow.__all__: getattr(finflow, name)\n"
         "try:\n    import finflow.env.sb3\n"
         "except ImportError as error: print(error)\n"

@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.multi_run.joined_verdict import joined_section, judge_joined, mean_of_seeds
-from finflow.evaluation.multi_run.repeated_trainings import ProtocolPaths, WindowResult, joined, protocol_section
+from finflow.evaluation.multi_run.repeated_trainings import (
+    ProtocolPaths,
+    WindowResult,
+    joined,
+    joined_section,
+    judge_joined,
+    mean_of_seeds,
+    protocol_section,
+)
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
@@ -69,12 +76,12 @@ def test_the_path_that_is_shown_has_the_median_sharpe_ratio() -> None:
 
 @pytest.mark.parametrize(("drift", "expected"), [(0.02, 1.0), (-0.02, 0.0)])
 def test_the_probability_of_improvement_is_over_equal_weight_in_the_same_window(drift: float, expected: float) -> None:
-    told: Any = protocol_section(found_in(3, drift), 0.95, 0).numbers["improvement"]
+    told: Any = protocol_section(found_in(3, drift), 0).numbers["improvement"]
     assert (told["probability"], told["interval_low"], told["interval_high"]) == (expected, expected, expected)
 
 
 def test_one_path_says_what_it_cannot_show() -> None:
-    made = protocol_section(found_in(1), 0.95, 0)
+    made = protocol_section(found_in(1), 0)
     assert made.numbers["of_paths"] == {}
     assert made.numbers["of_windows"] != {}
     told: Any = made.numbers["improvement"]
@@ -88,7 +95,7 @@ def test_an_agent_that_only_holds_cash_has_no_sharpe_ratio_to_spread() -> None:
     found = found_in(2)
     idle = replace(found.judged[0].run, returns=np.zeros(DAYS))
     still = replace(found, judged=(replace(found.judged[0], run=idle), *found.judged[1:]))
-    made = protocol_section(still, 0.95, 0)
+    made = protocol_section(still, 0)
     spread: Any = made.numbers["of_windows"]
     assert "sharpe" not in spread
     assert "annual_return" in spread

@@ -11,8 +11,7 @@ import torch
 
 from finflow import cores
 from finflow.config import CostsConfig
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.process_variants import with_costs
+from finflow.env.decision_process import DecisionProcess, with_costs
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.analysis.sweeps import break_even_bps, capacity

@@ -13,8 +13,7 @@ import pytest
 from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.offline.collection import simulate_behaviour
 from finflow.offline.data_card import card_lines, data_card, regions
-from finflow.offline.dataset import OfflineDataset, save_dataset
-from finflow.offline.recorder import SOURCES, Rows
+from finflow.offline.dataset import SOURCES, OfflineDataset, Rows, save_dataset
 
 EPISODES, LENGTH, K = 40, 25, 6
 PENALTIES = ("sharpe_beta", "lambda_turn", "lambda_cvar", "lambda_dd")

@@ -24,8 +24,7 @@ from finflow.offline.collection import (
     collect,
     draw_settings,
 )
-from finflow.offline.dataset import OfflineDataset
-from finflow.offline.recorder import DECISIONS, episode_ends, lambda_returns
+from finflow.offline.dataset import DECISIONS, OfflineDataset, episode_ends, lambda_returns
 from finflow.strategies.behaviour import SETTINGS
 from finflow.training.data.training_data import prepare
 from tests.offline.conftest import assert_priced

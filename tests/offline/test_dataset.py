@@ -11,7 +11,8 @@ import pytest
 
 from finflow.errors import FinflowError, OutputError
 from finflow.offline import dataset as module
-from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
+from finflow.offline.collection import made_by
+from finflow.offline.dataset import OfflineDataset, load_dataset, save_dataset
 
 
 def expected(world: Any) -> dict[str, str]:

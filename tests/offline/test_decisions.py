@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from finflow.config import LENSES
 from finflow.env.coverage import smooth
 from finflow.errors import ConfigError
+from finflow.offline.collection import made_by
 from finflow.offline.data_card import card_lines
-from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
+from finflow.offline.dataset import DECISIONS, OfflineDataset, load_dataset, save_dataset
 from finflow.offline.imported_decisions import read_decisions
-from finflow.offline.recorder import DECISIONS
 from tests.offline.conftest import assert_priced
 
 K, LENGTH = 6, 25

@@ -13,8 +13,7 @@ import pytest
 
 from finflow.trading.deciding import Request
 from finflow.trading.live_market import load_agents, market_until
-from finflow.trading.paper.expectation import ALPHA, Expectation, variance_ratio
-from finflow.trading.paper.paper_account import PaperAccount
+from finflow.trading.paper.paper_account import ALPHA, Expectation, PaperAccount, variance_ratio
 from finflow.trading.paper.paper_page import paper_schema
 from finflow.trading.paper.paper_trading import Clock, trade_on_paper
 from finflow.training.data.training_data import prepare

@@ -9,8 +9,7 @@ import pytest
 
 import finflow
 from finflow.config import dump_config
-from finflow.env.portfolio_env import PortfolioEnv
-from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.training.data.training_data import prepare
 from tests.training.whole_trainings import Make

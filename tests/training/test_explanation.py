@@ -17,7 +17,7 @@ from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import LogisticNormal, log_ratios
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
-from finflow.env.process_variants import with_costs
+from finflow.env.decision_process import with_costs
 from finflow.evaluation.analysis.attribution import (
     decisions_section,
     largest_trades,

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.agent.learners.offline_learner import make_policy
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.process_variants import with_growths
+from finflow.env.decision_process import DecisionProcess, with_growths
 from finflow.training.data import mirrored_growth as module
 from finflow.training.data.mirrored_growth import mirrored_growth, predicted_returns, regime_returns
 from finflow.training.data.replay import MarketTensors

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from finflow.errors import CheckpointError, ConfigError
-from finflow.offline.dataset import made_by
+from finflow.offline.collection import made_by
 from finflow.preferences.judged_pairs import judge_pairs, make_judge
 from finflow.preferences.model_report import learn_model
 from finflow.preferences.pair_tensors import pair_tensors

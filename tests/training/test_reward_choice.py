@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.process_variants import with_growths
+from finflow.env.decision_process import DecisionProcess, with_growths
 from finflow.env.rewards.chosen_reward import RewardSum
 from finflow.errors import ConfigError
 from finflow.evaluation.backtest import run_backtests

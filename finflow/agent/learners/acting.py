@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States, states_of
-from finflow.agent.networks.critic import CriticEnsemble, ValueNetwork
+from finflow.agent.learners.offline_learner import Networks, OfflineLearner, portfolio_networks
+from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend, Decision, describe_holding, no_blend
 from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
@@ -61,7 +63,7 @@ class PolicyAverage:
 
 
 class ActingAgent:
-    """Decisions of a policy that learns, or of its average; alone or in a blend with a reference.
+    """Networks and coefficients of an agent, and its decisions; alone or in a blend with a reference.
 
     Attributes
     ----------
@@ -81,22 +83,57 @@ class ActingAgent:
         ``sigma_A``, the unit of the weights of anchor, entropy and CQL, in scaled rewards; 1 until it is measured.
     """
 
-    config: BCellConfig
-    device: torch.device
-    policy: ExpertPolicy
-    critic: CriticEnsemble
-    target_critic: CriticEnsemble
-    behaviour_value: ValueNetwork
-    prior: ExpertPolicy
-    average: PolicyAverage | None
-    reference: FrozenPolicy | None = None
-    blend: Tensor | None = None
-    members: nn.ModuleList | None = None
-    log_alpha: Tensor
-    log_cql_alpha: Tensor | None = None
-    action_noise: Generator
-    feature_names: dict[str, list[str]] | None = None
-    advantage_scale: float
+    def __init__(
+        self,
+        shape: NetworkShape,
+        config: BCellConfig,
+        generator: Generator,
+        device: torch.device,
+        networks: Networks | None,
+        blocks: int | None,
+    ) -> None:
+        self.shape, self.config, self.device = shape, config, device
+        self.advantage_scale = 1.0
+        parts = networks or portfolio_networks(shape, config, generator)
+        self.policy = parts.policy.to(device)
+        self.critic = parts.critic.to(device)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.behaviour_value = parts.value.to(device).requires_grad_(False)
+        self.prior = copy.deepcopy(self.policy).requires_grad_(False)
+        self.average = None if config.averaging.kind == "none" else PolicyAverage(config.averaging, self.policy)
+        self.reference: FrozenPolicy | None = None
+        self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
+        self.log_cql_alpha: Tensor | None = None
+        if config.cql_mode == "lagrange":
+            self.log_cql_alpha = torch.tensor(math.log(config.cql_alpha), device=device, requires_grad=True)
+        self.blend = None if blocks is None else no_blend(device)
+        self.members: nn.ModuleList | None = None
+        if blocks is not None:
+            self.members = nn.ModuleList(copy.deepcopy(self.policy) for _ in range(blocks)).requires_grad_(False)
+        self.action_noise = Generator(device=device).manual_seed(0)
+        self.feature_names: dict[str, list[str]] | None = None
+
+    def seed_from(self, learner: OfflineLearner) -> None:
+        """Copy policy, critics and targets from the offline phase, bit for bit; the optimisers start afresh."""
+        parts = {name: getattr(learner, name).state_dict() for name in ("policy", "critic", "target_critic", "value")}
+        self.load_networks({f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()})
+        self.advantage_scale = learner.advantage_scale
+
+    def load_networks(self, networks: Mapping[str, Tensor]) -> None:
+        """Take over the networks of an offline learner, by their names there.
+
+        The policy is from here on the pretrained one, and the first of the average.
+        """
+        for part in ("policy", "critic", "target_critic", "value"):
+            own, prefix = self.behaviour_value if part == "value" else getattr(self, part), f"{part}/"
+            own.load_state_dict({n.removeprefix(prefix): t for n, t in networks.items() if n.startswith(prefix)})
+        self.prior.load_state_dict(self.policy.state_dict())
+        self.update_average(0.0)
+
+    def update_average(self, progress: float) -> None:
+        """Add the policy to its average, at a share of the online updates."""
+        if self.average is not None:
+            self.average.update(self.policy, progress)
 
     @property
     def deployed(self) -> ExpertPolicy:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Generator, Tensor
-from torch.nn import ModuleList
+from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import (
@@ -24,13 +22,20 @@ from finflow.agent.gradient_steps import (
     step,
     update_precision,
 )
-from finflow.agent.learners.acting import ActingAgent, PolicyAverage
-from finflow.agent.learners.offline_learner import Networks, OfflineLearner, make_policy, portfolio_networks
-from finflow.agent.learners.sac_critics import Draws, critics_losses, is_conservative
-from finflow.agent.learners.soft_actor_critic import Coefficients, Metrics, UpdatePoint, policy_losses
+from finflow.agent.learners.acting import ActingAgent
+from finflow.agent.learners.offline_learner import Networks, make_policy
+from finflow.agent.learners.soft_actor_critic import (
+    Coefficients,
+    Draws,
+    Metrics,
+    UpdatePoint,
+    critics_losses,
+    is_conservative,
+    policy_losses,
+)
 from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.decision import Blend, no_blend
+from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import deployed_policy, load_members
@@ -43,18 +48,35 @@ LEARNER = "learner/"  # of those of the offline phase's learner
 LEVEL_RATE = 0.2  # share of the values' mean error over several decisions that an update takes away
 
 
-class LearningAgent(ActingAgent):
-    """An agent that learns by soft actor-critic."""
+class BCell(ActingAgent):
+    """Policy of five experts with its critics, trained by soft actor-critic.
 
-    policy_optimiser: SkippingAdam
-    critic_optimiser: SkippingAdam
-    alpha_optimiser: SkippingAdam
-    cql_optimiser: SkippingAdam | None = None
+    Parameters
+    ----------
+    generator : Generator
+        Draws initial weights, on the CPU.
+    networks : Networks, optional
+        In place of those for portfolios.
+    blocks : int, optional
+        Blocks of the training years whose learners' policies are deployed together with this one's, in a blend.
+    """
 
-    def update_average(self, progress: float) -> None:
-        """Add the policy to its average, at a share of the online updates."""
-        if self.average is not None:
-            self.average.update(self.policy, progress)
+    def __init__(
+        self,
+        shape: NetworkShape,
+        config: BCellConfig,
+        generator: Generator,
+        device: torch.device,
+        networks: Networks | None = None,
+        blocks: int | None = None,
+    ) -> None:
+        super().__init__(shape, config, generator, device, networks, blocks)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
+        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
+        self.alpha_optimiser = make_optimiser([self.log_alpha], config.alpha_lr)
+        self.cql_optimiser: SkippingAdam | None = None
+        if self.log_cql_alpha is not None:
+            self.cql_optimiser = make_optimiser([self.log_cql_alpha], config.critic_lr)
 
     def set_learning_rates(self, progress: float, ramp: float | None = None) -> None:
         """Set learning rates for a share of the online updates; ``ramp``, where given, multiplies the policy's."""
@@ -99,28 +121,23 @@ class LearningAgent(ActingAgent):
         """
         if actor:
             self.leave_blend()
-        point = UpdatePoint(update, total, alpha, target)
+        noise, point = noise or self.action_noise, UpdatePoint(update, total, alpha, target)
         with update_precision(batch.rewards.device, self.config.mixed_precision):
-            return self._update(batch, coverage, noise or self.action_noise, point, actor)
-
-    def _update(
-        self, batch: Batch, coverage: CoverageProposals | None, noise: Generator, point: UpdatePoint, actor: bool
-    ) -> Metrics:
-        coefficients = Coefficients.of(self, batch.actions, batch.states, point)
-        size = (len(batch.actions), self.policy.coordinate_count(batch.actions))
-        drawn = standard_normal(size, noise, batch.actions)
-        draws = Draws.of(self, batch, noise, is_conservative(self.config, coverage))
-        dropout = noise if self.config.dropout > 0.0 else None
-        encoding = self.critic.encode(batch.states)
-        critics = critics_losses(self, batch, coverage, draws, coefficients, point, encoding)
-        compute_gradients(critics.loss, self.critic_optimiser)
-        metrics: Metrics = {}
-        if actor:  # by the critics as they are before their step
-            loss, temperature, metrics = policy_losses(self, batch, drawn, coefficients, point, encoding, dropout)
-            compute_gradients(loss, self.policy_optimiser)
-            metrics |= self.step_policy(temperature, point)
-            self.update_average(point.progress)
-        return critics.metrics | self.step_critics(critics.cql_weight) | metrics | self.logged(coefficients)
+            coefficients = Coefficients.of(self, batch.actions, batch.states, point)
+            size = (len(batch.actions), self.policy.coordinate_count(batch.actions))
+            drawn = standard_normal(size, noise, batch.actions)
+            draws = Draws.of(self, batch, noise, is_conservative(self.config, coverage))
+            dropout = noise if self.config.dropout > 0.0 else None
+            encoding = self.critic.encode(batch.states)
+            critics = critics_losses(self, batch, coverage, draws, coefficients, point, encoding)
+            compute_gradients(critics.loss, self.critic_optimiser)
+            metrics: Metrics = {}
+            if actor:  # by the critics as they are before their step
+                loss, temperature, metrics = policy_losses(self, batch, drawn, coefficients, point, encoding, dropout)
+                compute_gradients(loss, self.policy_optimiser)
+                metrics |= self.step_policy(temperature, point)
+                self.update_average(point.progress)
+            return critics.metrics | self.step_critics(critics.cql_weight) | metrics | self.logged(coefficients)
 
     def step_policy(self, temperature: Tensor, point: UpdatePoint) -> Metrics:
         """Step along the policy's computed gradients, and tune the temperature down its loss where it is tuned."""
@@ -153,74 +170,11 @@ class LearningAgent(ActingAgent):
         effective = coefficients.effective_alpha
         return {"alpha": coefficients.alpha, "advantage_scale": scale, "effective_alpha": effective}
 
-
-class BCell(LearningAgent):
-    """Policy of five experts with its critics, trained by soft actor-critic.
-
-    Parameters
-    ----------
-    generator : Generator
-        Draws initial weights, on the CPU.
-    networks : Networks, optional
-        In place of those for portfolios.
-    blocks : int, optional
-        Blocks of the training years whose learners' policies are deployed together with this one's, in a blend.
-    """
-
-    def __init__(
-        self,
-        shape: NetworkShape,
-        config: BCellConfig,
-        generator: Generator,
-        device: torch.device,
-        networks: Networks | None = None,
-        blocks: int | None = None,
-    ) -> None:
-        self.shape, self.config, self.device = shape, config, device
-        self.advantage_scale = 1.0
-        parts = networks or portfolio_networks(shape, config, generator)
-        self.policy = parts.policy.to(device)
-        self.critic = parts.critic.to(device)
-        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.behaviour_value = parts.value.to(device).requires_grad_(False)
-        self.prior = copy.deepcopy(self.policy).requires_grad_(False)
-        self.average = None if config.averaging.kind == "none" else PolicyAverage(config.averaging, self.policy)
-        self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
-        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
-        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
-        self.alpha_optimiser = make_optimiser([self.log_alpha], config.alpha_lr)
-        if config.cql_mode == "lagrange":
-            self.log_cql_alpha = torch.tensor(math.log(config.cql_alpha), device=device, requires_grad=True)
-            self.cql_optimiser = make_optimiser([self.log_cql_alpha], config.critic_lr)
-        if blocks is not None:
-            self.blend = no_blend(device)
-            self.members = ModuleList(copy.deepcopy(self.policy) for _ in range(blocks)).requires_grad_(False)
-        self.action_noise = Generator(device=device).manual_seed(0)
-
-    def seed_from(self, learner: OfflineLearner) -> None:
-        """Copy policy, critics and targets from the offline phase, bit for bit; the optimisers start afresh."""
-        parts = {name: getattr(learner, name).state_dict() for name in ("policy", "critic", "target_critic", "value")}
-        self.load_networks({f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()})
-        self.advantage_scale = learner.advantage_scale
-
-    def load_networks(self, networks: Mapping[str, Tensor]) -> None:
-        """Take over the networks of an offline learner, by their names there."""
-        for part in ("policy", "critic", "target_critic", "value"):
-            own = self.behaviour_value if part == "value" else getattr(self, part)
-            prefix = f"{part}/"
-            own.load_state_dict({n.removeprefix(prefix): t for n, t in networks.items() if n.startswith(prefix)})
-        self.begin()
-
-    def begin(self) -> None:
-        """Take the policy as it stands for the pretrained one: the anchor's, and the first of the average."""
-        self.prior.load_state_dict(self.policy.state_dict())
-        self.update_average(0.0)
-
     def save(self, path: str | Path) -> None:
         """Write the agent as one verified safetensors file."""
         facts = {"shape": self.shape._asdict(), "bcell": self.config.model_dump(mode="json")}
         named = {} if self.feature_names is None else {"features": self.feature_names}
-        write_tensors(Path(path), dict(self._tensors()), facts | named)
+        write_tensors(Path(path), self._tensors(), facts | named)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> BCell:
@@ -237,7 +191,7 @@ class BCell(LearningAgent):
         agent = cls(saved.shape, saved.config, Generator(), torch.device(device), blocks=blocks)
         agent.feature_names = saved.features
         with torch.no_grad():
-            for name, tensor in agent._tensors():
+            for name, tensor in agent._tensors().items():
                 if name not in saved.tensors or saved.tensors[name].shape != tensor.shape:
                     raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
                 tensor.copy_(saved.tensors[name])
@@ -245,21 +199,16 @@ class BCell(LearningAgent):
             agent.prior.load_state_dict(agent.policy.state_dict())
         return agent
 
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        parts = ["policy", "critic", "target_critic", "behaviour_value"]
+    def _tensors(self) -> dict[str, Tensor]:
+        networks: dict[str, nn.Module] = {"policy": self.policy, "critic": self.critic}
+        networks |= {"target_critic": self.target_critic, "behaviour_value": self.behaviour_value}
         if self.members is not None:
-            parts += ["members", "prior"]
-        for part in parts:
-            for name, tensor in getattr(self, part).state_dict().items():
-                yield f"{part}/{name}", tensor
+            networks |= {"members": self.members, "prior": self.prior}
         if self.average is not None:
-            for name, tensor in self.average.policy.state_dict().items():
-                yield f"average/{name}", tensor
-        yield "log_alpha", self.log_alpha
-        if self.blend is not None:
-            yield "blend", self.blend
-        if self.log_cql_alpha is not None:
-            yield "log_cql_alpha", self.log_cql_alpha
+            networks["average"] = self.average.policy
+        tensors = {f"{part}/{name}": t for part, one in networks.items() for name, t in one.state_dict().items()}
+        single = {"log_alpha": self.log_alpha, "blend": self.blend, "log_cql_alpha": self.log_cql_alpha}
+        return tensors | {name: tensor for name, tensor in single.items() if tensor is not None}
 
 
 class SavedAgent(NamedTuple):

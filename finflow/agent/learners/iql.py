@@ -15,10 +15,11 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
-from finflow.agent.gradient_steps import gradient_step, linearised
-from finflow.agent.learners.offline_learner import OfflineLearner, TargetValues
-from finflow.agent.learners.sac_critics import OWN
+from finflow.agent.gradient_steps import gradient_step, linearised, polyak_update
+from finflow.agent.learners.offline_learner import OfflineLearner
+from finflow.agent.learners.soft_actor_critic import OWN
 from finflow.agent.losses.offline_losses import advantage_weights, ddpg_bc_loss, expectile_loss, expectile_of
+from finflow.agent.networks.layers import Encoding
 
 
 class IQL(OfflineLearner):
@@ -27,20 +28,17 @@ class IQL(OfflineLearner):
     def learn(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of V, the policy, the critics and their targets."""
         config = self.config
-        (value, behaviour), values = self._run_both(
-            lambda: self.value.both(batch.states), lambda: self.target_values(batch), self.device
-        )
-        v_loss = expectile_loss(values.actions, value.unsqueeze(1), config.iql_expectile)
+        value, behaviour = self.value.both(batch.states)
+        encoding, actions, ahead = self.target_values(batch)
+        v_loss = expectile_loss(actions, value.unsqueeze(1), config.iql_expectile)
         gradient_step(v_loss, self.value_optimiser, config.gradient_norm)
         metrics = self.update_behaviour_value(behaviour, batch)
-        now, next_value = self._values(batch, values.actions)
-        policy_loss, policy_metrics = self._policy_loss(batch, values, now, self.dropout_noise(noise))
-        metrics |= policy_metrics | self.update_critic_and_policy(
-            lambda: self.update_critic(batch, next_value, values.ahead.spread, self.dropout_noise(noise)),
-            policy_loss,
-            progress,
-        )
-        figures = {"v_loss": v_loss, "v": value.mean(), "advantage": (values.actions - now).mean()}
+        now, next_value = self._values(batch, actions)
+        policy_loss, policy_metrics = self._policy_loss(batch, encoding, actions, now, self.dropout_noise(noise))
+        self.update_policy(policy_loss, progress)
+        metrics |= policy_metrics | self.update_critic(batch, next_value, ahead.spread, self.dropout_noise(noise))
+        polyak_update(self.target_critic, self.critic, config.tau)
+        figures = {"v_loss": v_loss, "v": value.mean(), "advantage": (actions - now).mean()}
         return {name: tensor.detach() for name, tensor in figures.items()} | metrics
 
     @property
@@ -60,10 +58,13 @@ class IQL(OfflineLearner):
         return expectile_of(actions, self.config.iql_expectile), ahead
 
     def _policy_loss(
-        self, batch: Batch, values: TargetValues, now: Tensor, noise: Generator | None
+        self, batch: Batch, encoding: Encoding, actions: Tensor, now: Tensor, noise: Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of the policy: as published, or by the critics' gradient; ``now`` is V(s), (B, 1)."""
-        advantage, beta = values.actions - now, self.config.iql_temperature / self.advantage_scale
+        """Loss of the policy: as published, or by the critics' gradient.
+
+        ``actions``, (B, P), are values of each state's actions; ``now`` is V(s), (B, 1).
+        """
+        advantage, beta = actions - now, self.config.iql_temperature / self.advantage_scale
         weights = advantage_weights(advantage, beta)
         figures = {"effective_beta": weights.new_tensor(beta), "weight_variation": weights.std() / weights.mean()}
         if self.config.iql_extraction == "awr":
@@ -73,6 +74,6 @@ class IQL(OfflineLearner):
             loss, metrics = self.policy.imitation_loss(batch, weights, noise)
             return loss, metrics | figures | {"mean_weight": weights.mean()}
         action, cloning, others, metrics = self.policy.pathwise_gradient(batch, weights[:, 0], noise)
-        value = linearised(lambda x: self.minimum_value(values.encoding, batch, x)[:, 0], action.unsqueeze(1))
+        value = linearised(lambda x: self.minimum_value(encoding, batch, x)[:, 0], action.unsqueeze(1))
         loss = ddpg_bc_loss(value - now[:, 0], advantage, cloning, self.config.iql_cloning)  # V(s) has no gradient here
         return loss + others, {**metrics, **figures, "policy_loss": loss.detach()}

@@ -7,22 +7,18 @@ cloning. All of them leave a policy, critics, targets and V_mu for the online ph
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import (
-    compute_gradients,
     cosine,
     gradient_step,
     make_optimiser,
     polyak_update,
     set_learning_rate,
-    step,
     update_precision,
 )
 from finflow.agent.losses.critic_losses import choice_loss, critic_target
@@ -34,15 +30,6 @@ from finflow.config import BCellConfig
 
 MEAN = 0.5  # the expectile that is the mean
 
-RunBoth = Callable[[Callable[[], Any], Callable[[], Any], torch.device], tuple[Any, Any]]
-"""Runs two independent functions on a device, one after the other or at the same time."""
-
-
-def run_in_turn(first: Callable[[], Any], second: Callable[[], Any], device: torch.device) -> tuple[Any, Any]:
-    """The second first: it is the one that another core may begin with."""
-    of_second = second()
-    return first(), of_second
-
 
 class Networks(NamedTuple):
     """The networks of one learner, or others that answer the same calls on another task."""
@@ -50,14 +37,6 @@ class Networks(NamedTuple):
     policy: ExpertPolicy
     critic: CriticEnsemble
     value: ValueNetwork
-
-
-class TargetValues(NamedTuple):
-    """Values of a batch by the target critics, without gradients."""
-
-    encoding: Encoding  # of the states
-    actions: Tensor  # (B, P): least value of each state's actions, the data's first
-    ahead: Valuation  # of the behaviour's next decisions
 
 
 def make_policy(shape: NetworkShape, config: BCellConfig, generator: Generator) -> ExpertPolicy:
@@ -76,15 +55,12 @@ class OfflineLearner:
     """Networks and optimisers of an offline method, and the steps that all methods share.
 
     ``advantage_scale`` is ``sigma_A``, the unit of advantages in the weights of imitation, in scaled rewards; 1 until
-    it is measured. With ``compares_actions`` other actions of a state than the data's have a meaning. ``run_both`` may
-    run the independent parts of an update at the same time.
+    it is measured. With ``compares_actions`` other actions of a state than the data's have a meaning.
     """
 
     compares_actions = True
 
-    def __init__(
-        self, networks: Networks, config: BCellConfig, device: torch.device, run_both: RunBoth = run_in_turn
-    ) -> None:
+    def __init__(self, networks: Networks, config: BCellConfig, device: torch.device) -> None:
         self.config = config
         self.device = device
         self.advantage_scale = 1.0
@@ -97,7 +73,6 @@ class OfflineLearner:
         self.behaviour_optimiser = make_optimiser(self.value.behaviour, config.critic_lr)
         self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
         self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
-        self._run_both = run_both
 
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of every network; returns ``v_loss``, ``q_loss``, ``policy_loss`` and others, each ().
@@ -119,16 +94,19 @@ class OfflineLearner:
     def dropout_noise(self, noise: Generator) -> Generator | None:
         return noise if self.config.dropout > 0.0 else None
 
-    def target_values(self, batch: Batch) -> TargetValues:
-        """Values of each state's actions, and of the behaviour's next ones, by the target critics."""
-        with torch.no_grad():
-            both = self.target_critic.encode(batch.both)
-            groups = len(batch.both.market) // 2
-            encoding = both.groups(0, groups)
-            actions = self.minimum_value(encoding, batch, batch.outcomes.actions)
-            following = batch.next_actions.unsqueeze(1)
-            ahead = self.target_critic.value(both.groups(groups, 2 * groups), batch.next_states, following)
-            return TargetValues(encoding, actions, ahead)
+    @torch.no_grad()
+    def target_values(self, batch: Batch) -> tuple[Encoding, Tensor, Valuation]:
+        """Values by the target critics: an encoding of the states, with the values of each state's actions, (B, P).
+
+        P begins with the data's action. The last are the values of the behaviour's next decisions.
+        """
+        both = self.target_critic.encode(batch.both)
+        groups = len(batch.both.market) // 2
+        encoding = both.groups(0, groups)
+        actions = self.minimum_value(encoding, batch, batch.outcomes.actions)
+        following = batch.next_actions.unsqueeze(1)
+        ahead = self.target_critic.value(both.groups(groups, 2 * groups), batch.next_states, following)
+        return encoding, actions, ahead
 
     def minimum_value(self, encoding: Encoding, batch: Batch, actions: Tensor) -> Tensor:
         """Least value over critics of actions (B, P, K) by the target critics, (B, P)."""
@@ -165,18 +143,10 @@ class OfflineLearner:
         loss, metrics = choice_loss(values, target, self.advantage_scale)
         return metrics | {"critic_gradient": gradient_step(loss, self.critic_optimiser, self.config.gradient_norm)}
 
-    def update_critic_and_policy(
-        self, update_critic: Callable[[], dict[str, Tensor]], policy_loss: Tensor, progress: float
-    ) -> dict[str, Tensor]:
-        """Take one step of the critics and one of the policy down its loss, and move the target critics."""
+    def update_policy(self, loss: Tensor, progress: float) -> None:
+        """Take one step of the policy down its loss."""
         set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
-        metrics: dict[str, Tensor]
-        metrics, _ = self._run_both(
-            update_critic, partial(compute_gradients, policy_loss, self.policy_optimiser), self.device
-        )
-        step(self.policy_optimiser, self.config.gradient_norm)
-        polyak_update(self.target_critic, self.critic, self.config.tau)
-        return metrics
+        gradient_step(loss, self.policy_optimiser, self.config.gradient_norm)
 
 
 class BehaviourCloning(OfflineLearner):
@@ -188,30 +158,25 @@ class BehaviourCloning(OfflineLearner):
     """
 
     compares_actions = False
+    clones = True
 
     def learn(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of V, the policy, the critics and their targets."""
-        metrics, critics = self.update_values(batch, noise)
-        weights = torch.ones_like(batch.outcomes.rewards)
-        loss, policy_metrics = self.policy.imitation_loss(batch, weights, self.dropout_noise(noise))
-        return metrics | policy_metrics | self.update_critic_and_policy(critics, loss, progress)
-
-    def update_values(
-        self, batch: Batch, noise: Generator
-    ) -> tuple[dict[str, Tensor], Callable[[], dict[str, Tensor]]]:
-        """Take one step of V; the critics' is still to be taken by what is returned."""
         _, data_value, ahead = self.target_values(batch)
         metrics = self.update_mean_value(batch, data_value)
+        if self.clones:
+            loss, policy_metrics = self.policy.imitation_loss(
+                batch, torch.ones_like(data_value), self.dropout_noise(noise)
+            )
+            self.update_policy(loss, progress)
+            metrics |= policy_metrics
         next_value = ahead.mean.min(dim=0).values
-        return metrics, partial(self.update_critic, batch, next_value, ahead.spread, self.dropout_noise(noise))
+        metrics |= self.update_critic(batch, next_value, ahead.spread, self.dropout_noise(noise))
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return metrics
 
 
 class BehaviourValues(BehaviourCloning):
     """The behaviour's values alone, for an online phase whose policy starts from initial weights."""
 
-    def learn(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
-        """Take one step of V, the critics and their targets."""
-        metrics, critics = self.update_values(batch, noise)
-        metrics |= critics()
-        polyak_update(self.target_critic, self.critic, self.config.tau)
-        return metrics
+    clones = False

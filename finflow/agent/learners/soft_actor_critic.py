@@ -1,4 +1,4 @@
-"""Losses of the actor and of the temperature of distributional soft actor-critic; those of its critics: `sac_critics`.
+"""Losses of distributional soft actor-critic: of its actor, of the temperature and of its critics.
 
 The actor maximises, over ``H = bcell.expansion`` exact decisions and the critics' value of where they end,
 
@@ -7,10 +7,16 @@ The actor maximises, over ``H = bcell.expansion`` exact decisions and the critic
 with ``a_H`` drawn from the policy. With ``H = 0`` it is the published soft actor-critic. An anchor penalises distance
 of the aim from equal weight: a policy that only maximises its critics overfits the years of its training.
 
+The critics learn temporal differences. A state has the logged action, as published, or several whose rewards and next
+portfolios the ledger gives (`Choices`). Where the actor has looked ahead from a state, all its targets are moved by
+what that says of the level of its value (`Expansion`): a target one decision ahead carries a value over a hundred
+decisions in so many updates of the target critics.
+
 References
 ----------
 Haarnoja et al. (2018), Soft Actor-Critic Algorithms and Applications.
 Feinberg et al. (2018), Model-Based Value Estimation for Efficient Model-Free Reinforcement Learning.
+Kuznetsov et al. (2020), Truncated Quantile Critics.
 """
 
 from __future__ import annotations
@@ -23,13 +29,29 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.gradient_steps import linearised
 from finflow.agent.learners.acting import ActingAgent
-from finflow.agent.losses.quantiles import needs_quantiles, risk_adjusted_value
+from finflow.agent.losses.critic_losses import (
+    CoverageProposals,
+    CriticTarget,
+    choice_loss,
+    conservative_penalty,
+    critic_target,
+)
+from finflow.agent.losses.quantiles import needs_quantiles, pessimistic_value, risk_adjusted_value
 from finflow.agent.networks.critic import CriticEnsemble
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.layers import Encoding
-from finflow.agent.networks.logistic_normal import SMALLEST_WEIGHT, LogisticNormal, mean_per_dimension
+from finflow.agent.networks.logistic_normal import (
+    LogisticNormal,
+    kl_from_equal_weight,
+    mean_per_dimension,
+    standard_normal,
+)
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, BCellConfig
+
+OWN = 2  # place of the policy's own among a state's actions
+WITH_QUANTILES = 3  # actions of each state whose distribution is learned: the logged one, holding, the policy's own
+CQL_UNIT = 0.01  # of the penalty's weight, where both errors and values are in sigma_A
 
 Metrics = dict[str, Tensor]
 
@@ -132,16 +154,6 @@ def anchor_weight(config: AnchorConfig, update: int, total: int) -> float:
     return config.weight + (final - config.weight) * min(update / (config.updates or total), 1.0)
 
 
-def kl_from_equal_weight(aim: Tensor, listed: Tensor) -> Tensor:
-    """``KL(u || aim)``, (batch,), of aims (batch, K): u is equal weight over the assets that are ``listed``.
-
-    It grows without bound as the aim leaves an asset out.
-    """
-    count = listed.sum(dim=-1).clamp(min=1).to(aim.dtype)
-    missing = -(aim[:, :-1].clamp(min=SMALLEST_WEIGHT).log() + count.log().unsqueeze(-1))
-    return torch.where(listed, missing, torch.zeros_like(missing)).sum(dim=-1) / count
-
-
 def temperature_loss(
     log_alpha: Tensor, log_density: Tensor, target: float | Tensor, n_dimensions: int | Tensor
 ) -> Tensor:
@@ -176,3 +188,162 @@ def minimum_value(
         return risk_adjusted_value(valuation, config).min(dim=0).values[:, 0]
 
     return linearised(value_of, states.portfolio, actions)
+
+
+class Draws(NamedTuple):
+    """Random numbers of the critics' part of an update."""
+
+    own: Tensor  # (batch, n, D): standard normal, of the policy's proposals in the states
+    following: Tensor  # (batch * P, 1 + n, D): of its decisions after the actions, then of proposals there, if any
+    dropout: Generator | None = None
+
+    @classmethod
+    def of(cls, agent: ActingAgent, batch: Batch, noise: Generator, conservative: bool) -> Draws:
+        count = agent.config.cql_samples * int(conservative)
+        own = (len(batch.actions), count, agent.policy.coordinate_count(batch.actions))
+        ahead = count * int(batch.choices is None)
+        after = (batch.outcomes.rewards.numel(), 1 + ahead, own[-1])
+        dropout = None
+        if agent.config.dropout > 0.0:
+            seed = torch.randint(2**62, (), generator=noise, device=noise.device)
+            dropout = Generator(device=noise.device).manual_seed(int(seed))
+        return cls(standard_normal(own, noise, batch.actions), standard_normal(after, noise, batch.actions), dropout)
+
+
+class Expansion(NamedTuple):
+    """Values of the first states of a batch by the actor's exact decisions."""
+
+    value: Tensor  # (n,): discounted rewards of the policy's decisions, and the target critics' value of where they end
+    spread: Tensor  # (E, n, n_quantiles): of the value at the end, discounted
+    references: Tensor | None  # (n,): discounted sum of the references of the rewards, where the spread is of the whole
+    weight: float  # of the squared errors that the actions of a state share: errors count per decision
+
+
+class CriticLosses(NamedTuple):
+    """Losses of an update, each ()."""
+
+    loss: Tensor
+    cql_weight: Tensor | None  # of a tuned weight of the penalty
+    metrics: Metrics
+    level_error: Tensor | None  # the values' mean error where the actor looked ahead
+
+
+def is_conservative(config: BCellConfig, coverage: CoverageProposals | None) -> bool:
+    """Return True where there is a penalty: proposals that cover the simplex, and a weight."""
+    return coverage is not None and config.cql_alpha > 0.0
+
+
+def critics_losses(
+    agent: ActingAgent,
+    batch: Batch,
+    coverage: CoverageProposals | None,
+    draws: Draws,
+    coefficients: Coefficients,
+    point: UpdatePoint,
+    encoding: Encoding | None = None,
+    own: LogisticNormal | None = None,
+    expansion: Expansion | None = None,
+) -> CriticLosses:
+    """Loss of the critics on a batch: temporal differences of its actions, and the conservative penalty.
+
+    ``encoding`` is that of the states, and ``own`` the policy's distribution in them, where they are known.
+    """
+    config, states, outcomes = agent.config, batch.states, batch.outcomes
+    count = outcomes.rewards.shape[1]
+    following = action_distribution(agent.policy, outcomes.next_states)
+    next_actions, next_density = following.sample(draws.following)
+    target, looked = _target(agent, batch, following, next_actions, draws, coefficients, point), 0
+    if expansion is not None and config.entropy_backup != "relative":
+        target, looked = expanded(target, expansion), len(expansion.value)
+    encoding = agent.critic.encode(states) if encoding is None else encoding
+    portfolios, proposals = outcomes.actions, None
+    if coverage is not None and is_conservative(config, coverage):
+        own = action_distribution(agent.policy, states) if own is None else own
+        drawn = [coverage, CoverageProposals(*own.sample(draws.own))]
+        if batch.choices is None:
+            drawn.append(CoverageProposals(next_actions[:, 1:], _density_here(batch, next_density[:, 1:])))
+        proposals = CoverageProposals.joined(drawn)
+        portfolios = torch.cat([portfolios, proposals.portfolios], dim=1)
+    with_quantiles = min(WITH_QUANTILES, count) if config.n_quantiles > 1 else 0
+    values = agent.critic.value(encoding, states, portfolios, with_quantiles, draws.dropout)
+    # in a batch of transitions alone, errors and values are in rewards, and the weight of the penalty in sigma_A
+    scale, unit = (1.0, agent.advantage_scale) if batch.choices is None else (agent.advantage_scale, CQL_UNIT)
+    loss, metrics = choice_loss(values._replace(mean=values.mean[..., :count]), target, scale)
+    cql_weight = None
+    if proposals is not None:
+        compared = torch.cat([values.mean[..., :1], values.mean[..., count:]], dim=-1)
+        penalty, cql_weight, figures = conservative_penalty(
+            compared, proposals, batch, config, agent.log_cql_alpha, coefficients.dimensions, unit, scale
+        )
+        loss, metrics = loss + penalty, metrics | figures
+    level_error = (target.mean - values.mean[..., :count].detach())[:, :looked].mean() if looked else None
+    return CriticLosses(loss, cql_weight, metrics, level_error)
+
+
+@torch.no_grad()
+def _target(
+    agent: ActingAgent,
+    batch: Batch,
+    following: LogisticNormal,
+    next_actions: Tensor,
+    draws: Draws,
+    coefficients: Coefficients,
+    point: UpdatePoint,
+) -> CriticTarget:
+    """``r + gamma (1 - d) min_e m_e`` of the target critics at the next decision, for every action.
+
+    With ``bcell.entropy_backup`` relative, entropy of the next decision over its target is part of its value.
+    """
+    config, outcomes = agent.config, batch.outcomes
+    shape = outcomes.rewards.shape
+    value, spread = target_value(agent, outcomes.next_states, next_actions[:, :1], point, shape[1])
+    if config.entropy_backup == "relative":
+        density = following.entropy_density(draws.following[:, 0])
+        ahead = agent.policy.free_dimensions(next_actions[:, 0], outcomes.next_states)
+        target = agent.policy.target_entropy(coefficients.target_share, ahead)
+        value = value + coefficients.effective_alpha * (-density - target) / ahead
+    return critic_target(batch, value.view(shape), spread.view(len(spread), *shape, -1), config.gamma)
+
+
+@torch.no_grad()
+def target_value(
+    agent: ActingAgent, states: States, actions: Tensor, point: UpdatePoint, choices: int = 1
+) -> tuple[Tensor, Tensor]:
+    """``min_e m_e`` of the target critics, (B,), and their spread, (E, B, n), for one action (B, 1, K) a state.
+
+    ``choices`` consecutive ones are of one state.
+    """
+    config, critic = agent.config, agent.target_critic
+    distributional = config.n_quantiles > 1
+    ahead = critic.value(critic.encode(states), states, actions, int(distributional))
+    spread = ahead.spread[:, :, 0] if distributional else ahead.mean.new_zeros(*ahead.mean.shape[:2], 1)
+    dropped = min(config.dropped_quantiles, config.n_quantiles - 1)
+    return pessimistic_value(ahead.mean[..., 0], spread, dropped, point.progress, choices), spread
+
+
+def expanded(target: CriticTarget, expansion: Expansion) -> CriticTarget:
+    """Targets (B, P) of which those of the first states are moved to what was found by looking ahead.
+
+    All actions of a state by the same, the difference for the policy's own: their differences stay those of one exact
+    decision.
+    """
+    count = min(len(expansion.value), len(target.mean))
+    moved = target.mean[:count] + (expansion.value[:count] - target.mean[:count, OWN]).unsqueeze(-1)
+    whole = moved if expansion.references is None else moved + expansion.references[:count].unsqueeze(-1)
+    samples = whole.unsqueeze(-1) + expansion.spread[:, :count].unsqueeze(2)
+    weights = torch.ones(len(target.mean), device=moved.device)
+    weights[:count] = expansion.weight
+    means, of_all = torch.cat([moved, target.mean[count:]]), torch.cat([samples, target.samples[:, count:]], dim=1)
+    return CriticTarget(means, of_all, weights)
+
+
+def _density_here(batch: Batch, log_density: Tensor) -> Tensor:
+    """Log density (batch, P) of proposals for the next state as proposals for the state.
+
+    Infinite where an asset lists or ends between the two: such proposals lie on another simplex and have no weight.
+    """
+    if batch.both.complete:
+        return log_density
+    states, following = batch.states, batch.next_states
+    changed = repeat_groups((states.listed != following.listed).any(dim=-1, keepdim=True), states)
+    return log_density.masked_fill(changed, float("inf"))

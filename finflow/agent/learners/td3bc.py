@@ -12,16 +12,16 @@ Fujimoto, van Hoof and Meger (2018), Addressing Function Approximation Error in 
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.gradient_steps import cosine, gradient_step, linearised, polyak_update, set_learning_rate
-from finflow.agent.learners.offline_learner import OfflineLearner
+from finflow.agent.gradient_steps import linearised, polyak_update
+from finflow.agent.learners.offline_learner import Networks, OfflineLearner
 from finflow.agent.losses.offline_losses import td3bc_loss
 from finflow.agent.networks.logistic_normal import standard_normal
+from finflow.config import BCellConfig
 
 POLICY_DELAY = 2  # critic updates for one of the policy, as published
 SMOOTHING, SMOOTHING_LIMIT = 0.2, 0.5  # deviation and bound of the noise on the target policy's action
@@ -33,22 +33,22 @@ class TD3BC(OfflineLearner):
     The policy moves at every second update.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, networks: Networks, config: BCellConfig, device: torch.device) -> None:
+        super().__init__(networks, config, device)
         self.target_policy = copy.deepcopy(self.policy).requires_grad_(False)
         self.updates = 0
 
     def learn(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step of V, the critics and, every second time, the policy and the targets."""
         config = self.config
-        values = self.target_values(batch)
-        metrics = self.update_mean_value(batch, values.actions)
+        _, actions, _ = self.target_values(batch)
+        metrics = self.update_mean_value(batch, actions)
         with torch.no_grad():
             states = batch.outcomes.next_states
             following = self._smoothed(self.target_policy.deterministic(states), states, noise)
             ahead = self.target_critic.value(self.target_critic.encode(states), states, following.unsqueeze(1))
-            next_value = ahead.mean[..., 0].min(dim=0).values.view_as(values.actions)
-            spread = ahead.spread[:, :: values.actions.shape[1]]
+            next_value = ahead.mean[..., 0].min(dim=0).values.view_as(actions)
+            spread = ahead.spread[:, :: actions.shape[1]]
         metrics |= self.update_critic(batch, next_value, spread, self.dropout_noise(noise))
         self.updates += 1
         if self.updates % POLICY_DELAY == 0:
@@ -74,6 +74,5 @@ class TD3BC(OfflineLearner):
             action.unsqueeze(1),
         )
         loss = td3bc_loss(value, self.policy.squared_distance(action, batch.actions, batch.states))
-        set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
-        gradient_step(loss + others, self.policy_optimiser, self.config.gradient_norm)
+        self.update_policy(loss + others, progress)
         return {**metrics, "policy_loss": loss.detach()}

@@ -78,22 +78,15 @@ def advantage_scale(returns: Tensor) -> Tensor:
     return advantages(returns).square().mean().sqrt()
 
 
-class Calibration(NamedTuple):
-    """Agreement of critics' advantages with exact ones.
+def calibration(critics: Tensor, exact: Tensor) -> tuple[Tensor, Tensor]:
+    """Agreement of the critics' values (batch, actions) with exact returns (batch, actions): slope and correlation.
 
-    ``slope``, (), is that of the exact advantages on the critics', through zero: under 1 where the critics exaggerate.
+    The slope is that of the exact advantages on the critics', through zero: under 1 where the critics exaggerate.
     """
-
-    slope: Tensor
-    correlation: Tensor
-
-
-def calibration(critics: Tensor, exact: Tensor) -> Calibration:
-    """Agreement of the critics' values (batch, actions) with exact returns (batch, actions)."""
     predicted, exact = advantages(critics), advantages(exact)
     product = (predicted * exact).mean()
     size = predicted.square().mean().clamp(min=1e-12)
-    return Calibration(product / size, product / (size * exact.square().mean().clamp(min=1e-12)).sqrt())
+    return product / size, product / (size * exact.square().mean().clamp(min=1e-12)).sqrt()
 
 
 def choice_loss(values: Valuation, target: CriticTarget, advantage_scale: float) -> tuple[Tensor, dict[str, Tensor]]:
@@ -111,9 +104,8 @@ def choice_loss(values: Valuation, target: CriticTarget, advantage_scale: float)
     loss, known = q_loss, values.quantiles.shape[2]
     if error.shape[-1] > 1:
         of_moves = (error - shared).square().mean(dim=(1, 2)).sum() / advantage_scale**2
-        agreement = calibration(values.mean.detach().mean(dim=0), target.mean)
-        metrics |= {"advantage_loss": of_moves, "advantage_slope": agreement.slope}
-        metrics["advantage_correlation"] = agreement.correlation
+        slope, correlation = calibration(values.mean.detach().mean(dim=0), target.mean)
+        metrics |= {"advantage_loss": of_moves, "advantage_slope": slope, "advantage_correlation": correlation}
         loss = loss + of_moves
     of_spread = torch.zeros_like(q_loss)
     if known > 0:

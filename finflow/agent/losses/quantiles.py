@@ -19,7 +19,6 @@ Dabney et al. (2018), Implicit Quantile Networks for Distributional Reinforcemen
 
 from __future__ import annotations
 
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -142,26 +141,18 @@ def pessimistic_value(mean: Tensor, spread: Tensor, dropped: int, share: float, 
     return of_states.gather(0, least).flatten()
 
 
-@lru_cache(maxsize=16)
-def _weights(measure: str, level: float, count: int) -> tuple[float, ...]:
-    edges = np.arange(count + 1) / count
-    if measure == "neutral":
-        distorted = edges
-    elif measure == "cvar":
-        distorted = np.minimum(edges / level, 1.0)
-    else:
-        normal = NormalDist()
-        inner = [normal.cdf(normal.inv_cdf(float(edge)) + WANG_STRENGTH) for edge in edges[1:-1]]
-        distorted = np.array([0.0, *inner, 1.0])
-    return tuple(np.diff(distorted).tolist())
-
-
 def quantile_weights(config: BCellConfig, count: int) -> FloatArray:
     """Weights of ``count`` quantiles in rising order, (count,): increments of the distortion ``g`` of probability.
 
     ``g(u) = u`` where neutral, ``min(u / level, 1)`` for CVaR, ``Phi(Phi^-1(u) + 0.75)`` for Wang.
     """
-    return np.array(_weights(config.risk_measure, config.risk_level, count))
+    distorted = np.arange(count + 1) / count
+    if config.risk_measure == "cvar":
+        distorted = np.minimum(distorted / config.risk_level, 1.0)
+    elif config.risk_measure == "wang":
+        normal = NormalDist()
+        distorted[1:-1] = [normal.cdf(normal.inv_cdf(edge) + WANG_STRENGTH) for edge in distorted[1:-1].tolist()]
+    return np.diff(distorted)
 
 
 def needs_quantiles(config: BCellConfig) -> bool:

@@ -101,6 +101,21 @@ def kl_per_dimension(policy: LogisticNormal, reference: LogisticNormal) -> Tenso
     return mean_listed(0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log(), policy.listed)
 
 
+def kl_from_equal_weight(aim: Tensor, listed: Tensor) -> Tensor:
+    """``KL(u || aim)``, (batch,), of aims (batch, K): u is equal weight over the assets that are ``listed``.
+
+    It grows without bound as the aim leaves an asset out.
+    """
+    count = listed.sum(dim=-1).clamp(min=1).to(aim.dtype)
+    missing = -(aim[:, :-1].clamp(min=SMALLEST_WEIGHT).log() + count.log().unsqueeze(-1))
+    return torch.where(listed, missing, torch.zeros_like(missing)).sum(dim=-1) / count
+
+
+def kl_from_portfolios(given: Tensor, portfolios: Tensor) -> Tensor:
+    """``KL(given || portfolio)`` of portfolios (..., K), (...)."""
+    return (torch.xlogy(given, given) - given * portfolios.clamp(min=SMALLEST_WEIGHT).log()).sum(dim=-1)
+
+
 def sum_listed(values: Tensor, listed: Tensor | None) -> Tensor:
     """Sum over listed assets, (..., K - 1) to (...); over all where ``listed`` is left out."""
     return (values if listed is None else torch.where(listed, values, torch.zeros_like(values))).sum(dim=-1)

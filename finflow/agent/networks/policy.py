@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Generator, Tensor
@@ -38,6 +38,7 @@ from finflow.agent.networks.logistic_normal import (
     SMALLEST_WEIGHT,
     LogisticNormal,
     count_dimensions,
+    kl_from_portfolios,
     log_portfolio,
     log_ratio_entropy,
     log_ratios,
@@ -54,15 +55,6 @@ LOG_SCALE_RANGE = (-2.3, -0.7)
 # The aim's gradient is proportional to the trade rate: ascent on critics scales it as if the rate were at least this.
 LEAST_PULL = 0.2
 N_TRADE_FACTS = 3 + 3  # turnover to the aim, cash held, cash aimed at; the state of the reward
-
-
-class PathwiseGradient(NamedTuple):
-    """Deterministic actions of a policy for a batch, with the losses that hold the policy to the data."""
-
-    action: Tensor  # (batch, K): with gradients for the policy
-    cloning: Tensor  # (): likelihood loss of the data's actions, all weighted alike
-    others: Tensor  # (): the policy's other losses
-    metrics: dict[str, Tensor]
 
 
 class ExpertPolicy(AssetLayers):
@@ -175,11 +167,13 @@ class ExpertPolicy(AssetLayers):
         """Free dimensions of portfolios (batch, K): K - 1, or in states with listings the listed assets, (batch,)."""
         return count_dimensions(actions[..., :-1], _listed_assets(states))
 
-    def pathwise_gradient(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> PathwiseGradient:
-        """The centre with gradients for the whole policy, and the losses that hold it to the data.
+    def pathwise_gradient(
+        self, batch: Batch, weights: Tensor, noise: Generator | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """The centre with gradients for the whole policy, (batch, K), and the losses that hold it to the data.
 
-        The weights, (batch,), are of the logged actions in each expert's loss on its own family; ``noise`` is for
-        dropout.
+        These are the likelihood loss of the data's actions, all weighted alike, (), and the policy's others, (). The
+        weights, (batch,), are of the logged actions in each expert's loss on its own family; ``noise`` is for dropout.
         """
         decision = self(batch.states, noise, least_pull=LEAST_PULL)
         distribution = decision.distribution
@@ -190,7 +184,7 @@ class ExpertPolicy(AssetLayers):
         cloning = 0.5 * (shift.square().mean() if listed is None else mean_listed(shift.square(), listed).mean())
         experts, held, metrics = expert_losses(decision, batch, weights, self.expert_cloning)
         metrics["cloning_loss"] = cloning.detach()
-        return PathwiseGradient(distribution.centre(), cloning, experts + scale + held, metrics)
+        return distribution.centre(), cloning, experts + scale + held, metrics
 
     def coordinates(self, actions: Tensor, states: States) -> Tensor:
         """Coordinates in which actions are compared: additive log ratios, (..., K - 1)."""
@@ -280,11 +274,5 @@ def expert_losses(
     metrics = {"expert_loss": loss.detach(), "trade_rate": decision.trade_rate.mean().detach()}
     if not cloning or batch.named is None:
         return loss, 0.0, metrics
-    naming = expert_cloning_loss(decision.experts[:: batch.states.group_size], batch.named)
+    naming = kl_from_portfolios(batch.named, decision.experts[:: batch.states.group_size]).mean()
     return loss, cloning * naming, metrics | {"naming_loss": naming.detach()}
-
-
-def expert_cloning_loss(experts: Tensor, named: Tensor) -> Tensor:
-    """Mean ``KL(named || expert)`` of the experts' portfolios, (groups, 5, K), from those that their families name."""
-    divergence = torch.xlogy(named, named) - named * experts.clamp(min=SMALLEST_WEIGHT).log()
-    return divergence.sum(dim=-1).mean()

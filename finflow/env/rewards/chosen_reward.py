@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from finflow.config import ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess, rows_at
 from finflow.env.objective import COMPONENTS
+from finflow.env.reward_context import ChosenReward, Reward, RewardContext
 from finflow.env.rewards.ranking_reward import RankingReward
-from finflow.env.rewards.reward_context import ChosenReward, Reward, RewardContext
 from finflow.errors import ConfigError, FinflowError, TrainingError, typed_line
 from finflow.imports import import_path
 from finflow.market.panel import MarketPanel

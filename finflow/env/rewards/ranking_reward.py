@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import RankingConfig
+from finflow.env.reward_context import RewardContext
 from finflow.env.rewards import ranking_measures as measures
-from finflow.env.rewards.reward_context import RewardContext
 from finflow.errors import ConfigError
 
 FloatArray = NDArray[np.float64]

@@ -21,8 +21,8 @@ from array_api_compat import array_namespace
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import COMPONENTS
+from finflow.env.reward_context import LazyObservation, Reward, RewardContext
 from finflow.env.rewards.chosen_reward import RewardSum, checked, computed, user_reward, with_reward
-from finflow.env.rewards.reward_context import LazyObservation, Reward, RewardContext
 from finflow.worker_pool import LocalWorkers, RayWorkers, WorkerLostError
 
 R = TypeVar("R")

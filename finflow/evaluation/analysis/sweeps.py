@@ -21,8 +21,7 @@ import scipy
 
 from finflow.config import CostsConfig
 from finflow.cores import forked
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.process_variants import with_costs, with_lag
+from finflow.env.decision_process import DecisionProcess, with_costs, with_lag
 from finflow.errors import ConfigError
 from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext, FloatArray, index_backtest, run_backtests
 from finflow.evaluation.page.page_numbers import show

@@ -18,9 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.drawing import BLACK, BLUE, Rendered, finish_wealth, render
-from finflow.evaluation.page.section import ROW, Cell, Row, Section, Table, make_table
+from finflow.evaluation.page.page_numbers import years_unit
+from finflow.evaluation.page.section import ROW, Cell, Row, Section, Sentence, Table, make_table
+from finflow.evaluation.report.report_page import verdict_table
+from finflow.evaluation.statistics.bootstrap import Resampling, draw_days, resample_sharpe
 from finflow.evaluation.statistics.metrics import sharpe_of
-from finflow.evaluation.statistics.report_statistics import cscv_of
+from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.report_statistics import cscv_of, verdict_with_power
 from finflow.evaluation.statistics.run_statistics import (
     distribution,
     figure_columns,
@@ -29,6 +33,7 @@ from finflow.evaluation.statistics.run_statistics import (
     probability_of_improvement,
     spread_table,
 )
+from finflow.evaluation.statistics.verdict import Verdict, VerdictReference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,10 +46,7 @@ PATH_SPREAD = (
     "From and to: bootstrap interval of the interquartile mean over windows or paths. Paths share days, and windows "
     "trainings, so the interval is too narrow."
 )
-AGENT_IMPROVEMENT = (
-    "By Sharpe ratio over this window, of an agent drawn at random; from and to are a bootstrap interval over the "
-    "seeds, which says nothing of other periods."
-)
+AGENT_IMPROVEMENT = "By Sharpe ratio, of an agent drawn at random; the bootstrap interval is over the seeds."
 TRAINING_IMPROVEMENT = (
     "The probability that a training's Sharpe ratio is above that of equal weight in a window drawn at random. A half "
     "is no better than a coin."
@@ -135,7 +137,6 @@ def ensemble_section(
     ensemble: Backtest,
     agents: Sequence[Backtest],
     baseline: Backtest,
-    confidence: float,
     seed: int,
     scores: Mapping[str, float] | None = None,
 ) -> Section:
@@ -156,9 +157,9 @@ def ensemble_section(
         "agents": rows,
         "ensemble": figures_of(ensemble, baseline) | {"agents_behind": float(np.mean(behind))},
         "baseline": figures_of(baseline, baseline),
-        "of_agents": distribution(rows, seed, confidence, "the agents", words, ONE_AGENT),
+        "of_agents": distribution(rows, seed, "the agents", words, ONE_AGENT),
         "improvement": _improvement_numbers(
-            [sharpe_of(run) for run in agents], [sharpe_of(baseline)] * len(agents), seed, confidence, words
+            [sharpe_of(run) for run in agents], [sharpe_of(baseline)] * len(agents), seed, words
         ),
     }
     if scores is not None:
@@ -180,7 +181,7 @@ def ensemble_section(
     return Section("seeds", "Agents of several seeds", numbers, tables, words=tuple(words))
 
 
-def protocol_section(found: ProtocolPaths, confidence: float, seed: int) -> Section:
+def protocol_section(found: ProtocolPaths, seed: int) -> Section:
     """Windows, paths, their distribution and the fan of the paths."""
     baseline = found.compared[0]
     windows = {
@@ -204,9 +205,9 @@ def protocol_section(found: ProtocolPaths, confidence: float, seed: int) -> Sect
         "windows": windows,
         "paths": paths,
         "shown_path": found.middle + 1,
-        "of_windows": distribution(windows, seed, confidence, "the windows", words, ONE_PATH),
-        "of_paths": distribution(paths, seed, confidence, "the paths", words, ONE_PATH),
-        "improvement": _improvement(found, seed, confidence, words),
+        "of_windows": distribution(windows, seed, "the windows", words, ONE_PATH),
+        "of_paths": distribution(paths, seed, "the paths", words, ONE_PATH),
+        "improvement": _improvement(found, seed, words),
     }
     pbo = [one["pbo"] for one in paths.values() if one["pbo"] is not None]
     numbers["pbo"] = {"median": float(np.median(pbo)) if pbo else None, "strategies": 1 + len(found.compared)}
@@ -254,12 +255,11 @@ def fan(found: ProtocolPaths) -> Rendered:
 
 
 def _window(one: WindowResult, baseline: Backtest) -> dict[str, Any]:
-    days: dict[str, Any] = {"fold": one.fold, "seed": one.seed, "window": one.window + 1, "path": one.path + 1}
-    days |= {"start": str(one.run.dates[0]), "end": str(one.run.dates[-1]), "days": len(one.run.dates)}
-    return days | figures_of(one.run, baseline)
+    place, dates = {"fold": one.fold, "seed": one.seed, "window": one.window + 1, "path": one.path + 1}, one.run.dates
+    return {**place, "start": str(dates[0]), "end": str(dates[-1]), "days": len(dates), **figures_of(one.run, baseline)}
 
 
-def _improvement(found: ProtocolPaths, seed: int, confidence: float, words: list[str]) -> dict[str, object]:
+def _improvement(found: ProtocolPaths, seed: int, words: list[str]) -> dict[str, object]:
     """Probability that a training is ahead of equal weight, by Sharpe ratio, in a window drawn at random."""
     windows = range(len(found.others))
     own = [[sharpe_of(one.run) for one in found.judged if one.window == window] for window in windows]
@@ -271,13 +271,11 @@ def _improvement(found: ProtocolPaths, seed: int, confidence: float, words: list
             "Every window was judged by one training: the probability of improvement has no interval; --seeds 3 gives "
             "it one."
         )
-    numbers: dict[str, object] = {"windows": len(windows), "trainings_of_a_window": runs}
-    return numbers | _improvement_numbers(agents, equal, seed, confidence, words)
+    chance = _improvement_numbers(agents, equal, seed, words)
+    return {"windows": len(windows), "trainings_of_a_window": runs, **chance}
 
 
-def _improvement_numbers(
-    agents: ArrayLike, baseline: ArrayLike, seed: int, confidence: float, words: list[str]
-) -> dict[str, object]:
+def _improvement_numbers(agents: ArrayLike, baseline: ArrayLike, seed: int, words: list[str]) -> dict[str, object]:
     """Probability that an agent is ahead of equal weight by Sharpe ratio, with its bootstrap interval.
 
     The Sharpe ratios are (agents,) or (agents, windows); a single agent has no interval. ``words`` gets the reason
@@ -288,7 +286,7 @@ def _improvement_numbers(
         if len(np.asarray(agents)) == 1 and np.ndim(agents) == 2:
             value = probability_of_improvement(agents, baseline)
         else:
-            found = improvement_estimate(agents, baseline, seed, confidence)
+            found = improvement_estimate(agents, baseline, seed)
             value, low, high = found.value, found.interval.low, found.interval.high
     except EvidenceError as error:
         words.append(f"There is no probability of improvement: {error}.")
@@ -299,3 +297,54 @@ def _improvement_table(head: str, name: str, caption: str, more: tuple[Row, ...]
     """Table of `_improvement_numbers` at the key ``improvement``; ``name`` heads its row, and further rows follow."""
     row = Row(name, tuple(Cell(("improvement", key), "%", 1) for key in IMPROVEMENT))
     return Table("Probability of improvement", (head, "value", "from", "to"), (row, *more), caption)
+
+
+def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resampling: Resampling) -> Section:
+    """Section of a walk-forward on the verdict over all judged years, against patient equal weight too.
+
+    Joined windows are longer than the test window. Every seed of every fold has the same weight: the judged return of a
+    day is the mean over seeds. No seed is chosen, and seeds are not tries.
+    """
+    baseline, agent = found.compared[0], mean_of_seeds(found.agents)
+    verdict = judge_joined(agent, baseline, patient, tries, resampling)
+    bars, seeds, windows = agent.bars_per_year, len(found.agents), len(found.others)
+    numbers: dict[str, object] = {
+        "windows": windows,
+        "seeds": seeds,
+        "years": len(agent.returns) / bars,
+        "sharpe_difference": sharpe_of(agent) - sharpe_of(baseline),
+        "verdict": verdict,
+    }
+    whose = "the agent of one seed" if seeds == 1 else f"the mean of the {seeds} seeds, none of which was chosen"
+    words: list[Sentence] = [
+        (
+            f"Over all {windows} judged windows, joined, ",
+            Cell(("years",), "", 1),
+            f" years, {whose}, beats equal weight: {verdict.beats_equal_weight}. The difference of Sharpe ratios is ",
+            Cell(("sharpe_difference",), plus=True, keep_sign=True),
+            ". It supplements the verdict on the test window: it covers more years, but the configuration may have "
+            "been chosen with knowledge of them.",
+        ),
+        *map(str, verdict.reasons),
+    ]
+    table = verdict_table(verdict, years_unit(bars))
+    return Section("walk_forward", "All judged years together", numbers, (table,), words=tuple(words))
+
+
+def judge_joined(
+    judged: Backtest, baseline: Backtest, patient: Backtest, tries: Tries, resampling: Resampling
+) -> Verdict:
+    """The verdict on joined windows, with what it could have shown; all over the same days."""
+    draws = draw_days(len(judged.returns), resampling)
+    own = resample_sharpe(judged, draws)
+    rivals = [VerdictReference(run.returns, own - resample_sharpe(run, draws)) for run in (baseline, patient)]
+    return verdict_with_power(judged, rivals, tries, resampling, draws)
+
+
+def mean_of_seeds(agents: Sequence[Backtest]) -> Backtest:
+    """An account with an equal part in each agent, made equal again every day at no cost."""
+    if len(agents) == 1:
+        return agents[0]
+    names = ("returns", "costs", "turnover", "weights")
+    means = {name: np.mean([getattr(run, name) for run in agents], axis=0) for name in names}
+    return replace(agents[0], explanation=None, refused=None, rewards=None, **means)

@@ -162,7 +162,7 @@ def figures_of(run: Backtest, baseline: Backtest) -> dict[str, Any]:
 
 
 def distribution(
-    rows: Mapping[str, Mapping[str, Any]], seed: int, confidence: float, name: str, words: list[str], alone: str
+    rows: Mapping[str, Mapping[str, Any]], seed: int, name: str, words: list[str], alone: str
 ) -> dict[str, Spread]:
     """The spread of every metric over ``rows``, by name as `figures_of` has them.
 
@@ -174,7 +174,7 @@ def distribution(
         return spread
     for key in _SHOWN:
         try:
-            spread[key] = path_distribution([row[key] for row in rows.values()], seed, confidence, name)
+            spread[key] = path_distribution([row[key] for row in rows.values()], seed, name=name)
         except EvidenceError as error:
             reason = f"{str(error)[:1].upper()}{str(error)[1:]}."
             words += [reason] if reason not in words else []

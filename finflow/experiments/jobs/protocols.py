@@ -17,9 +17,14 @@ import pandas as pd
 from finflow.config import Config, EvaluationConfig, config_hash, replace_values
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.multi_run.joined_verdict import joined_section
-from finflow.evaluation.multi_run.repeated_trainings import ProtocolPaths, WindowResult, joined, protocol_section
-from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Resampling
+from finflow.evaluation.multi_run.repeated_trainings import (
+    ProtocolPaths,
+    WindowResult,
+    joined,
+    joined_section,
+    protocol_section,
+)
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
 from finflow.experiments.jobs.independent_trainings import Training, training_config
@@ -95,7 +100,7 @@ class ProtocolJob:
         config = self.config
         paths, windows = self._backtest(checkpoints)
         tries, patient = Tries(config.evaluation.configurations_tried), joined(windows)
-        sections = [protocol_section(paths, CONFIDENCE, config.train.seed)]
+        sections = [protocol_section(paths, config.train.seed)]
         if self.protocol == "walk-forward":
             evaluation = config.evaluation
             resampling = Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed)

@@ -16,8 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError, one_line
-from finflow.files import read_input
-from finflow.memory_limit import read_table
+from finflow.files import read_input, read_table
 
 KINDS = ("csv", "parquet")
 

@@ -14,7 +14,7 @@ from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
 from finflow.evaluation.page.page_numbers import Number, Shown, about, schema_of
 from finflow.evaluation.page.section import ROW, Section, columns_of, make_table
 from finflow.market.panel import MarketPanel
-from finflow.trading.paper.expectation import ALPHA, Expectation
+from finflow.trading.paper.paper_account import ALPHA, Expectation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

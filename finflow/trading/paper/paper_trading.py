@@ -24,8 +24,7 @@ from finflow.trading.brokers.broker import BrokerNotReady
 from finflow.trading.deciding import ALPACA, Request, decide_with, open_routing
 from finflow.trading.live_market import TRADING, load_agents, load_prices, market_until
 from finflow.trading.order_routing import OrderRouting
-from finflow.trading.paper.expectation import Expectation
-from finflow.trading.paper.paper_account import DailyAccount, PaperAccount, broker_evening
+from finflow.trading.paper.paper_account import DailyAccount, Expectation, PaperAccount, broker_evening
 from finflow.trading.paper.paper_page import PaperNumbers, numbers_of, paper_page
 from finflow.trading.trading_calendar import calendar_of
 from finflow.training.judging.agent_strategy import Agents

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.cores import forked
-from finflow.env.decision_process import DecisionProcess
-from finflow.env.process_variants import with_growths
+from finflow.env.decision_process import DecisionProcess, with_growths
 from finflow.market.features.regimes import COMPONENTS, FEWEST, REGIMES, fit_switching
 from finflow.training.data.rollouts import NO_MIRROR, Mirror, RolloutMarket
 

@@ -17,8 +17,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch, States
 from finflow.env.decision_process import DecisionProcess
 from finflow.guard.state_capture import check_like
-from finflow.offline.dataset import OfflineDataset
-from finflow.offline.recorder import SOURCES
+from finflow.offline.dataset import SOURCES, OfflineDataset
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.training.data.rewards import RewardUnits
 

@@ -203,7 +203,7 @@ def _ensemble(
         found = score_runs(context.process, context.window, (*played, *agents), best).scores
         shown = (judged, baseline, *agents)
         scores = {run.name: found[run.name].score for run in shown if run.name in found}
-    return [ensemble_section(judged, agents, baseline, CONFIDENCE, config.train.seed, scores)]
+    return [ensemble_section(judged, agents, baseline, config.train.seed, scores)]
 
 
 def _explanations(

@@ -122,7 +122,7 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> dict[str, Any]:
     Returns ``slope`` with ``slope_error``, ``correlation``, and ``groups`` of moves of one size by the critics'
     advantage: means of that and of the exact advantage, and the latter's standard errors.
     """
-    fit = calibration(values, exact.returns)
+    slope, correlation = (float(one) for one in calibration(values, exact.returns))
     predicted, measured = (advantages(one).double().cpu().numpy() for one in (values, exact.returns))
     block = np.empty(len(exact.bars), dtype=np.int64)
     for number, rows in enumerate(np.array_split(np.argsort(exact.bars, kind="stable"), BLOCKS)):
@@ -133,7 +133,7 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> dict[str, Any]:
         return sums
 
     squares = by_block((predicted**2).sum(axis=1), block)
-    residual = by_block((predicted * measured).sum(axis=1), block) - float(fit.slope) * squares
+    residual = by_block((predicted * measured).sum(axis=1), block) - slope * squares
     of_move, estimated, realised = np.repeat(block, predicted.shape[1]), predicted.ravel(), measured.ravel()
     groups = []
     for rows in np.array_split(np.argsort(estimated, kind="stable"), GROUPS):
@@ -143,9 +143,7 @@ def compare_advantages(values: Tensor, exact: ExactReturns) -> dict[str, Any]:
         groups.append((float(estimated[rows].mean()), mean, error))
     slope_error = float(np.sqrt((residual**2).sum()) / max(squares.sum(), 1e-12))
     columns = [list(column) for column in zip(*groups, strict=True)]
-    return dict(
-        slope=float(fit.slope), slope_error=slope_error, correlation=float(fit.correlation), groups=json.dumps(columns)
-    )
+    return dict(slope=slope, slope_error=slope_error, correlation=correlation, groups=json.dumps(columns))
 
 
 def critics_facts(

@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, Choices, States
-from finflow.agent.learners.sac_critics import Expansion, target_value
 from finflow.agent.learners.soft_actor_critic import (
     Coefficients,
+    Expansion,
     UpdatePoint,
     action_distribution,
     ascent,
     minimum_value,
+    target_value,
     temperature_loss,
 )
 from finflow.agent.losses.critic_losses import discounted_return

@@ -14,8 +14,14 @@ from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.gradient_steps import compute_gradients, no_denormals
-from finflow.agent.learners.sac_critics import Draws, critics_losses, is_conservative
-from finflow.agent.learners.soft_actor_critic import Coefficients, UpdatePoint, held_back
+from finflow.agent.learners.soft_actor_critic import (
+    Coefficients,
+    Draws,
+    UpdatePoint,
+    critics_losses,
+    held_back,
+    is_conservative,
+)
 from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings

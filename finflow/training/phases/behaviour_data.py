@@ -17,8 +17,7 @@ from finflow.agent.losses.quantiles import needs_quantiles
 from finflow.agent.networks.critic import ValueNetwork
 from finflow.config import Config
 from finflow.errors import TrainingError
-from finflow.offline.dataset import OfflineDataset
-from finflow.offline.recorder import episode_ends, lambda_returns
+from finflow.offline.dataset import OfflineDataset, episode_ends, lambda_returns
 from finflow.training.data.mirrored_growth import with_mirrored_bars
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_normalizer import RewardNormalizer

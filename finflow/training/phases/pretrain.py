@@ -20,7 +20,7 @@ from torch import Tensor
 from finflow.agent.gradient_steps import gradient_step, make_optimiser, polyak_update
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.losses.critic_losses import bellman_target, mean_loss
-from finflow.cores import forked, run_both
+from finflow.cores import forked
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import OFFLINE
 from finflow.training.data.replay import make_batch
@@ -138,7 +138,7 @@ def _pretrain_blocks(
         keys = {"offline_training_epochs": run.config.fold_epochs, "seed": seed}
         config = run.config.model_copy(update={"train": run.config.train.model_copy(update=keys)})
         networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, BLOCKS_PURPOSE))
-        learner = METHODS[config.offline.method](networks, config.bcell, run.device, run_both)
+        learner = METHODS[config.offline.method](networks, config.bcell, run.device)
         segments, learned = blocks[number].learned, transitions_outside(dataset, blocks[number])
         learner.advantage_scale = measure_decision_scale(market, learner.policy, run.config, segments)
         returns = torch.zeros(len(learned), device=run.device)

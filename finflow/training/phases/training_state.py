@@ -17,7 +17,6 @@ from finflow.agent.learners.offline_learner import BehaviourCloning, BehaviourVa
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.agent.on_policy.schedules import EntropyScheduler
 from finflow.config import Config
-from finflow.cores import run_both
 from finflow.guard.guard_state import GuardState
 from finflow.guard.state_capture import capture, restore
 from finflow.training.checkpoints.checkpoint_reader import OFFLINE, feature_names
@@ -90,7 +89,7 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
     """The state before the first update over so many transitions."""
     seed = config.train.seed
     networks = portfolio_networks(training_data.shape, config.bcell, seeded(seed, 1))
-    learner = METHODS[config.offline.method](networks, config.bcell, device, run_both)
+    learner = METHODS[config.offline.method](networks, config.bcell, device)
     train, on_policy = config.train, config.online.on_policy
     total = rollouts_of(config) * steps_per_rollout(config) if on_policy else online_updates(config)
     return TrainingState(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.env.rewards.reward_context import RewardContext
+from finflow.env.reward_context import RewardContext
 from finflow.market.panel import MarketPanel
 
 

@@ -15,9 +15,9 @@ from finflow.config.environment_section import REWARDS
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
+from finflow.env.reward_context import RewardContext
 from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, user_reward, with_reward
 from finflow.env.rewards.ranking_reward import create_reward_function
-from finflow.env.rewards.reward_context import RewardContext
 from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, TrainingError

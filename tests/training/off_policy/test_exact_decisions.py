@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import Batch, states_of
-from finflow.agent.gradient_steps import parameters_of
 from finflow.agent.learners import soft_actor_critic
 from finflow.agent.learners.soft_actor_critic import Coefficients, policy_losses
 from finflow.env.decision_process import resumed_state
@@ -228,12 +227,12 @@ def test_without_decisions_ahead_it_is_soft_actor_critic_s_objective(desk: MakeD
     batch = make_batch(rows, made.market.tensors, made.market.units)
     coefficients = Coefficients.of(agent, batch.actions, batch.states, MIDDLE)
     encoding = agent.critic.encode(batch.states)
-    loss, of_temperature, metrics = policy_losses(agent, batch, start.noise[0], coefficients, MIDDLE, encoding, None)
+    loss, temperature, metrics = policy_losses(agent, batch, start.noise[0], coefficients, MIDDLE, encoding, None)
     ahead = objective(made, start)
     whole = (ahead.earned + ahead.end) * agent.advantage_scale
     assert -whole.item() == pytest.approx(metrics["actor_loss"].item(), rel=1e-4, abs=1e-5)
-    assert ahead.temperature.item() == pytest.approx(of_temperature.item(), rel=1e-4)
-    parameters = parameters_of(agent.policy_optimiser)
+    assert ahead.temperature.item() == pytest.approx(temperature.item(), rel=1e-4)
+    parameters = list(agent.policy.parameters())
     ours, theirs = (
         torch.cat(
             [slope.flatten() for slope in torch.autograd.grad(one, parameters, allow_unused=True) if slope is not None]

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import states_of
-from finflow.agent.gradient_steps import parameters_of
 from finflow.agent.learners.soft_actor_critic import UpdatePoint
 from finflow.training.data.replay import ONLINE
 from finflow.training.off_policy.group_update import draw, step_portfolios, update_group
@@ -31,7 +30,9 @@ def gradients(learner: Learner) -> dict[str, Tensor]:
     """All slopes of the last update."""
     agent = learner.agent
     return {
-        name: torch.cat([p.grad.flatten() for p in parameters_of(optimiser) if p.grad is not None])
+        name: torch.cat(
+            [p.grad.flatten() for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
+        )
         for name, optimiser in (("actor", agent.policy_optimiser), ("critics", agent.critic_optimiser))
     }
 

@@ -1,4 +1,4 @@
-"""Risk measures: they are their formulas, and a policy that learns by one holds what it says."""
+"""Quantiles: the pinball loss is its formula and learns them, pessimism lowers values, risk measures change choices."""
 
 from __future__ import annotations
 
@@ -8,15 +8,112 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses.critic_losses import CoverageProposals
-from finflow.agent.losses.quantiles import discounted_means, quantile_weights, risk_adjusted_value, sample_risk
+from finflow.agent.losses.quantiles import (
+    discounted_means,
+    pessimistic_value,
+    pinball_loss,
+    quantile_weights,
+    risk_adjusted_value,
+    sample_risk,
+    truncated_spread,
+)
 from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.config import AnchorConfig, BCellConfig, load_config
 from finflow.errors import ConfigError
 from tests.agent.helpers import CPU, generator
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def direct_loss(quantiles: torch.Tensor, samples: torch.Tensor, width: float) -> torch.Tensor:
+    """The formula over all pairs."""
+    count = quantiles.shape[-1]
+    levels = ((torch.arange(count, dtype=torch.float64) + 0.5) / count)[:, None]
+    difference = samples.unsqueeze(-2) - quantiles.unsqueeze(-1)
+    size = difference.abs()
+    huber = torch.where(size <= width, 0.5 * difference**2, width * (size - 0.5 * width)) / width
+    return ((levels - (difference < 0).double()).abs() * huber).mean(dim=(1, 2, 3)).sum()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    counts=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
+    scale=st.sampled_from([1e-3, 0.05, 1.0, 1e4]),
+    seed=st.integers(0, 100),
+)
+def test_pinball_loss_equals_the_unfused_formula_and_its_gradient(
+    counts: tuple[int, int, int, int], scale: float, seed: int
+) -> None:
+    # samples tie with each other; quantiles come in any layout of memory
+    critics, batch, n_quantiles, n_samples = counts
+    quantiles = (normal(n_quantiles, batch, critics, seed=seed) * scale).transpose(0, 2).requires_grad_()
+    samples = normal(critics, batch, n_samples, seed=seed + 1) * scale
+    samples[..., -1] = samples[..., 0]
+    direct, found = (loss(quantiles, samples, 0.05) for loss in (direct_loss, pinball_loss))
+    assert found.item() == pytest.approx(direct.item(), rel=1e-10)
+    (expected,) = torch.autograd.grad(direct, quantiles)
+    (slope,) = torch.autograd.grad(found, quantiles)
+    torch.testing.assert_close(slope, expected, rtol=1e-8, atol=1e-12)
+
+
+def test_pinball_loss_converges_to_the_quantiles_of_a_skewed_law() -> None:
+    # fresh draws of an exponential at every step, as targets are in learning; its quantiles are -log(1 - level)
+    generator = torch.Generator().manual_seed(0)
+    quantiles = torch.ones(1, 1, 8, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.Adam([quantiles], lr=0.05)
+    rates = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.995)
+    for _ in range(1200):
+        samples = -torch.rand(1, 1, 500, generator=generator, dtype=torch.float64).log()
+        optimiser.zero_grad()
+        pinball_loss(quantiles, samples, width=0.005).backward()
+        optimiser.step()
+        rates.step()
+    levels = (np.arange(8) + 0.5) / 8
+    # a quantile from n draws errs by sqrt(level (1 - level) / n) / density; some hundred steps are averaged
+    error = np.sqrt(levels / (1.0 - levels) / (500 * 100))
+    assert (np.abs(quantiles.detach().numpy().ravel() + np.log(1.0 - levels)) < 4.0 * error + 0.005).all()
+
+
+@pytest.mark.parametrize("place", ["quantiles", "samples"])
+def test_a_number_that_is_not_finite_is_not_hidden(place: str) -> None:
+    # the optimiser skips a step whose gradient is not finite, so the loss has to show it
+    numbers = {"quantiles": normal(2, 3, 8), "samples": normal(2, 3, 8, seed=1)}
+    numbers[place][0, 1, 2] = float("nan")
+    quantiles = numbers["quantiles"].requires_grad_()
+    loss = pinball_loss(quantiles, numbers["samples"])
+    loss.backward()
+    assert quantiles.grad is not None
+    assert not loss.isfinite()
+    assert not quantiles.grad.isfinite().all()
+
+
+def test_truncation_is_switched_on_gradually_and_only_lowers_values() -> None:
+    mean, spread = normal(2, 6), normal(2, 6, 8, seed=1)
+    spread = spread - spread.mean(dim=-1, keepdim=True)
+    off, half, on = (pessimistic_value(mean, spread, 2, share) for share in (0.0, 0.5, 1.0))
+    assert torch.equal(off, mean.min(dim=0).values)
+    assert (on < half).all()
+    assert (half < off).all()
+    kept = np.sort(spread.numpy(), axis=-1)[..., :6].mean(axis=-1)
+    np.testing.assert_allclose(on.numpy(), (mean.numpy() + kept).min(axis=0), rtol=1e-12)
+
+
+def test_several_choices_of_a_state_are_valued_by_one_critic() -> None:
+    """By that which values them least on average: what the critics disagree about is charged to no single choice."""
+    mean = torch.tensor([[1.0, 5.0, 2.0, 2.0], [3.0, 1.0, 4.0, 1.0]])  # two critics; two states of two choices
+    spread = torch.zeros(2, 4, 6)
+    assert pessimistic_value(mean, spread, 0, 0.0, choices=2).tolist() == [3.0, 1.0, 2.0, 2.0]
+    assert pessimistic_value(mean, spread, 0, 0.0).tolist() == [1.0, 1.0, 2.0, 1.0]
+    wide = torch.stack([torch.zeros(4, 6), torch.linspace(-9.0, 9.0, 6).expand(4, 6)])
+    cut = truncated_spread(wide, 2)  # a critic without spread, and one whose cut makes it the least of both
+    assert torch.equal(pessimistic_value(mean, wide, 2, 1.0, choices=2), mean[1] + cut[1])
 
 
 @pytest.mark.parametrize("level", [0.1, 0.25, 0.3, 1.0])
