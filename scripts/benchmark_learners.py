@@ -176,8 +176,8 @@ def benchmark_online(given: argparse.Namespace) -> None:
     if given.peer_python:
         peers[D3RLPY_CQL] = Peer(given.peer_python, "--peer-python", "d3rlpy_updates.py", ("cql", *sizes))
     if given.sb3_python:
-        peers[TQC] = Peer(given.sb3_python, "--sb3-python", "sb3_online.py", ("tqc", *sizes))
-        peers[SAC] = Peer(given.sb3_python, "--sb3-python", "sb3_online.py", ("sac", *sizes))
+        peers[TQC] = Peer(given.sb3_python, "--sb3-python", "sb3_speed.py", ("tqc", *sizes))
+        peers[SAC] = Peer(given.sb3_python, "--sb3-python", "sb3_speed.py", ("sac", *sizes))
     _compare(training_data, sizes, contenders, peers, ONLINE_GOALS, given.rounds)
 
 
@@ -244,7 +244,7 @@ def benchmark_on_policy(given: argparse.Namespace) -> None:
         peer = Peer(
             given.sb3_python or sys.executable,
             "--sb3-python",
-            "sb3_on_policy_speed.py",
+            "sb3_speed.py",
             (name, ENVIRONMENTS, ROLLOUT, MINIBATCH, EPOCHS),
         )
         ours, theirs = f"finflow, {name}", f"Stable-Baselines3 {peer.version}"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
+import pkgutil
 import resource
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,31 +31,30 @@ from finflow.files import write_atomically
 from finflow.training.data.training_data import prepare
 from finflow.training.phases import finetune
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.results import places_in
 from scripts.evidence.tables import markdown_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "speed.md"
 UPDATES = 5  # that are profiled
 WARM = 3  # before those
 SHOWN = 12  # operations with the most time
-#: Name -> module and function that it is timed at; what a part calls of the others counts as theirs.
-PARTS: dict[str, tuple[str, str]] = {
-    "market and features": ("finflow.training.trainer", "prepare"),
-    "behaviour data": ("finflow.training.trainer", "offline_data"),
-    "offline phase": ("finflow.training.trainer", "pretrain"),
-    "fitted Q evaluation": ("finflow.training.phases.pretrain", "fitted_q_value"),
-    "online phase, the rest": ("finflow.training.trainer", "finetune"),
-    "pretraining for the evidence": ("finflow.training.phases.pretrain", "_pretrain_blocks"),
-    "predictions of mirrored bars": ("finflow.training.phases.finetune", "with_mirrors"),
-    "steps of portfolios": ("finflow.training.phases.finetune", "step_portfolios"),
-    "online updates": ("finflow.training.phases.finetune", "update_group"),
-    "backtests in the blocks": ("finflow.training.off_policy.evidence", "backtest_blends"),
-    "exact returns": ("finflow.training.phases.finetune", "critics_facts"),
-    "evaluation and report": ("finflow.training.trainer", "judge_agents"),
-}
-METHODS: dict[str, tuple[str, str, str]] = {
-    "validation": ("finflow.training.phases.training_run", "TrainingRun", "validate"),
-    "checkpoints": ("finflow.training.phases.training_run", "TrainingRun", "checkpoint"),
-    "guard": ("finflow.training.phases.run_guard", "RunGuard", "after_update"),
+#: Name -> function that it is timed at; what a part calls of the others counts as theirs.
+PARTS = {
+    "market and features": "finflow.training.trainer:prepare",
+    "behaviour data": "finflow.training.trainer:offline_data",
+    "offline phase": "finflow.training.trainer:pretrain",
+    "fitted Q evaluation": "finflow.training.phases.pretrain:fitted_q_value",
+    "online phase, the rest": "finflow.training.trainer:finetune",
+    "pretraining for the evidence": "finflow.training.phases.pretrain:_pretrain_blocks",
+    "predictions of mirrored bars": "finflow.training.phases.finetune:with_mirrors",
+    "steps of portfolios": "finflow.training.phases.finetune:step_portfolios",
+    "online updates": "finflow.training.phases.finetune:update_group",
+    "backtests in the blocks": "finflow.training.off_policy.evidence:backtest_blends",
+    "exact returns": "finflow.training.phases.finetune:critics_facts",
+    "evaluation and report": "finflow.training.trainer:judge_agents",
+    "validation": "finflow.training.phases.training_run:TrainingRun.validate",
+    "checkpoints": "finflow.training.phases.training_run:TrainingRun.checkpoint",
+    "guard": "finflow.training.phases.run_guard:RunGuard.after_update",
 }
 
 
@@ -110,20 +109,12 @@ def _now() -> tuple[float, float]:
 
 @contextmanager
 def parts_timed(spent: Spent) -> Iterator[None]:
-    """Time `PARTS` and `METHODS` while the block runs."""
-    owners: list[tuple[Any, str, str]] = []
-    for name, (module, function) in PARTS.items():
-        owners.append((importlib.import_module(module), function, name))
-    for name, (module, owner, function) in METHODS.items():
-        owners.append((getattr(importlib.import_module(module), owner), function, name))
-    before = [(owner, function, getattr(owner, function)) for owner, function, _ in owners]
-    try:
-        for owner, function, name in owners:
-            setattr(owner, function, spent.timed(name, getattr(owner, function)))
+    """Time `PARTS` while the block runs."""
+    with ExitStack() as timed:
+        for name, place in PARTS.items():
+            target, function = place.replace(":", "."), pkgutil.resolve_name(place)
+            timed.enter_context(patch(target, spent.timed(name, function)))
         yield
-    finally:
-        for owner, function, original in before:
-            setattr(owner, function, original)
 
 
 def operation_table(update: Callable[[], object]) -> str:
@@ -146,12 +137,11 @@ class _Captured(Exception):
     """The phase that makes updates was found."""
 
 
-def online_phase(config: Config, folder: Path, keys: Mapping[str, object] | None = None) -> finetune._OnlinePhase:
-    """The online phase before its first update, as a training with some keys has it after a short offline phase."""
-    short: dict[str, object] = {"train.offline_episodes": 20, **(keys or {}), "output.logs_dir": str(folder)}
-    short |= {"train.offline_training_epochs": 1}
-    short |= {"offline.evaluation_updates": 0, "output.offline_dir": str(folder)}
-    trainer = FinFlowTrainer(load_config(None, {**short, "train.seed": config.train.seed}, environ={}))
+def online_phase(folder: Path) -> finetune._OnlinePhase:
+    """The online phase before its first update, as a training has it after a short offline phase."""
+    short: dict[str, object] = {"train.offline_episodes": 20, "train.offline_training_epochs": 1}
+    short |= {"offline.evaluation_updates": 0, **places_in(folder)}
+    trainer = FinFlowTrainer(load_config(None, short, environ={}))
     found: list[finetune._OnlinePhase] = []
 
     def capture(phase: finetune._OnlinePhase) -> NoReturn:
@@ -176,19 +166,17 @@ def phase_table(spent: Spent, total: float) -> str:
 def benchmark_training(_: argparse.Namespace) -> None:
     """Time a default training, profile its updates, and write the page."""
     spent = Spent()
-    config = load_config(None, {}, environ={})
     with tempfile.TemporaryDirectory(prefix="finflow-speed-") as name:
         folder = Path(name)
-        keys = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
         began = time.perf_counter()
         with parts_timed(spent):
-            FinFlowTrainer(load_config(None, keys, environ={})).train()
+            FinFlowTrainer(load_config(None, places_in(folder), environ={})).train()
         total = time.perf_counter() - began
         use_one_thread()
-        ours = our_iql(prepare(config))
+        ours = our_iql(prepare(Config()))
         tables = {
             "offline": operation_table(lambda: ours.update(ours.draw())),
-            "online": operation_table(online_phase(config, folder)._update),
+            "online": operation_table(online_phase(folder)._update),
         }
     machine = f"{processor_name()}, {available_cores()} cores; torch {torch.__version__}"
     page = _page(machine, phase_table(spent, total), total, tables)

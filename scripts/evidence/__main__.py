@@ -250,10 +250,10 @@ def make_optimality(given: argparse.Namespace) -> None:
     path, variants = _kept("optimality"), optimality.optimality_variants(given.seeds)
     results = run_missing(variants, path, RUNS)
     if given.sb3_python is not None:
-        for variant, own in zip(variants, results, strict=True):
-            config = variant.config(own["seed"], RUNS)
-            program = (str(given.sb3_python), str(SB3_MARKET))
-            optimality.peers_on(own, config, program, path, optimality.limit_of(own))
+        by_name = {variant.name: variant for variant in variants}
+        for own in results:
+            config = by_name[own["variant"]].config(own["seed"], RUNS)
+            optimality.peers_on(own, config, (given.sb3_python, SB3_MARKET), path, optimality.limit_of(own))
     offline = run_missing(planted_signals.planted_variants(PLANTED_SEEDS), path, RUNS)
     tables = (
         optimality.optimality_table(results, optimality.kept_peers(path)),

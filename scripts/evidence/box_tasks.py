@@ -97,7 +97,7 @@ def pendulum() -> BoxTask:
 def pendulum_variants(seeds: int) -> tuple[Variant, ...]:
     """The full check, by `make evidence`."""
     overrides = {f"bcell.{name}": value for name, value in SMALL.items()}
-    return (Variant("pendulum", tuple(range(seeds)), overrides, measure=measure_pendulum),)
+    return (Variant("pendulum", range(seeds), overrides, measure=measure_pendulum),)
 
 
 def measure_pendulum(config: Config, steps: int = PENDULUM_STEPS) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def coefficient_variants() -> list[Variant]:
     return [
         Variant(
             variant_name(market, name),
-            tuple(range(SEEDS)),
+            range(SEEDS),
             {**SHORT, **of_market, **keys},
             measure=measure_coefficients,
         )

@@ -30,7 +30,7 @@ from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, CheckpointFold
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint, read_newest
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.results import train_both
+from scripts.evidence.results import places_in, train_both
 
 #: A training of a few seconds with everything in it.
 SMALL: dict[str, object] = {
@@ -46,6 +46,7 @@ SMALL: dict[str, object] = {
     **{"bcell.hidden_dim": 8, "bcell.n_quantiles": 4, "bcell.cql_samples": 2, "bcell.memory_capacity": 150},
 }
 UPDATE, WRITES = "update", ("half", "fsync", "replace", "link")
+KILLS, OF_EACH_FAULT, CUTS, RESUMES = 25, 3, 1000, 6
 FAULTS = {"full disk": errno.ENOSPC, "failing fsync": errno.EIO, "read-only folder": errno.EROFS}
 
 
@@ -68,8 +69,7 @@ class Whole(NamedTuple):
 
 def small_config(folder: Path, changes: dict[str, object] | None = None) -> Config:
     """The configuration of all runs here, which go below a folder."""
-    places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
-    return load_config(None, {**SMALL, **(changes or {}), **places}, environ={})
+    return load_config(None, {**SMALL, **(changes or {}), **places_in(folder)}, environ={})
 
 
 def train(config: Config, resume: Path | None = None) -> Path:
@@ -326,26 +326,20 @@ def cut_short(folder: CheckpointFolder, content: bytes, size: int, names: int) -
         path.write_bytes(content[:size] if place < names else content)
 
 
-def measure(folder: Path, kills: int = 25, faults: int = 3, cuts: int = 1000, resumes: int = 6) -> dict[str, Any]:
-    """All of it; a few minutes for the whole.
-
-    Parameters
-    ----------
-    kills, faults, cuts, resumes : int
-        How many of each; faults are of each kind, passing and lasting.
-    """
+def measure(folder: Path) -> dict[str, Any]:
+    """All of it, which takes a few minutes; faults are of each kind, passing and lasting."""
     began = time.monotonic()
     config = small_config(folder)
     whole = undisturbed(config)
     return {
         "steps": dict(Counter(whole.steps)),
-        "kills": [killed(config, whole, number) for number in range(kills)],
+        "kills": [killed(config, whole, number) for number in range(KILLS)],
         "faults": [
             faulty(config, whole, fault, passing, number)
             for fault in FAULTS
             for passing in (True, False)
-            for number in range(faults)
+            for number in range(OF_EACH_FAULT)
         ],
-        "power": power_lost(config, whole, cuts, resumes),
+        "power": power_lost(config, whole, CUTS, RESUMES),
         "seconds": {"durability": round(time.monotonic() - began, 1)},
     }

@@ -5,7 +5,6 @@ Only training and validation are read: the test window is for a run's own report
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -85,7 +84,7 @@ def measure_honest(config: Config) -> dict[str, Any]:
 
 def measure_rules(config: Config, more: Sequence[Strategy] = ()) -> dict[str, Any]:
     """Score rules, the optimum where there is one, all features, and the signals that set the limit."""
-    began, data = time.monotonic(), prepare(config)
+    data = prepare(config)
     test = Foreknowledge(data.process.panel.close)
     made: list[Strategy] = [*_rules(data), *more]
     if config.market.source == "synthetic":
@@ -95,7 +94,6 @@ def measure_rules(config: Config, more: Sequence[Strategy] = ()) -> dict[str, An
         decided = decided_views(data.process, data.split.validation, strategy)
         rows[strategy.name] = _largest(test.scores(*decided, every=True), len(decided[1]))
     return {
-        "seconds": {"all": round(time.monotonic() - began, 1)},
         "rows": rows,
         "features": [finding.verdict for finding in _features(data)],
         "honest": {str(bars): _honest(test, bars) for bars in (1, 5, 21)},
@@ -137,7 +135,6 @@ def _largest(scores: Iterator[RankScore], decisions: int) -> dict[str, Any]:
 
 def measure_leaks(config: Config) -> dict[str, Any]:
     """Flag strategies that foretell the bar that they are paid for at a share of their decisions, and not otherwise."""
-    began = time.monotonic()
     data = prepare(config)
     test, process = Foreknowledge(data.process.panel.close), data.process
     bars = np.asarray(process.decision_bars(data.split.validation), dtype=np.int64)
@@ -148,7 +145,7 @@ def measure_leaks(config: Config) -> dict[str, Any]:
             for share in SHARES:
                 hits = sum(_is_flagged(test, known, share, otherwise, process.lag, draw) for draw in range(DRAWS))
                 flagged[f"{otherwise}|{count}|{share}"] = hits
-    return {"seconds": {"all": round(time.monotonic() - began, 1)}, "flagged": flagged, "draws": DRAWS}
+    return {"flagged": flagged, "draws": DRAWS}
 
 
 def _is_flagged(

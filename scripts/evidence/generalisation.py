@@ -8,7 +8,6 @@ less a multiple of its standard error.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -103,7 +102,7 @@ def walk_forward_variants(
     variants = [
         Variant(
             f"{page}-{name}-fold-{fold}",
-            tuple(range(min(seeds, GIVEN_UP.get(name, seeds)))),
+            range(min(seeds, GIVEN_UP.get(name, seeds))),
             {**size, **overrides},
             measure=partial(train_and_judge, name=name, fold=fold),
         )
@@ -119,13 +118,11 @@ def walk_forward_variants(
 
 def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
     """Train one fold; backtest its best checkpoint, what it learned alone, and equal weight on the fold's window."""
-    began = time.process_time()
     plan = make_protocol_job(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut, seed = plan.folds[fold - 1], config.train.seed
     training = plan.training(cut, seed)
     (path,) = train_all([training], {training.market: plan.panel})
     checkpoint = read_checkpoint(path)
-    seconds = round(time.process_time() - began, 1)
     device = choose_device(config.train.device)
     process = process_on(training.training_data(plan.panel), plan.panel)
     policies = (policy_of(checkpoint, device), BCell.load(path, str(device)).policy)
@@ -137,7 +134,6 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
         "configuration_name": name,
         "fold": fold,
         "window": [str(agent.dates[0]), str(agent.dates[-1])],
-        "seconds": {"processor": seconds},
         "updates": int(rows["update"].max()),
         "training": _last_measured(measured),
         "judged": _figures(agent, config),
@@ -149,7 +145,6 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
 
 def judge_rules(config: Config, fold: int) -> dict[str, Any]:
     """The classical strategies on a fold's window."""
-    began = time.process_time()
     plan = make_protocol_job(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut = plan.folds[fold - 1]
     process = process_on(plan.training(cut, config.train.seed).training_data(plan.panel), plan.panel)
@@ -158,7 +153,6 @@ def judge_rules(config: Config, fold: int) -> dict[str, Any]:
     return {
         "configuration_name": CLASSICAL,
         "fold": fold,
-        "seconds": {"processor": round(time.process_time() - began, 1)},
         "strategies": {run.name: _figures(run, config) for run in played},
     }
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -157,7 +156,6 @@ def injected(fault: Fault | None, at: int = FAULT_AT) -> Iterator[list[int]]:
 
 def train_with(fault: Fault | None, config: Config) -> dict[str, Any]:
     """Train once with a fault; what came of it, and what the guard saw and did."""
-    began = time.monotonic()
     trainer = FinFlowTrainer(config)
     value: float | None = None
     error = ""
@@ -170,7 +168,6 @@ def train_with(fault: Fault | None, config: Config) -> dict[str, Any]:
     events = [json.loads(line) for line in (trainer.run_folder / EVENTS).read_text().splitlines()]
     seen = [event for event in events if struck and event["update"] > struck[0] and event["signal"] != "sharpe"]
     return {
-        "seconds": {"all": round(time.monotonic() - began, 1)},
         "value": value if value is not None and math.isfinite(value) else None,
         "error": error,
         "detected": seen[0]["update"] - struck[0] if seen else None,
@@ -189,7 +186,7 @@ def synthetic_keys(kind: str, bars: int = 6000) -> dict[str, object]:
 
 def guard_variants(n_seeds: int) -> list[Variant]:
     """Trainings with every fault, guarded and not, and trainings without one on several markets."""
-    seeds = tuple(range(n_seeds))
+    seeds = range(n_seeds)
     variants = []
     for market in MARKETS:
         source = {} if market == "embedded" else synthetic_keys(market)

@@ -9,7 +9,6 @@ ratio. All on the validation window.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,21 +59,17 @@ def hand_over_variants(seeds: int, markets: Sequence[str] = tuple(MARKETS)) -> l
     return [
         Variant(
             f"hand-over-{market}",
-            seeds=(seed,),
-            overrides={
-                **MARKETS[market],
-                **({} if market == "embedded" else {"market.synthetic.seed": FIRST_SAMPLE + seed}),
-            },
+            range(seeds),
+            MARKETS[market],
             measure=pretrain_and_branch,
+            first_sample=None if market == "embedded" else FIRST_SAMPLE,
         )
         for market in markets
-        for seed in range(seeds)
     ]
 
 
 def pretrain_and_branch(config: Config) -> dict[str, Any]:
     """Pretrain, and fine-tune from there in every way of `DEVICES`; the policy's value at each evaluation."""
-    began = time.process_time()
     training_data = prepare(config)
     judge, unit = _judge(training_data)
     trainer = FinFlowTrainer(config, training_data=training_data)
@@ -86,7 +81,6 @@ def pretrain_and_branch(config: Config) -> dict[str, Any]:
     return {
         "market": config.market.source if config.market.source == "embedded" else config.market.synthetic.kind,
         "unit": unit,
-        "seconds": {"processor": round(time.process_time() - began, 1)},
         "curves": curves,
     }
 

@@ -48,7 +48,7 @@ from finflow.training.data.training_data import prepare, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import REPORTS
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.results import Result, grouped, kept_result, train_both
+from scripts.evidence.results import Result, grouped, kept_result, places_in, train_both
 from scripts.evidence.tables import markdown_table, share_interval
 
 FloatArray = NDArray[np.float64]
@@ -230,14 +230,12 @@ def judge_missing(
 
 def frozen_agent(demo: Path, folder: Path) -> ExpertPolicy:
     """The policy of a demo training on the embedded market, trained when it is not there yet; reads no test window."""
-    places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
-    config = load_config(demo, places, environ={})
-    marker = folder / "frozen.json"
-    known = json.loads(marker.read_text("utf-8")) if marker.is_file() else {}
-    if known.get("configuration") != config_hash(config) or not Path(known["checkpoint"]).is_file():
-        checkpoint = str(CheckpointFolder(train_both(config).run_folder / MODELS).path(BEST))
-        known = {"configuration": config_hash(config), "checkpoint": checkpoint}
-        write_atomically(marker, json.dumps(known) + "\n")
+    config = load_config(demo, places_in(folder), environ={})
+
+    def trained() -> dict[str, str]:
+        return {"checkpoint": str(CheckpointFolder(train_both(config).run_folder / MODELS).path(BEST))}
+
+    known = kept_result(folder / "frozen.json", "demo", {"configuration": config_hash(config)}, trained)
     return policy_of(read_checkpoint(Path(known["checkpoint"])), torch.device("cpu"))
 
 
@@ -248,10 +246,8 @@ def retrain_on_null(demo: Path, seed: int, folder: Path) -> dict[str, Any]:
     prices = folder / f"null-{seed}.csv"
     table = pd.DataFrame(panel.close, index=pd.Index(panel.dates.astype(str), name="Date"), columns=list(panel.assets))
     write_atomically(prices, table.to_csv(lineterminator="\n"))
-    own = folder / f"null-{seed}"
     changes = {"market.source": "csv", "market.path": str(prices), "train.seed": seed}
-    places = {"output.logs_dir": str(own / "logs"), "output.offline_dir": str(own / "offline")}
-    config = load_config(demo, {**changes, **places}, environ={})
+    config = load_config(demo, {**changes, **places_in(folder / f"null-{seed}")}, environ={})
     reports = FinFlowTrainer(config).train().run_folder / REPORTS
     verdict = json.loads((reports / "metrics.json").read_text("utf-8"))["verdict"]
     return {"seed": seed, "answer": verdict["beats_equal_weight"]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics.metrics import summarise
+from finflow.market.panel import MarketPanel
 from finflow.offline.collection import TRADE_RATES
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.strategy import Information
@@ -49,24 +49,25 @@ class FamilyRule:
         return target
 
 
-def pretrain_and_measure(config: Config) -> dict[str, Any]:
-    """Train the offline phase alone; metrics of its last policy on the validation window, and the seconds it took."""
-    began = time.monotonic()
-    trainer = FinFlowTrainer(config)
-    result = trainer.train_iql()
+def family_rules(panel: MarketPanel) -> dict[str, list[FamilyRule]]:
+    """Every variant of every family of the behaviour."""
     return {
-        "seconds": {"offline": round(time.monotonic() - began, 1)},
-        "validation": {"end": {name: float(result[name]) for name in SHOWN}},
+        family: [FamilyRule(f"{family} {number}", table) for number, table in enumerate(family_tables(panel, family))]
+        for family in FAMILIES
     }
+
+
+def pretrain_and_measure(config: Config) -> dict[str, Any]:
+    """Train the offline phase alone; metrics of its last policy on the validation window."""
+    result = FinFlowTrainer(config).train_iql()
+    return {"validation": {"end": {name: float(result[name]) for name in SHOWN}}}
 
 
 def family_results(config: Config) -> dict[str, list[dict[str, float]]]:
     """Every variant of every family on the validation window, on the same ledger."""
     training_data = prepare(config)
     found: dict[str, list[dict[str, float]]] = {}
-    for family in FAMILIES:
-        tables = family_tables(training_data.process.panel, family)
-        rules = [FamilyRule(f"{family} {number}", table) for number, table in enumerate(tables)]
+    for family, rules in family_rules(training_data.process.panel).items():
         played = run_backtests(training_data.process, training_data.split.validation, rules)
         found[family] = [
             {**summarise(run, config.objectives.cvar_alpha), "value": _mean_reward(run.rewards)} for run in played

@@ -9,7 +9,6 @@ settings for these tasks are the model of those below.
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +24,10 @@ from numpy.typing import NDArray
 
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import Config
-from finflow.errors import EvidenceError
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer, train_advanced_ppo
 from finflow.training.on_policy.task_rollouts import VectorTask
-from scripts.evidence.results import Variant, kept_results, write_result
+from scripts.evidence.results import Variant, ask_peer, kept_results, write_result
 from scripts.evidence.tables import markdown_table
 
 EPISODES = 20  # of each evaluation of a policy, and five times as many at the end
@@ -151,19 +149,11 @@ def measure_task(task: OnPolicyTask, config: Config) -> dict[str, Any]:
 
 def on_policy_variants(seeds: int) -> tuple[Variant, ...]:
     """All tasks, each with several seeds."""
-    return tuple(
-        Variant(f"on-policy-{task.key}", tuple(range(seeds)), measure=partial(measure_task, task)) for task in TASKS
-    )
+    return tuple(Variant(f"on-policy-{task.key}", range(seeds), measure=partial(measure_task, task)) for task in TASKS)
 
 
 def train_peers(python: Path, seeds: int, path: Path) -> None:
-    """Train Stable-Baselines3 with the same settings where the page has no result of it.
-
-    Raises
-    ------
-    EvidenceError
-        If the peer ends without a result.
-    """
+    """Train Stable-Baselines3 with the same settings where the page has no result of it."""
     for task in PEER_TASKS:
         for seed in range(seeds):
             name = f"{PEERS}{task.key}-{seed}"
@@ -184,13 +174,7 @@ def _ask_peer(python: Path, task: OnPolicyTask, seed: int) -> dict[str, Any]:
     asked = {name: getattr(settings, name) for name in names}
     asked |= {name: getattr(task, name) for name in ("name", "algorithm", "environments", "rollout", "decisions")}
     asked |= {"episodes": 5 * EPISODES, "held_out_seed": 2 * HELD_OUT_SEED, "seed": seed}
-    done = subprocess.run([python, PEER, json.dumps(asked)], capture_output=True, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise EvidenceError(f"{PEER.name} ended without a result: {reason}")
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+    return ask_peer((python, PEER, json.dumps(asked)))
 
 
 def on_policy_table(results: Sequence[Mapping[str, Any]], peers: Sequence[Mapping[str, Any]]) -> str:

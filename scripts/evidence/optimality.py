@@ -9,10 +9,7 @@ after a multiple of the time that ours took to the goal.
 from __future__ import annotations
 
 import fnmatch
-import json
 import math
-import os
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -24,7 +21,6 @@ import numpy as np
 
 from finflow.config import Config, dump_config
 from finflow.env.decision_process import DecisionProcess
-from finflow.errors import EvidenceError
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.market.bar_frequency import BARS_PER_YEAR
@@ -34,7 +30,7 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.training_run import Validation
 from scripts.evidence.known_state import EXPECTED_RETURNS
 from scripts.evidence.planted_signals import LEARNING, OWN
-from scripts.evidence.results import Variant, grouped, kept_result, kept_results, train_both
+from scripts.evidence.results import Variant, ask_peer, grouped, kept_result, kept_results, train_both
 from scripts.evidence.tables import markdown_table, mean_interval
 
 GOAL = 0.95
@@ -87,7 +83,7 @@ def optimality_variants(seeds: int, more: Mapping[str, object] | None = None) ->
     return [
         Variant(
             f"{PREFIX}{kind}{alone}",
-            (seed,),
+            range(seeds),
             {
                 **LEARNING,
                 **OWN.get(kind, {}),
@@ -96,13 +92,12 @@ def optimality_variants(seeds: int, more: Mapping[str, object] | None = None) ->
                 "train.validation_updates": 250,
                 "market.source": "synthetic",
                 "market.synthetic.kind": kind,
-                "market.synthetic.seed": FIRST_SAMPLE + seed,
                 **(more or {}),
             },
             measure=train_and_follow,
+            first_sample=FIRST_SAMPLE,
         )
         for kind, alone in [*((kind, "") for kind in KINDS), *((kind, ALONE) for kind in HIDDEN)]
-        for seed in range(seeds)
     ]
 
 
@@ -163,17 +158,8 @@ def train_and_follow(config: Config) -> dict[str, Any]:
     return {"market": market, "seconds": {"processor": seconds}, "curve": curve, **last}
 
 
-def peer_environment() -> dict[str, str]:
-    """Environment of a peer's process, which imports the measures of this folder from the repository."""
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-
-
 def peers_on(
-    own: Mapping[str, Any],
-    config: Config,
-    program: Sequence[str],
-    path: Path,
-    limit: float,
+    own: Mapping[str, Any], config: Config, program: Sequence[str | Path], path: Path, limit: float
 ) -> list[dict[str, Any]]:
     """Each algorithm with each mapping on the market of one of our results; kept as JSON, and resumed.
 
@@ -183,11 +169,6 @@ def peers_on(
         An interpreter that has Stable-Baselines3, sb3-contrib and what finflow needs, and what it runs.
     limit : float
         Seconds of processor time that a peer may take.
-
-    Raises
-    ------
-    EvidenceError
-        If a peer fails.
     """
     results = []
     for algorithm in ALGORITHMS:
@@ -207,16 +188,12 @@ def kept_peers(path: Path) -> list[dict[str, Any]]:
     return [kept[one] for name in names for one in fnmatch.filter(kept, name)]
 
 
-def _ask_peer(program: Sequence[str], config: Config, labels: Mapping[str, Any], limit: float) -> dict[str, Any]:
+def _ask_peer(program: Sequence[str | Path], config: Config, labels: Mapping[str, Any], limit: float) -> dict[str, Any]:
     """Train a peer once."""
     with TemporaryDirectory() as folder:
         settings = Path(folder) / "config.yaml"
         settings.write_text(dump_config(config), "utf-8")
-        command = [*program, str(settings), labels["algorithm"], labels["mapping"], str(limit)]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, env=peer_environment())
-    if ended.returncode:
-        raise EvidenceError(f"{labels['algorithm']} on {labels['market']} failed: {ended.stderr.strip()[-300:]}")
-    return {**labels, **json.loads(ended.stdout.splitlines()[-1])}
+        return {**labels, **ask_peer((*program, settings, labels["algorithm"], labels["mapping"], str(limit)))}
 
 
 def limit_of(own: Mapping[str, Any]) -> float:

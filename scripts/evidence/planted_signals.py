@@ -5,8 +5,8 @@ Each seed draws its own sample of the market. Scores are those of docs/reference
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,11 @@ from finflow.config import Config
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.bar_frequency import BARS_PER_YEAR
-from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal_policy import optimum_of
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.offline_methods import FamilyRule
+from scripts.evidence.offline_methods import family_rules
 from scripts.evidence.results import OFFLINE_ALONE, Variant, grouped
 from scripts.evidence.tables import mean_interval, table_of
 
@@ -72,45 +71,37 @@ def planted_variants(seeds: int) -> list[Variant]:
     return [
         Variant(
             f"planted-{kind}-{extraction}",
-            seeds=(seed,),
-            overrides={
+            range(FIRST_SAMPLE, FIRST_SAMPLE + seeds),
+            {
                 **LEARNING,
                 **OFFLINE_ALONE,
                 **OWN.get(kind, {}),
                 "market.source": "synthetic",
                 "market.synthetic.kind": kind,
-                "market.synthetic.seed": seed,
                 "bcell.iql_extraction": extraction,
             },
             measure=learn_and_score,
+            first_sample=0,
         )
         for kind in MARKETS
         for extraction in EXTRACTIONS
-        for seed in range(FIRST_SAMPLE, FIRST_SAMPLE + seeds)
     ]
 
 
 def learn_and_score(config: Config) -> dict[str, Any]:
     """Run the offline phase; its policy's score and turnover, and what the behaviour's families earn, on validation."""
-    began = time.monotonic()
     trainer = FinFlowTrainer(config)
     trainer.train_iql()
-    seconds = round(time.monotonic() - began, 1)
     process, window = trainer.training_data.process, trainer.training_data.split.validation
     best = optimum_of(config.market, config.env)
     agent = AgentStrategy(trainer.policy, trainer.device)
     classical = [named_strategy(name, config.evaluation) for name in ("equal-weight", "buy-and-hold")]
-    tables = {name: family_tables(process.panel, name) for name in FAMILIES}
-    count = len(tables[FAMILIES[0]])
-    families = [
-        FamilyRule(f"{name} {variant}", targets) for name in FAMILIES for variant, targets in enumerate(tables[name])
-    ]
-    runs = run_backtests(process, window, [agent, best.policy, *classical, *families])
+    families = family_rules(process.panel)
+    runs = run_backtests(process, window, [agent, best.policy, *classical, *chain.from_iterable(families.values())])
     known = score_runs(process, window, runs, best)
-    ranked = {name: [known.scores[f"{name} {variant}"].score for variant in range(count)] for name in FAMILIES}
+    ranked = {family: [known.scores[rule.name].score for rule in rules] for family, rules in families.items()}
     own = known.scores[agent.name]
     return {
-        "seconds": {"offline": seconds},
         "kind": config.market.synthetic.kind,
         "extraction": config.bcell.iql_extraction,
         "score": own.score,

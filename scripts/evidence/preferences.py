@@ -6,7 +6,6 @@ The judge sees the training window; agents are judged on the validation window, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,22 +74,14 @@ TRUE_REWARD = f"{__name__}:{MeanVarianceReward.__name__}"
 
 def preference_variants(seeds: int) -> list[Variant]:
     """The log-normal markets, one a seed."""
-    return [
-        Variant(
-            f"{PREFIX}lognormal",
-            (seed,),
-            {**SHORTER, **LOGNORMAL, "market.synthetic.seed": seed},
-            measure=learn_known_utility,
-        )
-        for seed in range(seeds)
-    ]
+    keys = {**SHORTER, **LOGNORMAL}
+    return [Variant(f"{PREFIX}lognormal", range(seeds), keys, measure=learn_known_utility, first_sample=0)]
 
 
 def learn_known_utility(config: Config) -> dict[str, Any]:
     """Learn a reward model of the mean-variance judge, then agents on the model and on the true reward."""
-    data, began = prepare(config), time.process_time()
+    data = prepare(config)
     learned, fresh = learn_of_judge(data)
-    seconds = {"reward model": round(time.process_time() - began, 1)}
     agents = {"untrained": untrained(data)}
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
@@ -98,11 +89,8 @@ def learn_known_utility(config: Config) -> dict[str, Any]:
         save_model(path, learned, names)
         of_model = {"objectives.reward": "preference", "objectives.preference.model": str(path)}
         for name, keys in (("model", of_model), ("true", {"objectives.reward": TRUE_REWARD})):
-            began = time.process_time()
             agents[name] = train_and_validate(changed_config(config, keys)).backtests[-1]
-            seconds[name] = round(time.process_time() - began, 1)
     return {
-        "seconds": seconds,
         **{name: getattr(fresh, name) for name in ("accuracy", "attainable", "share", "ece")},
         "utility": {name: mean_variance(PortfolioPath.of(run)) for name, run in agents.items()},
         "turnover": {name: float(summarise(run, 0.05)["annual_turnover"]) for name, run in agents.items()},

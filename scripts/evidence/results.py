@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finflow.config import Config, config_hash, load_config
-from finflow.errors import TrainingError
+from finflow.errors import EvidenceError, TrainingError
 from finflow.evaluation.backtest import Backtest
 from finflow.files import write_atomically
 from finflow.provenance import code_hash
@@ -121,21 +123,54 @@ def train_and_validate(config: Config, keep_stopped: bool = False, **options: An
 
 @dataclass(frozen=True)
 class Variant:
-    """One configuration, trained and measured with several seeds."""
+    """One configuration, trained and measured with several seeds.
+
+    Attributes
+    ----------
+    first_sample : int, optional
+        Of a synthetic market: its sample with the seed 0, and each further seed has the next.
+    """
 
     name: str
-    seeds: tuple[int, ...]
+    seeds: Sequence[int]
     overrides: Mapping[str, object] = field(default_factory=dict)
     measure: Callable[[Config], dict[str, Any]] = field(kw_only=True)
+    first_sample: int | None = None
 
     def config(self, seed: int, folder: Path) -> Config:
         """Its configuration with a seed; runs go below ``folder``."""
-        places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
-        return load_config(None, {**self.overrides, **places, "train.seed": seed}, environ={})
+        sample = {} if self.first_sample is None else {"market.synthetic.seed": self.first_sample + seed}
+        return load_config(None, {**self.overrides, **sample, **places_in(folder), "train.seed": seed}, environ={})
 
     def measured(self, seed: int, config: Config) -> dict[str, Any]:
-        """The result of a training with a seed, and the names of both."""
-        return {"variant": self.name, "seed": seed, **self.measure(config)}
+        """The result of a training with a seed, the names of both, and the processor time of all where none is told."""
+        began = time.process_time()
+        found = self.measure(config)
+        seconds = {"processor": round(time.process_time() - began, 1)}
+        return {"variant": self.name, "seed": seed, "seconds": seconds, **found}
+
+
+def places_in(folder: Path) -> dict[str, object]:
+    """Keys that keep what a training writes below a folder."""
+    return {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
+
+
+def ask_peer(command: Sequence[str | Path]) -> dict[str, Any]:
+    """The last line of JSON that a peer's program prints; it can import this folder.
+
+    Raises
+    ------
+    EvidenceError
+        If it ends without one.
+    """
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise EvidenceError(f"{Path(command[1]).name} ended without a result: {reason}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
 
 
 def run_missing(variants: Sequence[Variant], path: Path, runs: Path) -> list[dict[str, Any]]:

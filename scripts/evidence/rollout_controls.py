@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def control_variants(samples: int) -> list[Variant]:
     From IQL's and from random weights all planted markets are learned in.
     """
     return [
-        Variant(f"{one.name}-{_file_name(name)}", one.seeds, {**one.overrides, **ALONE, **keys}, measure=one.measure)
+        replace(one, name=f"{one.name}-{_file_name(name)}", overrides={**one.overrides, **ALONE, **keys})
         for name, keys in {**CONTROLS, **SEEDING}.items()
         for one in planted_variants(samples)
         if one.name.removeprefix(PREFIX) in MARKETS[name]

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from finflow.agent.networks.decision import REFERENCES
+from finflow.agent.networks.decision import REFERENCES, Blend
+from finflow.agent.networks.policy_ensemble import deployed_policy, load_like
 from finflow.config import Config, flatten
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.statistics.bootstrap import choose
 from finflow.evaluation.statistics.metrics import sharpe_of, summarise
 from finflow.guard.checkpoint_folder import MODELS, PRETRAINED
 from finflow.market.sources.panel_loader import load_panel
@@ -27,10 +30,9 @@ from finflow.training.data.training_data import TrainingData, prepare, prepare_f
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.run_log import METRICS
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.against_buy_and_hold import against_buy_and_hold
 from scripts.evidence.belief_ceiling import ceiling_of
 from scripts.evidence.null_markets import permuted_panel
-from scripts.evidence.optimality import HIDDEN, judge_of, window_of
+from scripts.evidence.optimality import HIDDEN, Judge, judge_of, window_of
 from scripts.evidence.planted_signals import GROWTH, OWN as PLANTED_OWN
 from scripts.evidence.results import Variant, grouped, train_and_validate
 from scripts.evidence.tables import mean_interval, share_interval, table_of
@@ -74,15 +76,18 @@ OWN = {kind: PLANTED_OWN[kind] for kind in ("mean-reverting", "regime")}
 REDUCED: dict[str, object] = {"train.online_episodes": 250}
 
 
-def rollout_variants(samples: int, nulls: Mapping[str, int] = NULLS) -> list[Variant]:
-    """Each planted market with ``samples`` samples, and null markets with as many as they say."""
+def rollout_variants(samples: int) -> list[Variant]:
+    """Each planted market with ``samples`` samples, null markets, and real ones with as many seeds."""
     variants = planted_variants(samples)
     variants += [
         Variant(
-            f"{PREFIX}{kind}", (seed,), {**SHORT_OFFLINE, **REDUCED, **keys_of_null(kind, seed)}, measure=learn_null
+            f"{PREFIX}{kind}",
+            range(FIRST_NULL, FIRST_NULL + NULLS[kind]),
+            {**SHORT_OFFLINE, **REDUCED, **keys},
+            measure=partial(learn_null, kind),
+            first_sample=0 if keys.get("market.source") == "synthetic" else None,
         )
-        for kind, count in nulls.items()
-        for seed in range(FIRST_NULL, FIRST_NULL + count)
+        for kind, keys in keys_of_nulls().items()
     ]
     return variants + real_variants(samples)
 
@@ -92,41 +97,31 @@ def planted_variants(samples: int) -> list[Variant]:
     return [
         Variant(
             f"{PREFIX}{kind}",
-            (seed,),
+            range(FIRST_SAMPLE, FIRST_SAMPLE + samples),
             {
                 **SHORTER_OFFLINE,
                 **LOG_RETURN,
-                **OWN.get(_law(kind), {}),
+                **OWN.get(law, {}),
                 "market.source": "synthetic",
-                "market.synthetic.kind": _law(kind),
-                "market.synthetic.seed": seed,
+                "market.synthetic.kind": law,
                 **keys,
             },
-            measure=learn_planted,
+            measure=partial(learn_planted, kind),
+            first_sample=0,
         )
         for kind, keys in PLANTED.items()
-        for seed in range(FIRST_SAMPLE, FIRST_SAMPLE + samples)
+        for law in [kind.partition("-.")[0]]
     ]
 
 
-def _law(market: str) -> str:
-    """Kind of the prices of a planted market."""
-    return market.partition("-.")[0]
-
-
-def planted_market(config: Config) -> str:
-    """Name among `PLANTED` of a configuration's market."""
-    law, persistence = config.market.synthetic.kind, config.market.synthetic.persistence
-    named = {keys.get("market.synthetic.persistence"): name for name, keys in PLANTED.items() if _law(name) == law}
-    return named.get(persistence, law)
-
-
-def keys_of_null(kind: str, seed: int) -> dict[str, object]:
-    """Keys of a market without an edge."""
-    if kind == "exchangeable":
-        sample = {"market.synthetic.kind": kind, "market.synthetic.assets": 4, "market.synthetic.seed": seed}
-        return {"market.source": "synthetic", **sample}
-    return monthly() if kind == "permuted-monthly" else {}
+def keys_of_nulls() -> dict[str, dict[str, object]]:
+    """Keys of the markets without an edge."""
+    exchangeable = {"market.synthetic.kind": "exchangeable", "market.synthetic.assets": 4}
+    return {
+        "exchangeable": {"market.source": "synthetic", **exchangeable},
+        "permuted": {},
+        "permuted-monthly": monthly(),
+    }
 
 
 def monthly() -> dict[str, object]:
@@ -164,65 +159,44 @@ def nyse_variants(prices: Path) -> list[Variant]:
 
 def _trained_on(markets: Mapping[str, Mapping[str, object]], seeds: int) -> list[Variant]:
     return [
-        Variant(f"{PREFIX}{kind}", (seed,), {**SHORTER_OFFLINE, **keys}, measure=learn_real)
+        Variant(f"{PREFIX}{kind}", range(seeds), {**SHORTER_OFFLINE, **keys}, measure=partial(learn_real, kind))
         for kind, keys in markets.items()
-        for seed in range(seeds)
     ]
 
 
-def learn_null(config: Config) -> dict[str, Any]:
+def learn_null(kind: str, config: Config) -> dict[str, Any]:
     """Train in a market without an edge: a synthetic one, or real prices with their labels permuted at every date."""
     if config.market.source == "synthetic":
-        return learn_and_judge(prepare(config), "exchangeable")
+        return _learned(prepare(config), kind)[1]
     panel = load_panel(config.market)
-    permuted = prepare_from(permuted_panel(panel, range(panel.n_bars), config.train.seed), config)
-    return learn_and_judge(permuted, "permuted-monthly" if config.market.source == "french" else "permuted")
+    permuted = permuted_panel(panel, range(panel.n_bars), config.train.seed)
+    return _learned(prepare_from(permuted, config), kind)[1]
 
 
-def learn_planted(config: Config) -> dict[str, Any]:
+def learn_planted(kind: str, config: Config) -> dict[str, Any]:
     """Train in a market whose optimum is known; scores of the test window, of the learner's own policy too."""
-    training_data, law = prepare(config), config.market.synthetic.kind
-    ceiling = {"ceiling": ceiling_of(training_data, config.train.seed, test=True)} if law in HIDDEN else {}
-    return (
-        learn_and_judge(training_data, planted_market(config), judge_of(training_data, test=True), test=True) | ceiling
-    )
+    training_data = prepare(config)
+    hidden = config.market.synthetic.kind in HIDDEN
+    ceiling = {"ceiling": ceiling_of(training_data, config.train.seed, test=True)} if hidden else {}
+    return _learned(training_data, kind, judge_of(training_data, test=True), test=True)[1] | ceiling
 
 
-def learn_real(config: Config) -> dict[str, Any]:
+def learn_real(kind: str, config: Config) -> dict[str, Any]:
     """Train on real prices; the Sharpe ratio of equal weight, too."""
     training_data = prepare(config)
-    kind = _kind_of(config)
     equal = named_strategy("equal-weight", config.evaluation)
     (run,) = run_backtests(training_data.process, training_data.split.validation, [equal])
     trainer, found = _learned(training_data, kind)
     return found | {"equal_weight": sharpe_of(run)} | against_buy_and_hold(trainer)
 
 
-def _kind_of(config: Config) -> str:
-    """Name of a real market among `REAL`."""
-    if config.market.source == "french":
-        return "monthly" if config.objectives.sharpe_beta else "monthly-growth"
-    if config.market.source == "embedded":
-        return "embedded"
-    if config.env.execution_lag:
-        return "nyse-lag-1"
-    return "nyse-random" if config.offline.method == "none" else "nyse"
-
-
-def learn_and_judge(
-    training_data: TrainingData, kind: str, judge: Callable[[Backtest], float] | None = None, test: bool = False
-) -> dict[str, Any]:
-    """Train: value at the hand-over and at the end (by default the Sharpe ratio), and the evidence out of fold.
-
-    With ``test`` these are of the test window, and that of the policy alone that was learned is among them.
-    """
-    return _learned(training_data, kind, judge, test)[1]
-
-
 def _learned(
-    training_data: TrainingData, kind: str, judge: Callable[[Backtest], float] | None = None, test: bool = False
+    training_data: TrainingData, kind: str, judge: Judge = sharpe_of, test: bool = False
 ) -> tuple[FinFlowTrainer, dict[str, Any]]:
-    """The training and its figures: see `learn_and_judge`."""
+    """The training; its value at the hand-over and at the end, and its evidence out of fold.
+
+    With ``test`` values are of the test window, and that of the policy alone that was learned is among them.
+    """
     training = train_and_validate(training_data.config, keep_stopped=True, training_data=training_data)
     trainer, backtests, seconds, stopped = training
     if test:
@@ -231,7 +205,6 @@ def _learned(
         policies = [AgentStrategy(one, device) for one in (pretrained, agent.policy, agent.deployed)]
         backtests = [run_backtests(*window_of(training_data, test), [one])[0] for one in policies]
     rows = [json.loads(line) for line in (trainer.run_folder / METRICS).read_text().splitlines()]
-    judge = judge or sharpe_of
     windows = ("training", "validation")
     slopes = [f"{window}_advantage_{what}" for window in windows for what in ("slope", "slope_error")]
     names = ("confidence", "out_of_fold_t", "reference", "look", *slopes)
@@ -245,6 +218,28 @@ def _learned(
         **({"own": judge(backtests[1])} if test else {}),
         **({"stopped": True} if stopped else {}),
     }
+
+
+def against_buy_and_hold(trainer: FinFlowTrainer) -> dict[str, float]:
+    """Growth of the blocks' agents, in the chosen blend, over buy and hold in the blocks; their turnover a year.
+
+    None where no blend was decided on. The t statistic is that of the mean gain of a bar, by the stationary bootstrap.
+    """
+    agent, evidence = trainer.agent, trainer._begin().state.out_of_fold
+    blend = Blend.from_tensor(agent.blend)
+    if blend is None or agent.members is None or evidence is None:
+        return {}
+    gains, turnover, number = [], [], []
+    for place, (block, member) in enumerate(zip(evidence.blocks, agent.members, strict=True)):
+        learned = load_like(agent.policy, dict(member.state_dict()))
+        policy = deployed_policy(learned, (), blend)
+        strategies = [AgentStrategy(policy, trainer.device), named_strategy("buy-and-hold", trainer.config.evaluation)]
+        own, held = run_backtests(trainer.training_data.process, block.held_out, strategies)
+        gains.append(np.log1p(own.returns) - np.log1p(held.returns))
+        turnover.append(float(summarise(own, 0.05)["annual_turnover"]))
+        number.append(np.full(len(own.returns), place))
+    found = choose(np.concatenate(gains)[None], np.concatenate(number), trainer.config.train.seed)
+    return {"buy_and_hold_t": found.t_statistic, "out_of_fold_turnover": float(np.mean(turnover))}
 
 
 def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:

@@ -7,7 +7,6 @@ search has seen, and scored on the test window as docs/reference/synthetic.md ha
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,16 @@ import numpy as np
 
 from finflow.config import Config, changed_config, flatten
 from finflow.config.yaml_text import parse_file
-from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import run_backtests
 from finflow.experiments.tasks import ComputeResources
 from finflow.experiments.tuning.study import DEFAULT_SPACE, begin, stored_study
 from finflow.experiments.tuning.study_results import ATTRIBUTES, best_trial
 from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
-from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal_policy import optimum_of
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.progress_display import ProgressDisplay
+from scripts.evidence.optimality import judge_of, window_of
 from scripts.evidence.planted_signals import GROWTH
 from scripts.evidence.results import Variant, train_both
 from scripts.evidence.tables import half_width, markdown_table, mean_interval
@@ -111,17 +108,13 @@ def tuning_variants(
 
 def search_and_retrain(config: Config) -> dict[str, Any]:
     """Search, and train the best of it anew."""
-    began = time.monotonic()
     outcome = tune(config, None, ComputeResources(), lambda line: None)
-    seconds = time.monotonic() - began
     trials = begin(stored_study(outcome.folder), outcome.folder).store.trials
     best = best_trial(trials)
     if best is None:
         raise ValueError("a search without a result has none to be measured")
-    found = retrain(changed_config(config, best.params))
     return {
-        **found,
-        "seconds": {"search": round(seconds, 1), **found["seconds"]},
+        **retrain(changed_config(config, best.params)),
         "updates": sum(int(trial.user_attrs.get(ATTRIBUTES.updates, 0)) for trial in trials),
         "finished": len(trials),
         "value": best.values[0],
@@ -131,20 +124,15 @@ def search_and_retrain(config: Config) -> dict[str, Any]:
 
 def retrain(config: Config) -> dict[str, Any]:
     """Train with seeds that no search has seen; scores against the optimum on the test window."""
-    began = time.monotonic()
     scores = []
     for seed in range(FRESH_FROM, FRESH_FROM + FRESH):
         trainer = train_both(changed_config(config, {"train.seed": seed}), progress=_Silent())
         path = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
         policy = policy_of(read_checkpoint(path), trainer.device) if path.is_file() else trainer.policy
-        process, window = trainer.training_data.held_out_process(), trainer.training_data.split.test
-        optimum = optimum_of(config.market, config.env)
-        agent = AgentStrategy(policy, trainer.device)
-        classical = [named_strategy(name, config.evaluation) for name in ("equal-weight", "buy-and-hold")]
-        runs = run_backtests(process, window, [agent, optimum.policy, *classical])
-        scores.append(score_runs(process, window, runs, optimum).scores[agent.name].score)
-    seconds = {"retraining": round(time.monotonic() - began, 1)}
-    return {"seconds": seconds, "scores": scores, "score": float(np.mean(scores))}
+        process, window = window_of(trainer.training_data, test=True)
+        (run,) = run_backtests(process, window, [AgentStrategy(policy, trainer.device)])
+        scores.append(judge_of(trainer.training_data, test=True)(run))
+    return {"scores": scores, "score": float(np.mean(scores))}
 
 
 class _Silent(ProgressDisplay):

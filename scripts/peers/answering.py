@@ -15,7 +15,7 @@ import torch
 WARM_UP = 10
 
 
-def answer(update: Callable[[int], None], version: str) -> None:
+def answer(update: Callable[[int], object], version: str) -> None:
     """Answer rounds until the input ends.
 
     Parameters

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +14,10 @@ from scripts.evidence.optimality import (
     limit_of,
     optimality_table,
     optimality_variants,
-    peer_environment,
     peers_on,
     seconds_to,
 )
-from scripts.evidence.results import run_missing
+from scripts.evidence.results import ask_peer, run_missing
 from tests.short_trainings import SHORT
 
 SMALL: dict[str, object] = {
@@ -81,7 +79,7 @@ def test_peers_learn_once_for_five_times_what_ours_took_and_a_failure_says_why(t
     assert {one["seconds"]["processor"] for one in found} == {5.0 * 20.0}
     script.write_text("raise SystemExit('nothing is installed')\n")
     assert peers_on(own, Config(), program, tmp_path / "page.json", limit_of(own)) == found  # kept
-    with pytest.raises(EvidenceError, match="sac on regime failed: nothing is installed"):
+    with pytest.raises(EvidenceError, match=r"peer\.py ended without a result: nothing is installed"):
         peers_on({**own, "configuration": "another"}, Config(), program, tmp_path / "page.json", 1.0)
 
 
@@ -102,12 +100,7 @@ def test_a_peer_learns_on_the_same_market(tmp_path: Path) -> None:
     assert found["largest_weight"] <= 1.0
 
 
-def peers_of(config: Config, folder: Path) -> dict[str, list]:
+def peers_of(config: Config, folder: Path) -> dict[str, Any]:
     settings = folder / "settings.yaml"
     settings.write_text(dump_config(config))
-    command = [sys.executable, str(folder / "sb3_market.py"), str(settings), "sac", "softmax", "2"]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=200, check=False, env=peer_environment()
-    )
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1])
+    return ask_peer((sys.executable, folder / "sb3_market.py", settings, "sac", "softmax", "2"))

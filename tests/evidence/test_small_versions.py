@@ -92,7 +92,6 @@ def test_a_search_and_its_retraining_are_measured(tmp_path: Path, monkeypatch: p
     assert searched["updates"] > 0
     assert set(searched["best"]) == {"bcell.gamma"}
     assert len(searched["scores"]) == 1
-    assert set(searched["seconds"]) == {"search", "retraining"}
     assert "best of TPE with pruning | 1 |" in tuning_table([searched])
 
 
