@@ -148,12 +148,6 @@ def test_closes_alone_are_enough_in_any_layout(tmp_path: Path) -> None:
     assert load(rows).open is None
 
 
-def test_files_of_assets_that_are_not_wanted_are_not_read(tmp_path: Path) -> None:
-    folder = as_files_of_assets(bars(), tmp_path)
-    (folder / "AAAA.csv").write_text("not, prices\nat all,x\n")
-    assert load(folder, tickers=["AAA", "NA"]).n_bars == 30
-
-
 def test_tickers_called_low_and_open_are_assets_and_no_fields(tmp_path: Path) -> None:
     for stem, name in (("LOW", "AAA"), ("OPEN", "NA")):
         save(of(bars(), name), tmp_path / f"{stem}.csv")

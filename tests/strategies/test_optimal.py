@@ -120,24 +120,6 @@ def test_more_assets_change_the_optimum_as_they_should(kind: str, assets: int) -
     assert best.utility < drift_less_half_variance
 
 
-@pytest.mark.parametrize("kind", ["lognormal", "mean-reverting"])
-def test_a_grid_half_as_dense_finds_the_same_optimum(kind: str) -> None:
-    process, best = solved(kind, RATE, 3)
-    assert optimum(process, RATE, density=0.5).utility == pytest.approx(best.utility, rel=2e-4)
-
-
-def test_a_signal_is_worth_less_a_bar_late_and_the_policy_knows_it() -> None:
-    """Deciding by the belief of the fill's own bar would earn more: the optimum is derived for lag 1."""
-    process, best = solved("mean-reverting", 0.0)
-    beliefs, _ = paths("mean-reverting")
-    rule = best.policy.rule
-    fresh = rule.targets(beliefs[:, 1:].ravel(), np.empty(0))
-    late = rule.targets(beliefs[:, :-1].ravel(), np.empty(0))
-    worth = [float(expected_growth(process, each, beliefs[:, 1:].ravel()).mean()) for each in (fresh, late)]
-    assert worth[0] > 1.05 * worth[1]
-    assert worth[1] == pytest.approx(best.utility, rel=0.03)
-
-
 def test_independent_returns_give_mertons_share() -> None:
     """mu / sigma^2 = 1/2 in the best asset (the other is not held), and half of mu^2 / sigma^2 for it.
 
