@@ -12,7 +12,6 @@ import pytest
 
 from finflow.errors import FinflowError
 from finflow.market.bar_frequency import BARS_PER_YEAR
-from finflow.offline import dataset as module
 from finflow.offline.collection import made_by, simulate_behaviour
 from finflow.offline.data_card import card_lines, data_card, regions
 from finflow.offline.dataset import SOURCES, OfflineDataset, Rows, load_dataset, save_dataset
@@ -71,7 +70,7 @@ def test_data_made_by_something_else_are_refused_by_name(
 
 
 def test_data_made_by_other_code_are_refused(stored: Path, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "code_hash", lambda *rooms: "0" * 16)
+    monkeypatch.setattr("finflow.offline.collection.code_hash", lambda *rooms: "0" * 16)
     assert "other ledger, code;" in refusal(stored, expected(small))
 
 

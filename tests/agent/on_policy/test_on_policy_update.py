@@ -157,15 +157,6 @@ def test_diagonal_normal_agrees_with_torch() -> None:
     torch.testing.assert_close(ours.rows(torch.tensor([4, 1])).mode(), first[[4, 1]])
 
 
-def test_samples_follow_the_distribution() -> None:
-    odds = torch.tensor([0.7, 0.2, 0.1])
-    drawn = Categorical(odds.log().log_softmax(-1).expand(20_000, 3)).sample(generator())
-    torch.testing.assert_close(torch.bincount(drawn) / 20_000, odds, atol=0.02, rtol=0.0)
-    normal = DiagonalNormal(torch.full((20_000, 1), 3.0), torch.tensor([-1.0])).sample(generator())
-    assert float(normal.mean()) == pytest.approx(3.0, abs=0.02)
-    assert float(normal.std()) == pytest.approx(torch.tensor(-1.0).exp().item(), abs=0.02)
-
-
 @pytest.mark.parametrize("kind", ["discrete", "box"])
 def test_a_seed_decides_the_weights_and_every_parameter_is_learned(kind: Literal["discrete", "box"]) -> None:
     agents = [TaskActorCritic(5, 3, kind, generator(seed)) for seed in (7, 7, 8)]
