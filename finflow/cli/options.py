@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -132,6 +132,11 @@ class Parser(argparse.ArgumentParser):
         if given.tickers:
             self.error(f"--universe {name} names the tickers; leave --tickers and --tickers-file out")
         given.tickers, given.universe = list(UNIVERSES[name]), None
+
+    def refuse_first(self, messages: Iterable[str]) -> None:
+        """Answer with the first of some messages about mistakes, if there is one."""
+        for message in messages:
+            self.error(message)
 
     def refuse(self, word: str) -> NoReturn:
         self.error(f"unknown argument {word}{self._hint(word)}")
