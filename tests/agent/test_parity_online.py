@@ -22,7 +22,7 @@ from finflow.agent.losses import critic_losses, quantiles
 from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.losses.quantiles import pinball_loss
 from finflow.config import BCellConfig
-from scripts.evidence.box_sac import LOG_SCALE_RANGE, SquashedNormal, box_agent
+from scripts.evidence.box_task import SAC_LOG_SCALES, SquashedNormal, box_agent
 from tests.agent.parity import Arrays, critics, layers, load, take_over, their_batch
 
 GAMMA, TEMPERATURE, TOLERANCE = 0.97, 0.3, 1e-5
@@ -34,7 +34,7 @@ WEIGHT, THRESHOLD = 5.0, 0.7  # of d3rlpy's conservative penalty
 def drawn(arrays: Arrays, observations: str, noise: int) -> tuple[Tensor, Tensor]:
     """Action (B, K) and log density (B,) under SB3's noise, the last layer's means and then log deviations."""
     location, log_scale = layers(arrays, "actor", arrays[observations]).chunk(2, dim=1)
-    law = SquashedNormal(location, log_scale.clamp(*LOG_SCALE_RANGE))
+    law = SquashedNormal(location, log_scale.clamp(*SAC_LOG_SCALES))
     actions, log_density = law.sample(arrays["noise"][noise].unsqueeze(1))
     return actions[:, 0], log_density[:, 0]
 

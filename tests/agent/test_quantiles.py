@@ -11,15 +11,18 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from finflow.agent.batch import Batch
+from finflow.agent.gradient_steps import no_denormals
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.losses.quantiles import (
+    compiled_losses,
     discounted_means,
     pessimistic_value,
     pinball_loss,
     quantile_weights,
     risk_adjusted_value,
     sample_risk,
+    tensor_losses,
     truncated_spread,
 )
 from finflow.agent.networks.critic import NetworkShape, Valuation
@@ -79,6 +82,30 @@ def test_pinball_loss_converges_to_the_quantiles_of_a_skewed_law() -> None:
     # a quantile from n draws errs by sqrt(level (1 - level) / n) / density; some hundred steps are averaged
     error = np.sqrt(levels / (1.0 - levels) / (500 * 100))
     assert (np.abs(quantiles.detach().numpy().ravel() + np.log(1.0 - levels)) < 4.0 * error + 0.005).all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    counts=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
+    scale=st.sampled_from([1e-41, 1e-3, 0.05, 1.0, 1e4]),
+    kind=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 100),
+)
+def test_the_compiled_loop_has_the_bits_of_the_tensor_operations(
+    counts: tuple[int, int, int, int], scale: float, kind: torch.dtype, seed: int
+) -> None:
+    # counts could differ where samples tie with each other or with a quantile; denormal numbers are zero in both
+    critics, batch, n_quantiles, n_samples = counts
+    quantiles = (normal(critics, batch, n_quantiles, seed=seed) * scale).to(kind)
+    samples = (normal(critics, batch, n_samples, seed=seed + 1) * scale).to(kind)
+    samples[..., -1] = samples[..., 0]
+    quantiles[..., 0] = samples[..., 0]
+    ordered = samples.sort(dim=-1).values
+    with no_denormals():
+        expected = tensor_losses(quantiles, ordered, 0.05)
+        found = compiled_losses(quantiles, ordered, 0.05)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine, theirs)
 
 
 @pytest.mark.parametrize("place", ["quantiles", "samples"])
