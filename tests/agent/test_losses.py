@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from finflow.agent.batch import Batch
+from finflow.agent.gradient_steps import no_denormals
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses.critic_losses import (
     CoverageProposals,
@@ -24,12 +25,14 @@ from finflow.agent.losses.critic_losses import (
 )
 from finflow.agent.losses.offline_losses import advantage_weights, ddpg_bc_loss
 from finflow.agent.losses.quantiles import (
+    compiled_losses,
     discounted_means,
     pessimistic_value,
     pinball_loss,
     quantile_weights,
     risk_adjusted_value,
     sample_risk,
+    tensor_losses,
     truncated_spread,
 )
 from finflow.agent.networks.critic import NetworkShape, Valuation
@@ -157,6 +160,30 @@ def test_pinball_loss_equals_the_unfused_formula_and_its_gradient(
     (expected,) = torch.autograd.grad(direct, quantiles)
     (slope,) = torch.autograd.grad(found, quantiles)
     torch.testing.assert_close(slope, expected, rtol=1e-8, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    counts=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
+    scale=st.sampled_from([1e-41, 1e-3, 0.05, 1.0, 1e4]),
+    kind=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 100),
+)
+def test_the_compiled_loop_has_the_bits_of_the_tensor_operations(
+    counts: tuple[int, int, int, int], scale: float, kind: torch.dtype, seed: int
+) -> None:
+    # counts could differ where samples tie with each other or with a quantile; denormal numbers are zero in both
+    critics, batch, n_quantiles, n_samples = counts
+    quantiles = (normal(critics, batch, n_quantiles, seed=seed) * scale).to(kind)
+    samples = (normal(critics, batch, n_samples, seed=seed + 1) * scale).to(kind)
+    samples[..., -1] = samples[..., 0]
+    quantiles[..., 0] = samples[..., 0]
+    ordered = samples.sort(dim=-1).values
+    with no_denormals():
+        expected = tensor_losses(quantiles, ordered, 0.05)
+        found = compiled_losses(quantiles, ordered, 0.05)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine, theirs)
 
 
 @pytest.mark.parametrize("place", ["quantiles", "samples"])

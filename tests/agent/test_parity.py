@@ -27,8 +27,16 @@ from finflow.agent.losses.critic_losses import CoverageProposals, bellman_target
 from finflow.agent.losses.offline_losses import td3bc_loss
 from finflow.agent.losses.quantiles import pessimistic_value, pinball_loss
 from finflow.config import BCellConfig
-from scripts.evidence.box_sac import LOG_SCALE_RANGE, SquashedNormal, box_agent
-from scripts.evidence.box_task import BoxCritic, BoxLayers, BoxPolicy, BoxValue, box_batch
+from scripts.evidence.box_task import (
+    SAC_LOG_SCALES,
+    BoxCritic,
+    BoxLayers,
+    BoxPolicy,
+    BoxValue,
+    SquashedNormal,
+    box_agent,
+    box_batch,
+)
 
 FIXTURES = Path(__file__).parent / "fixtures"
 Arrays = dict[str, Tensor]
@@ -139,7 +147,7 @@ def test_an_update_of_iql_reports_the_losses_of_d3rlpy() -> None:
 def drawn(arrays: Arrays, observations: str, noise: int) -> tuple[Tensor, Tensor]:
     """Action (B, K) and log density (B,) under SB3's noise, the last layer's means and then log deviations."""
     location, log_scale = layers(arrays, "actor", arrays[observations]).chunk(2, dim=1)
-    law = SquashedNormal(location, log_scale.clamp(*LOG_SCALE_RANGE))
+    law = SquashedNormal(location, log_scale.clamp(*SAC_LOG_SCALES))
     actions, log_density = law.sample(arrays["noise"][noise].unsqueeze(1))
     return actions[:, 0], log_density[:, 0]
 

@@ -8,17 +8,15 @@ a leak. Limitations are in docs/reference/audit.md.
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.cores import ForkedCalls
 from finflow.market.panel import MarketPanel
 from finflow.training.audit.shocked_panels import CUT, REPEAT, SHOCKS, UNPRIMED, shocked
 
@@ -26,7 +24,6 @@ FOREKNOWLEDGE, OPENED = "foreknowledge", "opened"
 KINDS = (*SHOCKS, UNPRIMED, FOREKNOWLEDGE, OPENED)
 CLEAN, LEAK, UNSTEADY, FAILED, BEYOND_LIMIT = "clean", "LEAK", "NOT REPEATABLE", "FAILED", "BEYOND LIMIT"
 NOTED = "note"
-PATIENCE = 300.0  # seconds for one answer of the other process
 
 
 @dataclass(frozen=True)
@@ -179,38 +176,31 @@ def unprimed(panel: MarketPanel, components: Sequence[Component], lasts: Iterabl
     probe. A copy of this process that sees another future first caches that one. Call it before any other probe;
     each component is asked at the first of `lasts` that suits it. Empty where processes cannot be copied.
     """
-    if sys.platform == "darwin" or "fork" not in multiprocessing.get_all_start_methods():
-        return {}
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_answer_first, args=(sender, panel, components, sorted(lasts), seed), daemon=True)
-    child.start()
-    sender.close()
+    others: dict[int, MarketPanel] = {}
+
+    def ask(place: tuple[int, int]) -> Answer | str:
+        index, last = place
+        if last not in others:
+            others[last] = shocked(panel, "replaced", last, seed)
+        answer = components[index].ask(others[last], last)
+        return (
+            answer if isinstance(answer, str) else {name: rows.until(last + rows.lag) for name, rows in answer.items()}
+        )
+
     answers: dict[tuple[int, int], Answer | str] = {}
-    with suppress(EOFError):  # it has sent all, or ended early: then missing answers are not compared
-        while receiver.poll(PATIENCE):
-            place, answer = receiver.recv()
-            answers[place] = answer
-    child.kill()
-    child.join()
-    receiver.close()
-    return answers
-
-
-def _answer_first(
-    sender: Connection, panel: MarketPanel, components: Sequence[Component], lasts: Sequence[int], seed: int
-) -> None:
+    calls: ForkedCalls[tuple[int, int], Answer | str] | None = ForkedCalls.start(ask, waited_for=True)
+    if calls is None:
+        return answers
     asked: set[int] = set()
-    for last in lasts:
-        other = shocked(panel, "replaced", last, seed)
-        for index, component in enumerate(components):
-            if index not in asked and component.suits(last, UNPRIMED):
-                asked.add(index)
-                answer = component.ask(other, last)
-                if not isinstance(answer, str):
-                    answer = {name: rows.until(last + rows.lag) for name, rows in answer.items()}
-                sender.send(((index, last), answer))
-    sender.close()
+    with suppress(EOFError):  # it has ended early: then missing answers are not compared
+        for last in sorted(lasts):
+            for index, component in enumerate(components):
+                if index not in asked and component.suits(last, UNPRIMED):
+                    asked.add(index)
+                    calls.begin((index, last))
+                    answers[index, last] = calls.result()
+    calls.end()
+    return answers
 
 
 def audit(
