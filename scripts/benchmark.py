@@ -39,9 +39,9 @@ BARS = 8312  # 33 years
 SIZES = (20, 500)  # assets whose features are computed
 #: Name -> module of its function ``benchmark_NAME``, imported when it is asked for.
 BENCHMARKS = {
-    **{"env": __name__, "features": __name__, "offline": "benchmark_learners", "online": "benchmark_learners"},
+    **dict.fromkeys(("env", "features"), __name__),
+    **dict.fromkeys(("offline", "online", "on-policy"), "benchmark_learners"),
     "training": "benchmark_training",
-    "on-policy": "benchmark_on_policy",
 }
 
 

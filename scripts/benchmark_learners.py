@@ -1,4 +1,4 @@
-"""Updates a second of our learners and of their peers, in turn: `python scripts/benchmark.py offline` and `online`.
+"""Updates a second of our learners and of peers, in turn: `python scripts/benchmark.py offline`, `online`, `on-policy`.
 
 20 assets and the default features, float32, one thread. Offline: IQL on batches of 512, and d3rlpy's IQL with
 `--peer-python PATH`. Online: soft actor-critic as published, with `bcell.expansion` 0 and stored transitions alone, on
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -27,6 +28,7 @@ from benchmark_tools import (
     contender,
     measure,
     print_ratio,
+    spread,
     use_one_thread,
 )
 
@@ -35,15 +37,21 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.losses.critic_losses import CoverageProposals
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import load_config
 from finflow.offline.collection import collect
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
+from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.make_env import make_env
 from finflow.training.off_policy.group_update import CoveragePool
+from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
+from finflow.training.on_policy.task_rollouts import Environment, VectorTask
 from finflow.training.phases.behaviour_data import Epochs
 from finflow.training.phases.training_state import seeded
+from scripts.evidence.on_policy_tasks import make_task
 
 CPU = torch.device("cpu")
 OFFLINE_BATCH, ONLINE_BATCH = 512, 256
@@ -65,6 +73,9 @@ python -m venv sb3env && sb3env/bin/pip install torch==2.13.0 stable-baselines3=
 python scripts/benchmark.py online --peer-python d3env/bin/python --sb3-python sb3env/bin/python"""
 
 T = TypeVar("T")
+ENVIRONMENTS, ROLLOUT, MINIBATCH, EPOCHS = 8, 2048, 64, 10
+ON_POLICY_TASKS = ("CartPole-v1", "Pendulum-v1", "market")
+ON_POLICY_GOAL = 1.5
 
 
 class BehaviourData(NamedTuple):
@@ -203,3 +214,42 @@ def _compare(
         print(f"{name} {peer.version} sees {observation} numbers and decides on {weights}")
     if len(peers) < len({name for _, name, _ in goals}):
         print(HINT)
+
+
+def our_rollouts(name: str) -> Rate:
+    """Rollouts and updates of the advanced trainer; rewards as they are."""
+    env: Environment = make_env(num_envs=ENVIRONMENTS) if name == "market" else make_task(name, ENVIRONMENTS)
+    spaces = VectorTask(env).spaces
+    trainer = AdvancedPPOTrainer(
+        spaces.observations,
+        spaces.actions,
+        settings=OnPolicySettings.of("ppo", entropy_coefficient=0.0, epochs=EPOCHS, minibatch=MINIBATCH),
+        reward_config=RewardNormalizerConfig.preset("off"),
+    )
+
+    def update(_: int) -> None:
+        trainer.collect_rollout(env, ROLLOUT)
+        trainer.train_step()
+
+    return contender(update)
+
+
+def benchmark_on_policy(given: argparse.Namespace) -> None:
+    """Print decisions a second, and ours over the peer's; the peer runs with this interpreter by default."""
+    use_one_thread()
+    print(
+        f"{ENVIRONMENTS} environments, rollouts of {ROLLOUT}, minibatches of {MINIBATCH}, {EPOCHS} epochs, one thread"
+    )
+    for name in ON_POLICY_TASKS:
+        peer = Peer(
+            given.sb3_python or sys.executable,
+            "--sb3-python",
+            "sb3_on_policy_speed.py",
+            (name, ENVIRONMENTS, ROLLOUT, MINIBATCH, EPOCHS),
+        )
+        ours, theirs = f"finflow, {name}", f"Stable-Baselines3 {peer.version}"
+        rates = measure({ours: our_rollouts(name), theirs: peer.rate}, given.rounds)
+        peer.close()
+        for contestant, updates in rates.items():
+            print(f"{contestant:28}{spread([ROLLOUT * rate for rate in updates], ',.0f')} decisions/s")
+        print_ratio(rates, ours, theirs, ON_POLICY_GOAL)

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from finflow.cli.analysis import run_evaluation
 from finflow.cli.exit_status import run_safely
 from finflow.cli.options import Parser, add_configuration_options, add_protocol, add_scale, check_protocol
 from finflow.cli.runs import run_protocol
+from finflow.cli.trained_agents import run_evaluation
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> None:
     if given.protocol not in (None, "holdout"):
         if given.with_backtest:
             parser.error(f"--with-backtest belongs to a holdout evaluation, not to --protocol {given.protocol}")
-        run_protocol(given, given.protocol, given.checkpoint, given.dry_run)
+        run_protocol(given, given.checkpoint)
         return
     if given.checkpoint is None:
         parser.error("--checkpoint is missing: the checkpoint file or run folder of the agent")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from finflow.cli.exit_status import run_safely
 from finflow.cli.options import Parser, add_configuration_options, add_scale, add_search
-from finflow.cli.runs import run_search, search_configuration
+from finflow.cli.runs import run_search
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> None:
         parser.error("--trial needs --resume with the folder of the study")
     if given.universe is not None:
         parser.error("--universe belongs to --mode train or to a --protocol of an evaluation")
-    run_search(search_configuration(given, given.resume), given)
+    run_search(given)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from finflow.cli import analysis, configuration, runs
+from finflow.cli import configuration, runs, trained_agents
 from finflow.cli.exit_status import run_safely
 from finflow.config import load_config
 from finflow.errors import ConfigError
@@ -31,7 +31,7 @@ class Calls(list[tuple[tuple[Any, ...], dict[str, Any]]]):
 def trainings(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
     monkeypatch.setattr(runs, "run_training", calls)
-    monkeypatch.setattr(analysis, "run_evaluation", calls)
+    monkeypatch.setattr(trained_agents, "run_evaluation", calls)
     return calls
 
 
@@ -131,9 +131,9 @@ def test_evaluate_lists_equal_weight_or_every_strategy_or_takes_a_protocol(
     monkeypatch.setattr(runs, "run_protocol", protocols)
     assert called("evaluate.py", "--protocol", "cpcv", "--dry-run") == 0
     assert called("evaluate.py", "--protocol", "walk-forward", "--checkpoint", "a.safetensors") == 0
-    assert [values[1:] for values, _ in protocols] == [
-        ("cpcv", None, True),
-        ("walk-forward", Path("a.safetensors"), False),
+    assert [(values[0].protocol, *values[1:]) for values, _ in protocols] == [
+        ("cpcv", None),
+        ("walk-forward", Path("a.safetensors")),
     ]
 
 

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from finflow.cli.analysis import (
-    backtest_named,
-    run_audit,
-    run_comparison,
-    run_evaluation,
-    run_explanation,
-    run_inspection,
-)
-from finflow.cli.configuration import checkpoint_configuration, resolve, shipped_configuration
+from finflow.cli.configuration import resolve, shipped_configuration
 from finflow.cli.exit_status import run_safely
 from finflow.cli.options import (
     MODES,
@@ -32,8 +24,18 @@ from finflow.cli.options import (
 )
 from finflow.cli.output import describe_configuration, open_report
 from finflow.cli.prefer import add_preferences, check_preferences, run_preferences
-from finflow.cli.runs import run_protocol, run_search, search_configuration, train
-from finflow.cli.trading import run_decision, run_paper, run_retraining
+from finflow.cli.runs import run_protocol, run_search, train
+from finflow.cli.trained_agents import (
+    backtest_named,
+    run_audit,
+    run_comparison,
+    run_decision,
+    run_evaluation,
+    run_explanation,
+    run_inspection,
+    run_paper,
+    run_retraining,
+)
 
 DESCRIPTION = """\
 finflow trains a portfolio agent on a market and tests whether it beats strong classical
@@ -184,69 +186,79 @@ _MODES_OF: dict[str, tuple[str, ...]] = {
 }
 
 
-def _own_options(given: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    values = vars(given)
-    return {
-        option: modes
-        for option, modes in _MODES_OF.items()
-        if values[option.replace("-", "_")] is not None and values[option.replace("-", "_")] is not False
-    }
-
-
 def _check(given: argparse.Namespace, parser: Parser) -> None:
+    """Refuse the first thing that does not fit the mode; ``agents`` is all that `--resume` names."""
     mode = given.mode
     given.agents = given.resume or []
     given.resume = given.agents[0] if given.agents else None
+    values = {name: vars(given)[name.replace("-", "_")] for name in _MODES_OF}
+    own = {name: _MODES_OF[name] for name, value in values.items() if value is not None and value is not False}
     if given.run and mode not in ("inspect", "compare"):
         parser.refuse(given.run[0])
     if mode is None:
         searches = any(key.startswith("tune.") and key != "tune.seeds" for key in given.overrides)
-        meant = "tune" if searches else next((modes[0] for modes in _own_options(given).values()), "train")
+        meant = "tune" if searches else next((modes[0] for modes in own.values()), "train")
         command = f"{program()} --mode {meant} {shlex.join(given.typed)}"
         parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}; type {command}")
     if len(given.agents) > 1 and mode not in ("evaluate", "backtest", "decide", "paper"):
         parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
-    for option, modes in _own_options(given).items():
+    for option, modes in own.items():
         if mode not in modes:
             parser.error(f"--{option} belongs to --mode {' or '.join(modes)}, not to --mode {mode}")
-    if given.trial is not None and not given.resume:
-        parser.error("--trial belongs to --mode tune with --resume and the folder of the study")
     if mode == "evaluate":
-        _check_evaluation(given, parser)
-    elif mode == "inspect" and len(given.run) + bool(given.resume) != 1:
-        parser.error("--mode inspect needs one run folder or checkpoint file")
-    elif mode == "explain" and not (given.resume and given.date):
-        parser.error("--mode explain needs --resume with a run folder or checkpoint, and --date with a date")
-    elif mode in ("decide", "paper", "retrain") and not given.resume:
-        parser.error(f"--mode {mode} needs --resume with the run folder or checkpoint of the agent")
-    elif mode == "decide" and len(given.date or ()) > 1:
-        parser.error("--mode decide decides on one day; name one after --date")
-    elif mode == "compare" and len(given.run) < 2:
-        parser.error("--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN")
+        check_protocol(parser, given)
     elif mode == "prefer":
         check_preferences(given, parser)
-    elif mode == "demo" and given.resume:
-        parser.error("a demo goes on as any run does, with --mode train --resume RUN")
-    elif mode == "demo" and given.config:
-        parser.error("--mode demo has a configuration of its own; for another use --mode train --config FILE")
-    elif mode == "backtest" and bool(given.resume) == bool(given.strategy):
-        parser.error("--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)")
+    parser.refuse_first(message for one, wrong, message in _mistakes(given) if mode == one and wrong)
 
 
-def _check_evaluation(given: argparse.Namespace, parser: Parser) -> None:
-    check_protocol(parser, given)
-    trains = given.protocol not in (None, "holdout")
-    if trains and len(given.agents) > 1:
-        parser.error(f"--protocol {given.protocol} trains by the configuration of one run; name one after --resume")
-    if not trains and not given.resume:
-        parser.error("--mode evaluate needs --resume with the run folder or checkpoint of the agent")
+def _mistakes(given: argparse.Namespace) -> Iterator[tuple[str, object, str]]:
+    """A mode, what is wrong with it if true, and the answer."""
+    agent, trains = given.resume, given.protocol not in (None, "holdout")
+    named = "with the run folder or checkpoint of the agent"
+    yield (
+        "tune",
+        given.trial is not None and not agent,
+        ("--trial belongs to --mode tune with --resume and the folder of the study"),
+    )
+    yield (
+        "evaluate",
+        trains and len(given.agents) > 1,
+        (f"--protocol {given.protocol} trains by the configuration of one run; name one after --resume"),
+    )
+    yield "evaluate", not trains and not agent, f"--mode evaluate needs --resume {named}"
+    yield "inspect", len(given.run) + bool(agent) != 1, "--mode inspect needs one run folder or checkpoint file"
+    yield (
+        "explain",
+        not (agent and given.date),
+        ("--mode explain needs --resume with a run folder or checkpoint, and --date with a date"),
+    )
+    for mode in ("decide", "paper", "retrain"):
+        yield mode, not agent, f"--mode {mode} needs --resume {named}"
+    yield "decide", len(given.date or ()) > 1, "--mode decide decides on one day; name one after --date"
+    yield (
+        "compare",
+        len(given.run) < 2,
+        ("--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN"),
+    )
+    yield "demo", agent, "a demo goes on as any run does, with --mode train --resume RUN"
+    yield (
+        "demo",
+        given.config,
+        ("--mode demo has a configuration of its own; for another use --mode train --config FILE"),
+    )
+    yield (
+        "backtest",
+        bool(agent) == bool(given.strategy),
+        ("--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)"),
+    )
 
 
 def _evaluate(given: argparse.Namespace) -> None:
     if given.protocol in (None, "holdout"):
         run_evaluation(given, given.agents)
     else:
-        run_protocol(given, given.protocol, given.resume, given.dry_run)
+        run_protocol(given, given.resume)
 
 
 def _backtest(given: argparse.Namespace) -> None:
@@ -254,11 +266,6 @@ def _backtest(given: argparse.Namespace) -> None:
         run_evaluation(given, given.agents, with_backtest=True)
     else:
         backtest_named(resolve(given), given.strategy)
-
-
-def _audit(given: argparse.Namespace) -> None:
-    config = resolve(given, checkpoint_configuration(given.resume)) if given.resume else resolve(given)
-    run_audit(config, given.strategy or (), given.resume)
 
 
 def _demo(given: argparse.Namespace) -> None:
@@ -271,15 +278,15 @@ _FUNCTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "train": train,
     "evaluate": _evaluate,
     "backtest": _backtest,
-    "tune": lambda given: run_search(search_configuration(given, given.resume), given),
-    "explain": lambda given: run_explanation(given, given.resume, given.date, given.output),
-    "compare": lambda given: run_comparison([Path(run) for run in given.run], given.output),
-    "paper": lambda given: run_paper(given, given.agents),
-    "decide": lambda given: run_decision(given, given.agents),
-    "retrain": lambda given: run_retraining(given, given.resume),
-    "audit": _audit,
+    "tune": run_search,
+    "explain": run_explanation,
+    "compare": run_comparison,
+    "paper": run_paper,
+    "decide": run_decision,
+    "retrain": run_retraining,
+    "audit": run_audit,
     "prefer": run_preferences,
-    "inspect": lambda given: run_inspection(given.resume or Path(given.run[0])),
+    "inspect": run_inspection,
     "demo": _demo,
 }
 

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,61 +33,35 @@ UNIVERSES: Mapping[str, tuple[str, ...]] = {
 """`dow30`: the Dow Jones Industrial Average as of 8 November 2024. Its members were chosen with hindsight, and some
 list late (CRM 2004, V 2008). `sectors`: the Select Sector SPDR funds; XLRE lists in October 2015, XLC in June 2018."""
 
-#: Options that stand for configuration keys, by group: option, name of its value or the value itself, keys, help.
-_KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
+#: Options that stand for configuration keys, by group: option, its value or the name of it, keys, help.
+_KEYS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     "configuration": (
-        ("--iql-epochs", "N", ("train.offline_training_epochs",), "passes of the offline phase over its data"),
-        ("--sac-episodes", "N", ("train.online_episodes",), "episodes of the online phase"),
+        ("--iql-epochs", "N", "train.offline_training_epochs", "passes of the offline phase over its data"),
+        ("--sac-episodes", "N", "train.online_episodes", "episodes of the online phase"),
+        ("--batch-size", "N", "train.offline_batch_size train.online_batch_size online.minibatch", "of both phases"),
+        ("--lr", "X", "bcell.actor_lr bcell.critic_lr online.learning_rate", "learning rates of both phases"),
+        ("--algorithm", "NAME", "online.algorithm", "of the online phase: sac, ppo, ppo-kl, trpo, a2c or reinforce"),
+        ("--seed", "N", "train.seed", "of every random number"),
         (
-            "--batch-size",
-            "N",
-            ("train.offline_batch_size", "train.online_batch_size", "online.minibatch"),
-            "of both phases",
-        ),
-        ("--lr", "X", ("bcell.actor_lr", "bcell.critic_lr", "online.learning_rate"), "learning rates of both phases"),
-        (
-            "--algorithm",
-            "NAME",
-            ("online.algorithm",),
-            "learning of the online phase: sac, ppo, ppo-kl, trpo, a2c or reinforce",
-        ),
-        ("--seed", "N", ("train.seed",), "of every random number"),
-        (
-            "--seeds",
-            "N",
-            ("train.seeds", "evaluation.protocol.seeds", "tune.seeds"),
+            *("--seeds", "N", "train.seeds evaluation.protocol.seeds tune.seeds"),
             "agents to train, one a seed, and to report together; with --protocol, of each fold",
         ),
-        ("--device", "NAME", ("train.device",), "auto, cpu, cuda or mps"),
-        ("--mixed-precision", "true", ("bcell.mixed_precision",), "matrix products of an update in bfloat16"),
-        (
-            "--gradient-checkpointing",
-            "true",
-            ("bcell.gradient_checkpointing",),
-            "recompute hidden layers: less memory, more time",
-        ),
-        (
-            "--profile",
-            "true",
-            ("train.profile",),
-            "write a torch profiler trace of a few updates into the run folder",
-        ),
-        ("--log-with", "NAME", ("output.log_with",), "tensorboard, or wandb: Weights & Biases too"),
-        ("--no-cache", "false", ("market.use_cache",), "fetch prices again"),
+        ("--device", "NAME", "train.device", "auto, cpu, cuda or mps"),
+        ("--mixed-precision", "true", "bcell.mixed_precision", "matrix products of an update in bfloat16"),
+        ("--gradient-checkpointing", "true", "bcell.gradient_checkpointing", "less memory for more time"),
+        ("--profile", "true", "train.profile", "write a torch profiler trace of a few updates into the run folder"),
+        ("--log-with", "NAME", "output.log_with", "tensorboard, or wandb: Weights & Biases too"),
+        ("--no-cache", "false", "market.use_cache", "fetch prices again"),
     ),
     "search": (
-        ("--n-trials", "N", ("tune.n_trials",), "tune: configurations tried"),
+        ("--n-trials", "N", "tune.n_trials", "tune: configurations tried"),
         (
-            "--objective",
-            "NAME",
-            ("tune.objective",),
+            *("--objective", "NAME", "tune.objective"),
             "tune: sharpe, sortino, calmar, cvar, dsr, ndcg, hit, mrr or rank_ic; several, as in sharpe,cvar, for a "
             "Pareto front",
         ),
         (
-            "--storage",
-            "URL",
-            ("tune.storage",),
+            *("--storage", "URL", "tune.storage"),
             "tune: storage of the trials: a database, or journal:PATH; SQLite in the study's folder when left out",
         ),
     ),
@@ -132,6 +106,11 @@ class Parser(argparse.ArgumentParser):
         if given.tickers:
             self.error(f"--universe {name} names the tickers; leave --tickers and --tickers-file out")
         given.tickers, given.universe = list(UNIVERSES[name]), None
+
+    def refuse_first(self, messages: Iterable[str]) -> None:
+        """Answer with the first of some messages about mistakes, if there is one."""
+        for message in messages:
+            self.error(message)
 
     def refuse(self, word: str) -> NoReturn:
         self.error(f"unknown argument {word}{self._hint(word)}")
@@ -190,7 +169,7 @@ def add_configuration_options(parser: Parser) -> None:
 def _add_keys(group: argparse._ArgumentGroup, name: str) -> None:
     for option, value, keys, text in _KEYS[name]:
         takes: dict[str, Any] = {"metavar": value} if value.isupper() else {"nargs": 0, "const": value}
-        group.add_argument(option, action=_Override, keys=keys, help=text, **takes)
+        group.add_argument(option, action=_Override, keys=tuple(keys.split()), help=text, **takes)
 
 
 def add_search(parser: Parser) -> None:

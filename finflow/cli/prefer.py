@@ -80,25 +80,31 @@ def run_preferences(given: argparse.Namespace) -> None:
 
 def check_preferences(given: argparse.Namespace, parser: Parser) -> None:
     """Refuse options of `--mode prefer` that do not go together, and ask for those that are missing."""
-    asks = not (given.judge or given.learn)
-    direct = given.method in DIRECT
-    if given.method and not given.learn:
-        parser.error("--method belongs to --learn")
-    if direct and not given.resume:
-        parser.error(f"--method {given.method} needs --resume with the run folder or checkpoint of the agent")
-    if given.resume and not direct:
-        parser.error(f"--mode prefer has an agent (--resume) with --learn and --method {' or '.join(DIRECT)} alone")
-    if bool(given.judge) + bool(given.learn) + bool(given.ask) > 1:
-        parser.error("--mode prefer does one of --ask, --judge and --learn at a time")
-    if not asks and not given.output:
-        parser.error(f"--{'judge' if given.judge else 'learn'} needs --output with the file to write")
-    if asks and given.output:
-        parser.error("--output belongs to --judge and --learn; name the file of your answers after --ask")
-    for option in ("port", "open"):
-        if getattr(given, option) and not asks:
-            parser.error(f"--{option} belongs to --ask: --mode prefer without --judge and --learn")
-    if given.pairs and given.learn:
-        parser.error("--pairs belongs to --ask and --judge; --learn uses all pairs of its files")
+    asks, direct = not (given.judge or given.learn), given.method in DIRECT
+    ways = bool(given.judge) + bool(given.learn) + bool(given.ask)
+    mistakes = [
+        (given.method and not given.learn, "--method belongs to --learn"),
+        (
+            direct and not given.resume,
+            f"--method {given.method} needs --resume with the run folder or checkpoint of the agent",
+        ),
+        (
+            given.resume and not direct,
+            f"--mode prefer has an agent (--resume) with --learn and --method {' or '.join(DIRECT)} alone",
+        ),
+        (ways > 1, "--mode prefer does one of --ask, --judge and --learn at a time"),
+        (
+            not asks and not given.output,
+            f"--{'judge' if given.judge else 'learn'} needs --output with the file to write",
+        ),
+        (asks and given.output, "--output belongs to --judge and --learn; name the file of your answers after --ask"),
+        *(
+            (getattr(given, one) and not asks, f"--{one} belongs to --ask: --mode prefer without --judge and --learn")
+            for one in ("port", "open")
+        ),
+        (given.pairs and given.learn, "--pairs belongs to --ask and --judge; --learn uses all pairs of its files"),
+    ]
+    parser.refuse_first(message for wrong, message in mistakes if wrong)
 
 
 def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:

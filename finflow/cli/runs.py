@@ -99,12 +99,13 @@ def _has_checkpoint(run_folder: Path) -> bool:
     return any(run_folder.glob("models/checkpoint_latest*"))
 
 
-def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path | None, dry_run: bool) -> None:
-    """Train anew for every fold of a protocol, and show the outcome. The same command resumes a stopped one.
+def run_protocol(given: argparse.Namespace, checkpoint: Path | None) -> None:
+    """Train anew for every fold of `--protocol`, and show the outcome. The same command resumes a stopped one.
 
     The configuration of ``checkpoint`` replaces the defaults, and its run's folder takes the protocol's.
     """
     _read_seeds_for(given, "evaluate")
+    protocol: Protocol = given.protocol
     base = None if checkpoint is None else checkpoint_configuration(checkpoint)
     parent = None
     if checkpoint is not None:
@@ -122,7 +123,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     else:
         plans = [protocols.make_protocol_job(resolve(given, base), protocol, parent)]
     mark = short_hash("\n".join(str(plan.folder) for plan in plans))
-    with _ready(given, plans, dry_run) as resources:
+    with _ready(given, plans) as resources:
         if resources is None:
             return
         from finflow.experiments.jobs.training_jobs import run_all
@@ -135,34 +136,34 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     _show(plans, outcomes, together, "the evaluated windows, in the path of median Sharpe ratio")
 
 
-def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> Config:
-    """The configuration of a search; the configuration of a resumed study replaces the defaults."""
-    _read_seeds_for(arguments, "tune")
-    if folder is None:
-        return resolve(arguments)
-    from finflow.experiments.tuning.study import stored_study
+def run_search(given: argparse.Namespace) -> None:
+    """Search, run one trial again, or count the trainings. After Ctrl-C the study can be resumed.
 
-    return resolve(arguments, stored_study(folder))
+    The configuration of a resumed study replaces the defaults.
+    """
+    _read_seeds_for(given, "tune")
+    base = None
+    if given.resume is not None:
+        from finflow.experiments.tuning.study import stored_study
 
-
-def run_search(config: Config, arguments: argparse.Namespace) -> None:
-    """Search, run one trial again, or count the trainings. After Ctrl-C the study can be resumed."""
+        base = stored_study(given.resume)
+    config = resolve(given, base)
     from finflow.experiments.tasks import ComputeResources
     from finflow.experiments.tuning.tuning import describe_plan, rerun, tune
     from finflow.training.phases.stopping import request_stop
 
-    if arguments.trial is not None and (arguments.workers or arguments.cluster or arguments.dry_run):
+    if given.trial is not None and (given.workers or given.cluster or given.dry_run):
         raise ConfigError("--trial does one trial again, here: leave --workers, --cluster and --dry-run out")
-    resources = ComputeResources(arguments.workers, arguments.cluster, config.train.threads, config.train.device)
+    resources = ComputeResources(given.workers, given.cluster, config.train.threads, config.train.device)
     with resources.ready():
-        if arguments.dry_run:
-            print(describe_plan(config, arguments.resume))
+        if given.dry_run:
+            print(describe_plan(config, given.resume))
             return
         with stopping_between_updates(request_stop):
-            if arguments.trial is not None:
-                print("\n".join(rerun(config, arguments.resume, arguments.trial)))
+            if given.trial is not None:
+                print("\n".join(rerun(config, given.resume, given.trial)))
                 return
-            outcome = tune(config, arguments.resume, resources)
+            outcome = tune(config, given.resume, resources)
     print("\n".join(outcome.lines))
     show_report(outcome.report)
 
@@ -174,7 +175,7 @@ def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
 
 
 @contextmanager
-def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob], dry_run: bool) -> Iterator[ComputeResources | None]:
+def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob]) -> Iterator[ComputeResources | None]:
     """Resources of the jobs' trainings, with Ctrl-C taken care of; None after a dry run, which is printed."""
     from finflow.experiments.jobs.independent_trainings import describe_trainings
     from finflow.experiments.tasks import ComputeResources
@@ -184,7 +185,7 @@ def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob], dry_run: bool
     settings = jobs[0].trainings[0].config.train
     resources = ComputeResources(given.workers, given.cluster, settings.threads, settings.device)
     with resources.ready():
-        if dry_run:
+        if given.dry_run:
             notes = dict.fromkeys(note for job in jobs for note in price_notes(job.panel))
             trainings = [training for job in jobs for training in job.trainings]
             panels = {job.market: job.panel for job in jobs}
@@ -255,7 +256,7 @@ def _several(given: argparse.Namespace, make: Callable[[], list[SeedJob]], folde
     from finflow.experiments.jobs.training_jobs import run_all, write_universes
     from finflow.training.trainer import new_run_folder
 
-    with _ready(given, jobs, given.dry_run) as resources:
+    with _ready(given, jobs) as resources:
         if resources is None:
             return
         if folder is None:

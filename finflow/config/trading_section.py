@@ -45,8 +45,6 @@ class TradingConfig(Section):
     calendar: str | None = key(None, "exchange of exchange_calendars, such as XNYS; null: the one that the dates fit")
     max_age: NonNegativeInt = key(1, "sessions that the newest bar may be older than the day of the decision")
     drift_limit: PositiveNumber = key(4.0, "training deviations outside its range at which a feature is refused")
-    jump_limit: PositiveNumber = key(12.0, "move of a bar that causes a warning, in training deviations of the asset")
     broker: Literal["paper", "alpaca"] = key("paper", "broker of --mode paper: the ledger, or an account at Alpaca")
-    poll: PositiveNumber = key(300.0, "seconds between checks for a new bar of --follow, once its session is due")
     alpaca: AlpacaConfig = key(AlpacaConfig(), "account at Alpaca")
     retrain: RetrainConfig = key(RetrainConfig(), "comparison of a retrained agent with the old one")

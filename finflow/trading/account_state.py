@@ -14,7 +14,7 @@ from finflow.env.market_growth import share_prices
 from finflow.env.objective import Objective
 from finflow.errors import FinflowError
 from finflow.market.panel import MarketPanel
-from finflow.trading.decision_results import FollowUp, PlanDifference
+from finflow.trading.decision_page import FollowUp, PlanDifference
 from finflow.trading.holdings import Fill, Holdings
 from finflow.trading.live_market import LiveMarket
 from finflow.trading.price_checks import restatements

@@ -14,8 +14,8 @@ from finflow.evaluation.backtest import History, targets_of
 from finflow.ledger.accounting import Settlement, before_dividends, orders, settle
 from finflow.ledger.constraints import turnover
 from finflow.trading.account_state import AccountState
+from finflow.trading.decision_page import AssetDecision, Check, DailyDecision, Order, OrderReductions, TargetSpread
 from finflow.trading.decision_reasons import Reasoning
-from finflow.trading.decision_results import AssetDecision, Check, Decision, Order, OrderReductions, TargetSpread
 from finflow.trading.live_market import LiveMarket, run_verdict
 from finflow.trading.order_rounding import Account, Plan, price_plan, round_orders
 from finflow.training.judging.agent_strategy import Agents
@@ -75,7 +75,7 @@ class DecisionMaking:
             state = self.process.objective.initial(weights)
         return PortfolioState(np.array([bar]), weights, np.array([self.value]), state, state)
 
-    def decision(self, checks: list[Check]) -> Decision:
+    def decision(self, checks: list[Check]) -> DailyDecision:
         panel, limits, aim = self.market.panel, self.process.limits, self.reasoning.aim.numpy()
         listed = np.isfinite(self.prices)[None]
         before, allowed = orders(self.observed[None], self.target[None], self.moved[None], listed, limits, lag=1)
@@ -96,7 +96,7 @@ class DecisionMaking:
             **{"held": before, "aim": aim, "target": self.target, "allowed": allowed, "planned": planned},
         }
         spreads = [TargetSpread(min(each), max(each)) if each else None for each in self.alone.T.tolist()]
-        return Decision(
+        return DailyDecision(
             date=str(panel.dates[-1]),
             known=str(panel.dates[self.market.known]),
             fills=f"at the {self.config.env.fill} of {filled_after}{panel.dates[-1]}",

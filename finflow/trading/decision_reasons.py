@@ -12,7 +12,7 @@ from torch import Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.networks.decision import Decision, acted_portfolio
-from finflow.trading.decision_results import Alternative, FeatureMove, Reasons
+from finflow.trading.decision_page import Alternative, FeatureMove, Reasons
 from finflow.trading.live_market import LiveMarket
 from finflow.training.judging.agent_strategy import Agents
 from finflow.training.judging.explainer import (

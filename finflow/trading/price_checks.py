@@ -12,11 +12,12 @@ from finflow.config import Config
 from finflow.errors import MarketError, first_few
 from finflow.market.panel import MarketPanel
 from finflow.market.price_notes import describe_halts, in_words, split_of
-from finflow.trading.decision_results import Check
+from finflow.trading.decision_page import Check
 from finflow.trading.live_market import LiveMarket
 from finflow.trading.trading_calendar import PeriodCalendar, TradingCalendar
 
 LATELY = 21  # bars that are checked for gaps and jumps, at least
+JUMP = 12.0  # move of a bar that is pointed out, in training deviations of the asset
 RESTATED = 1e-6  # relative change of a stored price that counts as one
 _SPLIT_TOLERANCE = 0.1  # log return of the day itself that a jump may hold besides a split
 _SHOWN = 5
@@ -118,20 +119,20 @@ def check_gaps(panel: MarketPanel, since: int, calendar: TradingCalendar) -> Che
     return Check("gaps", not findings, "; ".join(findings) or f"no session is missing since {min(days)}")
 
 
-def check_jumps(panel: MarketPanel, since: int, train_end: int, limit: float) -> Check:
+def check_jumps(panel: MarketPanel, since: int, train_end: int) -> Check:
     """Moves of the latest bars far beyond those of training."""
     with np.errstate(invalid="ignore"):
         moves = np.diff(np.log(panel.close), axis=0)
     usual = np.nanstd(moves[: max(train_end - 1, 2)], axis=0)
     first = max(0, min(since, panel.n_bars - 1 - LATELY))
-    far = np.abs(moves[first:]) > limit * np.where(usual > 0.0, usual, np.inf)
+    far = np.abs(moves[first:]) > JUMP * np.where(usual > 0.0, usual, np.inf)
     findings = []
     for row, column in np.argwhere(far):
         ratio = float(np.exp(moves[first + row, column]))
         split = split_of(float(moves[first + row, column]), _SPLIT_TOLERANCE)
         hint = "" if split is None else f", as after a split of {in_words(split)} (if so, adjust the older prices)"
         findings.append(f"{panel.assets[column]} {ratio - 1.0:+.0%} on {panel.dates[first + row + 1]}{hint}")
-    usual_moves = f"no move beyond {limit:g} training deviations since {panel.dates[first]}"
+    usual_moves = f"no move beyond {JUMP:g} training deviations since {panel.dates[first]}"
     return Check("jumps", not findings, first_few(findings, _SHOWN) if findings else usual_moves)
 
 

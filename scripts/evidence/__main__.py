@@ -18,10 +18,8 @@ from finflow.config import Config
 from finflow.files import write_atomically
 from finflow.provenance import code_hash
 from scripts.evidence import (
-    ablation,
     anytime,
     box_tasks,
-    broker_kills_page,
     coefficients,
     durability_page,
     foresight,
@@ -41,10 +39,9 @@ from scripts.evidence import (
     tuning_evidence,
     walk_forward_nulls,
 )
-from scripts.evidence.results import kept_results, write_result
+from scripts.evidence.results import OFFLINE_ALONE, Variant, kept_results, run_missing, write_result
 from scripts.evidence.stale_pages import Deciding, mark_pages, marked
-from scripts.evidence.variants import OFFLINE_ALONE, Variant, run_missing
-from scripts.replicate.page import replication_page
+from scripts.replicate.comparison import replication_page
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER, TEXTS = ROOT / "docs" / "evidence", Path(__file__).parent / "pages"
@@ -136,12 +133,6 @@ def _present(text: str, advice: str) -> Path:
 
 
 @registered
-def make_ablation(given: argparse.Namespace) -> None:
-    """Contribution of each part of the agent."""
-    _page("ablation", ablation.ablation_variants(given.seeds), ablation.ablation_table, size=_listed(ablation.SIZE))
-
-
-@registered
 def make_foresight(given: argparse.Namespace) -> None:
     """Scores of honest strategies in the audit's test of foreknowledge, and of leaks by their size."""
     results = run_missing(foresight.foresight_variants(), _kept("foresight"), RUNS)
@@ -198,9 +189,9 @@ def make_durability(given: argparse.Namespace) -> None:
     """Trainings and accounts whose process is killed, faults of the disk, damaged files."""
     path = _kept("durability")
     result = durability_page.made_once(path, RUNS / "durability")
-    kills = broker_kills_page.made_once(path, RUNS / "kills", given.kills)
+    kills = durability_page.kills_made_once(path, RUNS / "kills", given.kills)
     page = durability_page.durability_page(result) + "\n" + _text("kills", kills=len(kills["kills"]))
-    _write("durability", page + broker_kills_page.kills_page(kills))
+    _write("durability", page + durability_page.kills_page(kills))
 
 
 @registered

@@ -1,12 +1,18 @@
-"""The offline learners on any gymnasium task with a Box of observations and a Box of actions.
+"""The learners on any gymnasium task with a Box of observations and a Box of actions.
 
-Networks of plain layers with the interface of the portfolio's, so that IQL, TD3+BC and cloning run unchanged on the
-tasks that their papers used. Actions are in -1..1; a caller whose Box is another rescales.
+Networks of plain layers with the interface of the portfolio's, so that IQL, TD3+BC, cloning and `BCell.update_sac` run
+unchanged on the tasks that their papers used. Actions are in -1..1; a caller whose Box is another rescales.
+
+References
+----------
+Haarnoja et al. (2018), Soft Actor-Critic Algorithms and Applications, appendix C.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -14,11 +20,17 @@ from torch.nn import functional
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.gradient_steps import at_least_single
-from finflow.agent.networks.critic import CRITICS, Valuation
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.offline_learner import Networks
+from finflow.agent.losses.critic_losses import CoverageProposals
+from finflow.agent.networks.critic import CRITICS, CriticEnsemble, NetworkShape, Valuation, ValueNetwork
 from finflow.agent.networks.layers import Encoding, EnsembleLinear, normalised
-from finflow.agent.networks.logistic_normal import weighted_likelihood_loss
+from finflow.agent.networks.logistic_normal import normal_log_density, weighted_likelihood_loss
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.config import AnchorConfig, BCellConfig
 
-LOG_SCALE_RANGE = (-5.0, 2.0)  # as in the code of Kostrikov et al.
+IQL_LOG_SCALES = (-5.0, 2.0)  # as in the code of Kostrikov et al.
+SAC_LOG_SCALES = (-20.0, 2.0)  # as in the code of Haarnoja et al.
 
 
 def box_states(observations: Tensor) -> States:
@@ -83,7 +95,7 @@ class BoxPolicy(nn.Module):
 
     def log_density(self, states: States, actions: Tensor) -> Tensor:
         """Log density of actions, (batch,)."""
-        log_scale = self.log_scale.clamp(*LOG_SCALE_RANGE)
+        log_scale = self.log_scale.clamp(*IQL_LOG_SCALES)
         standard = (actions - self(states)) * (-log_scale).exp()
         density: Tensor = (-0.5 * standard.square() - log_scale - 0.5 * math.log(2.0 * math.pi)).sum(-1)
         return density
@@ -178,3 +190,110 @@ class BoxValue(nn.Module):
     def both(self, states: States) -> tuple[Tensor, Tensor]:
         """V and V_mu, each (batch,)."""
         return self(states), self.of_behaviour(states)
+
+
+@dataclass(frozen=True)
+class SquashedNormal:
+    """A batch of ``tanh`` of normal distributions, densities with respect to Lebesgue measure on (-1, 1)^K.
+
+    Attributes
+    ----------
+    location : Tensor, (batch, K)
+        Mean before the squashing.
+    log_scale : Tensor, (batch, K)
+    """
+
+    location: Tensor
+    log_scale: Tensor
+
+    def centre(self) -> Tensor:
+        """The deterministic action, (batch, K)."""
+        return self.location.tanh()
+
+    def sample(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Reparametrised actions and their log densities.
+
+        ``log(1 - tanh(u)^2)`` is taken as ``2 (log 2 - u - softplus(-2 u))``, which is exact where the square is 1.
+
+        Parameters
+        ----------
+        noise : Tensor, (batch, P, K)
+            Standard normal.
+
+        Returns
+        -------
+        actions : Tensor, (batch, P, K)
+        log_density : Tensor, (batch, P)
+        """
+        raw = self.location.unsqueeze(1) + self.log_scale.exp().unsqueeze(1) * noise
+        normal = normal_log_density(noise, self.log_scale.unsqueeze(1))
+        squashing = 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
+        return raw.tanh(), (normal - squashing).sum(-1)
+
+    def entropy_density(self, noise: Tensor) -> Tensor:
+        """The same log densities, (batch,), of one sample each: entropy of actions, as published."""
+        _, log_density = self.sample(noise.unsqueeze(1))
+        return log_density[:, 0]
+
+
+class BoxDecision(NamedTuple):
+    """A batch of decisions."""
+
+    distribution: SquashedNormal
+
+    def figures(self) -> dict[str, Tensor]:
+        """Nothing here explains a decision."""
+        return {}
+
+
+class BoxActor(nn.Module):
+    """A squashed normal policy whose mean and scale depend on the observation."""
+
+    entropy_unit = 1.0  # of the entropy coefficient, in sigma_A: as published
+
+    def __init__(self, observation_size: int, action_size: int, hidden: int, generator: Generator) -> None:
+        super().__init__()
+        self.layers = BoxLayers(1, observation_size, hidden, 2 * action_size, generator)
+
+    def forward(self, states: States, noise: Generator | None = None) -> BoxDecision:
+        """Decide for a batch of observations; there is no dropout here."""
+        location, log_scale = self.layers(states.market)[0].chunk(2, dim=-1)
+        return BoxDecision(SquashedNormal(location, log_scale.clamp(*SAC_LOG_SCALES)))
+
+    def coordinate_count(self, actions: Tensor) -> int:
+        """All of an action's: none follows from the others."""
+        return actions.shape[-1]
+
+    def free_dimensions(self, actions: Tensor, states: States) -> int:
+        """All of an action's."""
+        return actions.shape[-1]
+
+    def target_entropy(self, share: float, dimensions: int) -> float:
+        """Entropy H whose ``exp((H - H_max) / K)`` is ``share``; ``H_max`` is ``K log 2``, the uniform law's.
+
+        The usual target of ``-K`` is a share of ``exp(-1) / 2``, 0.184.
+        """
+        return dimensions * math.log(2.0 * share)
+
+
+def box_agent(
+    observation_size: int, action_size: int, config: BCellConfig, generator: Generator, device: torch.device
+) -> BCell:
+    """A B-Cell whose networks are plain layers and whose actions lie in -1..1; ``generator`` draws its weights.
+
+    The anchor is left out: a Box has no equal weight.
+    """
+    hidden = config.hidden_dim
+    config = config.model_copy(update={"anchor": AnchorConfig(weight=0.0)})
+    actor = BoxActor(observation_size, action_size, hidden, generator)
+    critic = BoxCritic(observation_size, action_size, hidden, config.n_quantiles, generator)
+    value = BoxValue(observation_size, hidden, generator)
+    # they answer the calls that an update makes
+    networks = Networks(cast(ExpertPolicy, actor), cast(CriticEnsemble, critic), cast(ValueNetwork, value))
+    return BCell(NetworkShape(0, observation_size, hidden, ()), config, generator, device, networks)
+
+
+def uniform_proposals(batch: int, count: int, dimensions: int, noise: Generator) -> CoverageProposals:
+    """Uniform actions for CQL, whose log density is ``-K log 2`` everywhere."""
+    drawn = torch.rand(batch, count, dimensions, generator=noise, device=noise.device) * 2.0 - 1.0
+    return CoverageProposals(drawn, drawn.new_full((batch, count), -dimensions * math.log(2.0)))

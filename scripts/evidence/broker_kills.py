@@ -39,6 +39,11 @@ EVENING = 1.0
 PATIENCE = 120.0
 """Seconds without a new line, after which the measurement is given up."""
 _LOOK = 0.002
+IMPATIENT = (
+    "import sys; from finflow.trading.paper import paper_trading; paper_trading.POLL = 0.05; "
+    "from finflow.cli import main; sys.exit(main())"
+)
+"""The program that follows the account: the command line, with less time between two checks."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,6 @@ class Market:
         """Start the process that follows the account."""
         keys = {
             **{"market.path": self.published, "trading.broker": "alpaca", "trading.alpaca.address": account.address},
-            "trading.poll": 0.05,
         }
         sets = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
         options = ["--mode", "paper", "--resume", str(self.run), "--from", self.days[0], "--follow", "--i-know", *sets]
@@ -88,7 +92,7 @@ class Market:
         output = (self.run.parent / f"{self.run.name}-output.txt").open("wb")
         with output:
             return subprocess.Popen(
-                [sys.executable, str(ROOT / "main.py"), *options], cwd=ROOT, env=environ, stdout=output, stderr=output
+                [sys.executable, "-c", IMPATIENT, *options], cwd=ROOT, env=environ, stdout=output, stderr=output
             )
 
 

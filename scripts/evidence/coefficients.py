@@ -18,9 +18,8 @@ from finflow.evaluation.statistics.metrics import summarise
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.results import by_seed, train_and_validate
+from scripts.evidence.results import Variant, by_seed, train_and_validate
 from scripts.evidence.tables import half_width, markdown_table
-from scripts.evidence.variants import Variant
 
 PREFIX = "coefficients-"
 SEEDS = 8

@@ -24,9 +24,8 @@ from finflow.training.checkpoints.checkpoint_reader import policy_of, read_check
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from scripts.evidence.guard_faults import SMALL, synthetic_keys
-from scripts.evidence.results import train_both
+from scripts.evidence.results import Variant, train_both
 from scripts.evidence.tables import markdown_table
-from scripts.evidence.variants import Variant
 
 FloatArray = NDArray[np.float64]
 

@@ -32,9 +32,8 @@ from finflow.training.checkpoints.run_folder import run_folder_of
 from finflow.training.data.training_data import choose_device, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.run_log import METRICS
-from scripts.evidence.results import Result, grouped
+from scripts.evidence.results import Result, Variant, grouped
 from scripts.evidence.tables import shown_mean, table_of
-from scripts.evidence.variants import Variant
 
 FloatArray = NDArray[np.float64]
 

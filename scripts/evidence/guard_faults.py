@@ -28,9 +28,8 @@ from finflow.training.off_policy.group_update import Drawn, Material
 from finflow.training.off_policy.learners import Learner
 from finflow.training.phases import finetune as online
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.results import grouped
+from scripts.evidence.results import Variant, grouped
 from scripts.evidence.tables import markdown_table
-from scripts.evidence.variants import Variant
 
 FAULT_AT = 250  # online updates before the fault
 #: 504 updates online. Without blocks of years that are held out, the agent is what it learned, faults and all.

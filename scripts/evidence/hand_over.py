@@ -27,9 +27,8 @@ from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.generalisation import REDUCED
 from scripts.evidence.optimality import FIRST_SAMPLE, ONLINE_LEARNING, SHOWN, Judge, judge_of
 from scripts.evidence.planted_signals import LEARNING, OWN
-from scripts.evidence.results import grouped
+from scripts.evidence.results import Variant, grouped
 from scripts.evidence.tables import markdown_table, mean_interval
-from scripts.evidence.variants import Variant
 
 FIRST = 0.2  # share of the fine-tuning that is evaluated often
 LOOKS = 21  # evaluations in it

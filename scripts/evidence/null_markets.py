@@ -30,10 +30,10 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics.bootstrap import Resampling
+from finflow.evaluation.statistics import bootstrap
+from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, VerdictReference, reach_verdict
+from finflow.evaluation.statistics.verdict import SIZE, VerdictReference, reach_verdict
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.line_file import append_line
@@ -154,11 +154,11 @@ def judge_market(
     decisions = range(WARM_UP, process.panel.n_bars)
     baseline, patient, *runs = run_backtests(process, decisions, [*rivals, *strategies])
     resampling = Resampling(samples, config.evaluation.block_length, seed=0)
-    draws = significance.draw_days(len(baseline.returns), samples, resampling.block_length, resampling.seed)
-    base, seldom = (significance.resample_sharpe(run, draws) for run in (baseline, patient))
+    draws = bootstrap.draw_days(len(baseline.returns), resampling)
+    base, seldom = (bootstrap.resample_sharpe(run, draws) for run in (baseline, patient))
     found = {}
     for run in runs:
-        own = significance.resample_sharpe(run, draws)
+        own = bootstrap.resample_sharpe(run, draws)
         against = (VerdictReference(baseline.returns, own - base), VerdictReference(patient.returns, own - seldom))
         verdict = reach_verdict(run.returns, against, Tries(), resampling)
         p = math.nan if verdict.spa is None else verdict.spa.p_consistent

@@ -29,9 +29,8 @@ from finflow.errors import EvidenceError
 from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer, train_advanced_ppo
 from finflow.training.on_policy.task_rollouts import VectorTask
-from scripts.evidence.results import kept_results, write_result
+from scripts.evidence.results import Variant, kept_results, write_result
 from scripts.evidence.tables import markdown_table
-from scripts.evidence.variants import Variant
 
 EPISODES = 20  # of each evaluation of a policy, and five times as many at the end
 HELD_OUT_SEED = 10_000

@@ -34,9 +34,8 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.training_run import Validation
 from scripts.evidence.known_state import EXPECTED_RETURNS
 from scripts.evidence.planted_signals import LEARNING, OWN
-from scripts.evidence.results import grouped, kept_result, kept_results, train_both
+from scripts.evidence.results import Variant, grouped, kept_result, kept_results, train_both
 from scripts.evidence.tables import markdown_table, mean_interval
-from scripts.evidence.variants import Variant
 
 GOAL = 0.95
 TIMES = 5.0  # what a peer may take, in times of ours

@@ -21,9 +21,8 @@ from finflow.strategies.optimal_policy import optimum_of
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.offline_methods import FamilyRule
-from scripts.evidence.results import grouped
+from scripts.evidence.results import OFFLINE_ALONE, Variant, grouped
 from scripts.evidence.tables import mean_interval, table_of
-from scripts.evidence.variants import OFFLINE_ALONE, Variant
 
 FIRST_SAMPLE = 20  # others were used when `LEARNING` and `OWN` were chosen
 MARKETS = ("constant-drift", "lognormal", "mean-reverting", "regime")

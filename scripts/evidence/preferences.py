@@ -28,10 +28,9 @@ from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.phases.training_state import seeded
-from scripts.evidence.results import train_and_validate
+from scripts.evidence.results import Variant, train_and_validate
 from scripts.evidence.rollouts import REDUCED, SHORT_OFFLINE
 from scripts.evidence.tables import markdown_table, mean_interval
-from scripts.evidence.variants import Variant
 
 PREFIX = "preferences-"
 PAIRS, FRESH = 2_000, 20_000

@@ -20,10 +20,9 @@ from finflow.env.rewards.ranking_reward import RankingReward
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.training.data.training_data import TrainingData, prepare
 from scripts.evidence.known_state import expected_returns
-from scripts.evidence.results import grouped, train_and_validate
+from scripts.evidence.results import Variant, grouped, train_and_validate
 from scripts.evidence.rollouts import REDUCED, SHORT_OFFLINE
 from scripts.evidence.tables import markdown_table, mean_interval
-from scripts.evidence.variants import Variant
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finflow.config import Config
+from finflow.config import Config, config_hash, load_config
 from finflow.errors import TrainingError
 from finflow.evaluation.backtest import Backtest
 from finflow.files import write_atomically
+from finflow.provenance import code_hash
 from finflow.training.checkpoints.checkpoint_reader import ONLINE
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 
 Result = Mapping[str, Any]
+#: Of a training that ends with its offline phase: what an online phase would begin from is not learned.
+OFFLINE_ALONE: dict[str, object] = {"out_of_fold.pretraining_epochs": 0}
 
 
 def kept_result(path: Path, name: str, stamp: Result, make: Callable[[], Result]) -> dict[str, Any]:
@@ -112,3 +117,39 @@ def train_and_validate(config: Config, keep_stopped: bool = False, **options: An
     backtests = [one.backtest for one in validations if one.phase == ONLINE]
     seconds = {"offline": round(middle - began, 1), "online": round(time.process_time() - middle, 1)}
     return Training(trainer, backtests, seconds, stopped)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One configuration, trained and measured with several seeds."""
+
+    name: str
+    seeds: tuple[int, ...]
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    measure: Callable[[Config], dict[str, Any]] = field(kw_only=True)
+
+    def config(self, seed: int, folder: Path) -> Config:
+        """Its configuration with a seed; runs go below ``folder``."""
+        places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
+        return load_config(None, {**self.overrides, **places, "train.seed": seed}, environ={})
+
+    def measured(self, seed: int, config: Config) -> dict[str, Any]:
+        """The result of a training with a seed, and the names of both."""
+        return {"variant": self.name, "seed": seed, **self.measure(config)}
+
+
+def run_missing(variants: Sequence[Variant], path: Path, runs: Path) -> list[dict[str, Any]]:
+    """Train what is not there yet, and return every result.
+
+    Parameters
+    ----------
+    path : Path
+        The page's JSON file; what was made by the same code and configuration is kept.
+    """
+    results = []
+    for variant in variants:
+        for seed in variant.seeds:
+            config = variant.config(seed, runs)
+            stamp = {"configuration": config_hash(config), "code": code_hash()}
+            results.append(kept_result(path, f"{variant.name}-{seed}", stamp, partial(variant.measured, seed, config)))
+    return results

@@ -10,10 +10,9 @@ import numpy as np
 
 from scripts.evidence.generalisation import CLASSICAL, standard_error, walk_forward_variants
 from scripts.evidence.optimality import SHOWN
-from scripts.evidence.results import by_seed
+from scripts.evidence.results import OFFLINE_ALONE, Variant, by_seed
 from scripts.evidence.rollouts import PLANTED, PREFIX, RANDOM, SHORTER_OFFLINE, codes_of, planted_variants
 from scripts.evidence.tables import markdown_table, mean_interval
-from scripts.evidence.variants import OFFLINE_ALONE, Variant
 
 #: Name -> keys added to those of the planted markets.
 CONTROLS: dict[str, dict[str, object]] = {

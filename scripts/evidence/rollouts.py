@@ -32,9 +32,8 @@ from scripts.evidence.belief_ceiling import ceiling_of
 from scripts.evidence.null_markets import permuted_panel
 from scripts.evidence.optimality import HIDDEN, judge_of, window_of
 from scripts.evidence.planted_signals import GROWTH, OWN as PLANTED_OWN
-from scripts.evidence.results import grouped, train_and_validate
+from scripts.evidence.results import Variant, grouped, train_and_validate
 from scripts.evidence.tables import mean_interval, share_interval, table_of
-from scripts.evidence.variants import Variant
 
 ROOT = Path(__file__).parents[2]
 FIRST_SAMPLE = 101  # earlier ones were used to choose values; this one's figures were seen while some were chosen

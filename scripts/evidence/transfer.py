@@ -18,10 +18,9 @@ from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.results import grouped, train_both
+from scripts.evidence.results import Variant, grouped, train_both
 from scripts.evidence.rollouts import monthly
 from scripts.evidence.tables import markdown_table, mean_interval
-from scripts.evidence.variants import Variant
 
 PREFIX = "transfer-"
 MONTHLY, EMBEDDED = "monthly", "embedded"

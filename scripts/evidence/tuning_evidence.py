@@ -29,9 +29,8 @@ from finflow.training.checkpoints.checkpoint_reader import policy_of, read_check
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.progress_display import ProgressDisplay
 from scripts.evidence.planted_signals import GROWTH
-from scripts.evidence.results import train_both
+from scripts.evidence.results import Variant, train_both
 from scripts.evidence.tables import half_width, markdown_table, mean_interval
-from scripts.evidence.variants import Variant
 
 PAIRS, TRIALS, FRESH = 6, 14, 3
 FRESH_FROM = 1000  # seeds of the trainings that are scored

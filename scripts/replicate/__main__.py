@@ -52,8 +52,7 @@ def main(arguments: Sequence[str]) -> None:
 def _computed(name: str, data: Path | None) -> tuple[list[Comparison], str]:
     """Figures of a replication, and the origin of its data."""
     if name == "demiguel":
-        from scripts.replicate.factor_sets import shipped_sets
-        from scripts.replicate.naive_diversification import compare_policies
+        from scripts.replicate.naive_diversification import compare_policies, shipped_sets
 
         tables = shipped_sets()
         return compare_policies(tables), f"Kenneth R. French's data library: {'; '.join(tables)}"
@@ -63,8 +62,7 @@ def _computed(name: str, data: Path | None) -> tuple[list[Comparison], str]:
         panel = monthly_panel(data)
         origin = str(panel.provenance.get("data", data))
         return compare_sign(panel, "30 portfolios" if data is None else data.name), origin
-    from scripts.replicate.online_wealth import compare_wealth
-    from scripts.replicate.relative_sets import read_sets
+    from scripts.replicate.online_wealth import compare_wealth, read_sets
 
     sets, origin = read_sets(data)
     return compare_wealth(name, sets), origin

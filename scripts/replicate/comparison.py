@@ -5,10 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+from finflow.errors import FinflowError
 from finflow.provenance import code_hash
+from scripts.evidence.results import kept_results
 from scripts.evidence.tables import markdown_table
+
+DGU, OLPS, PAMR = "DeMiguel et al. 2009, table 3", "log of the toolbox OLPS, 2015", "Li et al. 2012, cumulative wealth"
+NAIVE_DIVERSIFICATION = {
+    "1/N": "0.2240",
+    "mean-variance, in sample": "0.2851",
+    "mean-variance": "0.2186",
+    "mean-variance, long only": "0.1084",
+    "minimum variance": "0.2493",
+    "minimum variance, long only": "0.2493",
+    "market": "0.1138",
+}
+"""Monthly Sharpe ratios, of the data set MKT/SMB/HML, by policy."""
+WEALTH: dict[tuple[str, str], tuple[str, str]] = {
+    ("djia", "buy-and-hold"): ("0.764361", OLPS),
+    ("djia", "crp"): ("0.812726", OLPS),
+    ("djia", "pamr"): ("0.680050", OLPS),
+    ("djia", "olmar"): ("2.537232", OLPS),
+    ("djia", "olmar, opening of the toolbox"): ("2.537232", OLPS),
+    ("nyse_o", "pamr"): ("5.14E+15", PAMR),
+}
+"""Wealth at the end, of 1 invested, by data set and rule: the figure and its source."""
+_HEADINGS = {
+    "demiguel": "1/N and its rivals",
+    "olmar": "OLMAR",
+    "pamr": "PAMR",
+    "tsmom": "Sign of time-series momentum",
+}
 
 
 @dataclass(frozen=True)
@@ -61,3 +91,25 @@ def comparison_table(rows: Sequence[Comparison]) -> str:
     heads = ("data", "rule", "finflow", "published", "difference", "source", "difference explained")
     cells = [(row.data, row.what, row.shown, row.published or "", row.difference, row.source, row.said) for row in rows]
     return markdown_table(heads, cells)
+
+
+def replication_page(path: Path) -> str:
+    """Every replication whose figures were kept, each with its data and the code that made it.
+
+    Raises
+    ------
+    FinflowError
+        If there are none.
+    """
+    kept = kept_results(path)
+    if not kept:
+        raise FinflowError("no figures were kept: python -m scripts.replicate NAME --save makes them")
+    return "".join(_section(kept[name]) for name in _HEADINGS if name in kept)
+
+
+def _section(kept: dict[str, object]) -> str:
+    name, facts, rows = str(kept["name"]), kept["facts"], kept["rows"]
+    assert isinstance(facts, dict)
+    assert isinstance(rows, list)
+    table = comparison_table([Comparison(**row) for row in rows])
+    return f"\n## {_HEADINGS[name]}\n\n{table}\nData: {facts['data']}.\n\nCode {kept['code']}.\n"

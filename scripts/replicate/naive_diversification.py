@@ -8,20 +8,24 @@ absolute value of their sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import util
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from skfolio.optimization import MeanRisk, ObjectiveFunction
 
-from scripts.replicate.comparison import Comparison
-from scripts.replicate.published import DGU, NAIVE_DIVERSIFICATION
+from finflow.errors import MarketError
+from scripts.replicate.comparison import DGU, NAIVE_DIVERSIFICATION, Comparison
 
 FloatArray = NDArray[np.float64]
 Policy = Callable[[FloatArray], FloatArray]
 
 WINDOW = 120
 IN_SAMPLE = "mean-variance, in sample"
+FIRST, LAST = "1963-07", "2004-11"
+FACTORS = ["Mkt-RF", "SMB", "HML"]
 
 
 def compare_policies(sets: Mapping[str, pd.DataFrame]) -> list[Comparison]:
@@ -98,3 +102,41 @@ def _closing(returns: FloatArray, published: float) -> str:
     """Change of the mean that would close the gap: what later revisions of the returns would have to bring."""
     change = (published - sharpe(returns)) * float(returns.std(ddof=1))
     return f"closed by {1e4 * change:+.1f} bp a month"
+
+
+def shipped_sets() -> dict[str, pd.DataFrame]:
+    """MKT/SMB/HML from both packages, as far as they are installed: by origin.
+
+    Raises
+    ------
+    MarketError
+        If neither is, or a month of the paper is missing.
+    """
+    found = {}
+    if (path := _shipped("arch", Path("data", "frenchdata", "frenchdata.csv.gz"))) is not None:
+        table = pd.read_csv(path)
+        months = pd.to_datetime(table.pop("Date").astype(str), format="%Y%m")
+        found["arch, 2018"] = _cut(table / 100.0, months)
+    if (path := _shipped("linearmodels", Path("datasets", "french", "french.csv.bz2"))) is not None:
+        table = pd.read_csv(path).rename(columns={"MktRF": "Mkt-RF"})
+        found["linearmodels, 2017"] = _cut(table, pd.to_datetime(table.pop("dates")))
+    if not found:
+        raise MarketError("the factors are shipped by arch and by linearmodels: pip install 'finflow[markets]'")
+    return found
+
+
+def _cut(table: pd.DataFrame, dates: pd.Series) -> pd.DataFrame:
+    """The months of the paper, all of them."""
+    wanted = pd.period_range(FIRST, LAST, freq="M")
+    part = table.set_index(pd.PeriodIndex(dates, freq="M"))[FACTORS].reindex(wanted)
+    missing = part.index[part.isna().any(axis=1)]
+    if len(missing):
+        raise MarketError(f"the returns of {missing[0]} are not all there; the paper's months are {FIRST} to {LAST}")
+    return part
+
+
+def _shipped(package: str, inside: Path) -> Path | None:
+    """A file of an installed package, which is not imported."""
+    found = util.find_spec(package)
+    folders = [] if found is None else list(found.submodule_search_locations or [])
+    return next((path for folder in folders if (path := Path(folder) / inside).is_file()), None)

@@ -21,20 +21,32 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import BCellConfig, load_config
 from finflow.errors import EvidenceError
 from scripts.evidence import on_policy_tasks
-from scripts.evidence.box_sac import SquashedNormal, box_agent, uniform_proposals
-from scripts.evidence.box_task import BoxCritic, BoxPolicy, BoxValue, box_batch, box_states
+from scripts.evidence.box_task import (
+    BoxCritic,
+    BoxPolicy,
+    BoxValue,
+    SquashedNormal,
+    box_agent,
+    box_batch,
+    box_states,
+    uniform_proposals,
+)
 from scripts.evidence.box_tasks import (
     HELD_OUT_SEED,
     PENDULUM_GOAL,
     PENDULUM_RANDOM_STEPS,
+    BoxReplay,
     IdentityTask,
+    box_of,
+    learn,
     measure_pendulum,
     pendulum,
     pendulum_table,
     pendulum_variants,
+    rescaled,
+    returns,
     small_config,
 )
-from scripts.evidence.box_training import BoxReplay, box_of, learn, rescaled, returns
 from scripts.evidence.on_policy_tasks import (
     TASKS,
     measure_task,

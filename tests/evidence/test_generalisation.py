@@ -22,7 +22,7 @@ from scripts.evidence.generalisation import (
     tried,
     walk_forward_variants,
 )
-from scripts.evidence.variants import run_missing
+from scripts.evidence.results import run_missing
 from tests.short_trainings import SHORT, write_prices
 
 SMALL: dict[str, object] = {

@@ -19,7 +19,7 @@ from scripts.evidence.optimality import (
     peers_on,
     seconds_to,
 )
-from scripts.evidence.variants import run_missing
+from scripts.evidence.results import run_missing
 from tests.short_trainings import SHORT
 
 SMALL: dict[str, object] = {

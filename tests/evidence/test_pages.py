@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.evidence import __main__ as evidence, offline_methods, variants
-from scripts.evidence.results import kept_results
+from scripts.evidence import __main__ as evidence, offline_methods, results as evidence_results
+from scripts.evidence.results import Variant, kept_results, run_missing
 from scripts.evidence.stale_pages import Deciding, made_by, mark_pages, marked, unmarked
-from scripts.evidence.variants import Variant, run_missing
 from tests.short_trainings import SHORT, write_prices
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +40,7 @@ def test_what_was_measured_is_kept_until_code_or_configuration_change(
     assert again[0] == first[0]
     assert kept_results(path) == {"small-0": first[0], "small-1": again[1]}
     assert len(trained) == 2
-    monkeypatch.setattr(variants, "code_hash", lambda: "other")
+    monkeypatch.setattr(evidence_results, "code_hash", lambda: "other")
     assert results((0,))[0]["code"] == "other"
 
 

@@ -11,9 +11,9 @@ from finflow.training.audit.foreknowledge import Foreknowledge
 from scripts.evidence import foresight, tuning_evidence
 from scripts.evidence.foresight import OTHERWISE, foresight_page, measure_honest
 from scripts.evidence.hand_over import DEVICES, MARKETS, deepest_fall, hand_over_table, pretrain_and_branch
+from scripts.evidence.results import run_missing
 from scripts.evidence.transfer import _parts, transfer_variants
 from scripts.evidence.tuning_evidence import WAYS, tuning_table, tuning_variants
-from scripts.evidence.variants import run_missing
 from tests.short_trainings import SHORT, config_in
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"

@@ -19,13 +19,10 @@ from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import BuyAndHold
 from finflow.strategies.online_selection import ConstantRebalanced, MeanReversion, PassiveAggressiveMeanReversion
-from scripts.replicate import __main__ as command, relative_sets
-from scripts.replicate.comparison import Comparison, in_digits_of
-from scripts.replicate.factor_sets import shipped_sets
-from scripts.replicate.naive_diversification import POLICIES, WINDOW, hold, in_sample, sharpe
-from scripts.replicate.online_wealth import TOOLBOX_OPENING, ToolboxOpening, final_wealth
-from scripts.replicate.published import NAIVE_DIVERSIFICATION
-from scripts.replicate.relative_sets import read_sets
+from scripts.replicate import __main__ as command, online_wealth
+from scripts.replicate.comparison import NAIVE_DIVERSIFICATION, Comparison, in_digits_of
+from scripts.replicate.naive_diversification import POLICIES, WINDOW, hold, in_sample, sharpe, shipped_sets
+from scripts.replicate.online_wealth import TOOLBOX_OPENING, ToolboxOpening, final_wealth, read_sets
 from scripts.replicate.trend_sign import clustered_t, compare_sign, signals
 from tests.commands import refusal
 
@@ -243,5 +240,5 @@ def test_figures_are_printed_and_kept(
 def test_what_cannot_be_is_one_line(
     options: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(relative_sets, "_installed", lambda: None)
+    monkeypatch.setattr(online_wealth, "_installed", lambda: None)
     assert words in refusal(capsys, *options, command=partial(run_safely, command.main))

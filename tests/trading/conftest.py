@@ -18,11 +18,10 @@ from finflow.cli import main
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.page.page import Page
 from finflow.line_file import HashedLog
-from finflow.trading import deciding, decision_making, live_market
+from finflow.trading import decide_mode, decision_making, live_market
 from finflow.trading.brokers.alpaca_broker import KEY, SECRET
-from finflow.trading.brokers.broker import MarketOrder, client_id
-from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
-from finflow.trading.deciding import Request
+from finflow.trading.brokers.broker import BROKER_LOG, MarketOrder, PaperBroker, client_id
+from finflow.trading.decide_mode import Request
 from finflow.trading.decision_reasons import Reasoning
 from finflow.trading.live_market import load_agents
 from finflow.trading.paper import paper_trading
@@ -71,9 +70,9 @@ class Trained:
         """Log of its decisions."""
         return self.run / "trading" / "state.jsonl"
 
-    def entries(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Lines of the log, all or those of a kind."""
-        return [entry for entry in HashedLog.read(self.log).entries if kind in (None, entry["kind"])]
+    def entries(self, kind: str | None = None, log: str = "state.jsonl") -> list[dict[str, Any]]:
+        """Lines of a log, all or those of a kind."""
+        return [one for one in HashedLog.read(self.run / "trading" / log).entries if kind in (None, one["kind"])]
 
     def decision(self, day: str) -> dict[str, Any]:
         """Content of `decision.json` of a day."""
@@ -85,7 +84,7 @@ class Trained:
         given = {"market.path": str(self.prices), "env.initial_capital": 20_000.0}
         given |= {name.replace("__", "."): value for name, value in keys.items()}
         date = dt.date.fromisoformat(day)
-        return deciding.decide(Request((self.run,), given, date=date, accept_verdict=True, broker="paper")).decision
+        return decide_mode.decide(Request((self.run,), given, date=date, accept_verdict=True, broker="paper")).decision
 
     def paper_broker(self) -> PaperBroker:
         """The paper broker as its log has it."""
@@ -170,7 +169,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
     agents = once(live_market.load_agents, lambda *given: repr(given))
     market = once(live_market.market_until, lambda panel, _: str(panel.dates[-1]))
-    for module in (deciding, paper_trading):
+    for module in (decide_mode, paper_trading):
         monkeypatch.setattr(module, "load_agents", agents)
         monkeypatch.setattr(module, "market_until", market)
     rounded = once(decision_making.round_orders, lambda account, wanted, *_: repr((account, wanted.tolist())))

@@ -19,10 +19,9 @@ from finflow.cli import main
 from finflow.line_file import HashedLog
 from finflow.trading.brokers import alpaca_broker
 from finflow.trading.brokers.alpaca_broker import AlpacaBroker
-from finflow.trading.brokers.broker import BrokerError, BrokerNotReady
-from finflow.trading.brokers.paper_broker import BROKER_LOG
-from finflow.trading.deciding import Request
-from finflow.trading.decision_results import decision_page
+from finflow.trading.brokers.broker import BROKER_LOG, BrokerError, BrokerNotReady
+from finflow.trading.decide_mode import Request
+from finflow.trading.decision_page import decision_page
 from finflow.trading.paper.paper_trading import Clock, trade_on_paper
 from scripts.evidence.broker_kills import Market, compare, live
 from scripts.evidence.fake_alpaca import BEFORE, FakeAlpaca, Fault
@@ -48,7 +47,7 @@ def test_an_order_of_a_known_id_is_not_placed_again(trained: Trained) -> None:
     (order,) = trained.order("A")
     broker = trained.paper_broker()
     assert broker.submit(order) == broker.status(order.client_id)
-    assert len(trained.paper_broker()._orders()) == 1
+    assert len(trained.entries("order", BROKER_LOG)) == 1
     with pytest.raises(BrokerError, match="was submitted on"):
         broker.submit(replace(order, shares=4.0))
 

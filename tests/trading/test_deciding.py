@@ -20,7 +20,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.strategies.strategy import Information
 from finflow.trading.account_state import AccountState
 from finflow.trading.decision_making import DecisionMaking
-from finflow.trading.decision_results import decision_schema
+from finflow.trading.decision_page import decision_schema
 from finflow.trading.live_market import load_agents, market_until
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.agent_strategy import AgentStrategy

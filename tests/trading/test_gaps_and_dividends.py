@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from finflow.trading.account_state import AccountState
-from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
+from finflow.trading.brokers.broker import BROKER_LOG, PaperBroker
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.live_market import load_agents, market_until
 from finflow.training.data.training_data import prepare
@@ -74,11 +74,11 @@ def test_an_order_at_the_paper_broker_lapses(halted: Trained) -> None:
     assert {name: made.assets[name].shares for name in "AB"} == {"A": 3.0, "B": 0.0}
     read = halted.paper_broker()
     assert [read.status(order.client_id).state for order in placed] == ["filled", "ended"]  # type: ignore[union-attr]
-    lapsed = [entry for entry in read._entries if entry["kind"] == "lapsed"]
+    lapsed = halted.entries("lapsed", BROKER_LOG)
     assert [entry["date"] for entry in lapsed] == [NEXT]
     halted.evening(THEN, market__max_gap=3)
     again = halted.paper_broker()
-    assert [entry for entry in again._entries if entry["kind"] == "lapsed"][:1] == lapsed
+    assert halted.entries("lapsed", BROKER_LOG)[:1] == lapsed
     assert again.status(placed[1].client_id).state == "ended"  # type: ignore[union-attr]
 
 
@@ -151,7 +151,7 @@ def test_the_paper_broker_pays_each_dividend_once(paying: Trained) -> None:
     paying.order("AB")
     for day in (NEXT, THEN, LATER):
         paying.evening(day, market__dividends="cash")
-    paid = [entry for entry in paying.paper_broker()._entries if entry["kind"] == "dividend"]
+    paid = paying.entries("dividend", BROKER_LOG)
     first = [(one["date"], one["ticker"], one["cash"]) for one in paid if one["date"] <= THEN]
     assert first[0] == (THEN, "A", pytest.approx(6.0))
     assert len({(one["date"], one["ticker"]) for one in paid}) == len(paid)

@@ -11,7 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from finflow.trading.deciding import Request
+from finflow.trading.decide_mode import Request
 from finflow.trading.live_market import load_agents, market_until
 from finflow.trading.paper.paper_account import ALPHA, Expectation, PaperAccount, variance_ratio
 from finflow.trading.paper.paper_page import paper_schema

@@ -14,8 +14,8 @@ from finflow.config import Config, MarketConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.trading import deciding, live_market
-from finflow.trading.deciding import Request
+from finflow.trading import decide_mode, live_market
+from finflow.trading.decide_mode import Request
 from finflow.trading.trading_calendar import WeekdayCalendar, calendar_of
 
 
@@ -124,7 +124,7 @@ def newest(down: bool, day: str, date: str | None = None) -> str:
     market = Config().market.model_copy(update={"source": "yfinance", "benchmark": "DOWN" if down else None})
     config = Config().model_copy(update={"market": market})
     request = Request((Path("run"),), date=None if date is None else dt.date.fromisoformat(date))
-    panel, _, _ = deciding._aged_prices(config, request, dt.date.fromisoformat(day))
+    panel, _, _ = decide_mode._aged_prices(config, request, dt.date.fromisoformat(day))
     return str(panel.dates[-1])
 
 

@@ -16,7 +16,7 @@ from finflow.config import Config
 from finflow.errors import CheckpointError
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
-from finflow.trading.deciding import Request
+from finflow.trading.decide_mode import Request
 from finflow.trading.paper.paper_account import Expectation
 from finflow.trading.paper.paper_trading import trade_on_paper
 from finflow.training.checkpoints.checkpoint_reader import check_same_features, read_checkpoint

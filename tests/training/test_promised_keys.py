@@ -135,7 +135,7 @@ def test_every_override_of_the_command_line_names_a_key_that_has_a_case() -> Non
         *("train.device", "train.profile", "bcell.mixed_precision", "bcell.gradient_checkpointing"),
         *("online.algorithm", "online.minibatch", "online.learning_rate", "train.seeds", "market.use_cache"),
     }
-    keys = {key for group in _KEYS.values() for _, _, named, _ in group for key in named}
+    keys = {key for group in _KEYS.values() for _, _, named, _ in group for key in named.split()}
     learning = {key for key in keys if key.startswith(("train.", "bcell.", "market.", "env.", "online."))}
     assert learning - own <= CASES.keys()
 

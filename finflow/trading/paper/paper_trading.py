@@ -21,7 +21,7 @@ from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
 from finflow.trading.account_state import STATE
 from finflow.trading.brokers.broker import BrokerNotReady
-from finflow.trading.deciding import ALPACA, Request, decide_with, open_routing
+from finflow.trading.decide_mode import ALPACA, Request, decide_with, open_routing
 from finflow.trading.live_market import TRADING, load_agents, load_prices, market_until
 from finflow.trading.order_routing import OrderRouting
 from finflow.trading.paper.paper_account import DailyAccount, Expectation, PaperAccount, broker_evening
@@ -30,7 +30,7 @@ from finflow.trading.trading_calendar import calendar_of
 from finflow.training.judging.agent_strategy import Agents
 
 PAPER = "paper"
-IDLE = 12.0  # times `trading.poll` between checks for a new bar while no session is due
+POLL, IDLE = 300.0, 3_600.0  # seconds between checks for a new bar, once its session is due and before
 _SETTINGS = (
     *("execution_lag", "fill", "initial_capital", "commission_bps", "slippage_bps", "max_weight"),
     *("max_turnover", "no_trade_band", "costs"),
@@ -135,7 +135,7 @@ class _Trading:
                 return panel
             calendar = calendar or calendar_of(self.agents.config.trading.calendar, panel.dates)
             due = bool(calendar.sessions(last, clock.today()))
-            clock.wait(self.agents.config.trading.poll * (1.0 if due else IDLE))
+            clock.wait(POLL if due else IDLE)
 
     def catch_up_patiently(self, panel: MarketPanel, clock: Clock, say: Callable[[str], None]) -> PaperOutcome:
         while True:
@@ -143,7 +143,7 @@ class _Trading:
                 return self.catch_up(panel)
             except BrokerNotReady as error:
                 say(f"waiting: {error}")
-                clock.wait(self.agents.config.trading.poll)
+                clock.wait(POLL)
 
     def catch_up(self, panel: MarketPanel) -> PaperOutcome:
         """Trade every evening that the log does not have yet, and write the page."""

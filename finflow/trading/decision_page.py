@@ -155,7 +155,7 @@ class FollowUp:
 
 
 @dataclass(frozen=True)
-class Decision:
+class DailyDecision:
     """One decision: what to hold, the orders that lead there, and why.
 
     Weights and costs are fractions, not percent; money is in the currency of the prices. No times of day and no paths:
@@ -191,10 +191,10 @@ class Decision:
 
 def decision_schema() -> dict[str, Any]:
     """JSON schema (draft 2020-12) of `decision.json`, with a description of every key."""
-    return schema_of(Decision, "decision.json of finflow")
+    return schema_of(DailyDecision, "decision.json of finflow")
 
 
-def decision_page(made: Decision) -> Page:
+def decision_page(made: DailyDecision) -> Page:
     sections = [_orders(made), _weights(made), _held_back(made.held_back), _features(made), _alternatives(made.reasons)]
     if made.follow_up is not None:
         sections.append(_follow_up(made.follow_up))
@@ -206,7 +206,7 @@ def decision_page(made: Decision) -> Page:
     return Page(f"Decision of {made.date}", known, _finding(made), sections, made)
 
 
-def _finding(made: Decision) -> Headline:
+def _finding(made: DailyDecision) -> Headline:
     count, turnover, cost = len(made.orders), Cell(("turnover",), "%"), Cell(("cost",), ",")
     words: list[Sentence] = [f"The agent {made.reasons.holds}.", _VERDICTS[made.verdict]]
     if count:
@@ -230,7 +230,7 @@ def _finding(made: Decision) -> Headline:
     )
 
 
-def _orders(made: Decision) -> Section:
+def _orders(made: DailyDecision) -> Section:
     if not made.orders:
         return Section("orders", "Orders", words=("No order: the account stays as it is.",))
     rows = [((str(n),), order.ticker) for n, order in enumerate(made.orders)]
@@ -241,7 +241,7 @@ def _orders(made: Decision) -> Section:
     return Section("orders", "Orders", tables=(table,), notes=notes, links=("orders.csv", "decision.json"))
 
 
-def _weights(made: Decision) -> Section:
+def _weights(made: DailyDecision) -> Section:
     names = sorted(made.assets, key=lambda name: (name == "cash", -made.assets[name].planned, name))
     columns = columns_of(AssetDecision, "assets", ROW)
     if len(made.agents) > 1:
@@ -271,7 +271,7 @@ def _held_back(held_back: OrderReductions) -> Section:
     return Section("held-back", "What was held back", words=tuple(words))
 
 
-def _features(made: Decision) -> Section:
+def _features(made: DailyDecision) -> Section:
     tables = [
         make_table(
             "Gate", "Expert", list(made.reasons.gate), [("share in the aim", Cell(("reasons", "gate", ROW), "%", 1))]

@@ -31,10 +31,9 @@ from finflow.trading.account_state import (
     last_decision,
 )
 from finflow.trading.brokers.alpaca_broker import open_alpaca
-from finflow.trading.brokers.broker import BrokerNotReady, MarketOrder, client_id
-from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
+from finflow.trading.brokers.broker import BROKER_LOG, BrokerNotReady, MarketOrder, PaperBroker, client_id
 from finflow.trading.decision_making import DecisionMaking
-from finflow.trading.decision_results import Check, Decision, decision_page
+from finflow.trading.decision_page import Check, DailyDecision, decision_page
 from finflow.trading.holdings import Holdings, read_fills, read_holdings
 from finflow.trading.live_market import (
     TRADING,
@@ -78,7 +77,7 @@ class DecisionOutcome(NamedTuple):
     The decision is None where a broker's orders of the day were decided on before.
     """
 
-    decision: Decision | None
+    decision: DailyDecision | None
     folder: Path | None
     remarks: tuple[str, ...]
 
@@ -189,7 +188,7 @@ def _checked_market(agents: Agents, request: Request, today: dt.date) -> tuple[L
     ]
     market = market_until(panel, agents)
     checks += [
-        price_checks.check_jumps(panel, since, market.train_end, config.trading.jump_limit),
+        price_checks.check_jumps(panel, since, market.train_end),
         price_checks.check_history(panel, before, data),
         price_checks.check_drift(market, config, request.accept_drift),
     ]
@@ -222,7 +221,12 @@ def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[Market
 
 
 def _write(
-    folder: Path, made: Decision, account: AccountState, given: StatedAccount, market: LiveMarket, broker: str | None
+    folder: Path,
+    made: DailyDecision,
+    account: AccountState,
+    given: StatedAccount,
+    market: LiveMarket,
+    broker: str | None,
 ) -> None:
     """Write the files of a decision, then its line of the log, with the mark of the broker's account, if any.
 
@@ -244,7 +248,7 @@ def _write(
 
 
 def _entry(
-    made: Decision, account: AccountState, market: LiveMarket, digest: str, broker: str | None
+    made: DailyDecision, account: AccountState, market: LiveMarket, digest: str, broker: str | None
 ) -> dict[str, Any]:
     state, panel = account.reward_state, market.panel
     if state is None:
@@ -266,7 +270,7 @@ def _entry(
     }
 
 
-def orders_csv(made: Decision) -> str:
+def orders_csv(made: DailyDecision) -> str:
     """Orders as CSV: ticker, side, shares, price, value, cost."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

@@ -1,0 +1,238 @@
+"""Everything that is done with trained agents and strategies: evaluation, audit, explanation, trading, retraining."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finflow.cli.configuration import checkpoint_configuration, evaluation_overrides, resolve
+from finflow.cli.exit_status import stopping_between_updates
+from finflow.cli.options import explicit
+from finflow.cli.output import plain, resume_command, show_audit, show_outcome, show_report
+from finflow.errors import CheckpointError, ConfigError, FinflowError
+from finflow.provenance import short_hash
+
+if TYPE_CHECKING:
+    from finflow.config import Config
+
+#: Keys that an evaluation may change without changing its figures.
+_NOT_DECIDING = (
+    *("output.", "trading.", "train.", "market.cache_dir", "market.use_cache", "market.extend_cache"),
+    "env.episode_length",
+)
+
+
+def run_evaluation(
+    arguments: argparse.Namespace,
+    paths: Sequence[Path],
+    only: Sequence[str] | None = None,
+    with_backtest: bool = False,
+) -> None:
+    """Evaluate a trained agent, or several that act as one, on the test window, and show the outcome.
+
+    Several agents trade the mean of their portfolios; the folder of a job stands for all of its agents. The report goes
+    into the run's folder; that of a changed market or environment into a folder of its own there. ``only`` names the
+    strategies to list; ``with_backtest`` runs sweeps and stress periods whatever `evaluation.sweeps` is.
+    """
+    first = paths[0]
+    overrides = evaluation_overrides(arguments, first)
+    elsewhere = explicit(arguments).get("output.logs_dir")
+    from finflow.training.judging.agent_strategy import load_agents
+    from finflow.training.judging.evaluations import evaluate_agents
+
+    agents, part = load_agents(paths, overrides), _part(overrides)
+    folder = agents.folder
+    if elsewhere is not None:
+        folder = Path(str(elsewhere)) / folder.relative_to(folder.parent if len(paths) == 1 else folder.parents[1])
+    if part is not None:  # else the agents' own folder, whose report no other evaluation may replace
+        folder = folder / part
+    outcome = evaluate_agents(agents, folder, with_backtest)
+    show_outcome(outcome, only)
+
+
+def backtest_named(config: Config, names: Sequence[str]) -> None:
+    """Backtest named strategies on the test window, the first as the evaluated one, and show the outcome."""
+    sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
+    from finflow.training.judging.evaluations import backtest_strategies
+
+    show_outcome(backtest_strategies(config, names))
+
+
+def run_audit(given: argparse.Namespace) -> None:
+    """Audit a configuration, with a user's strategies and an agent if given; FinflowError if one looks ahead."""
+    config = resolve(given, checkpoint_configuration(given.resume)) if given.resume else resolve(given)
+    sys.path.append(str(Path.cwd()))  # a user's own strategy or feature lies where the user is
+    from finflow.training.audit.configuration_audit import audit_configuration
+
+    outcome = audit_configuration(config, given.strategy or (), given.resume)
+    show_audit(outcome.findings)
+    if outcome.complaint is not None:
+        raise FinflowError(outcome.complaint)
+
+
+def run_inspection(given: argparse.Namespace) -> None:
+    """Show the contents of a run's checkpoints; raises a CheckpointError that names those that are not whole."""
+    from finflow.training.checkpoints.checkpoint_reader import inspect_checkpoints
+
+    inspections = inspect_checkpoints(given.resume or Path(given.run[0]))
+    print("\n".join(line for inspection in inspections for line in inspection.lines))
+    bad = [inspection.path.name for inspection in inspections if inspection.complaint is not None]
+    if bad:
+        others = "use another one" if len(bad) < len(inspections) else "start a new run"
+        raise CheckpointError(
+            f"{len(bad)} of {len(inspections)} checkpoints cannot be used: {', '.join(bad)}; {others}"
+        )
+
+
+def run_explanation(given: argparse.Namespace) -> None:
+    """Print why an agent traded on some dates, and write it as JSON to `--output`."""
+    overrides = evaluation_overrides(given, given.resume)
+    from finflow.evaluation.analysis.attribution import decisions_section
+    from finflow.evaluation.page.page_numbers import json_text
+    from finflow.files import write_atomically
+    from finflow.training.judging.evaluations import explain_dates
+
+    explanations = explain_dates(given.resume, overrides, given.date)
+    if given.output is not None:
+        write_atomically(given.output, json_text(dict(explanations)))
+    shown = decisions_section(explanations)
+    print("\n".join(shown.text({shown.key: shown.numbers})))
+    if given.output is not None:
+        print(f"written to {given.output}")
+
+
+def run_comparison(given: argparse.Namespace) -> None:
+    """Write the page that compares runs, by default in `comparisons/` next to the first, and print where it is."""
+    from finflow.experiments.jobs.run_comparison import compare_runs
+
+    page, lines = compare_runs([Path(run) for run in given.run], given.output)
+    print("\n".join(lines))
+    show_report(page)
+
+
+def run_decision(given: argparse.Namespace) -> None:
+    """Decide with the agent of a run, or with several (or a job) as one, and print the decision."""
+    overrides = evaluation_overrides(given, given.resume) | {
+        key: value for key, value in explicit(given).items() if key.startswith("market.tickers")
+    }
+    date = read_date(given.date[0] if given.date else None, "--date")
+    from finflow.trading.decide_mode import Request, decide
+    from finflow.trading.decision_page import decision_page
+
+    outcome = decide(
+        Request(
+            tuple(given.agents),
+            overrides,
+            holdings=given.holdings,
+            fills=given.fills,
+            cash=given.cash,
+            date=date,
+            accept_drift=given.accept_drift,
+            accept_verdict=given.i_know,
+            dry_run=given.dry_run,
+            broker=given.broker,
+            live=given.live,
+        )
+    )
+    if outcome.decision is not None:
+        print("\n".join(decision_page(outcome.decision).text()))
+    for remark in outcome.remarks:
+        print(f"note: {remark}")
+    if outcome.folder is None:
+        print("nothing was written (--dry-run)")
+    elif outcome.decision is not None:
+        print(f"written: decision.json, orders.csv and decision.html in {outcome.folder}")
+
+
+def run_paper(given: argparse.Namespace) -> None:
+    """Trade on paper with the agent of a run, or with several (or a job) as one, and print the state of the account."""
+    overrides = evaluation_overrides(given, given.resume)
+    if given.broker:
+        overrides = {**overrides, "trading.broker": given.broker}
+    first, until = (read_date(vars(given)[name], f"--{name}") for name in ("from", "until"))
+    from finflow.trading.decide_mode import Request
+    from finflow.trading.paper.paper_page import paper_page
+    from finflow.trading.paper.paper_trading import trade_on_paper
+
+    outcome = trade_on_paper(
+        Request(
+            tuple(given.agents),
+            overrides,
+            first=first,
+            until=until,
+            follow=given.follow,
+            accept_drift=given.accept_drift,
+            accept_verdict=given.i_know,
+            live=given.live,
+        )
+    )
+    print("\n".join(paper_page(outcome.numbers).text("evenings")))
+    if outcome.message is not None:
+        print(f"note: {outcome.message}")
+    print(f"page: {outcome.page}")
+
+
+def read_date(text: str | None, option: str) -> dt.date | None:
+    try:
+        return None if text is None else dt.date.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{option} {text!r} is not a date: write it as 2020-03-16") from None
+
+
+def run_retraining(given: argparse.Namespace) -> None:
+    """Retrain the agent of a run, which is left as it is, on the newest prices, and print which of both to keep."""
+    run, config = given.resume, retraining_configuration(given)
+    from finflow.experiments.jobs.independent_trainings import describe_trainings
+    from finflow.experiments.retraining.retraining import FOLDER, compare_and_train, prepare_retraining
+    from finflow.experiments.tasks import ComputeResources
+    from finflow.training.checkpoints.run_folder import resolve_run
+    from finflow.training.phases.stopping import request_stop
+
+    elsewhere = explicit(given).get("output.logs_dir")
+    parent = None if elsewhere is None else Path(str(elsewhere)) / FOLDER / resolve_run(run).folder.name
+    retraining = prepare_retraining(run, config, parent)
+    print("\n".join(retraining.lines()))
+    resources = ComputeResources(given.workers, None, config.train.threads, config.train.device)
+    with resources.ready():
+        if given.dry_run:
+            print("\n".join(describe_trainings(config, retraining.trainings, {"": retraining.panel})))
+            return
+        with stopping_between_updates(request_stop):
+            try:
+                page, path, new = compare_and_train(retraining, resources)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt("stopped; the same command continues from there") from None
+    print("\n".join(page.text("compared", "rule")))
+    print(f"continue with: {resume_command('decide', new or run)}")
+    show_report(path)
+
+
+def retraining_configuration(given: argparse.Namespace) -> Config:
+    """The configuration of the old run, with the changes that were asked for, up to the newest bar.
+
+    A ConfigError refuses another universe or other windows.
+    """
+    if given.tickers:
+        raise ConfigError("a retraining keeps the universe of its run: leave --tickers and --tickers-file out")
+    before = checkpoint_configuration(given.resume)
+    from finflow.config import replace_values
+
+    config = resolve(given, replace_values(before, {"market.test_end": None, "market.extend_cache": True}))
+    for name in ("train_end", "validation_end"):
+        if getattr(config.market, name) != getattr(before.market, name):
+            raise ConfigError(
+                f"market.{name} says what the old agent was trained on, {getattr(before.market, name)}, and cannot be "
+                "another for a retraining; leave it out"
+            )
+    return config
+
+
+def _part(overrides: Mapping[str, object]) -> Path | None:
+    """Subfolder for an evaluation under other conditions; None under the same."""
+    deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
+    return Path("evaluations") / short_hash(json.dumps(deciding)) if deciding else None
