@@ -37,16 +37,6 @@ class AccountState:
     follow_up: FollowUp | None
 
 
-@dataclass(frozen=True)
-class StatedAccount:
-    """Account as a command or a broker states it."""
-
-    holdings: Holdings | None
-    cash: float | None
-    fills: Sequence[Fill] | None
-    capital: float
-
-
 def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[str, Any] | None:
     """The decision on file that one of a date goes on from; None where there is none.
 
@@ -71,50 +61,44 @@ def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | No
     return [Fill(*fill) for fill in entered[-1]] if entered else None
 
 
-def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: StatedAccount) -> AccountState:
-    """The account at the newest bar of a market, from what the log says up to this decision.
+def account_at(
+    market: LiveMarket, entries: Sequence[Mapping[str, Any]], stated: Holdings, capital: float
+) -> AccountState:
+    """The account at the newest bar of a market, from what the log says up to this decision, else from ``capital``.
 
     Raises FinflowError if the command contradicts itself or the log.
     """
     panel = market.panel
     before = last_decision(entries, str(panel.dates[-1]))
     if before is None:
-        if given.fills is not None:
+        if stated.fills is not None:
             raise FinflowError("--fills belongs to an earlier decision, and the log has none: leave it out")
-        if given.holdings is not None:
-            return AccountState(_shares(panel, given.holdings), _cash(given, 0.0), None, None)
-        return AccountState(np.zeros(panel.n_assets), given.capital if given.cash is None else given.cash, None, None)
-    fills = given.fills if given.fills is not None else fills_of(entries, before["date"])
+        capital = capital if stated.shares is None else 0.0
+        cash = capital if stated.cash is None else stated.cash
+        return AccountState(_shares(panel, stated.shares or {}), cash, None, None)
+    fills = stated.fills if stated.fills is not None else fills_of(entries, before["date"])
     path = _Path(market.process, before, fills)
     source: Source = "fills" if fills is not None else "plan"
     shares, cash = path.shares, float(path.cash[-1])
-    if given.holdings is not None:
-        shares, cash, source = _shares(panel, given.holdings), _cash(given, cash), "holdings"
-    elif given.cash is not None:
-        if bool((shares > 0.0).any()):
+    if stated.shares is not None:
+        shares, source = _shares(panel, stated.shares), "holdings"
+    if stated.cash is not None:
+        if stated.shares is None and bool((shares > 0.0).any()):
             raise FinflowError(
                 "--cash says nothing of the shares that the log has: name all that is held with --holdings FILE"
             )
-        cash, source = given.cash, "holdings"
+        cash, source = stated.cash, "holdings"
     reward_state = path.reward_state(market.process.objective)
     return AccountState(shares, cash, reward_state, path.follow_up(shares, cash, source))
 
 
-def _shares(panel: MarketPanel, holdings: Holdings) -> FloatArray:
-    shares = np.array([holdings.shares.get(asset, 0.0) for asset in panel.assets])
+def _shares(panel: MarketPanel, stated: Mapping[str, float]) -> FloatArray:
+    shares = np.array([stated.get(asset, 0.0) for asset in panel.assets])
     unlisted = np.flatnonzero((shares > 0.0) & ~panel.listed[-1])
     if unlisted.size:
         name = panel.assets[int(unlisted[0])]
         raise FinflowError(f"--holdings has {name}, which has no price on {panel.dates[-1]}: sell it, or leave it out")
     return shares
-
-
-def _cash(given: StatedAccount, otherwise: float) -> float:
-    in_file = None if given.holdings is None else given.holdings.cash
-    stated = [value for value in (in_file, given.cash) if value is not None]
-    if len(stated) > 1:
-        raise FinflowError("cash is in --holdings and after --cash: leave one of them out")
-    return stated[0] if stated else otherwise
 
 
 class _Path:

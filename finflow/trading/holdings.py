@@ -13,19 +13,12 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from finflow.config.yaml_text import parse_scalar
 from finflow.errors import FinflowError
 from finflow.files import read_text_input
 from finflow.json_text import parse_json
 
 CASH = "cash"
-
-
-@dataclass(frozen=True)
-class Holdings:
-    """Shares by ticker, those held alone, and cash in money; None where a file does not say."""
-
-    shares: dict[str, float]
-    cash: float | None = None
 
 
 class Fill(NamedTuple):
@@ -35,6 +28,15 @@ class Fill(NamedTuple):
     shares: float
     price: float
     cost: float = 0.0
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Account as a file, a command or a broker states it: shares by ticker, cash in money, fills; None where unsaid."""
+
+    shares: dict[str, float] | None = None
+    cash: float | None = None
+    fills: Sequence[Fill] | None = None
 
 
 def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
@@ -47,7 +49,13 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
     suffix = path.suffix.lower()
     pairs: Iterable[tuple[Any, Any, str]]
     if suffix in (".json", ".yaml", ".yml"):
-        content = _mapping(text, suffix, where)
+        try:
+            content = parse_json(text) if suffix == ".json" else parse_scalar(text)
+        except (ValueError, yaml.YAMLError, RecursionError):
+            kind = "JSON" if suffix == ".json" else "YAML"
+            raise FinflowError(f"{where} is not {kind}; write a mapping of tickers to shares") from None
+        if not isinstance(content, Mapping):
+            raise FinflowError(f"{where} is not a mapping; write tickers with their shares, and cash")
         pairs = [(name, value, f"key {str(name)[:40]}") for name, value in content.items()]
     elif suffix == ".csv":
         pairs = [(row["ticker"], row["shares"], f"line {number}") for number, row in _rows(text, where)]
@@ -89,17 +97,6 @@ def read_fills(path: Path, universe: Sequence[str]) -> list[Fill]:
         )
     _check_known([fill.ticker for fill in fills], universe, where)
     return fills
-
-
-def _mapping(text: str, suffix: str, where: str) -> Mapping[Any, Any]:
-    try:
-        content = parse_json(text) if suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError):
-        kind = "JSON" if suffix == ".json" else "YAML"
-        raise FinflowError(f"{where} is not {kind}; write a mapping of tickers to shares") from None
-    if not isinstance(content, Mapping):
-        raise FinflowError(f"{where} is not a mapping; write tickers with their shares, and cash")
-    return content
 
 
 def _rows(text: str, where: str, *more: str) -> Iterator[tuple[int, dict[str, str]]]:
