@@ -25,15 +25,18 @@ from finflow.trading.account_state import (
     FILLS,
     STATE,
     AccountState,
+    Fill,
+    Holdings,
     account_at,
     fills_of,
     last_decision,
+    read_fills,
+    read_holdings,
 )
 from finflow.trading.brokers.alpaca_broker import open_alpaca
 from finflow.trading.brokers.broker import BROKER_LOG, BrokerNotReady, MarketOrder, PaperBroker, client_id
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.decision_page import Check, DailyDecision, decision_page
-from finflow.trading.holdings import Fill, Holdings, read_fills, read_holdings
 from finflow.trading.live_market import (
     TRADING,
     LiveMarket,
@@ -44,7 +47,7 @@ from finflow.trading.live_market import (
     run_verdict,
 )
 from finflow.trading.order_routing import OrderRouting
-from finflow.trading.trading_calendar import TradingCalendar, calendar_of
+from finflow.trading.price_checks import TradingCalendar
 from finflow.training.judging.agent_strategy import Agents
 
 PAPER_BROKER, ALPACA = "paper", "alpaca"
@@ -205,22 +208,15 @@ def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[Market
     A past day is answered from the store alone, if that has it.
     """
 
-    def aged(fresh: bool) -> tuple[MarketPanel, TradingCalendar, Check]:
-        panel = load_prices(config, request.date, fresh)
-        calendar = calendar_of(config.trading.calendar, panel.dates)
-        return panel, calendar, price_checks.check_age(panel, day, calendar, config)
-
-    asks, past = config.market.source == "yfinance", request.date is not None
-    try:
-        return aged(fresh=asks and not past)
-    except MarketError as error:
-        if not asks:
-            raise
-        reason = error
-    try:
-        return aged(fresh=past)
-    except MarketError:
-        raise reason from None
+    past, refusals = request.date is not None, []
+    for fresh in (not past, past) if config.market.source == "yfinance" else (False,):
+        try:
+            panel = load_prices(config, request.date, fresh)
+            calendar = price_checks.calendar_of(config.trading.calendar, panel.dates)
+            return panel, calendar, price_checks.check_age(panel, day, calendar, config)
+        except MarketError as error:
+            refusals.append(error)
+    raise refusals[0]
 
 
 def _write(

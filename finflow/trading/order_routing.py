@@ -14,10 +14,9 @@ from typing import Any
 from finflow.errors import FinflowError
 from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
-from finflow.trading.account_state import DECISION, STATE, last_decision
+from finflow.trading.account_state import DECISION, STATE, Fill, Holdings, last_decision
 from finflow.trading.brokers.alpaca_broker import AlpacaBroker
 from finflow.trading.brokers.broker import BrokerError, BrokerNotReady, MarketOrder, OrderRefused, client_id
-from finflow.trading.holdings import Fill, Holdings
 
 PLACED = "placed"
 
