@@ -31,7 +31,7 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.config import BCellConfig
 from finflow.training.on_policy.market_rollouts import distribution_of
-from tests.agent.helpers import CPU, SMALL, coverage, generator, make_agent, with_choices
+from tests.agent.conftest import CPU, SMALL, coverage, generator, make_agent, with_choices
 
 MakeBatch = Callable[..., Batch]
 MORE, FIRST = 2, 1  # assets that are not listed, and the place of the first of them among the others

@@ -1,27 +1,44 @@
-"""Each loss of critics and of offline methods against its formula, written out independently."""
+"""Losses of critics and of offline methods against their formulas; quantiles, pessimism and risk measures."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
+from finflow.agent.batch import Batch
+from finflow.agent.gradient_steps import no_denormals
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.losses.critic_losses import (
+    CoverageProposals,
     CriticTarget,
     advantage_scale,
     advantages,
-    bellman_target,
     calibration,
     choice_loss,
     conservative_loss,
     discounted_return,
 )
-from finflow.agent.losses.offline_losses import advantage_weights, ddpg_bc_loss, expectile_loss
-from finflow.agent.losses.quantiles import pinball_loss
-from finflow.agent.networks.critic import Valuation
-from tests.agent.helpers import generator
+from finflow.agent.losses.offline_losses import advantage_weights, ddpg_bc_loss
+from finflow.agent.losses.quantiles import (
+    compiled_losses,
+    discounted_means,
+    pessimistic_value,
+    pinball_loss,
+    quantile_weights,
+    risk_adjusted_value,
+    sample_risk,
+    tensor_losses,
+    truncated_spread,
+)
+from finflow.agent.networks.critic import NetworkShape, Valuation
+from finflow.config import AnchorConfig, BCellConfig, load_config
+from finflow.errors import ConfigError
+from tests.agent.conftest import CPU, generator
 
 DOUBLE = torch.float64
 
@@ -52,20 +69,6 @@ def test_calibration_is_one_where_advantages_are_as_predicted_and_shrinks_with_e
     assert calibration(-predicted, predicted)[1].item() == pytest.approx(-1.0, rel=1e-5)
 
 
-def test_what_actions_share_is_weighed_in_rewards_and_differences_in_sigma_a() -> None:
-    """Errors (3, 1) of one state: 2 is shared, plus and minus 1 are of the moves; two critics, one of them exact."""
-    returns = torch.tensor([[1.0, 5.0]])
-    mean = torch.stack([returns, returns + torch.tensor([[3.0, 1.0]])])
-    values = Valuation(mean, mean.new_zeros(2, 1, 0, 0))
-    loss, metrics = choice_loss(values, CriticTarget(returns, returns.new_zeros(2, 1, 2, 1)), 0.5)
-    assert metrics["q_loss"].item() == pytest.approx(4.0)
-    assert metrics["advantage_loss"].item() == pytest.approx(1.0 / 0.25)
-    assert metrics["quantile_loss"].item() == 0.0
-    assert loss.item() == pytest.approx(8.0)
-    target = CriticTarget(returns, returns.new_zeros(2, 1, 2, 1), torch.tensor([0.25]))
-    assert choice_loss(values, target, 0.5)[0].item() == pytest.approx(5.0)  # a quarter of what is shared
-
-
 def test_the_loss_of_several_actions_is_its_formula() -> None:
     """Two critics, five actions, quantiles of the first three: every sum written out."""
     critics, states, actions, known, unit = 2, 6, 5, 3, 0.2
@@ -74,7 +77,8 @@ def test_the_loss_of_several_actions_is_its_formula() -> None:
     spread = torch.randn(critics, states, known, 4, generator=noise, dtype=DOUBLE)
     values, returns = Valuation(mean, spread), torch.randn(states, actions, generator=noise, dtype=DOUBLE)
     samples = torch.randn(critics, states, actions, 4, generator=noise, dtype=DOUBLE)
-    target = CriticTarget(returns, returns.unsqueeze(-1) + samples)
+    weights = torch.rand(states, generator=noise, dtype=DOUBLE)  # of what is shared
+    target = CriticTarget(returns, returns.unsqueeze(-1) + samples, weights)
     loss, metrics = choice_loss(values, target, unit)
     expected = 0.0
     for critic in range(critics):
@@ -82,7 +86,7 @@ def test_the_loss_of_several_actions_is_its_formula() -> None:
             errors = [values.mean[critic, state, p].item() - returns[state, p].item() for p in range(actions)]
             shared = sum(errors) / actions
             apart = sum((error - shared) ** 2 for error in errors) / actions
-            expected += (shared**2 + apart / unit**2) / states
+            expected += (weights[state].item() * shared**2 + apart / unit**2) / states
     ordered = [
         pinball_loss(values.quantiles[:, :, p], target.samples[:, :, p]).item() for p in range(known)
     ]  # each is a mean over states: together the mean over states and actions
@@ -97,29 +101,9 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("expectile", [0.1, 0.5, 0.9])
-def test_expectile_loss_and_its_slope_are_the_closed_form(expectile: float) -> None:
-    target, value = normal(40), normal(40, seed=1).requires_grad_()
-    loss = expectile_loss(target, value, expectile)
-    (slope,) = torch.autograd.grad(loss, value)
-    expected_loss, expected_slope = 0.0, []
-    for aim, guess in zip(target.tolist(), value.tolist(), strict=True):
-        weight = expectile if aim > guess else 1.0 - expectile
-        expected_loss += weight * (aim - guess) ** 2 / 40
-        expected_slope.append(-2.0 * weight * (aim - guess) / 40)
-    assert loss.item() == pytest.approx(expected_loss, rel=1e-12)
-    np.testing.assert_allclose(slope.numpy(), expected_slope, rtol=1e-12)
-
-
 def test_advantage_weights_are_clipped_at_a_hundred() -> None:
     weights = advantage_weights(torch.tensor([-1.0, 0.0, 1.0, 50.0]), 3.0)
     np.testing.assert_allclose(weights.numpy(), [math.exp(-3), 1.0, math.exp(3), 100.0], rtol=1e-6)
-
-
-def test_bellman_target_bootstraps_at_truncation_but_not_at_termination() -> None:
-    rewards, values = torch.tensor([1.0, 1.0]), torch.tensor([10.0, 10.0])
-    target = bellman_target(rewards, torch.tensor([0.0, 1.0]), values, 0.9)
-    assert target.tolist() == pytest.approx([10.0, 1.0])
 
 
 @pytest.mark.parametrize("dimensions", [1, 4])
@@ -145,3 +129,203 @@ def test_ascent_with_cloning_is_its_formula() -> None:
     value, advantage = torch.tensor([1.0, 3.0]), torch.tensor([-1.0, 0.5])
     loss = ddpg_bc_loss(value, advantage, torch.tensor(4.0), 0.1)
     assert loss.item() == pytest.approx(-2.0 / 0.75 + 0.4)
+
+
+def direct_loss(quantiles: torch.Tensor, samples: torch.Tensor, width: float) -> torch.Tensor:
+    """The formula over all pairs."""
+    count = quantiles.shape[-1]
+    levels = ((torch.arange(count, dtype=torch.float64) + 0.5) / count)[:, None]
+    difference = samples.unsqueeze(-2) - quantiles.unsqueeze(-1)
+    size = difference.abs()
+    huber = torch.where(size <= width, 0.5 * difference**2, width * (size - 0.5 * width)) / width
+    return ((levels - (difference < 0).double()).abs() * huber).mean(dim=(1, 2, 3)).sum()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    counts=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
+    scale=st.sampled_from([1e-3, 0.05, 1.0, 1e4]),
+    seed=st.integers(0, 100),
+)
+def test_pinball_loss_equals_the_unfused_formula_and_its_gradient(
+    counts: tuple[int, int, int, int], scale: float, seed: int
+) -> None:
+    # samples tie with each other; quantiles come in any layout of memory
+    critics, batch, n_quantiles, n_samples = counts
+    quantiles = (normal(n_quantiles, batch, critics, seed=seed) * scale).transpose(0, 2).requires_grad_()
+    samples = normal(critics, batch, n_samples, seed=seed + 1) * scale
+    samples[..., -1] = samples[..., 0]
+    direct, found = (loss(quantiles, samples, 0.05) for loss in (direct_loss, pinball_loss))
+    assert found.item() == pytest.approx(direct.item(), rel=1e-10)
+    (expected,) = torch.autograd.grad(direct, quantiles)
+    (slope,) = torch.autograd.grad(found, quantiles)
+    torch.testing.assert_close(slope, expected, rtol=1e-8, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    counts=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
+    scale=st.sampled_from([1e-41, 1e-3, 0.05, 1.0, 1e4]),
+    kind=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 100),
+)
+def test_the_compiled_loop_has_the_bits_of_the_tensor_operations(
+    counts: tuple[int, int, int, int], scale: float, kind: torch.dtype, seed: int
+) -> None:
+    # counts could differ where samples tie with each other or with a quantile; denormal numbers are zero in both
+    critics, batch, n_quantiles, n_samples = counts
+    quantiles = (normal(critics, batch, n_quantiles, seed=seed) * scale).to(kind)
+    samples = (normal(critics, batch, n_samples, seed=seed + 1) * scale).to(kind)
+    samples[..., -1] = samples[..., 0]
+    quantiles[..., 0] = samples[..., 0]
+    ordered = samples.sort(dim=-1).values
+    with no_denormals():
+        expected = tensor_losses(quantiles, ordered, 0.05)
+        found = compiled_losses(quantiles, ordered, 0.05)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("place", ["quantiles", "samples"])
+def test_a_number_that_is_not_finite_is_not_hidden(place: str) -> None:
+    # the optimiser skips a step whose gradient is not finite, so the loss has to show it
+    numbers = {"quantiles": normal(2, 3, 8), "samples": normal(2, 3, 8, seed=1)}
+    numbers[place][0, 1, 2] = float("nan")
+    quantiles = numbers["quantiles"].requires_grad_()
+    loss = pinball_loss(quantiles, numbers["samples"])
+    loss.backward()
+    assert quantiles.grad is not None
+    assert not loss.isfinite()
+    assert not quantiles.grad.isfinite().all()
+
+
+def test_truncation_is_switched_on_gradually_and_only_lowers_values() -> None:
+    mean, spread = normal(2, 6), normal(2, 6, 8, seed=1)
+    spread = spread - spread.mean(dim=-1, keepdim=True)
+    off, half, on = (pessimistic_value(mean, spread, 2, share) for share in (0.0, 0.5, 1.0))
+    assert torch.equal(off, mean.min(dim=0).values)
+    assert (on < half).all()
+    assert (half < off).all()
+    kept = np.sort(spread.numpy(), axis=-1)[..., :6].mean(axis=-1)
+    np.testing.assert_allclose(on.numpy(), (mean.numpy() + kept).min(axis=0), rtol=1e-12)
+
+
+def test_several_choices_of_a_state_are_valued_by_one_critic() -> None:
+    """By that which values them least on average: what the critics disagree about is charged to no single choice."""
+    mean = torch.tensor([[1.0, 5.0, 2.0, 2.0], [3.0, 1.0, 4.0, 1.0]])  # two critics; two states of two choices
+    spread = torch.zeros(2, 4, 6)
+    assert pessimistic_value(mean, spread, 0, 0.0, choices=2).tolist() == [3.0, 1.0, 2.0, 2.0]
+    assert pessimistic_value(mean, spread, 0, 0.0).tolist() == [1.0, 1.0, 2.0, 1.0]
+    wide = torch.stack([torch.zeros(4, 6), torch.linspace(-9.0, 9.0, 6).expand(4, 6)])
+    cut = truncated_spread(wide, 2)  # a critic without spread, and one whose cut makes it the least of both
+    assert torch.equal(pessimistic_value(mean, wide, 2, 1.0, choices=2), mean[1] + cut[1])
+
+
+@pytest.mark.parametrize("level", [0.1, 0.25, 0.3, 1.0])
+def test_cvar_is_the_mean_of_the_worst_share(level: float) -> None:
+    samples = np.random.default_rng(0).normal(size=40)
+    found = sample_risk(samples, BCellConfig(risk_measure="cvar", risk_level=level))
+    assert found == pytest.approx(np.sort(samples)[: round(40 * level)].mean(), rel=1e-12)
+
+
+def test_cvar_shares_a_quantile_that_lies_across_its_level() -> None:
+    config = BCellConfig(risk_measure="cvar", risk_level=0.3)
+    np.testing.assert_allclose(quantile_weights(config, 4), [1 / 1.2, 0.2 / 1.2, 0.0, 0.0], atol=1e-15)
+
+
+def test_wang_moves_the_mean_of_a_normal_by_its_strength() -> None:
+    """Wang's transform of a normal is the same normal, moved down by the strength times its deviation."""
+    levels = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    normal = 3.0 + 2.0 * math.sqrt(2.0) * torch.erfinv(2.0 * levels - 1.0)
+    found = sample_risk(normal.numpy(), BCellConfig(risk_measure="wang"))
+    assert found == pytest.approx(3.0 - 2.0 * 0.75, abs=5e-3)
+
+
+def test_a_critics_value_is_its_mean_and_the_measure_of_its_spread() -> None:
+    mean = torch.randn(2, 5, 3, generator=generator())
+    quantiles = torch.randn(2, 5, 3, 8, generator=generator(1))  # in no order, not centred
+    for measure in ("cvar", "wang"):
+        config = BCellConfig(risk_measure=measure)
+        found = risk_adjusted_value(Valuation(mean, quantiles), config)
+        own = quantiles[1, 4, 2].double().numpy()
+        assert found[1, 4, 2].item() == pytest.approx(
+            mean[1, 4, 2].item() + sample_risk(own - own.mean(), config), abs=1e-5
+        )
+    assert risk_adjusted_value(Valuation(mean, quantiles), BCellConfig()) is mean
+
+
+def test_returns_of_a_window_are_discounted_means() -> None:
+    rewards = np.random.default_rng(1).normal(size=30)
+    found = discounted_means(rewards, 0.9)
+    assert len(found) == 20  # the last ten days have no horizon of ten ahead
+    weights = 0.9 ** np.arange(30)
+    np.testing.assert_allclose(found[0], (weights * rewards).sum() / weights.sum(), rtol=1e-12)
+    np.testing.assert_allclose(found[19], (weights[:11] * rewards[19:]).sum() / weights[:11].sum(), rtol=1e-12)
+    assert len(discounted_means(rewards[:4], 0.9)) == 1
+
+
+def test_a_measure_needs_a_distribution_and_units_that_stay() -> None:
+    with pytest.raises(ConfigError, match="needs a distribution"):
+        load_config(None, {"bcell.risk_measure": "cvar", "bcell.n_quantiles": 1, "bcell.dropped_quantiles": 0}, {})
+    with pytest.raises(ConfigError, match="units that stay"):
+        load_config(None, {"bcell.risk_measure": "wang", "train.reward_normalization.enabled": True}, {})
+
+
+def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bool = False) -> float:
+    """Weight that an agent learns to aim at, of an asset that pays 1 with a deviation of 3, beside one that pays 0.6.
+
+    One step; two assets, no costs. ``excess``: rewards beside a reference that carries the same risk.
+    """
+    shape = NetworkShape(7, 4, 16, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
+    config = BCellConfig(
+        hidden_dim=16,
+        n_quantiles=16,
+        cql_samples=1,
+        actor_lr=5e-3,
+        critic_lr=5e-3,
+        cql_alpha=0.0,
+        alpha_init=0.003,
+        alpha_mode="fixed",
+        risk_measure=measure,
+        risk_level=0.25,
+        anchor=AnchorConfig(weight=0.0),
+    )
+    agent = BCell(shape, config, generator(1), CPU)
+    density = torch.full((64, 1), math.lgamma(3.0))
+    for update in range(200):
+        batch, draw = make_batch(64, 2, seed=update), generator(10_000 + update)
+        told = batch.both.assets.clone()
+        told[:, :, 0] = torch.tensor([1.0, -1.0])  # which of the two is the risky one
+        luck = 1.0 + 3.0 * torch.randn(64, generator=draw)
+        rewards = batch.actions[:, 0] * luck + 0.6 * batch.actions[:, 1]
+        references = luck if excess else None
+        batch = batch._replace(
+            both=batch.both._replace(assets=told),
+            terminated=torch.ones(64),
+            rewards=rewards - luck if excess else rewards,
+            references=references,
+        )
+        agent.update_sac(batch, CoverageProposals(batch.actions[:, None], density), draw, update)
+    states = make_batch(64, 2, seed=99_999).both
+    told = states.assets.clone()
+    told[:, :, 0] = torch.tensor([1.0, -1.0])
+    with torch.no_grad():
+        aims = agent.policy(states._replace(assets=told)).aim.mean(dim=0)
+    return float(aims[0])
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(300)
+def test_risk_measures_change_what_is_held_where_risk_and_return_trade_off(make_batch: Callable[..., Batch]) -> None:
+    """The risky asset pays more on average; its worst quarter is far worse: fear leaves it, and greed does not."""
+    held = {measure: held_of_the_risky(make_batch, measure) for measure in ("neutral", "cvar", "wang")}
+    assert held["neutral"] > 0.6, held
+    assert held["cvar"] < 0.25, held
+    assert held["wang"] < 0.45, held  # seen: 0.37
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(300)
+def test_a_reference_that_is_taken_from_rewards_hides_no_risk(make_batch: Callable[..., Batch]) -> None:
+    """In excess of what the risky asset pays it has no risk at all; the measure still sees what it costs."""
+    assert held_of_the_risky(make_batch, "cvar", excess=True) < 0.25

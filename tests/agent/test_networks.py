@@ -9,9 +9,9 @@ import torch
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, ValueNetwork
-from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout, inward_clamp, open_rate
+from finflow.agent.networks.layers import EnsembleReadout, inward_clamp, open_rate
 from finflow.agent.networks.policy import ExpertPolicy
-from tests.agent.helpers import coverage, generator, make_agent
+from tests.agent.conftest import coverage, generator, make_agent
 
 MakeBatch = Callable[..., Batch]
 MakeStates = Callable[[int, int, int], States]
@@ -22,15 +22,6 @@ def permuted(states: States, order: torch.Tensor) -> States:
     n_assets = states.assets.shape[1]
     weights = torch.cat([states.weights[:, order], states.weights[:, n_assets:]], dim=1)
     return States(states.assets[:, order], states.market, torch.cat([weights, states.reward_state], dim=1))
-
-
-def test_an_ensemble_equals_its_members_one_by_one() -> None:
-    layer = EnsembleLinear(3, 5, 2, generator())
-    rows = torch.randn(7, 5, generator=generator())
-    with torch.no_grad():
-        layer.bias.copy_(torch.randn(3, 1, 2, generator=generator()))
-        expected = torch.stack([rows @ layer.weight[e] + layer.bias[e] for e in range(3)])
-        torch.testing.assert_close(layer(rows), expected)
 
 
 def test_a_readout_equals_its_members_one_by_one() -> None:
@@ -117,18 +108,6 @@ def test_money_that_was_never_invested_goes_to_the_aim(shape: NetworkShape, make
     assert (decision.trade_rate[1:] < 0.5).all()
 
 
-def test_both_values_equal_each_alone_and_one_of_them_leaves_the_encoder_alone(
-    shape: NetworkShape, make_states: MakeStates
-) -> None:
-    value, states = ValueNetwork(shape, generator()), make_states(6, 5, 0)
-    own, behaviour = value.both(states)
-    assert torch.equal(own, value(states))
-    assert torch.equal(behaviour, value.of_behaviour(states))
-    behaviour.square().sum().backward()
-    assert all(parameter.grad is None for parameter in [*value.encoder.parameters(), *value.own.parameters()])
-    assert all(parameter.grad is not None for parameter in value.behaviour.parameters())
-
-
 def slope_at(logits: torch.Tensor, gradient: float, keeps_slope: bool = False) -> torch.Tensor:
     """Gradient of the logits for a gradient of the rate."""
     asked = logits.clone().requires_grad_(True)
@@ -143,26 +122,7 @@ def test_the_rate_is_a_sigmoid_of_at_least_a_thousandth_whose_slope_is_never_und
     torch.testing.assert_close(raising, (rate * (1.0 - rate)).clamp(min=0.02))
     steep = rate * (1.0 - rate) > 0.02
     torch.testing.assert_close(slope_at(LOGITS, 1.0)[steep], (rate * (1.0 - rate))[steep])
-
-
-def test_under_the_smallest_rate_only_gradients_that_raise_the_logit_pass() -> None:
-    """Descent subtracts the gradient: a positive one would lower a logit that can only lose by it."""
-    closed = torch.sigmoid(LOGITS) < 1e-3
-    assert closed.tolist() == [True, True, True, *[False] * 6]
-    lowering, raising = slope_at(LOGITS, 3.0), slope_at(LOGITS, -3.0)
-    assert not lowering[closed].any()
-    assert (lowering[~closed] > 0.0).all()
-    torch.testing.assert_close(raising[closed], torch.full((3,), -3.0 * 0.02, dtype=torch.float64))
-
-
-def test_an_explanation_reads_the_rate_with_its_own_slope() -> None:
-    assert torch.equal(open_rate(LOGITS, keeps_slope=True), open_rate(LOGITS))
-    asked = torch.linspace(-6.0, 6.0, 25, dtype=torch.float64)  # rates over a thousandth, whose slope is smooth
-    step = 1e-6
-    differences = (open_rate(asked + step) - open_rate(asked - step)) / (2.0 * step)
-    # a difference of numbers near one, over two millionths, has an error of 1e-10; that of the step is 1e-13
-    torch.testing.assert_close(slope_at(asked, 1.0, keeps_slope=True), differences, rtol=0.0, atol=1e-9)
-    assert not slope_at(LOGITS[:3], -1.0, keeps_slope=True).any()
+    assert not slope_at(LOGITS, 3.0)[rate < 1e-3].any()  # under the smallest rate nothing lowers the logit
 
 
 def test_within_its_bounds_a_scale_has_its_gradient_and_beyond_them_only_one_that_leads_back() -> None:

@@ -1,18 +1,22 @@
-"""Policies side by side: each decides as it does alone, together by their mean, and frozen as they were deployed."""
+"""Policies side by side, frozen and blended: each decides as it does alone, and the parts of an aim sum to it."""
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
-from finflow.agent.batch import States
+from finflow.agent.batch import Batch, States
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.decision import Blend
+from finflow.agent.networks.decision import REFERENCES, Blend, describe_holding
 from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
-from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.agent.networks.policy_ensemble import (
     BatchedPolicies,
     FrozenPolicy,
@@ -20,7 +24,8 @@ from finflow.agent.networks.policy_ensemble import (
     deployed_policy,
     joined_readings,
 )
-from finflow.config import BCellConfig
+from finflow.config import AveragingConfig, BCellConfig
+from tests.agent.conftest import CPU, coverage, generator, make_agent
 
 ASSETS, FEATURES, MARKET = 6, 8, 3
 SHAPE = NetworkShape(FEATURES + 1, MARKET, 64, tuple((column, FEATURES) for column in range(5)))
@@ -51,23 +56,6 @@ def test_an_ensemble_decides_by_the_mean_of_its_members(groups: int) -> None:
     torch.testing.assert_close(found.log_scale, scales.mean(dim=0))
 
 
-def test_its_parts_lead_to_its_decision() -> None:
-    """Experts mixed by the gate are the aim; the trade rate leads from what is held toward it."""
-    states = make_states(12)
-    found = PolicyEnsemble(make_members(4))(states)
-    torch.testing.assert_close(found.gate.sum(dim=-1), torch.ones(12))
-    torch.testing.assert_close(torch.einsum("be,bek->bk", found.gate, found.experts), found.aim)
-    moved = states.weights + found.trade_rate * (found.aim - states.weights)
-    torch.testing.assert_close(moved, found.centre, rtol=1e-5, atol=1e-6)
-
-
-def test_out_of_cash_it_goes_the_whole_way() -> None:
-    states = make_states(5)
-    states.portfolio[:, : ASSETS + 1] = torch.eye(ASSETS + 1)[-1]
-    found = PolicyEnsemble(make_members(2))(states)
-    torch.testing.assert_close(found.centre, found.aim, rtol=1e-5, atol=1e-6)
-
-
 def test_side_by_side_each_decides_as_it_does_alone() -> None:
     """Decisions and gradients; portfolios of one member reach no other."""
     members = make_members(3)
@@ -88,15 +76,6 @@ def test_side_by_side_each_decides_as_it_does_alone() -> None:
         others = [p for other in members if other is not one for p in other.parameters()]
         reached = torch.autograd.grad(rows.sum(), others, retain_graph=True, allow_unused=True)
         assert all(slope is None or not slope.any() for slope in reached)
-
-
-def test_readings_are_joined_horizon_first() -> None:
-    """A row of the joint reading is of a bar, then of a member, then of a portfolio."""
-    members, states = make_members(2), make_states(6)  # two bars of three portfolios
-    readings = [one.read_market(states) for one in members]
-    joined = joined_readings(readings, 2)
-    assert torch.equal(joined.rows(6, 9).aim, readings[0].aim[3:])
-    assert torch.equal(joined.rows(9, 12).aim, readings[1].aim[3:])
 
 
 def test_without_confidence_one_policy_is_enough() -> None:
@@ -185,3 +164,96 @@ def test_tensors_of_other_policies_are_refused() -> None:
     del tensors["members.1.gate.bias"]
     with pytest.raises(RuntimeError, match=r"gate\.bias"):
         FrozenPolicy.from_tensors(make_members(1)[0], tensors)
+
+
+MakeBatch = Callable[..., Batch]
+MakeStates = Callable[[int, int, int], States]
+
+
+def deployed(shape: NetworkShape, blend: Blend, members: int = 0) -> BCell:
+    """An agent with some policies of blocks, in a blend."""
+    agent = BCell(shape, make_agent(shape).config, generator(), CPU, blocks=members)
+    assert agent.blend is not None
+    assert agent.members is not None
+    for number, one in enumerate(agent.members):
+        other = make_agent(shape)
+        with torch.no_grad():
+            for parameter in other.policy.parameters():
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator(50 + number)))
+        one.load_state_dict(other.policy.state_dict())
+    agent.blend.copy_(blend.to_tensor(CPU))
+    return agent
+
+
+@pytest.mark.parametrize("members", [0, 2])
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("confidence", [0.0, 0.4, 1.0])
+def test_the_parts_of_an_aim_sum_to_it_and_the_reference_is_one_of_them(
+    confidence: float, reference: str, members: int, shape: NetworkShape, make_states: MakeStates
+) -> None:
+    """Its share is what the experts do not have."""
+    agent, states = deployed(shape, Blend(confidence, reference, VOLATILITY), members), make_states(6, 4, 0)
+    policy = agent.deployed
+    with torch.no_grad():
+        decision = policy(states)
+    assert policy.sources == (*EXPERTS, "reference")
+    assert decision.gate.shape == (6, 6)
+    assert decision.experts.shape == (6, 6, 5)
+    # float32, of weights that sum to one
+    torch.testing.assert_close(decision.gate.sum(dim=1), torch.ones(6), rtol=0.0, atol=1e-5)
+    mixed = torch.einsum("be,bek->bk", decision.gate, decision.experts)
+    torch.testing.assert_close(mixed, decision.aim, rtol=0.0, atol=1e-5)
+    torch.testing.assert_close(decision.experts.sum(dim=-1), torch.ones(6, 6), rtol=0.0, atol=1e-5)
+    torch.testing.assert_close(decision.gate[:, -1], torch.full((6,), 1.0 - confidence), rtol=0.0, atol=1e-5)
+    portfolio = Blend(confidence, reference, VOLATILITY).portfolio(states)
+    torch.testing.assert_close(decision.experts[:, -1], portfolio, rtol=0.0, atol=1e-5)
+    frozen: ExpertPolicy = FrozenPolicy.of(policy, VOLATILITY)
+    assert frozen.sources == policy.sources
+    torch.testing.assert_close(frozen(states).gate, decision.gate, rtol=0.0, atol=1e-6)
+
+
+def test_an_agent_says_what_it_holds(shape: NetworkShape) -> None:
+    assert make_agent(shape).holds == describe_holding(None) == "holds what its own policy decides"
+    held = deployed(shape, Blend(0.0, "inverse-volatility", VOLATILITY)).holds
+    assert held == "holds inverse volatility; its own policy found nothing that holds out of sample"
+    assert deployed(shape, Blend(0.62, "equal-weight", VOLATILITY)).holds == (
+        "holds 62% of its own policy's portfolio, the rest equal weight"
+    )
+
+
+@pytest.mark.parametrize("averaging", ["none", "ema", "swa"])
+def test_a_saved_agent_goes_on_learning(
+    averaging: str, shape: NetworkShape, make_batch: MakeBatch, tmp_path: Path
+) -> None:
+    """An update changes what it does: the blend, whose evidence is of the policy before, ends with a warning."""
+    agent, batch = deployed(shape, Blend(0.0, "equal-weight", VOLATILITY)), make_batch()
+    config = agent.config.model_copy(update={"averaging": AveragingConfig(kind=averaging, start=0.0, decay=0.5)})
+    fresh = BCell(shape, config, generator(), CPU, blocks=0)
+    assert fresh.blend is not None
+    assert agent.blend is not None
+    fresh.blend.copy_(agent.blend)
+    fresh.save(tmp_path / "agent.safetensors")
+    states = batch.states
+    observation = {name: getattr(states, name).numpy() for name in ("assets", "market", "portfolio")}
+    found = []
+    for updates in (1, 2):
+        loaded = BCell.load(tmp_path / "agent.safetensors")
+        before = loaded.act(observation)
+        with pytest.warns(UserWarning, match="holds equal weight; its own policy found nothing .* goes on learning"):
+            loaded.update_sac(batch, coverage(), generator(3))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # once
+            for _ in range(updates - 1):
+                loaded.update_sac(batch, coverage(), generator(4))
+        assert loaded.holds == describe_holding(None)
+        found.append(loaded.act(observation))
+        assert abs(found[-1] - before).max() > 1e-4
+    assert abs(found[1] - found[0]).max() > 1e-5  # and the next update again
+
+
+def test_critics_alone_leave_a_blend_as_it_is(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    agent = deployed(shape, Blend(0.0, "equal-weight", VOLATILITY))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agent.update_sac(make_batch(), coverage(), generator(3), actor=False)
+    assert "holds equal weight" in agent.holds

@@ -1,4 +1,4 @@
-"""What holds a policy back: anchors and averages."""
+"""Anchors and averages, which hold a policy back, and coefficients that are counted in sigma_A."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from finflow.agent.batch import Batch, States
+from finflow.agent.batch import Batch
 from finflow.agent.learners.acting import PolicyAverage
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
-from finflow.agent.learners.soft_actor_critic import anchor_weight
+from finflow.agent.learners.soft_actor_critic import UpdatePoint, anchor_weight, held_back
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import LogisticNormal, kl_from_equal_weight, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
-from tests.agent.helpers import CPU, coverage, generator
+from tests.agent.conftest import CPU, coverage, generator, make_agent, parameters
 
 MakeBatch = Callable[..., Batch]
-MakeStates = Callable[[int, int, int], States]
 CONFIG = BCellConfig(
     hidden_dim=32,
     n_quantiles=8,
@@ -29,16 +28,6 @@ CONFIG = BCellConfig(
     actor_lr=3e-3,
     anchor=AnchorConfig(weight=0.0),
 )
-
-
-def trained(shape: NetworkShape, make_batch: MakeBatch, updates: int = 25, **changes: object) -> BCell:
-    """An agent after some updates on one batch, from a policy of its own."""
-    config = CONFIG.model_copy(update=changes)
-    agent, batch, noise = BCell(shape, config, generator(1), CPU), make_batch(32), generator(2)
-    agent.seed_from(IQL(portfolio_networks(shape, config, generator(3)), config, CPU))
-    for update in range(updates):
-        agent.update_sac(batch, coverage(32, 5, 2), noise, update)
-    return agent
 
 
 def test_the_divergence_is_that_of_two_normals() -> None:
@@ -50,16 +39,6 @@ def test_the_divergence_is_that_of_two_normals() -> None:
     expected = torch.distributions.kl_divergence(*normals).mean(dim=-1)
     torch.testing.assert_close(kl_per_dimension(own, other), expected)
     assert kl_per_dimension(own, own).abs().max() < 1e-6
-
-
-def test_a_heavy_anchor_spreads_the_aim(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    states = make_batch(64, seed=9).states
-    free, held = (
-        trained(shape, make_batch, actor_lr=1e-2, anchor=AnchorConfig(weight=weight)).decide(states).aim
-        for weight in (0.0, 1e3)
-    )
-    distances = [kl_from_equal_weight(aim, states.listed).mean() for aim in (free, held)]
-    assert distances[1] < 0.3 * distances[0]
 
 
 def test_equal_weight_is_no_distance_from_itself_whatever_is_listed() -> None:
@@ -132,9 +111,54 @@ def test_the_average_decides_and_the_policy_explores(shape: NetworkShape, make_b
 
 
 def test_saved_and_loaded_the_average_still_decides(shape: NetworkShape, make_batch: MakeBatch, tmp_path: Path) -> None:
-    agent = trained(shape, make_batch, 5, averaging=AveragingConfig(kind="ema", start=0.0))
+    agent = make_agent(shape, averaging=AveragingConfig(kind="ema", start=0.0, decay=0.5))
+    with torch.no_grad():
+        for parameter in agent.policy.parameters():
+            parameter.add_(0.5)
     agent.update_average(1.0)
     path = tmp_path / "agent.safetensors"
     agent.save(path)
     states = make_batch().states
     torch.testing.assert_close(BCell.load(path).decide(states).centre, agent.decide(states).centre)
+
+
+SCALE = 0.05
+
+
+def updated(
+    shape: NetworkShape, batch: Batch, scale: float, alpha: float, **changes: object
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Policy and critics after an update, and its figures."""
+    agent = make_agent(shape, **changes)
+    agent.advantage_scale = scale
+    metrics = agent.update_sac(batch, coverage(), generator(3), 0, alpha=alpha)
+    return parameters(agent.policy), parameters(agent.critic), metrics
+
+
+def test_coefficients_are_counted_in_sigma_a(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """Alpha, anchor and CQL at sigma_A = 1/20 do what a twentieth of each does at 1."""
+    batch = make_batch()
+    keys = {"cql_alpha": 5.0, "entropy_backup": "relative"}
+    less = {"cql_alpha": 5.0 * SCALE, "entropy_backup": "relative"}
+    weighed = updated(shape, batch, SCALE, 0.8, anchor=AnchorConfig(weight=1.0), **keys)
+    written = updated(shape, batch, 1.0, 0.8 * SCALE, anchor=AnchorConfig(weight=SCALE), **less)
+    torch.testing.assert_close(weighed[0], written[0])
+    torch.testing.assert_close(weighed[1], written[1])
+    for name in ("actor_loss", "q_loss", "effective_alpha", "effective_cql_alpha", "effective_anchor"):
+        torch.testing.assert_close(weighed[2][name], written[2][name])
+    logged = {name: weighed[2][name].item() for name in ("alpha", "advantage_scale")}
+    assert logged == pytest.approx({"alpha": 0.8, "advantage_scale": SCALE})
+
+
+def test_the_anchor_pulls_the_aim_as_far_as_it_is_traded(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """Its gradient for an aim is the divergence's own times the trade rate; its value stays."""
+    batch = make_batch()
+    agent = make_agent(shape, anchor=AnchorConfig(weight=1.0))
+    decision = agent.policy(batch.states)
+    aim = decision.aim.detach().requires_grad_(True)
+    loss, _ = held_back(agent, decision._replace(aim=aim), batch, UpdatePoint())
+    (found,) = torch.autograd.grad(loss, aim)
+    plain = kl_from_equal_weight(aim, batch.states.listed).mean()
+    (whole,) = torch.autograd.grad(plain, aim)
+    torch.testing.assert_close(loss, plain)
+    torch.testing.assert_close(found, decision.trade_rate.detach() * whole)

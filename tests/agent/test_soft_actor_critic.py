@@ -17,7 +17,7 @@ from finflow.agent.losses.critic_losses import CriticTarget, critic_target, mean
 from finflow.agent.losses.quantiles import pinball_loss, truncated_spread
 from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.agent.networks.logistic_normal import log_ratio_entropy
-from tests.agent.helpers import coverage, generator, make_agent, parameters, with_choices
+from tests.agent.conftest import coverage, generator, make_agent, parameters, with_choices
 
 MakeBatch = Callable[..., Batch]
 

@@ -210,15 +210,6 @@ def test_gradients_are_those_of_finite_differences(model: CostModel) -> None:
     assert torch.autograd.gradcheck(factor, (*raw, wealth.requires_grad_()), eps=1e-7, atol=1e-6)
 
 
-@EACH
-def test_the_gradient_where_nothing_is_traded_is_a_number(model: CostModel) -> None:
-    held = torch.tensor([[0.5, 0.25, 0.25]], requires_grad=True)
-    market = MarketState(torch.full((1, 2), 1e6), torch.full((1, 2), 0.02))
-    done = settle(held.detach(), held, model, torch.full((1,), 1e6), market)
-    (slope,) = torch.autograd.grad(done.wealth_factor.sum(), held)
-    assert torch.isfinite(slope).all()
-
-
 def test_a_trade_that_would_leave_nothing_is_refused_and_costs_nothing() -> None:
     """Ten in the account and a minimum of six for each of two trades; the neighbour with 10 000 can pay."""
     before, target = np.array([[0.0, 0.0, 1.0]] * 2), np.array([[0.5, 0.4, 0.1]] * 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,22 @@ import pandas as pd
 import pytest
 
 from finflow.config import MarketConfig
+from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 
 DAYS = pd.bdate_range("2020-01-01", periods=80)
 FIELDS = ("open", "high", "low", "close", "volume")
+
+
+def assert_refused(words: Sequence[str], load: Callable[[], object]) -> None:
+    """A market error in one line, with all of these words."""
+    with pytest.raises(MarketError) as caught:
+        load()
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
 
 
 class Reply:

@@ -16,7 +16,6 @@ from finflow.env.market_growth import liquidity_of, share_prices
 from finflow.errors import ConfigError, MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.price_adjustments import as_traded
-from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
 from tests.market.test_layouts import (
     as_files_of_assets,
@@ -87,12 +86,6 @@ def test_no_later_dividend_changes_what_was(tmp_path: Path) -> None:
     assert whole.until(290).sha256 == before.sha256
     assert whole.until(310).sha256 != before.sha256
     np.testing.assert_array_equal(whole.until(290).share_closes[-1], bars()["Close"][["AAA", "NA"]].iloc[289])
-
-
-def test_the_remarks_say_that_dividends_are_held_as_cash(tmp_path: Path) -> None:
-    path = two_levels(bars(), tmp_path)
-    assert any("dividends are held as cash" in note for note in price_notes(load(path)))
-    assert not any("dividends" in note for note in price_notes(load(path, dividends="reinvested")))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -195,12 +195,6 @@ def test_a_row_has_the_same_bits_however_much_follows(function: Windowed) -> Non
     np.testing.assert_array_equal(rolling.ema(values, 12)[:50], rolling.ema(values[:50], 12))
 
 
-def test_a_century_of_data_loses_no_digits_that_matter() -> None:
-    values = np.random.default_rng(0).standard_normal((25_000, 1)) * 0.01 + 0.001
-    expected = values[-21:].std(axis=0, ddof=1)
-    np.testing.assert_allclose(std(values, 21)[-1], expected, rtol=1e-9)
-
-
 def test_a_price_that_stands_still_has_no_deviation() -> None:
     values = np.random.default_rng(0).standard_normal((5000, 1))
     values[4000:] = 0.0

@@ -122,19 +122,6 @@ def test_ragged_listings_give_zeros_and_never_nan() -> None:
     assert features.first_bar == 252
 
 
-def test_assets_that_do_not_move_or_go_wild_stay_finite() -> None:
-    close = np.array(market().close)
-    close[:, 0] = 7.0
-    close[:, 1] = np.where(np.arange(BARS) % 2, 1e-3, 1e3)
-    close[300:, 2] *= 1e-4
-    close[330:, 3] *= 1e4
-    equal = np.repeat(np.array(market().close[:, :1]), 4, axis=1)
-    for prices in (close, equal):
-        features = compute_features(rebuilt(prices), FIT)
-        assert np.isfinite(features.assets).all()
-        assert np.isfinite(features.market).all()
-
-
 @pytest.mark.parametrize("missing", [*FIELDS, None])
 def test_features_of_a_field_follow_the_others_where_it_is_and_change_none_of_them(missing: str | None) -> None:
     panel = market(ragged=True)

@@ -17,6 +17,7 @@ from finflow.errors import MarketError
 from finflow.market.sources.panel_loader import load_panel
 from scripts.convert_relatives import prices_from_relatives
 from tests.commands import refusal
+from tests.market.conftest import assert_refused
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "convert_relatives.py"
 START = dt.date(1962, 7, 3)
@@ -71,10 +72,7 @@ def test_a_calendar_knows_the_holidays(tmp_path: Path, more: int) -> None:
 def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "wrong.csv"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(MarketError) as caught:
-        prices_from_relatives(path, START)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert_refused([words], lambda: prices_from_relatives(path, START))
 
 
 @pytest.mark.parametrize(

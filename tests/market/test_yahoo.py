@@ -1,23 +1,22 @@
-"""Prices of Yahoo are what its server says, and every failure is named as what it is."""
+"""Prices of Yahoo are what its server says, every failure is named as what it is; tickers of a file or a universe."""
 
 from __future__ import annotations
 
 import datetime as dt
-import logging
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-import yfinance
 from yfinance.exceptions import YFRateLimitError
 
-from finflow.config import MarketConfig
-from finflow.errors import MarketError
-from finflow.market.sources.yahoo import request_end, tables_from_frame
-from tests.market.conftest import DAYS, FIELDS, Load, Server
+from finflow.cli import main
+from finflow.cli.configuration import resolve
+from finflow.cli.options import UNIVERSES, Parser, add_configuration_options, add_scale
+from finflow.config import Config, MarketConfig
+from finflow.errors import FinflowError, MarketError
+from finflow.market.sources.yahoo import request_end
+from tests.market.conftest import DAYS, FIELDS, Load, Server, assert_refused
 
 DOWN = ConnectionError("Could not resolve host: query2.finance.yahoo.com")
 
@@ -33,6 +32,8 @@ def test_many_tickers_are_adjusted_in_every_price_and_not_in_volume(server: Serv
         np.testing.assert_allclose(getattr(panel, field), expected[:60], rtol=1e-12)
     np.testing.assert_allclose(panel.benchmark, charts["CCC"]["close"][:60], rtol=1e-12)
     assert "dividends and splits" in panel.provenance["adjusted"]
+    with pytest.raises(MarketError, match="names AAA more than once"):
+        load(tickers=("AAA", "aaa"))
 
 
 def test_without_adjustment_prices_are_yahoos_own_and_end_where_they_are_to_end(server: Server, load: Load) -> None:
@@ -60,17 +61,6 @@ def test_an_unfinished_bar_is_not_asked_for_wherever_the_user_sits(
     assert str(request_end(MarketConfig(source="yfinance", tickers=("AAA", "BBB")))) == end
 
 
-def test_a_frame_in_another_order_zone_or_type_is_read_alike() -> None:
-    columns = pd.MultiIndex.from_product([("Close", "High", "Low", "Open", "Volume"), ["AAA"]])
-    one = pd.DataFrame(np.arange(400.0).reshape(80, 5), DAYS, columns)
-    expected = tables_from_frame(one)
-    assert expected.keys() == {"close", "open", "high", "low", "volume"}
-    shapes = [one.tz_localize("Asia/Tokyo"), pd.concat([one, one.iloc[-1:]]), one.iloc[::-1], one.astype(object)]
-    for shape in shapes:
-        for field, table in tables_from_frame(shape).items():
-            pd.testing.assert_frame_equal(table, expected[field], check_freq=False, check_names=False)
-
-
 def test_a_delisted_name_with_prices_is_a_listing_that_ends(server: Server, load: Load) -> None:
     server.put("OLD", 3, DAYS[:25])
     server.put("NEW", 4, DAYS[10:])
@@ -91,12 +81,8 @@ def test_a_delisted_name_with_prices_is_a_listing_that_ends(server: Server, load
 )
 def test_a_delisted_name_without_prices_is_named_with_what_to_do(server: Server, load: Load, said: str) -> None:
     server.said = said
-    with pytest.raises(MarketError) as caught:
-        load(tickers=("AAA", "BBB", "GONE"))
-    message = str(caught.value)
-    assert "no prices for GONE, though 2 other tickers were found" in message
-    assert "leave it out of market.tickers" in message
-    assert "\n" not in message
+    words = ("no prices for GONE, though 2 other tickers were found", "leave it out of market.tickers")
+    assert_refused(words, lambda: load(tickers=("AAA", "BBB", "GONE")))
 
 
 @pytest.mark.parametrize("limited", [("BBB",), ("AAA", "BBB", "CCC")])
@@ -163,11 +149,6 @@ def test_damaged_prices_are_fetched_again_or_refused(
     assert load().sha256 == first.sha256
 
 
-def test_a_ticker_named_twice_is_refused(load: Load) -> None:
-    with pytest.raises(MarketError, match="names AAA more than once"):
-        load(tickers=("AAA", "aaa"))
-
-
 def test_a_hole_in_the_prices_is_an_error(server: Server, load: Load) -> None:
     server.charts["BBB"] = server.charts["BBB"].drop(DAYS[10:25])
     with pytest.raises(MarketError, match="BBB has no prices on 15 dates in a row from 2020-01-15"):
@@ -217,15 +198,62 @@ def test_an_impossible_adjusted_close_says_whose_it_is(server: Server, load: Loa
         load()
 
 
-def test_yfinance_keeps_quiet_and_gets_its_log_and_options_back(
-    server: Server, load: Load, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+TEXT = "\ufeff# the list\nAAPL, MSFT  # two\n\nJPM\nKO,\tPG\n"
+
+
+def listed(folder: Path, text: str | bytes = TEXT) -> str:
+    path = folder / "tickers.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def configured(*arguments: str) -> Config:
+    parser = Parser("")
+    add_configuration_options(parser)
+    add_scale(parser)
+    return resolve(parser.parse(list(arguments)))
+
+
+def test_names_are_read_from_lines_and_commas_and_mean_yahoos_tickers(tmp_path: Path) -> None:
+    market = configured("--tickers-file", listed(tmp_path)).market
+    assert (market.source, market.tickers) == ("yfinance", ("AAPL", "MSFT", "JPM", "KO", "PG"))
+    market = configured("--tickers-file", listed(tmp_path), "--set", "market.source=embedded").market
+    assert (market.source, market.tickers) == ("embedded", ("AAPL", "MSFT", "JPM", "KO", "PG"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# nothing\n", "at least one asset is needed"),
+        ("AAPL\nMSFT\nAAPL\n", "names AAPL more than once"),
+        (b"AAPL\n\xff\xfe\n", "is not UTF-8 text"),
+        (None, "does not exist"),
+    ],
+)
+def test_a_bad_list_is_one_clear_line(tmp_path: Path, text: str | bytes | None, words: str) -> None:
+    with pytest.raises(FinflowError, match=words) as caught:
+        configured("--tickers-file", str(tmp_path / "none.txt") if text is None else listed(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_tickers_and_a_file_of_them_at_once_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FinflowError, match="not allowed with argument"):
+        configured("--tickers", "A", "B", "--tickers-file", listed(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "count"), [("dow30", 30), ("sectors", 11)])
+def test_a_universe_by_name_stands_for_its_tickers(name: str, count: int) -> None:
+    config = configured("--universe", name)
+    assert (config.market.source, config.market.tickers) == ("yfinance", UNIVERSES[name])
+    assert len(set(UNIVERSES[name])) == count
+    assert configured("--universe", name, "--set", "market.source=csv", "--set", "market.path=a.csv").market.path
+
+
+def test_a_universe_by_name_is_the_whole_choice_of_tickers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = logging.getLogger("yfinance")
-    before = (log.handlers[:], log.propagate, log.level)
-    server.fail(DOWN, "BBB", times=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        load()
-    assert "resolve host" not in capsys.readouterr().err + caplog.text
-    assert (log.handlers, log.propagate, log.level) == before
-    assert yfinance.config.debug.hide_exceptions is True
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FinflowError, match="--universe sectors names the tickers; leave --tickers and --tickers-file"):
+        configured("--universe", "sectors", "--tickers", "A", "B")
+    assert main(("--mode", "train", "--universe", "dow3")) == 2
+    assert "dow3 does not exist; --universe takes a file, or dow30 or sectors" in capsys.readouterr().err

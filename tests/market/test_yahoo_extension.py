@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -106,16 +104,6 @@ def test_a_ticker_that_ended_long_ago_is_not_asked_for(server: Server, load: Loa
     assert panel.sha256 == whole(server, load).sha256
 
 
-def test_a_ticker_that_lists_its_last_price_ends_there(server: Server, load: Load) -> None:
-    load()
-    server.charts["BBB"] = server.charts["BBB"].iloc[:63]
-    server.today = DAYS[75]
-    panel = load()
-    assert panel.listed[:, 1].sum() == 63
-    assert panel.n_bars == 75
-    assert panel.sha256 == whole(server, load).sha256
-
-
 def test_a_holiday_of_one_exchange_is_left_out_and_counted_once(server: Server, load: Load) -> None:
     server.charts["CCC"] = server.charts["CCC"].drop([DAYS[55], DAYS[62]])
     assert load().provenance["dates_dropped"] == 1
@@ -149,20 +137,6 @@ def test_todays_prices_of_a_run_are_the_extended_ones(server: Server, load: Load
 
 REQUEST = {"source": "test", "tickers": ["A"], "start": None}
 FRAME = pd.DataFrame({"close/A": [1.0, 2.0]}, index=pd.DatetimeIndex(["2020-01-01", "2020-01-02"], name="Date"))
-
-
-def test_what_was_put_in_comes_out_by_its_request_and_is_named_by_its_content(tmp_path: Path) -> None:
-    store = PriceStore(tmp_path / "new" / "folder")
-    assert store.get(REQUEST) is None
-    put = store.put(REQUEST, FRAME, {"adjusted": True})
-    got = store.get(dict(reversed(REQUEST.items())))
-    assert got is not None
-    pd.testing.assert_frame_equal(got.frame, FRAME, check_freq=False)
-    assert (got.facts, got.sha256) == ({"adjusted": True}, put.sha256)
-    assert store.get({**REQUEST, "start": "2020-01-01"}) is None
-    assert PriceStore(store.folder, read=False).get(REQUEST) is None
-    assert store.put({**REQUEST, "start": "2019-01-01"}, FRAME, {}).sha256 == put.sha256
-    assert [path.stem for path in store.folder.glob("*.parquet")] == [put.sha256]
 
 
 @pytest.mark.parametrize(
@@ -201,27 +175,3 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match=r"market\.cache_dir"):
         PriceStore(tmp_path / "file").put(REQUEST, FRAME, {})
-
-
-@pytest.mark.parametrize("files", [0, 1])
-def test_a_stop_between_the_files_leaves_the_old_prices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
-) -> None:
-    """Each is complete or not there at all (`tests/test_files.py`); the process is stopped after so many of the two."""
-    store = PriceStore(tmp_path)
-    store.put(REQUEST, FRAME, {})
-    left = [os.replace] * files
-
-    def stop(*arguments: Any) -> None:
-        if not left:
-            raise KeyboardInterrupt
-        left.pop()(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", stop)
-        with pytest.raises(KeyboardInterrupt):
-            store.put(REQUEST, FRAME * 2.0, {})
-    got = store.get(REQUEST)
-    assert got is not None
-    assert not store.damaged
-    assert got.frame["close/A"].tolist() == [1.0, 2.0]

@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.agent.networks.decision import FAMILY_RATE
-from finflow.config import load_config
 from finflow.env.coverage import SMOOTHING
 from finflow.offline.collection import (
     COVERAGE,
@@ -21,12 +20,10 @@ from finflow.offline.collection import (
     NOISE_SCALES,
     TRADE_RATES,
     Behaviour,
-    collect,
     draw_settings,
 )
 from finflow.offline.dataset import DECISIONS, OfflineDataset, episode_ends, lambda_returns
 from finflow.strategies.behaviour import SETTINGS
-from finflow.training.data.training_data import prepare
 from tests.offline.conftest import assert_priced
 
 EPISODES, LENGTH, K = 40, 25, 6
@@ -50,29 +47,6 @@ def test_the_same_seed_collects_the_same_data_and_another_seed_other_data(
     other = small_of(train__seed=1).collect()
     assert not np.array_equal(other.bar, dataset.bar)
     assert not np.array_equal(other.action, dataset.action)
-
-
-def test_columns_have_the_shapes_and_types_they_promise(dataset: OfflineDataset) -> None:
-    rows = EPISODES * LENGTH
-    assert len(dataset) == rows
-    promised = {
-        "bar": (np.int32, ()),
-        "portfolio": (np.float32, (K + 3,)),
-        "action": (np.float32, (K,)),
-        "reward": (np.float32, ()),
-        "next_portfolio": (np.float32, (K + 3,)),
-        "next_action": (np.float32, (K,)),
-        "terminated": (np.bool_, ()),
-        "truncated": (np.bool_, ()),
-        "episode": (np.int32, ()),
-        "family": (np.int8, ()),
-    }
-    for name, column in dataset.arrays().items():
-        kind, shape = promised.pop(name)
-        assert (column.dtype, column.shape) == (kind, (rows, *shape)), name
-        assert np.isfinite(column).all()
-    assert not promised
-    assert dataset.reward_scale == pytest.approx(dataset.reward.std(dtype=np.float64), rel=1e-5)
 
 
 def test_the_rows_of_an_episode_follow_one_another(dataset: OfflineDataset) -> None:
@@ -173,19 +147,6 @@ def test_no_decision_names_an_asset_that_is_not_known_to_be_listed(
         assert unlisted.any(axis=0).sum() >= 3
 
 
-def test_between_two_decisions_a_behaviour_holds_bit_for_bit(small: Any) -> None:
-    process = small.process
-    behaviour = Behaviour(process, 30, np.random.default_rng(0))
-    weights = np.random.default_rng(1).dirichlet(np.ones(K), size=30)
-    state = process.start(np.full(30, 400), weights)
-    targets, source = behaviour.decide(state, 0)
-    due = behaviour.settings.phase % behaviour.settings.interval == 0
-    holds = ~due & (source != COVERAGE)
-    assert 3 < holds.sum() < 27
-    np.testing.assert_array_equal(targets[holds], weights[holds])
-    assert (np.abs(targets - weights)[due].max(axis=1) > 0.0).all()
-
-
 def test_after_a_ruin_a_new_episode_begins_and_its_rows_are_its_own(ruined: OfflineDataset) -> None:
     """Rows of one episode still follow one another, and each end has a reason."""
     same = ruined.episode[1:] == ruined.episode[:-1]
@@ -196,19 +157,6 @@ def test_after_a_ruin_a_new_episode_begins_and_its_rows_are_its_own(ruined: Offl
     np.testing.assert_array_equal(ruined.terminated | ruined.truncated, ends)
     assert not (ruined.terminated & ruined.truncated).any()
     assert len(np.unique(ruined.episode)) == ends.sum()
-
-
-def test_five_hundred_episodes_of_the_embedded_prices_visit_every_region_of_the_simplex() -> None:
-    """`train.offline_episodes` as it is by default, all in the training window."""
-    market = prepare(load_config(environ={}))
-    data = collect(market.config, market.process, market.split.train)
-    assert len(data) == 500 * 252
-    assert data.bar.max() + 1 < market.split.train_end
-    coverage = data.meta["card"]["coverage"]
-    for name in ("largest_weight", "effective_assets", "cash_share", "distance_from_equal_weight"):
-        assert all(share > 0.0 for share in coverage[name].values()), f"a region of {name} is never visited"
-    assert min(coverage["largest_holding"].values()) > 0.01
-    assert min(coverage["over_half"].values()) > 0.0
 
 
 def test_every_family_draws_all_of_its_settings() -> None:

@@ -1,7 +1,8 @@
-"""A dataset is kept whole, or refused with the reason: a learner never reads other data than it believes."""
+"""A dataset is kept whole or refused with the reason, and its card says what is inside and what it was worth."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.errors import FinflowError, OutputError
-from finflow.offline import dataset as module
-from finflow.offline.collection import made_by
-from finflow.offline.dataset import OfflineDataset, load_dataset, save_dataset
+from finflow.errors import FinflowError
+from finflow.market.bar_frequency import BARS_PER_YEAR
+from finflow.offline.collection import made_by, simulate_behaviour
+from finflow.offline.data_card import card_lines, data_card, regions
+from finflow.offline.dataset import SOURCES, OfflineDataset, Rows, load_dataset, save_dataset
 
 
 def expected(world: Any) -> dict[str, str]:
@@ -68,7 +70,7 @@ def test_data_made_by_something_else_are_refused_by_name(
 
 
 def test_data_made_by_other_code_are_refused(stored: Path, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "code_hash", lambda *rooms: "0" * 16)
+    monkeypatch.setattr("finflow.offline.collection.code_hash", lambda *rooms: "0" * 16)
     assert "other ledger, code;" in refusal(stored, expected(small))
 
 
@@ -112,14 +114,96 @@ def test_a_flipped_bit_is_refused_or_harmless(tmp_path: Path, small: Any, small_
     assert refused > 0.5 * len(places)
 
 
-def test_a_full_disk_leaves_the_old_dataset(
-    stored: Path, small: Any, dataset: OfflineDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+EPISODES, LENGTH, K = 40, 25, 6
+PENALTIES = ("sharpe_beta", "lambda_turn", "lambda_cvar", "lambda_dd")
 
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", full)
-        with pytest.raises(OutputError, match="No space left"):
-            save_dataset(stored, dataset)
-    assert len(load_dataset(stored, expected(small))) == len(dataset)
+
+@pytest.fixture(scope="module")
+def plain(small_of: Callable[..., Any]) -> tuple[Any, Rows]:
+    """Behaviour whose reward is its net log return."""
+    world = small_of(**{f"objectives__{name}": 0.0 for name in PENALTIES})
+    return world, simulate_behaviour(world.config, world.process, world.window)
+
+
+def test_the_card_lies_beside_the_file_without_times_or_folders(tmp_path: Path, dataset: OfflineDataset) -> None:
+    for name in ("a", "b"):
+        save_dataset(tmp_path / name / "data.npz", dataset)
+    text, other = ((tmp_path / name / "data.json").read_text("utf-8") for name in ("a", "b"))
+    assert text == other
+    card = json.loads(text)
+    assert card["reward_scale"] == dataset.reward_scale
+    assert card["made_by"] == dataset.meta["made_by"]
+    assert {"prices", "training window", "costs and execution", "ledger", "code"} <= card["made_by"].keys()
+    assert {name: card[name] for name in dataset.meta["card"]} == dataset.meta["card"]
+
+
+def test_every_transition_and_episode_is_counted_once(small: Any, dataset: OfflineDataset) -> None:
+    card, dates = dataset.meta["card"], small.process.panel.dates
+    assert card["first_fill"] == str(dates[dataset.bar.min()])
+    assert card["last_fill"] == str(dates[dataset.bar.max()])
+    assert (card["transitions"], card["episodes"]) == (EPISODES * LENGTH, EPISODES)
+    assert list(card["families"]) == list(SOURCES[:-1])  # nobody gave decisions of their own
+    for index, name in enumerate(card["families"]):
+        assert card["families"][name]["transitions"] == (dataset.family == index).sum()
+    assert sum(family["episodes"] for family in card["families"].values()) == EPISODES
+    assert card["ruined_episodes"] == 0
+    for part in (card, *card["families"].values()):
+        for name in ("largest_weight", "effective_assets", "cash_share", "distance_from_equal_weight"):
+            assert sum(part["coverage"][name].values()) == pytest.approx(1.0, abs=1e-4), name
+
+
+def test_regions_of_three_portfolios_by_hand() -> None:
+    actions = np.array([[0.25, 0.25, 0.25, 0.25], [0.05, 0.85, 0.05, 0.05], [0.0, 0.0, 0.4, 0.6]])
+    found = regions(actions, ("A", "B", "C"))
+    third = pytest.approx(1 / 3)
+    used = {kind: {name: share for name, share in found[kind].items() if share} for kind in found}
+    assert used["largest_weight"] == {"0.2 to 0.3": third, "0.7 to 0.9": third, "0.3 to 0.5": third}
+    # 1 / (4 / 16), 1 / (0.7225 + 0.0075), 1 / (0.16 + 0.36)
+    assert used["effective_assets"] == {"1 to 1.5": third, "1.5 to 2": third, "3 to 4": third}
+    # 0, half of 0.6 + 3 * 0.2, half of 2 * 0.25 + 0.15 + 0.35
+    assert used["distance_from_equal_weight"] == {"0 to 0.1": third, "0.6 to 0.8": third, "0.4 to 0.6": third}
+    assert found["largest_holding"] == {"A": third, "B": third, "C": 0.0, "cash": third}
+    assert found["over_half"] == {"A": 0.0, "B": third, "C": 0.0, "cash": third}
+    assert found["mean_weight"]["cash"] == pytest.approx(0.3)
+
+
+def test_returns_are_those_of_whole_episodes_net_of_costs(plain: tuple[Any, Rows]) -> None:
+    """Without penalties the reward is the net log return: the card's figures follow from the rewards alone."""
+    world, rows = plain
+    card = data_card(rows, world.process.panel)
+    rewards = rows["reward"].reshape(EPISODES, LENGTH)
+    owner = rows["family"].reshape(EPISODES, LENGTH).min(axis=1)
+    for index, name in enumerate(card["families"]):
+        own, returns = rewards[owner == index], card["families"][name]["returns"]
+        annual = own.mean(axis=1) * BARS_PER_YEAR
+        assert returns["annual_log_return"]["mean"] == pytest.approx(annual.mean(), rel=1e-5)
+        assert returns["annual_log_return"]["median"] == pytest.approx(np.median(annual), rel=1e-5)
+        wealth = np.exp(np.concatenate([np.zeros((len(own), 1)), own.cumsum(axis=1)], axis=1))
+        deepest = (wealth / np.maximum.accumulate(wealth, axis=1) - 1.0).min(axis=1)
+        assert returns["max_drawdown"]["5%"] == pytest.approx(np.quantile(deepest, 0.05), rel=1e-5)
+        spread = np.expm1(own).std(axis=1, ddof=1) * np.sqrt(BARS_PER_YEAR)
+        assert returns["annual_volatility"]["95%"] == pytest.approx(np.quantile(spread, 0.95), rel=1e-5)
+
+
+def test_costs_are_the_rate_times_what_was_traded_where_targets_are_not_what_was_held(plain: tuple[Any, Rows]) -> None:
+    """Turnover counts a purchase paid in cash once, and commission is on the risky side alone: costs lie between."""
+    world, rows = plain
+    rate = (world.config.env.commission_bps + world.config.env.slippage_bps) * 1e-4
+    moved = np.abs(rows["action"] - rows["portfolio"][:, :K]).sum(axis=1) / 2.0 > 2e-6
+    for index, family in enumerate(data_card(rows, world.process.panel)["families"].values()):
+        cost, turnover = (family["returns"][key]["mean"] for key in ("annual_cost", "annual_turnover"))
+        assert 0.5 * rate * turnover < cost < 2.01 * rate * turnover
+        share = moved[rows["family"] == index].mean()
+        assert family["trades"]["share_that_trade"] == pytest.approx(share, abs=0.01)
+
+
+def test_what_is_undefined_is_null_and_a_dash(plain: tuple[Any, Rows]) -> None:
+    """One step has no volatility and no Sharpe ratio."""
+    world, rows = plain
+    card = data_card({name: column[:1] for name, column in rows.items()}, world.process.panel)
+    (family,) = card["families"].values()
+    assert family["returns"]["sharpe"] == {"mean": None, "5%": None, "median": None, "95%": None}
+    json.dumps(card, allow_nan=False)
+    assert " - " in card_lines(card)[1]
+    only = {name: column[rows["family"] == 2] for name, column in rows.items()}
+    assert list(data_card(only, world.process.panel)["families"]) == [SOURCES[2]]  # the others have no data

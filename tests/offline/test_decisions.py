@@ -102,15 +102,6 @@ def test_what_was_bought_once_earns_what_the_prices_say(given: Callable[..., Any
     assert data.reward.sum(dtype=np.float64) == pytest.approx(growth, abs=1e-6)
 
 
-def test_episodes_follow_one_another_and_each_end_has_a_reason(given: Callable[..., Any]) -> None:
-    data = own(given().collect())
-    assert (np.diff(data.bar) == 1).all()
-    np.testing.assert_array_equal(data.portfolio[1:, :K], data.next_portfolio[:-1, :K])
-    np.testing.assert_allclose(data.action[1:], data.next_action[:-1], rtol=0, atol=1e-7)
-    np.testing.assert_array_equal(data.truncated, np.append(np.diff(data.episode) == 1, True))
-    assert np.bincount(data.episode - data.episode[0]).max() == LENGTH
-
-
 def test_they_are_a_family_of_no_expert_beside_the_unchanged_behaviour(
     given: Callable[..., Any], dataset: OfflineDataset
 ) -> None:
@@ -124,15 +115,6 @@ def test_they_are_a_family_of_no_expert_beside_the_unchanged_behaviour(
     assert (file["file"], file["rows_used"]) == ("mine.csv", 3)
     assert file["transitions"] == len(data) - len(dataset)
     assert data.meta["card"]["families"]["decisions"]["transitions"] == file["transitions"]
-
-
-def test_several_files_are_priced_each_on_its_own(given: Callable[..., Any], tmp_path: Path) -> None:
-    alone = [own(given(text, name).collect()) for text, name in ((ROWS, "a.csv"), ("date,GE\n2007-09-04,1\n", "b.csv"))]
-    data = own(given(offline__decisions=[str(tmp_path / name) for name in ("a.csv", "b.csv")]).collect())
-    for name in ("bar", "action", "reward", "next_portfolio"):
-        np.testing.assert_array_equal(getattr(data, name), np.concatenate([getattr(part, name) for part in alone]))
-    assert [file["file"] for file in data.meta["card"]["decision_files"]] == ["a.csv", "b.csv"]
-    assert len(np.unique(data.episode)) == sum(len(np.unique(part.episode)) for part in alone)
 
 
 def test_the_last_portfolio_before_the_features_is_what_is_held_at_first(given: Callable[..., Any]) -> None:

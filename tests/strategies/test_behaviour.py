@@ -57,15 +57,6 @@ def test_the_future_changes_no_bit_of_a_decision_before_it(family: str) -> None:
 
 
 @EACH
-def test_permuting_assets_permutes_the_portfolio_and_units_do_not_matter(family: str) -> None:
-    panel = market()
-    order = np.array([3, 0, 5, 1, 4, 2])
-    moved = family_tables(rebuilt(panel.close[:, order] * np.arange(1.0, 7.0)), family)
-    expected = family_tables(panel, family)[:, :, [*order, 6]]
-    np.testing.assert_allclose(moved, expected, atol=1e-9)
-
-
-@EACH
 def test_assets_that_do_not_move_or_are_the_same_break_nothing(family: str) -> None:
     close = np.array(market(ragged=False).close)
     close[:, 0] = 7.0

@@ -90,14 +90,6 @@ def test_an_asset_that_is_young_or_never_moved_is_not_fitted_and_breaks_nothing(
         assert weights[2] == weights[0] == 0.0
 
 
-@EACH
-def test_permuting_assets_permutes_the_weights_and_units_do_not_matter(name: str) -> None:
-    order = np.array([3, 0, 4, 1, 2])
-    weights = named_strategy(name, CONFIG).decide(information(prices()))
-    moved = named_strategy(name, CONFIG).decide(information(prices()[:, order] * np.arange(1.0, 6.0)))
-    np.testing.assert_allclose(moved, weights[[*order, 5]], atol=1e-4)
-
-
 @pytest.mark.parametrize("name", [*FITTED, "sixty-forty"])
 def test_between_fits_the_portfolio_is_held(name: str) -> None:
     strategy = named_strategy(name, EvaluationConfig(rebalance_every=5))

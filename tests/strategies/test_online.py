@@ -165,10 +165,3 @@ def test_assets_that_list_and_end_are_followed(name: str) -> None:
     assert path[21:, 1].max() > 0.1
     assert (path[51:, 3] == 0.0).all()
     assert path[:51, 3].max() > 0.1
-
-
-@pytest.mark.parametrize("name", ["eg", "pamr", "olmar"])
-def test_assets_that_fare_alike_leave_the_portfolio_as_it_is(name: str) -> None:
-    together = np.repeat(prices()[:, :1], ASSETS, axis=1)
-    path = run(named_strategy(name, EvaluationConfig()), together)
-    np.testing.assert_allclose(path, 1.0 / ASSETS, rtol=0, atol=1e-15)

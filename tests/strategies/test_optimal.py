@@ -102,42 +102,6 @@ def test_the_promised_utility_is_earned_and_no_other_policy_earns_more(kind: str
         assert gain.mean() < 3.0 * error(gain) + 2e-6, name
 
 
-@pytest.mark.parametrize("kind", ["lognormal", "mean-reverting", "exchangeable"])
-@pytest.mark.parametrize("assets", [3, 4])
-def test_more_assets_change_the_optimum_as_they_should(kind: str, assets: int) -> None:
-    """Worse assets and those between the ends of a spread are of no use; more equal ones spread the risk.
-
-    The first two are the market of two assets again, on other grids and with other quadratures: within a thousandth.
-    """
-    process = process_for(kind, assets)
-    density = 1.0 if kind == "mean-reverting" and assets == 3 else 0.7
-    best, two = optimum(process, RATE, density=density), solved(kind, RATE)[1]
-    if kind != "exchangeable":
-        assert best.utility == pytest.approx(two.utility, rel=1e-3)
-        return
-    drift_less_half_variance = 0.0005 - 0.5 * 0.01**2 * (1.0 + 0.3 * (assets - 1)) / assets
-    assert best.utility == pytest.approx(drift_less_half_variance, rel=2e-3)  # trading to stay there costs the rest
-    assert best.utility < drift_less_half_variance
-
-
-@pytest.mark.parametrize("kind", ["lognormal", "mean-reverting"])
-def test_a_grid_half_as_dense_finds_the_same_optimum(kind: str) -> None:
-    process, best = solved(kind, RATE, 3)
-    assert optimum(process, RATE, density=0.5).utility == pytest.approx(best.utility, rel=2e-4)
-
-
-def test_a_signal_is_worth_less_a_bar_late_and_the_policy_knows_it() -> None:
-    """Deciding by the belief of the fill's own bar would earn more: the optimum is derived for lag 1."""
-    process, best = solved("mean-reverting", 0.0)
-    beliefs, _ = paths("mean-reverting")
-    rule = best.policy.rule
-    fresh = rule.targets(beliefs[:, 1:].ravel(), np.empty(0))
-    late = rule.targets(beliefs[:, :-1].ravel(), np.empty(0))
-    worth = [float(expected_growth(process, each, beliefs[:, 1:].ravel()).mean()) for each in (fresh, late)]
-    assert worth[0] > 1.05 * worth[1]
-    assert worth[1] == pytest.approx(best.utility, rel=0.03)
-
-
 def test_independent_returns_give_mertons_share() -> None:
     """mu / sigma^2 = 1/2 in the best asset (the other is not held), and half of mu^2 / sigma^2 for it.
 

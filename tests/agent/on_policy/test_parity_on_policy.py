@@ -1,6 +1,6 @@
 """Our on-policy losses and steps against those of Stable-Baselines3's PPO and sb3-contrib's TRPO.
 
-From the same weights, rollout and noise; the numbers are theirs (`../fixtures/make_sb3_on_policy_fixtures.py`).
+From the same weights, rollout and noise; the numbers are theirs (`../fixtures/make_sb3_fixtures.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from finflow.agent.on_policy.on_policy_losses import (
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings, Rollout
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
 from finflow.agent.on_policy.task_policies import TaskActorCritic
-from tests.agent.parity import Arrays, load
+from tests.agent.test_parity import Arrays, load
 
 KINDS = ["box", "discrete"]
 GAMMA, LAMBDA, CLIP, ENTROPY, RATE = 0.97, 0.9, 0.2, 0.01, 3e-3
