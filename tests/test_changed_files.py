@@ -22,7 +22,7 @@ from finflow.experiments.tuning.trial_store import check_values, damaged_study
 from finflow.line_file import HashedLog
 from finflow.market.sources import price_sheet
 from finflow.market.sources.price_sheet import read_sheet
-from finflow.trading.holdings import read_fills, read_holdings
+from finflow.trading.account_state import read_fills, read_holdings
 from finflow.training.checkpoints.run_folder import JOB, is_plain_name, resolve_run
 from finflow.training.logs.run_log import _row_of
 

@@ -47,7 +47,7 @@ def test_a_first_agent(capsys: pytest.CaptureFixture[str]) -> None:
     assert space["outcome"].report.is_file()
     assert space["portfolio"].shape == (21,)
     assert space["portfolio"].sum() == pytest.approx(1.0, abs=1e-5)
-    assert "Beats equal weight: " in capsys.readouterr().out
+    assert "beats equal weight: " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("quick_reports")

@@ -31,11 +31,10 @@ def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config
 
     path = _existing_path(arguments.config)
     overrides = explicit(arguments)
-    below = {} if base is None else _below(base, path)
-    config = load_config(path, {**below, **overrides})
+    config = load_config(path, overrides, base=base)
     chosen = "market.source" in overrides or "FINFLOW_MARKET__SOURCE" in os.environ
     if arguments.tickers and config.market.source == "embedded" and not chosen:
-        config = load_config(path, {**below, **overrides, "market.source": "yfinance"})
+        config = load_config(path, {**overrides, "market.source": "yfinance"}, base=base)
     return config
 
 
@@ -121,30 +120,6 @@ def _existing_path(path: Path | None) -> Path | None:
         return path
     shipped = shipped_configuration(str(Path(*path.parts[1:])))
     return shipped if shipped.is_file() else path
-
-
-def _below(base: Config, path: Path | None) -> dict[str, object]:
-    """The checkpoint's values, but for the keys that file or environment name: those levels lie above it."""
-    from finflow.config import ENVIRONMENT_PREFIX, flatten, leaves
-    from finflow.config.yaml_text import parse_file
-
-    named = set() if path is None else set(flatten(parse_file(path)[0]))
-    for name, text in os.environ.items():
-        if name.startswith(ENVIRONMENT_PREFIX):
-            key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
-            named |= set(flatten({key: _read(text)}))
-    return {key: value for key, value in leaves(base).items() if key not in named}
-
-
-def _read(text: str) -> object:
-    import yaml
-
-    from finflow.config.yaml_text import parse_scalar
-
-    try:
-        return parse_scalar(text)
-    except yaml.YAMLError:
-        return text
 
 
 def _changes(base: Config, config: Config) -> dict[str, object]:

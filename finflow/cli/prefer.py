@@ -15,6 +15,8 @@ from finflow.cli.output import open_page
 
 if TYPE_CHECKING:
     from finflow.config import Config
+    from finflow.preferences.segment_paths import SegmentMarket
+    from finflow.training.data.training_data import TrainingData
 
 ANSWERS = Path("pairs.jsonl")
 """File that answers are added to when none is named."""
@@ -107,18 +109,23 @@ def check_preferences(given: argparse.Namespace, parser: Parser) -> None:
     parser.refuse_first(message for wrong, message in mistakes if wrong)
 
 
+def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
+    from finflow.preferences.segment_paths import SegmentMarket
+    from finflow.training.data.training_data import prepare
+
+    data = prepare(config)
+    return data, SegmentMarket(data.process, data.split.train, config.evaluation)
+
+
 def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:
     from finflow.files import file_in_use
-    from finflow.preferences.segment_paths import SegmentMarket
     from finflow.preferences.web_page.answer_server import AnswerServer
     from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions
     from finflow.preferences.web_page.question_page import page_html
-    from finflow.training.data.training_data import prepare
 
     with file_in_use(file, "adding answers to"), AnswerServer(port) as server:
         before = answers_so_far(file)
-        data = prepare(config)
-        market = SegmentMarket(data.process, data.split.train, config.evaluation)
+        data, market = _training_market(config)
         session = AnswerSession(
             file, make_questions(market, count, config.preferences.judge, config.train.seed), before
         )
@@ -132,11 +139,8 @@ def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> Non
 def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> None:
     from finflow.preferences.judged_pairs import PAIRS, judge_pairs, make_judge
     from finflow.preferences.pairs import write_pairs
-    from finflow.preferences.segment_paths import SegmentMarket
-    from finflow.training.data.training_data import prepare
 
-    data = prepare(config)
-    market = SegmentMarket(data.process, data.split.train, config.evaluation)
+    data, market = _training_market(config)
     judge = make_judge(name, config.preferences.judge, data.panel.bars_per_year)
     judged = judge_pairs(market, judge, count or PAIRS, config.preferences.judge, config.train.seed)
     write_pairs(output, judged.pairs)
@@ -152,12 +156,10 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     from finflow.preferences.model_report import learn_model
     from finflow.preferences.pair_tensors import pair_tensors
     from finflow.preferences.preference_reward import save_model
-    from finflow.preferences.segment_paths import SegmentMarket
-    from finflow.training.data.training_data import prepare
 
     torch.set_num_threads(config.train.threads)
-    data = prepare(config)
-    pairs = pair_tensors(SegmentMarket(data.process, data.split.train, config.evaluation), file)
+    data, market = _training_market(config)
+    pairs = pair_tensors(market, file)
     learned = learn_model(pairs, data.shape, config.train.seed)
     save_model(output, learned, (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))

@@ -36,12 +36,14 @@ def train(given: argparse.Namespace) -> None:
         from finflow.training.checkpoints.run_folder import Kind, resolve_run
 
         if resolve_run(given.resume).kind is Kind.JOB:
-            _several(given, lambda: _resumed(given), folder=given.resume)
+            _several(given, _resumed(given), folder=given.resume)
             return
     if given.universe is not None:
         if given.resume is not None:
             raise ConfigError("--universe starts a new job; a job's folder after --resume knows its universes")
-        _several(given, lambda: _in_universes(given, lambda name, config: _job(config, Path(name), name)))
+        from finflow.experiments.jobs.training_jobs import make_seed_job
+
+        _several(given, _in_universes(given, lambda name, config: make_seed_job(config, Path(name), name)))
         return
     config = resume_configuration(given, given.resume) if given.resume else resolve(given)
     alone = config.train.seeds == 1 and given.cluster is None
@@ -54,7 +56,9 @@ def train(given: argparse.Namespace) -> None:
         out = " and ".join(option for option, was_given in options.items() if was_given)
         raise ConfigError(f"{given.resume} is one training, and goes on as one: leave {out} out")
     else:
-        _several(given, lambda: [_job(config, Path())])
+        from finflow.experiments.jobs.training_jobs import make_seed_job
+
+        _several(given, [make_seed_job(config, Path())])
 
 
 def run_training(
@@ -210,12 +214,6 @@ def _show(
     show_report(page)
 
 
-def _job(config: Config, folder: Path, market: str = "") -> SeedJob:
-    from finflow.experiments.jobs.training_jobs import make_seed_job
-
-    return make_seed_job(config, folder, market)
-
-
 def _in_universes(
     given: argparse.Namespace, make: Callable[[str, Config], Made], base: Config | None = None
 ) -> list[Made]:
@@ -232,6 +230,7 @@ def _in_universes(
 
 
 def _resumed(given: argparse.Namespace) -> list[SeedJob]:
+    from finflow.experiments.jobs.training_jobs import make_seed_job
     from finflow.training.checkpoints.run_folder import resolve_run
 
     if given.universe is not None or given.recollect:
@@ -245,14 +244,13 @@ def _resumed(given: argparse.Namespace) -> list[SeedJob]:
                 f"the job in {folder} has {before.train.seeds} agents, and --seeds is {config.train.seeds}: to leave "
                 "some out would be to choose among them; name as many or more"
             )
-        jobs.append(_job(config, folder, name))
+        jobs.append(make_seed_job(config, folder, name))
     return jobs
 
 
-def _several(given: argparse.Namespace, make: Callable[[], list[SeedJob]], folder: Path | None = None) -> None:
+def _several(given: argparse.Namespace, jobs: list[SeedJob], folder: Path | None = None) -> None:
     if given.recollect:
         raise ConfigError("--recollect belongs to a single training")
-    jobs = make()
     from finflow.experiments.jobs.training_jobs import run_all, write_universes
     from finflow.training.trainer import new_run_folder
 

@@ -32,7 +32,6 @@ from finflow.config.loading import (
     dump_run as dump_run,
     flatten as flatten,
     hyperparameters as hyperparameters,
-    leaves as leaves,
     load_config as load_config,
     replace_values as replace_values,
     values_by_key as values_by_key,

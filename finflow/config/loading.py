@@ -58,8 +58,11 @@ def load_config(
     path: Path | str | None = None,
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
+    base: Config | None = None,
 ) -> Config:
     """Resolve a configuration from its four levels: a YAML file, or None, overrides, and the environment.
+
+    ``base``, such as the configuration of a checkpoint, stands in for the defaults.
 
     Overrides are by dotted key, such as {"bcell.cql_alpha": 10}; strings are read as YAML. The environment is the
     process's own when left out.
@@ -70,6 +73,8 @@ def load_config(
         One line for the first mistake, with the number of the others.
     """
     layers = _Layers()
+    for key, value in ({} if base is None else values_by_key(base)).items():
+        layers.place(key, value, _Origin("the stored configuration"))
     if path is not None:
         content, lines = parse_file(Path(path))
         for key, value in content.items():
@@ -85,7 +90,7 @@ def load_config(
 
 def changed_config(config: Config, changes: Mapping[str, object]) -> Config:
     """Return a configuration with other values of some keys, checked as a file's would be."""
-    return load_config(None, {**leaves(config), **changes}, environ={})
+    return load_config(None, changes, {}, config)
 
 
 def replace_values(config: Config, changes: Mapping[str, object]) -> Config:
@@ -104,12 +109,6 @@ def _replaced(section: Any, parts: Sequence[str], value: object) -> Any:
 def values_by_key(config: Config) -> dict[str, object]:
     """Return every key and its value."""
     return {key: attrgetter(key)(config) for key in KEYS}
-
-
-def leaves(config: Config) -> dict[str, object]:
-    """Return every key and its value, such that `load_config` takes them as overrides."""
-    values = values_by_key(config)
-    return {key: json.dumps(value) if isinstance(value, str) else value for key, value in values.items()}
 
 
 def hyperparameters(config: Config) -> dict[str, object]:

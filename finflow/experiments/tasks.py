@@ -208,13 +208,13 @@ def _run_elsewhere(
                 while len(running) < most and (task := next(waiting, None)) is not None:
                     running[workers.submit(task.name, task.function, dict(task.arguments))] = begun, task
                     begun += 1
-                ended = workers.done(list(running), POLL_INTERVAL) if running else []
+                if not running:
+                    return [results[number] for number in range(begun)]
+                ended = workers.done(list(running), POLL_INTERVAL)
                 for report in workers.reports():
                     display.update(*report)
                 for handle in ended:
                     take(handle)
-                if not running:
-                    return [results[number] for number in range(begun)]
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             display.line("stopping; once more to stop at once")

@@ -1,23 +1,154 @@
-"""The account that a decision begins with: from the log and fills, from a file of holdings, or from cash."""
+"""Account that a decision begins with: from files of holdings and fills, from the log, or from cash."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import difflib
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
+from finflow.config.yaml_text import parse_scalar
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import share_prices
 from finflow.env.objective import Objective
 from finflow.errors import FinflowError
+from finflow.files import read_text_input
+from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.trading.decision_page import FollowUp, PlanDifference
-from finflow.trading.holdings import Fill, Holdings
 from finflow.trading.live_market import LiveMarket
 from finflow.trading.price_checks import restatements
+
+CASH = "cash"
+
+
+class Fill(NamedTuple):
+    """One execution: shares (negative where sold), their price, and what the broker took for it, in money."""
+
+    ticker: str
+    shares: float
+    price: float
+    cost: float = 0.0
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Account as a file, a command or a broker states it: shares by ticker, cash in money, fills; None where unsaid."""
+
+    shares: dict[str, float] | None = None
+    cash: float | None = None
+    fills: Sequence[Fill] | None = None
+
+
+def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
+    """Read what is held of a universe of tickers; an error names the file, the place and the remedy.
+
+    CSV with the columns ``ticker,shares``, in which ``cash`` may stand for a ticker; or JSON or YAML, a mapping of
+    tickers (and ``cash``) to numbers.
+    """
+    text, where = read_text_input(path, "--holdings", FinflowError), f"--holdings {path}"
+    suffix = path.suffix.lower()
+    pairs: Iterable[tuple[Any, Any, str]]
+    if suffix in (".json", ".yaml", ".yml"):
+        try:
+            content = parse_json(text) if suffix == ".json" else parse_scalar(text)
+        except (ValueError, yaml.YAMLError, RecursionError):
+            kind = "JSON" if suffix == ".json" else "YAML"
+            raise FinflowError(f"{where} is not {kind}; write a mapping of tickers to shares") from None
+        if not isinstance(content, Mapping):
+            raise FinflowError(f"{where} is not a mapping; write tickers with their shares, and cash")
+        pairs = [(name, value, f"key {str(name)[:40]}") for name, value in content.items()]
+    elif suffix == ".csv":
+        pairs = [(row["ticker"], row["shares"], f"line {number}") for number, row in _rows(text, where)]
+    else:
+        raise FinflowError(f"{where} is neither .csv, .json nor .yaml; write ticker,shares lines as .csv")
+    shares: dict[str, float] = {}
+    for name, value, place in pairs:
+        ticker = str(name).strip()
+        if ticker in shares:
+            raise FinflowError(f"{where}, {place}: {ticker[:40]} is there twice; add the two up")
+        shares[ticker] = _number(value, f"{where}, {place}: the number of {ticker[:40]}")
+        if ticker != CASH and shares[ticker] < 0.0:
+            raise FinflowError(
+                f"{where}, {place}: {shares[ticker]:g} of {ticker}, but accounts are long only; close the position, "
+                "or leave it out"
+            )
+    cash = shares.pop(CASH, None)
+    _check_known(shares, universe, where)
+    return Holdings({ticker: count for ticker, count in shares.items() if count > 0.0}, cash)
+
+
+def read_fills(path: Path, universe: Sequence[str]) -> list[Fill]:
+    """Read executions: CSV with the columns ``ticker,shares,price`` and, if there is one, ``cost``.
+
+    Shares are negative where they were sold. Several lines of a ticker add up.
+    """
+    text, where = read_text_input(path, "--fills", FinflowError), f"--fills {path}"
+    fills = []
+    for number, row in _rows(text, where, "price"):
+        place, ticker = f"{where}, line {number}", row["ticker"].strip()
+        shares, price = (
+            _number(row[column], f"{place}: the {word} of {ticker[:40]}")
+            for column, word in (("shares", "number"), ("price", "price"))
+        )
+        if price <= 0.0:
+            raise FinflowError(f"{place}: a price of {price:g}; a fill has one above zero (and shares below, sold)")
+        fills.append(
+            Fill(ticker, shares, price, _number(row.get("cost") or 0.0, f"{place}: the cost of {ticker[:40]}"))
+        )
+    _check_known([fill.ticker for fill in fills], universe, where)
+    return fills
+
+
+def _rows(text: str, where: str, *more: str) -> Iterator[tuple[int, dict[str, str]]]:
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    needed = ("ticker", "shares", *more)
+    try:
+        columns = reader.fieldnames = [str(name).strip().lower() for name in reader.fieldnames or ()]
+        lacking = [name for name in needed if name not in columns]
+        if lacking:
+            raise FinflowError(
+                f"{where} has no column {lacking[0]}; its first line must name the columns {','.join(needed)}"
+            )
+        for row in reader:
+            if None in row or any(row[name] is None for name in needed):
+                raise FinflowError(f"{where}, line {reader.line_num}: {len(columns)} values are needed")
+            if any(value.strip() for value in row.values() if value):
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise FinflowError(f"{where}, line {max(reader.line_num, 1)}: not CSV ({error})") from None
+
+
+def _number(value: Any, what: str) -> float:
+    plain = isinstance(value, int | float | str) and not isinstance(value, bool)
+    try:
+        number = float(value) if plain else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        shown = repr(str(value)[:40]) if isinstance(value, float | str) else f"a {type(value).__name__}"
+        raise FinflowError(f"{what} is {shown}; a number is needed, with a point and without separators")
+    return number
+
+
+def _check_known(tickers: Iterable[str], universe: Sequence[str], where: str) -> None:
+    for ticker in tickers:
+        if ticker in universe:
+            continue
+        near = difflib.get_close_matches(ticker.upper(), universe, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the agent trades {', '.join(universe[:25])}"
+        raise FinflowError(
+            f"{where}: {ticker[:40] or 'an empty name'} is not in the universe of the run; leave it out; {hint}"
+        )
+
 
 FloatArray = NDArray[np.float64]
 
@@ -35,16 +166,6 @@ class AccountState:
     cash: float
     reward_state: FloatArray | None
     follow_up: FollowUp | None
-
-
-@dataclass(frozen=True)
-class StatedAccount:
-    """Account as a command or a broker states it."""
-
-    holdings: Holdings | None
-    cash: float | None
-    fills: Sequence[Fill] | None
-    capital: float
 
 
 def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[str, Any] | None:
@@ -71,50 +192,44 @@ def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | No
     return [Fill(*fill) for fill in entered[-1]] if entered else None
 
 
-def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: StatedAccount) -> AccountState:
-    """The account at the newest bar of a market, from what the log says up to this decision.
+def account_at(
+    market: LiveMarket, entries: Sequence[Mapping[str, Any]], stated: Holdings, capital: float
+) -> AccountState:
+    """The account at the newest bar of a market, from what the log says up to this decision, else from ``capital``.
 
     Raises FinflowError if the command contradicts itself or the log.
     """
     panel = market.panel
     before = last_decision(entries, str(panel.dates[-1]))
     if before is None:
-        if given.fills is not None:
+        if stated.fills is not None:
             raise FinflowError("--fills belongs to an earlier decision, and the log has none: leave it out")
-        if given.holdings is not None:
-            return AccountState(_shares(panel, given.holdings), _cash(given, 0.0), None, None)
-        return AccountState(np.zeros(panel.n_assets), given.capital if given.cash is None else given.cash, None, None)
-    fills = given.fills if given.fills is not None else fills_of(entries, before["date"])
+        capital = capital if stated.shares is None else 0.0
+        cash = capital if stated.cash is None else stated.cash
+        return AccountState(_shares(panel, stated.shares or {}), cash, None, None)
+    fills = stated.fills if stated.fills is not None else fills_of(entries, before["date"])
     path = _Path(market.process, before, fills)
     source: Source = "fills" if fills is not None else "plan"
     shares, cash = path.shares, float(path.cash[-1])
-    if given.holdings is not None:
-        shares, cash, source = _shares(panel, given.holdings), _cash(given, cash), "holdings"
-    elif given.cash is not None:
-        if bool((shares > 0.0).any()):
+    if stated.shares is not None:
+        shares, source = _shares(panel, stated.shares), "holdings"
+    if stated.cash is not None:
+        if stated.shares is None and bool((shares > 0.0).any()):
             raise FinflowError(
                 "--cash says nothing of the shares that the log has: name all that is held with --holdings FILE"
             )
-        cash, source = given.cash, "holdings"
+        cash, source = stated.cash, "holdings"
     reward_state = path.reward_state(market.process.objective)
     return AccountState(shares, cash, reward_state, path.follow_up(shares, cash, source))
 
 
-def _shares(panel: MarketPanel, holdings: Holdings) -> FloatArray:
-    shares = np.array([holdings.shares.get(asset, 0.0) for asset in panel.assets])
+def _shares(panel: MarketPanel, stated: Mapping[str, float]) -> FloatArray:
+    shares = np.array([stated.get(asset, 0.0) for asset in panel.assets])
     unlisted = np.flatnonzero((shares > 0.0) & ~panel.listed[-1])
     if unlisted.size:
         name = panel.assets[int(unlisted[0])]
         raise FinflowError(f"--holdings has {name}, which has no price on {panel.dates[-1]}: sell it, or leave it out")
     return shares
-
-
-def _cash(given: StatedAccount, otherwise: float) -> float:
-    in_file = None if given.holdings is None else given.holdings.cash
-    stated = [value for value in (in_file, given.cash) if value is not None]
-    if len(stated) > 1:
-        raise FinflowError("cash is in --holdings and after --cash: leave one of them out")
-    return stated[0] if stated else otherwise
 
 
 class _Path:

@@ -6,8 +6,8 @@ import csv
 import datetime as dt
 import hashlib
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,16 +25,18 @@ from finflow.trading.account_state import (
     FILLS,
     STATE,
     AccountState,
-    StatedAccount,
+    Fill,
+    Holdings,
     account_at,
     fills_of,
     last_decision,
+    read_fills,
+    read_holdings,
 )
 from finflow.trading.brokers.alpaca_broker import open_alpaca
 from finflow.trading.brokers.broker import BROKER_LOG, BrokerNotReady, MarketOrder, PaperBroker, client_id
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.decision_page import Check, DailyDecision, decision_page
-from finflow.trading.holdings import Holdings, read_fills, read_holdings
 from finflow.trading.live_market import (
     TRADING,
     LiveMarket,
@@ -45,7 +47,7 @@ from finflow.trading.live_market import (
     run_verdict,
 )
 from finflow.trading.order_routing import OrderRouting
-from finflow.trading.trading_calendar import TradingCalendar, calendar_of
+from finflow.trading.price_checks import TradingCalendar
 from finflow.training.judging.agent_strategy import Agents
 
 PAPER_BROKER, ALPACA = "paper", "alpaca"
@@ -115,18 +117,22 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
             return DecisionOutcome(None, folder / date, (routing.place(date),))
         if clock.is_open and date == str(clock.day):
             raise BrokerNotReady(f"the session of {date} goes on, and its prices will change: decide after its close")
-        given = routing.given(panel, capital)
+        stated = routing.stated(panel)
     elif request.broker == PAPER_BROKER:
         broker = _open_broker(request, folder, market, capital)
-        given = StatedAccount(Holdings(broker.positions(), broker.cash()), None, None, capital)
+        stated = Holdings(broker.positions(), broker.cash())
     else:
-        holdings = None if request.holdings is None else read_holdings(request.holdings, panel.assets)
-        fills = None if request.fills is None else read_fills(request.fills, panel.assets)
-        given = StatedAccount(holdings, request.cash, fills, capital)
+        stated = Holdings() if request.holdings is None else read_holdings(request.holdings, panel.assets)
+        if request.cash is not None:
+            if stated.cash is not None:
+                raise FinflowError("cash is in --holdings and after --cash: leave one of them out")
+            stated = replace(stated, cash=request.cash)
+        if request.fills is not None:
+            stated = replace(stated, fills=read_fills(request.fills, panel.assets))
     entries = log.entries
     if request.dry_run:  # it may be of a day before the last decision
         entries = [entry for entry in entries if entry["date"] < date]
-    account = account_at(market, entries, given)
+    account = account_at(market, entries, stated, capital)
     made = DecisionMaking(agents, market, account).decision(checks)
     remarks = [] if log.message is None else [log.message]
     if verdict is None:
@@ -137,7 +143,7 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) 
         remarks.insert(0, "the evaluation found this agent worse than equal weight")
     if request.dry_run:
         return DecisionOutcome(made, None, tuple(remarks))
-    _write(folder, made, account, given, market, None if routing is None else routing.mark)
+    _write(folder, made, account, stated.fills, market, None if routing is None else routing.mark)
     if broker is not None:
         for ticker, shares in made.trades.items():  # each under an id of its own, so that none is placed twice
             broker.submit(MarketOrder(client_id(made.agent_sha256, made.date, ticker), made.date, ticker, shares))
@@ -202,29 +208,22 @@ def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[Market
     A past day is answered from the store alone, if that has it.
     """
 
-    def aged(fresh: bool) -> tuple[MarketPanel, TradingCalendar, Check]:
-        panel = load_prices(config, request.date, fresh)
-        calendar = calendar_of(config.trading.calendar, panel.dates)
-        return panel, calendar, price_checks.check_age(panel, day, calendar, config)
-
-    asks, past = config.market.source == "yfinance", request.date is not None
-    try:
-        return aged(fresh=asks and not past)
-    except MarketError as error:
-        if not asks:
-            raise
-        reason = error
-    try:
-        return aged(fresh=past)
-    except MarketError:
-        raise reason from None
+    past, refusals = request.date is not None, []
+    for fresh in (not past, past) if config.market.source == "yfinance" else (False,):
+        try:
+            panel = load_prices(config, request.date, fresh)
+            calendar = price_checks.calendar_of(config.trading.calendar, panel.dates)
+            return panel, calendar, price_checks.check_age(panel, day, calendar, config)
+        except MarketError as error:
+            refusals.append(error)
+    raise refusals[0]
 
 
 def _write(
     folder: Path,
     made: DailyDecision,
     account: AccountState,
-    given: StatedAccount,
+    fills: Sequence[Fill] | None,
     market: LiveMarket,
     broker: str | None,
 ) -> None:
@@ -237,7 +236,7 @@ def _write(
     folder.mkdir(parents=True, exist_ok=True)
     with exclusively(folder / ".lock"):
         log = HashedLog.read(folder / STATE)
-        before, fills = last_decision(log.entries, made.date), given.fills
+        before = last_decision(log.entries, made.date)
         if fills is not None and before is not None and fills_of(log.entries, before["date"]) != list(fills):
             log.append({"kind": FILLS, "date": before["date"], "fills": [list(fill) for fill in fills]})
         write_together({folder / made.date / name: text for name, text in files.items()})

@@ -14,10 +14,9 @@ from typing import Any
 from finflow.errors import FinflowError
 from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
-from finflow.trading.account_state import DECISION, STATE, StatedAccount, last_decision
+from finflow.trading.account_state import DECISION, STATE, Fill, Holdings, last_decision
 from finflow.trading.brokers.alpaca_broker import AlpacaBroker
 from finflow.trading.brokers.broker import BrokerError, BrokerNotReady, MarketOrder, OrderRefused, client_id
-from finflow.trading.holdings import Fill, Holdings
 
 PLACED = "placed"
 
@@ -54,7 +53,7 @@ class OrderRouting:
         log.append({"kind": PLACED, "date": date, "broker": self.mark, "refused": refused})
         return self._outcome(entry, refused, "are with")
 
-    def given(self, panel: MarketPanel, capital: float) -> StatedAccount:
+    def stated(self, panel: MarketPanel) -> Holdings:
         """The account, and the fills of the orders before.
 
         Raises BrokerNotReady if one of them is open; BrokerError if the account holds what the agent does not trade.
@@ -71,7 +70,7 @@ class OrderRouting:
             if count < 0.0:
                 raise BrokerError(f"{self.broker.name} is short of {symbol}, and the agent holds no short positions")
             shares[names[symbol]] = count
-        return StatedAccount(Holdings(shares, self.broker.cash()), None, fills, capital)
+        return Holdings(shares, self.broker.cash(), fills)
 
     def _fills(self, date: str) -> list[Fill] | None:
         """Fills of the decision before a date; None where it was not for this account."""

@@ -226,10 +226,7 @@ def test_cvar_is_the_mean_of_the_worst_share(level: float) -> None:
     samples = np.random.default_rng(0).normal(size=40)
     found = sample_risk(samples, BCellConfig(risk_measure="cvar", risk_level=level))
     assert found == pytest.approx(np.sort(samples)[: round(40 * level)].mean(), rel=1e-12)
-
-
-def test_cvar_shares_a_quantile_that_lies_across_its_level() -> None:
-    config = BCellConfig(risk_measure="cvar", risk_level=0.3)
+    config = BCellConfig(risk_measure="cvar", risk_level=0.3)  # which lies across the second of four quantiles
     np.testing.assert_allclose(quantile_weights(config, 4), [1 / 1.2, 0.2 / 1.2, 0.0, 0.0], atol=1e-15)
 
 
@@ -317,15 +314,12 @@ def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bo
 @pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_risk_measures_change_what_is_held_where_risk_and_return_trade_off(make_batch: Callable[..., Batch]) -> None:
-    """The risky asset pays more on average; its worst quarter is far worse: fear leaves it, and greed does not."""
+    """The risky asset pays more on average; its worst quarter is far worse: fear leaves it, and greed does not.
+
+    In excess of what the risky asset pays it has no risk at all; the measure still sees what it costs.
+    """
     held = {measure: held_of_the_risky(make_batch, measure) for measure in ("neutral", "cvar", "wang")}
     assert held["neutral"] > 0.6, held
     assert held["cvar"] < 0.25, held
     assert held["wang"] < 0.45, held  # seen: 0.37
-
-
-@pytest.mark.learning
-@pytest.mark.timeout(300)
-def test_a_reference_that_is_taken_from_rewards_hides_no_risk(make_batch: Callable[..., Batch]) -> None:
-    """In excess of what the risky asset pays it has no risk at all; the measure still sees what it costs."""
     assert held_of_the_risky(make_batch, "cvar", excess=True) < 0.25

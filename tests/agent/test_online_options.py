@@ -16,7 +16,6 @@ from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.losses.critic_losses import conservative_loss, indifferent_penalty
 from finflow.agent.networks.critic import CRITICS, NetworkShape
 from finflow.agent.networks.logistic_normal import kl_from_portfolios
-from finflow.agent.networks.policy import expert_losses
 from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
 from tests.agent.conftest import CPU, SMALL, coverage, generator, make_agent as agent_of, parameters, with_choices
@@ -110,18 +109,6 @@ def test_naming_is_a_divergence() -> None:
     other = torch.softmax(torch.randn(6, 5, 4, generator=generator(1)), dim=-1)
     expected = torch.where(named > 0, named * (named.clamp(min=1e-9) / other).log(), 0.0).sum(-1).mean()
     assert kl_from_portfolios(named, other).mean().item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_cloning_teaches_experts_and_neither_gate_nor_critics(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch = make_batch()
-    agent = make_agent(shape, expert_cloning=1.0)
-    named = batch._replace(named=named_in(batch))
-    _, penalty, metrics = expert_losses(agent.policy(batch.states), named, torch.ones(16), agent.policy.expert_cloning)
-    penalty.backward()
-    assert agent.policy.score.weight.grad.abs().sum() > 0.0
-    assert agent.policy.gate.weight.grad is None
-    assert agent.policy.trade.weight.grad is None
-    assert metrics["naming_loss"] > 0.0
 
 
 def test_what_families_name_is_learned_offline(shape: NetworkShape, make_batch: MakeBatch) -> None:

@@ -20,7 +20,7 @@ from finflow.config import Config, config_hash, load_config
 from finflow.evaluation.page.page import Headline, Page
 from finflow.experiments.jobs.training_jobs import SeedJob
 from finflow.training.checkpoints.run_folder import resolve_run
-from tests.cli.test_output import numbers_of_a_report
+from tests.cli.test_options import numbers_of_a_report
 from tests.commands import refusal
 
 ROOT = Path(__file__).parents[2]

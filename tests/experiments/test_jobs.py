@@ -178,7 +178,8 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
         while not any(finished_best(one, job.panel) for one in job.trainings):
             assert other.poll() is None
             time.sleep(0.02)
-        workers = [int(word) for word in Path(f"/proc/{other.pid}/task/{other.pid}/children").read_text().split()]
+        threads = Path(f"/proc/{other.pid}/task").glob("*/children")  # each worker is that of a thread
+        workers = [int(word) for children in threads for word in children.read_text().split()]
         other.kill()
     end = time.monotonic() + 30.0
     while any(is_alive(worker) for worker in workers) and time.monotonic() < end:
@@ -260,7 +261,7 @@ def test_a_job_is_judged_again_from_its_folder_from_its_checkpoints_or_from_run_
     assert main(["--mode", "evaluate", "--resume", str(serial.folder), *elsewhere]) == 0
     again = json.loads((tmp_path / serial.folder.name / "reports" / "metrics.json").read_text())
     assert again["strategies"] == first["strategies"]
-    assert "3 agents alone: Sharpe " in capsys.readouterr().out
+    assert "3 agents, equal but for the seed" in capsys.readouterr().out
     two = [str(path) for path in resolve_run(serial.folder).find_agents()[:2]]
     assert main(["--mode", "evaluate", "--resume", *two, *elsewhere]) == 0
     (folder,) = (tmp_path / "ensembles").iterdir()

@@ -201,11 +201,6 @@ def test_a_price_that_stands_still_has_no_deviation() -> None:
     assert (std(values, 21)[4025:] == 0.0).all()
 
 
-def test_ema_follows_its_recursion() -> None:
-    values = np.array([[1.0], [2.0], [4.0]])
-    np.testing.assert_allclose(rolling.ema(values, 3)[:, 0], [1.0, 1.5, 2.75])
-
-
 @given(seed=st.integers(0, 1000), columns=st.integers(1, 9))
 def test_ranks_equal_those_of_pandas(seed: int, columns: int) -> None:
     rng = np.random.default_rng(seed)

@@ -31,8 +31,7 @@ from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import PatientEqualWeight, named_strategy
 from finflow.strategies.rolling_rules import Momentum
 from finflow.strategies.strategy import Information, equal_weights
-from finflow.trading.price_checks import check_gaps
-from finflow.trading.trading_calendar import calendar_of
+from finflow.trading.price_checks import calendar_of, check_gaps
 from finflow.training.data.training_data import prepare_from
 
 ROOT = Path(__file__).resolve().parents[2]

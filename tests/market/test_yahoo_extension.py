@@ -139,9 +139,7 @@ REQUEST = {"source": "test", "tickers": ["A"], "start": None}
 FRAME = pd.DataFrame({"close/A": [1.0, 2.0]}, index=pd.DatetimeIndex(["2020-01-01", "2020-01-02"], name="Date"))
 
 
-@pytest.mark.parametrize(
-    "damage", ["flip", "gone", "manifest list", "manifest bytes", "manifest facts", "manifest swapped"]
-)
+@pytest.mark.parametrize("damage", ["flip", "gone", "manifest bytes", "manifest facts", "manifest swapped"])
 def test_damage_is_noticed_and_never_returned(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     store = PriceStore(tmp_path)
     store.put(REQUEST, FRAME, {"adjusted": "yes"})
@@ -152,8 +150,6 @@ def test_damage_is_noticed_and_never_returned(tmp_path: Path, damage: str, caplo
             data.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
         case "gone":
             data.unlink()
-        case "manifest list":
-            manifest.write_text("[]")
         case "manifest bytes":
             manifest.write_bytes(b"\xff\xff")
         case "manifest facts":

@@ -174,9 +174,6 @@ def test_every_family_draws_all_of_its_settings() -> None:
         assert len({setting.concentration for setting in drawn}) >= 3
         assert set(habits.interval[own]) == set(INTERVALS)
         assert set(habits.noise_scale[own]) == set(NOISE_SCALES)
-        low, high = np.log(TRADE_RATES)
-        assert np.log(habits.trade_rate[own]).mean() == pytest.approx((low + high) / 2, abs=0.2)  # log-uniform
-        assert np.log(habits.trade_rate[own]).std() == pytest.approx((high - low) / np.sqrt(12), abs=0.1)
     choices = np.stack([habits.variant, habits.interval, habits.trade_rate, habits.noise_scale])
     assert np.abs(np.corrcoef(choices) - np.eye(4)).max() < 0.1
     many = draw_settings(np.random.default_rng(0), size=100_000, n_variants=6)

@@ -175,17 +175,6 @@ def test_momentum_holds_the_best_third_of_the_year_without_its_last_month() -> N
     np.testing.assert_allclose(weights, [0.5, 0, 0.5, 0, 0, 0, 0])
 
 
-def test_hierarchical_risk_parity_shares_between_clusters_before_assets() -> None:
-    rng = np.random.default_rng(0)
-    common, single = rng.normal(0.0, 0.01, (299, 1)), rng.normal(0.0, 0.01, (299, 1))
-    moves = np.hstack([np.repeat(common, 4, axis=1) + rng.normal(0.0, 0.001, (299, 4)), single])
-    known = np.vstack([np.ones(5), np.cumprod(1.0 + moves, axis=0)])
-    weights = named_strategy("hierarchical-risk-parity", CONFIG).decide(information(known))
-    alone = named_strategy("inverse-volatility", CONFIG).decide(information(known))
-    assert weights[4] > 1.5 * alone[4]  # one of five assets, and one of two clusters
-    assert weights[4] > weights[:4].max()
-
-
 def test_time_series_momentum_keeps_in_cash_what_fell() -> None:
     drift = np.array([3, 1, -2, -1, 0.5])
     known = np.exp(np.arange(300)[:, None] * drift * 1e-3)

@@ -22,7 +22,7 @@ from finflow.trading import decide_mode, decision_making, live_market
 from finflow.trading.brokers.alpaca_broker import KEY, SECRET
 from finflow.trading.brokers.broker import BROKER_LOG, MarketOrder, PaperBroker, client_id
 from finflow.trading.decide_mode import Request
-from finflow.trading.decision_reasons import Reasoning
+from finflow.trading.decision_making import Reasoning
 from finflow.trading.live_market import load_agents
 from finflow.trading.paper import paper_trading
 from finflow.training.data.training_data import prepare

@@ -8,7 +8,7 @@ import pytest
 
 from finflow.errors import FinflowError
 from finflow.line_file import HashedLog
-from finflow.trading.holdings import Fill, Holdings, read_fills, read_holdings
+from finflow.trading.account_state import Fill, Holdings, read_fills, read_holdings
 
 UNIVERSE = ("AAPL", "BRK-B", "MSFT")
 SAME = {

@@ -16,7 +16,7 @@ from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.trading import decide_mode, live_market
 from finflow.trading.decide_mode import Request
-from finflow.trading.trading_calendar import WeekdayCalendar, calendar_of
+from finflow.trading.price_checks import WeekdayCalendar, calendar_of
 
 
 def bars(first: str, last: str, freq: str) -> NDArray[np.datetime64]:

@@ -138,8 +138,9 @@ def _through_the_door(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callabl
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         real = sources.assemble
 
-        def changed(tables: Any, facts: Any, config: Any) -> Any:
-            return real({name: change(frame) for name, frame in tables.items()}, facts, config)
+        def changed(prices: Any, config: Any) -> Any:
+            tables = {name: change(frame) for name, frame in prices.tables.items()}
+            return real(prices._replace(tables=tables), config)
 
         monkeypatch.setattr(sources, "assemble", changed)
 

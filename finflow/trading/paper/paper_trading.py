@@ -26,7 +26,7 @@ from finflow.trading.live_market import TRADING, load_agents, load_prices, marke
 from finflow.trading.order_routing import OrderRouting
 from finflow.trading.paper.paper_account import DailyAccount, Expectation, PaperAccount, broker_evening
 from finflow.trading.paper.paper_page import PaperNumbers, numbers_of, paper_page
-from finflow.trading.trading_calendar import calendar_of
+from finflow.trading.price_checks import calendar_of
 from finflow.training.judging.agent_strategy import Agents
 
 PAPER = "paper"

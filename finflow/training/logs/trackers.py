@@ -19,7 +19,7 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from finflow.config import Config, leaves
+from finflow.config import Config, values_by_key
 from finflow.errors import ConfigError, OutputError, one_line
 from finflow.guard.signals import LEVELS
 
@@ -146,7 +146,7 @@ class WandbRun:
                 dir=str(folder),
                 config={
                     key: value if isinstance(value, bool | float | int | str | None) else str(value)
-                    for key, value in leaves(config).items()
+                    for key, value in values_by_key(config).items()
                 },
                 resume="allow",
             )

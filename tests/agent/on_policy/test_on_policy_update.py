@@ -75,12 +75,6 @@ def test_a2c_takes_the_policy_gradient() -> None:
         torch.testing.assert_close(parameter.grad, gradient * min(0.5 / float(norm), 1.0), rtol=1e-3, atol=1e-6)
 
 
-def test_the_penalty_follows_the_kl() -> None:
-    slow, fast = learner("ppo-kl", learning_rate=1e-6), learner("ppo-kl", learning_rate=1e-2)
-    assert slow.update(play(slow))["beta"] == 0.005
-    assert fast.update(play(fast))["beta"] == 0.02
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_advantages_that_are_no_numbers_change_no_policy(algorithm: str) -> None:
     one = learner(algorithm)
