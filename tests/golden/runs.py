@@ -48,7 +48,7 @@ EXCLUDED_KEYS = frozenset(
 #: test's messages, without the file: ``bcell/policy/gate.weight`` of a checkpoint, ``verdict/reasons/0`` of a JSON.
 RENAMED: dict[str, str] = {}
 #: Values that went after these results were kept: a file without them is no difference.
-GONE: frozenset[str] = frozenset({"bcell/mirrored/regimes", "bcell/mirrored/scaled"})
+GONE: frozenset[str] = frozenset()
 
 #: How far floats may lie apart on another processor or with other versions of the libraries. Between AVX-512, AVX2 and
 #: neither of both, what is learned differed by 2e-7 of a value, beyond ABSOLUTE, and files that compare with portfolios
