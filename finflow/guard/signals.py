@@ -173,7 +173,7 @@ ADVICE = {
     "reward": "raise bcell.cql_alpha",
     "sharpe": "raise bcell.cql_alpha",
     "policy": "lower bcell.actor_lr",
-    "hacking": "learn the reward model from more pairs, raise online.reference_beta, or set guard.hacking",
+    "hacking": "learn the reward model from more pairs, or raise online.reference_beta",
     "frozen": "lower bcell.actor_lr, or objectives.lambda_turn",
 }
 
