@@ -1,8 +1,7 @@
-"""Work beside this process: tensors on a thread of a second core, Python code in other processes.
+"""Work beside this process, in other processes on other cores.
 
 Each piece of work is computed by one thread from beginning to end, so results have the same bits on one core as on two,
-and do not depend on timing. Tensor operations release the interpreter's lock, so a thread is enough for them; a
-backtest holds it, and needs a process. Torch is loaded with the first work: processes of tasks start without it.
+and do not depend on timing. Torch is loaded with the first work: processes of tasks start without it.
 """
 
 from __future__ import annotations
@@ -17,18 +16,12 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-if TYPE_CHECKING:
-    import torch
+from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
 S = TypeVar("S")
-THREAD_NAME = "second-core"
 TIMEOUT = 600.0  # seconds that a forked process may take, beyond ten times the duration of the block
 EXIT_TIMEOUT = 5.0  # seconds in which a process whose pipe is closed has to be gone
 
@@ -50,58 +43,8 @@ def share_cores() -> None:
     _shared = True
 
 
-def run_both(first: Callable[[], R], second: Callable[[], S], device: torch.device) -> tuple[R, S]:
-    """Run two independent functions, the second on another core where one is free.
-
-    They may share what they read; neither writes to or draws from anything that the other uses. Where an operation has
-    several threads of its own (``train.threads``), they run one after the other.
-
-    Parameters
-    ----------
-    second : callable
-        Denormal results are zero in it, as in an update.
-    device : torch.device
-        That they compute on; another than the processor is kept busy by one thread.
-
-    Returns
-    -------
-    tuple
-        What both return. An exception of either is raised after both have ended.
-    """
-    if device.type != "cpu" or not _has_second_core() or threading.current_thread().name.startswith(THREAD_NAME):
-        of_second = second()
-        return first(), of_second
-    future = _second_thread(os.getpid()).submit(_with_modes_of_this_thread(second))
-    try:
-        of_first = first()
-    finally:
-        wait([future])
-    return of_first, future.result()
-
-
-def _with_modes_of_this_thread(part: Callable[[], R]) -> Callable[[], R]:
-    """The function in this thread's modes of torch, and without denormal results, whichever thread runs it."""
-    import torch
-
-    gradients, cast = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
-
-    def run() -> R:
-        torch.set_flush_denormal(True)
-        precision = torch.autocast("cpu", torch.bfloat16, enabled=cast, cache_enabled=False)
-        with torch.set_grad_enabled(gradients), precision:
-            return part()
-
-    return run
-
-
-@cache
-def _second_thread(process: int) -> ThreadPoolExecutor:
-    """Executor of one thread; one for each process, since threads do not live on in a fork."""
-    return ThreadPoolExecutor(1, THREAD_NAME)
-
-
 def _has_second_core() -> bool:
-    """Return True where a core is free; threads of operations would share it, and do not survive a fork."""
+    """Return True where a core is free; threads of operations (``train.threads``) do not survive a fork."""
     import torch
 
     return not _shared and torch.get_num_threads() == 1 and available_cores() > 1

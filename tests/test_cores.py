@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,82 +33,6 @@ def one_thread() -> Iterator[None]:
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are."""
     monkeypatch.setattr(cores, "available_cores", lambda: 2)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_both_functions_run_and_the_second_on_its_own_thread_where_a_core_is_free(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cores, "available_cores", lambda: count)
-    where = cores.run_both(threading.current_thread, threading.current_thread, CPU)
-    assert where[0] is threading.current_thread()
-    assert len(set(where)) == count
-
-
-def test_an_exception_of_either_is_raised_after_both_have_ended(two_cores: None) -> None:
-    """Or the other would go on writing while the caller cleans up."""
-    begun, done = threading.Event(), threading.Event()
-
-    def slow() -> None:
-        begun.wait(10.0)
-        done.set()
-
-    def fail() -> None:
-        begun.set()
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        cores.run_both(fail, slow, CPU)
-    assert done.is_set()
-    with pytest.raises(ZeroDivisionError):
-        cores.run_both(lambda: None, lambda: 1 // 0, CPU)
-
-
-def test_the_second_computes_with_the_gradients_and_the_precision_of_the_caller(two_cores: None) -> None:
-    def modes() -> tuple[object, ...]:
-        product = torch.ones(2, 2) @ torch.ones(2, 2, requires_grad=True)
-        return torch.get_num_threads(), product.requires_grad, product.dtype
-
-    for gradients, cast in ((True, False), (False, False), (True, True), (True, False)):
-        with torch.set_grad_enabled(gradients), torch.autocast("cpu", torch.bfloat16, enabled=cast):
-            here, there = cores.run_both(modes, modes, CPU)
-        assert there == here == (1, gradients, torch.bfloat16 if cast else torch.float32)
-
-
-def thread_of_second(device: torch.device = CPU) -> threading.Thread:
-    return cores.run_both(lambda: None, threading.current_thread, device)[1]
-
-
-def test_one_thread_runs_both_where_no_core_is_free(two_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations have several threads, other processes use the cores, or another device computes."""
-    here = threading.current_thread()
-    assert thread_of_second() is not here
-    assert thread_of_second(torch.device("meta")) is here
-    torch.set_num_threads(2)
-    assert thread_of_second() is here
-    torch.set_num_threads(1)
-    monkeypatch.setattr(cores, "_shared", False)
-    cores.share_cores()
-    assert thread_of_second() is here
-
-
-def test_a_call_from_the_second_thread_does_not_wait_for_itself(two_cores: None) -> None:
-    def nested() -> tuple[str, str]:
-        return threading.current_thread().name, thread_of_second().name
-
-    outer, inner = cores.run_both(lambda: None, nested, CPU)[1]
-    assert outer == inner != threading.current_thread().name
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_forked_process_has_a_second_thread_of_its_own(two_cores: None) -> None:
-    """That of its parent is not in it, and to wait for it would be for ever."""
-    cores.run_both(lambda: None, lambda: None, CPU)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if cores.run_both(lambda: None, lambda: 1, CPU)[1] == 1 else 1)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def _runs(process: int) -> bool:
@@ -212,11 +135,9 @@ class TestForked:
 
 
 def test_the_second_core_is_left_to_a_process_that_fills_it(two_cores: None) -> None:
-    """Two threads and that process would take turns on two cores."""
-    here = threading.current_thread()
+    """Three processes would take turns on two cores."""
     with cores.forked(lambda: 3, fills_core=True) as other:
-        assert thread_of_second() is here
+        assert forked(_process) == os.getpid()
     assert other() == 3
-    assert thread_of_second() is not here
     with cores.forked(lambda: 3):
-        assert thread_of_second() is not here
+        assert forked(_process) != os.getpid()
