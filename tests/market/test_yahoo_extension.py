@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -165,6 +167,30 @@ def test_damage_is_noticed_and_never_returned(tmp_path: Path, damage: str, caplo
     store.put(REQUEST, FRAME, {})
     assert store.get(REQUEST) is not None
     assert not store.damaged
+
+
+@pytest.mark.parametrize("files", [0, 1])
+def test_a_stop_between_the_files_leaves_the_old_prices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    """Each is complete or not there at all (`tests/test_files.py`); the process is stopped after so many of the two."""
+    store = PriceStore(tmp_path)
+    store.put(REQUEST, FRAME, {})
+    left = [os.replace] * files
+
+    def stop(*arguments: Any) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", stop)
+        with pytest.raises(KeyboardInterrupt):
+            store.put(REQUEST, FRAME * 2.0, {})
+    got = store.get(REQUEST)
+    assert got is not None
+    assert not store.damaged
+    assert got.frame["close/A"].tolist() == [1.0, 2.0]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

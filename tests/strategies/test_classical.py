@@ -298,3 +298,11 @@ def test_a_strategy_that_cannot_be_imported_is_one_clear_line(users_module: str,
     with pytest.raises(FinflowError, match=words) as caught:
         named_strategy(path, CONFIG)
     assert "\n" not in str(caught.value)
+
+
+@EACH
+def test_permuting_assets_permutes_the_weights_and_units_do_not_matter(name: str) -> None:
+    order = np.array([3, 0, 4, 1, 2])
+    weights = named_strategy(name, CONFIG).decide(information(prices()))
+    moved = named_strategy(name, CONFIG).decide(information(prices()[:, order] * np.arange(1.0, 6.0)))
+    np.testing.assert_allclose(moved, weights[[*order, 5]], atol=1e-4)  # iterative solvers
