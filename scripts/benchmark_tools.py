@@ -133,6 +133,13 @@ def measure(contenders: Mapping[str, Rate], rounds: int) -> dict[str, list[float
     return rates
 
 
+def print_rates(rates: Mapping[str, Sequence[float]], unit: str) -> None:
+    """Print the median, the least and the largest rate of each."""
+    print(f"{'':34}{unit:>14}{'least':>14}{'most':>14}")
+    for name, found in rates.items():
+        print(f"{name:34}{statistics.median(found):14,.1f}{min(found):14,.1f}{max(found):14,.1f}")
+
+
 def print_ratio(rates: dict[str, list[float]], ours: str, peer: str, goal: float) -> None:
     """Print the ratio of our updates to the peer's, round by round."""
     ratios = [mine / other for mine, other in zip(rates[ours], rates[peer], strict=True)]

@@ -20,7 +20,6 @@ from finflow.provenance import code_hash
 from scripts.evidence import (
     anytime,
     box_tasks,
-    coefficients,
     durability_page,
     foresight,
     generalisation,
@@ -273,21 +272,14 @@ def make_rollouts(given: argparse.Namespace) -> None:
         run_missing(rollouts.nyse_variants(given.nyse), path, RUNS)
     nyse = [result for name, result in kept_results(path).items() if name.startswith("rollouts-nyse-")]
     controls = run_missing(rollout_controls.control_variants(PLANTED_SEEDS), path, RUNS)
-    paired = run_missing(coefficients.coefficient_variants(), path, RUNS)
     later = run_missing(rollout_controls.later_years_variants(given.seeds), path, RUNS)
     tables = [
         rollouts.rollout_table([*results, *nyse]),
         rollout_controls.seeding_table(controls),
         rollout_controls.control_table(controls, results),
-        coefficients.coefficient_table(paired),
         rollout_controls.later_years_table(later),
     ]
-    _write(
-        "rollouts",
-        "\n" + "\n".join(tables),
-        [*results, *controls, *paired, *later],
-        seeds=coefficients.SEEDS,
-    )
+    _write("rollouts", "\n" + "\n".join(tables), [*results, *controls, *later])
 
 
 def _kept(page: str) -> Path:
