@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     Fraction,
     Int,
     NonNegativeNumber,
@@ -16,7 +17,6 @@ from finflow.config.section_types import (
     PositiveInt,
     PositiveNumber,
     PositiveShare,
-    ConfigSection,
     first_repeated,
     key,
 )

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     Flag,
     Fraction,
     Int,
@@ -16,7 +17,6 @@ from finflow.config.section_types import (
     Number,
     PositiveInt,
     PositiveNumber,
-    ConfigSection,
     key,
 )
 

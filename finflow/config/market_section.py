@@ -10,6 +10,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     Date,
     Flag,
     Fraction,
@@ -19,7 +20,6 @@ from finflow.config.section_types import (
     Number,
     Rate,
     RateFile,
-    ConfigSection,
     first_repeated,
     key,
 )

@@ -8,12 +8,12 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     Int,
     NonNegativeNumber,
     PositiveInt,
     PositiveNumber,
     PositiveShare,
-    ConfigSection,
     Share,
     key,
 )

@@ -8,12 +8,12 @@ from typing import Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     Int,
     Names,
     NonNegativeInt,
     Number,
     PositiveNumber,
-    ConfigSection,
     key,
 )
 

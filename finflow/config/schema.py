@@ -177,11 +177,8 @@ def _types(annotation: Any) -> list[Any]:
         return list(get_args(annotation))
     if origin in (Union, UnionType):
         return [kind for part in get_args(annotation) for kind in _types(part)]
-    if (
-        origin is tuple
-        and isinstance(get_args(annotation)[0], type)
-        and issubclass(get_args(annotation)[0], ConfigSection)
-    ):
+    first = next(iter(get_args(annotation)), None)
+    if origin is tuple and isinstance(first, type) and issubclass(first, ConfigSection):
         return [ConfigSection]
     return [origin or annotation]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from finflow.config.section_types import (
+    ConfigSection,
     Flag,
     Fraction,
     NonNegativeInt,
@@ -12,7 +13,6 @@ from finflow.config.section_types import (
     Number,
     PositiveInt,
     PositiveNumber,
-    ConfigSection,
     key,
 )
 

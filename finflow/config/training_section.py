@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from finflow.config.section_types import (
+    ConfigSection,
     FilePaths,
     Flag,
     Fraction,
@@ -15,7 +16,6 @@ from finflow.config.section_types import (
     Number,
     PositiveInt,
     PositiveNumber,
-    ConfigSection,
     Share,
     key,
 )
