@@ -1,5 +1,5 @@
-"""Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, `features`, `offline`,
-`online`, `on-policy` or `training`.
+"""Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, `offline`, `online`, `on-policy` or
+`training`.
 
 Every figure is the median over rounds in which all contenders run one after the other, so that a machine whose speed
 drifts drifts for all. One thread. Rates are of processor time, which is close to that of an idle machine where other
@@ -17,26 +17,21 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from benchmark_tools import Rate, contender, measure, print_rates, random_walks, seconds_of, spread
+from benchmark_tools import Rate, contender, measure, print_rates
 
 from finflow.cli.exit_status import run_safely
 from finflow.config import Config
 from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
-from finflow.market.features.feature_set import compute_features
-from finflow.market.panel import MarketPanel
 from finflow.training.data.training_data import TrainingData, prepare
 
 VECTORS = (64, 1024, 4096)
-BARS = 8312  # 33 years
-SIZES = (20, 500)  # assets whose features are computed
 #: Name -> module of its function ``benchmark_NAME``, imported when it is asked for.
 BENCHMARKS = {
-    **dict.fromkeys(("env", "features"), __name__),
+    "env": __name__,
     **dict.fromkeys(("offline", "online", "on-policy"), "benchmark_learners"),
     "training": "benchmark_training",
 }
@@ -106,32 +101,6 @@ def benchmark_env(given: argparse.Namespace) -> None:
     print_rates(measure(contenders, given.rounds), "steps/s")
     if other is None:
         print("gym-trading-env is not installed: pip install gym-trading-env adds the peer")
-
-
-def random_market(n_assets: int) -> MarketPanel:
-    """Random walks of 33 years, with all the fields that features may read."""
-    rng = np.random.default_rng(0)
-    close = random_walks(rng, BARS, n_assets)
-    start = close * np.exp(rng.normal(0.0, 0.005, size=close.shape))
-    spread = np.exp(np.abs(rng.normal(0.0, 0.005, size=close.shape)))
-    return MarketPanel(
-        dates=np.datetime64("1990-01-02") + np.arange(BARS),
-        assets=tuple(f"A{column}" for column in range(n_assets)),
-        close=close,
-        open=start,
-        high=np.maximum(start, close) * spread,
-        low=np.minimum(start, close) / spread,
-        volume=rng.lognormal(15.0, 1.0, size=close.shape),
-        cash_returns=np.zeros(BARS),
-    )
-
-
-def benchmark_features(given: argparse.Namespace) -> None:
-    """Print how long the features of a market take."""
-    for n_assets in SIZES:
-        panel = random_market(n_assets)
-        rounds = [seconds_of(partial(compute_features, panel, BARS // 2)) for _ in range(given.rounds)]
-        print(f"features of 33 years, {n_assets} assets: {spread([one.clock for one in rounds])} s by the clock")
 
 
 def main(arguments: Sequence[str]) -> None:
