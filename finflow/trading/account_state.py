@@ -246,7 +246,7 @@ def _shares(panel: MarketPanel, stated: Mapping[str, float]) -> FloatArray:
 
 
 class _Path:
-    """What the account of a decision has become since; without fills its orders count as filled as planned."""
+    """Course of the account since a decision; without fills its orders count as filled as planned."""
 
     def __init__(
         self, process: DecisionProcess, before: Mapping[str, Any], fills: Sequence[Fill] | None = None
