@@ -180,11 +180,8 @@ def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[st
         raise FinflowError(
             f"the log has a decision of {max(later)} already: --date {date} is before it; view it with --dry-run"
         )
-    before = [entry for entry in decisions if entry["date"] < date]
-    if not before:
-        return None
-    newest = max(entry["date"] for entry in before)
-    return [entry for entry in before if entry["date"] == newest][-1]
+    before = sorted((entry for entry in decisions if entry["date"] < date), key=lambda entry: str(entry["date"]))
+    return before[-1] if before else None
 
 
 def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | None:

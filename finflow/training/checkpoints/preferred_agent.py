@@ -22,9 +22,8 @@ from finflow.errors import CheckpointError
 from finflow.files import read_input
 from finflow.guard.checkpoint_folder import MODELS, PRETRAINED as HANDED_OVER, CheckpointFolder
 from finflow.preferences.pair_tensors import pair_tensors
-from finflow.preferences.pairs import NAME, PairFile
+from finflow.preferences.pairs import NAME, PairFile, SegmentMarket
 from finflow.preferences.policy_training import LearnedPolicy, Method, learn_policy
-from finflow.preferences.segment_paths import SegmentMarket
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, policy_of
 from finflow.training.checkpoints.run_folder import runtime
 from finflow.training.data.training_data import TrainingData
