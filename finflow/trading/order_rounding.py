@@ -208,7 +208,8 @@ class _Program:
         return price_plan(self.account, lots * self.lot, self.wanted, self.costs, self.market)
 
     def _costs(self, sizes: FloatArray) -> FloatArray:
-        return self.costs.by_asset(sizes[None], np.array([self.wealth]), self.market)[0]
+        shares: FloatArray = self.costs.by_asset(sizes[None], np.array([self.wealth]), self.market)[0]
+        return shares
 
     def _add_tangents(self, sizes: FloatArray) -> None:
         """Add the tangents to the costs of trades of some sizes, in front of the first lot where a minimum is due."""

@@ -76,14 +76,21 @@ def trade_on_paper(request: Request, clock: Clock | None = None, say: Callable[[
     with in_use(folder / PAPER, "trading on paper"):
         trading = _Trading(agents, folder, request, routing)
         panel = load_prices(agents.config, request.until)
-        if not request.follow:
-            return trading.catch_up(panel)
-        trading.catch_up_patiently(panel, clock, say)
-        say(f"followed from {trading.newest}; Ctrl-C stops, and the same command goes on")
+        if request.follow:
+            say("new bars are followed; Ctrl-C stops, and the same command goes on")
         while True:
-            panel = trading.next_prices(clock)
-            outcome = trading.catch_up_patiently(panel, clock, say)
+            try:
+                outcome = trading.catch_up(panel)
+            except BrokerNotReady as error:
+                if not request.follow:
+                    raise
+                say(f"waiting: {error}")
+                clock.wait(POLL)
+                continue
+            if not request.follow:
+                return outcome
             say(f"{trading.newest}: value {outcome.numbers.value:,.2f}, net {outcome.numbers.total_return:+.2%}")
+            panel = trading.next_prices(clock)
 
 
 def _check_options(request: Request, routing: OrderRouting | None) -> None:
@@ -105,7 +112,10 @@ class _Trading:
     def __init__(self, agents: Agents, folder: Path, request: Request, routing: OrderRouting | None) -> None:
         self.agents, self.folder, self.request, self.routing = agents, folder, request, routing
         self.log = HashedLog.read(folder / STATE)
-        self.first = self._first()
+        begun = [dt.date.fromisoformat(one["account"]) for one in self.log.entries if one["kind"] == PAPER]
+        if request.first is None and not begun:
+            raise ConfigError("no paper account has begun with this agent: name its first day with --from")
+        self.first = request.first or begun[-1]
         self.lines = [one for one in self.log.entries if one["kind"] == PAPER and one["account"] == str(self.first)]
         if self.lines and self.lines[-1]["settings"] != self._mark():
             raise ConfigError(
@@ -116,12 +126,6 @@ class _Trading:
     @property
     def newest(self) -> str:
         return str(self.lines[-1]["date"])
-
-    def _first(self) -> dt.date:
-        begun = [dt.date.fromisoformat(one["account"]) for one in self.log.entries if one["kind"] == PAPER]
-        if self.request.first is None and not begun:
-            raise ConfigError("no paper account has begun with this agent: name its first day with --from")
-        return self.request.first or begun[-1]
 
     def _mark(self) -> str:
         """Hash of the agent, and of the settings that decide what an account does."""
@@ -141,14 +145,6 @@ class _Trading:
             calendar = calendar or calendar_of(self.agents.config.trading.calendar, panel.dates)
             due = bool(calendar.sessions(last, clock.today()))
             clock.wait(POLL if due else IDLE)
-
-    def catch_up_patiently(self, panel: MarketPanel, clock: Clock, say: Callable[[str], None]) -> PaperOutcome:
-        while True:
-            try:
-                return self.catch_up(panel)
-            except BrokerNotReady as error:
-                say(f"waiting: {error}")
-                clock.wait(POLL)
 
     def catch_up(self, panel: MarketPanel) -> PaperOutcome:
         """Trade every evening that the log does not have yet, and write the page."""

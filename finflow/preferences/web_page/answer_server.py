@@ -11,6 +11,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
@@ -68,10 +69,8 @@ class AnswerServer(ThreadingHTTPServer):
             As `page_html`, of the assets of the session.
         """
         self.session, self.page = session, page
-        try:
+        with suppress(KeyboardInterrupt):
             self.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            return
 
 
 class _Handler(BaseHTTPRequestHandler):

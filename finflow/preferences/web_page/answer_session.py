@@ -196,20 +196,22 @@ def page_html(
         ``token`` that answers carry, and ``nonce`` of the style and script of the whole page.
     """
     number = session.current
-    panels, image = [], ""
+    panels: list[dict[str, object]] = []
+    image = ""
     if number is not None:
         shown = session.questions[number].shown
         image = base64.b64encode(draw_paths(shown, assets)).decode("ascii")
-        panels = [_panel(*side, bars_per_year) for side in zip(("Left", "Right"), shown, strict=True)]
+        measures = [measure(path, bars_per_year) for path in shown]
+        panels = [
+            {
+                "side": side,
+                "span": f"{len(path)} holding periods, ending {path.dates[0]} to {path.dates[-1]}",
+                "facts": [(name, show(found[key], unit, 1, plus=plus)) for name, key, unit, plus in FACTS],
+            }
+            for side, path, found in zip(("Left", "Right"), shown, measures, strict=True)
+        ]
     state = {"session": session, "number": number, "panels": panels, "image": image, **facts}
     return _environment().get_template(template).render(state)
-
-
-def _panel(side: str, path: PortfolioPath, bars_per_year: int) -> dict[str, object]:
-    measures = measure(path, bars_per_year)
-    facts = [(name, show(measures[key], unit, 1, plus=plus)) for name, key, unit, plus in FACTS]
-    span = f"{len(path)} holding periods, ending {path.dates[0]} to {path.dates[-1]}"
-    return {"side": side, "span": span, "facts": facts}
 
 
 def draw_paths(paths: tuple[PortfolioPath, PortfolioPath], assets: Sequence[str]) -> bytes:
