@@ -9,12 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from finflow.config import AlpacaConfig
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 KEY, SECRET = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY"
 LIVE_HOST = "api.alpaca.markets"
+ADDRESS = re.compile(r"(?i)(https://(?P<host>[a-z0-9.-]+)|http://(127\.0\.0\.1|localhost))(:\d+)?(/\S*)?")
 EXCHANGE = ZoneInfo("America/New_York")
 TIMEOUT = 10.0  # seconds until an answer counts as lost
 ATTEMPTS = 5  # of a request until an answer has come
@@ -105,17 +106,13 @@ def _address(settings: AlpacaConfig) -> str | None:
     """Address to call; None for Alpaca's own. Keys travel encrypted, and to the live account only where it is set."""
     if settings.address is None:
         return None
-    try:
-        parts = urlsplit(settings.address)
-        host = parts.hostname
-    except ValueError:
-        parts, host = urlsplit(""), None
-    if host is None or not (parts.scheme == "https" or (parts.scheme == "http" and host in ("127.0.0.1", "localhost"))):
+    parts = ADDRESS.fullmatch(settings.address)
+    if parts is None:
         raise ConfigError(
             f"trading.alpaca.address = {settings.address} is not a valid address: it begins with https://, or with "
             "http:// on this machine (127.0.0.1)"
         )
-    if host == LIVE_HOST and not settings.live:
+    if parts["host"] == LIVE_HOST and not settings.live:
         raise ConfigError(
             f"trading.alpaca.address = {settings.address} is the live account: set trading.alpaca.live = true"
         )
