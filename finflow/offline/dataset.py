@@ -65,8 +65,6 @@ class Recorder:
 
     def replace(self, name: str, values: Sequence[NDArray[Any]]) -> None:
         """Replace a column by the values of each step, (N, ...), that were computed later."""
-        if len(values) != len(self._steps[name]):
-            raise ValueError(f"{len(values)} values of {name} for {len(self._steps[name])} steps")
         self._steps[name] = [np.asarray(value) for value in values]
 
     def rows(self) -> Rows:

@@ -30,12 +30,15 @@ class Rolling(ABC):
     ----------
     leaves_cash : bool
         True where weights that sum to less than one are meant: cash takes the rest.
+    of_a_year : bool
+        True where a fit uses the returns of a year, of bars of any length, in place of the last `lookback`.
     memo : mutable mapping, optional
         Fits made before.
     """
 
     name = "rolling"
     leaves_cash = False
+    of_a_year = False
 
     def __init__(self, rebalance_every: int = 21, lookback: int = 252) -> None:
         self.rebalance_every = rebalance_every
@@ -45,7 +48,7 @@ class Rolling(ABC):
     def decide(self, information: Information) -> FloatArray:
         if information.step % self.rebalance_every != 0:
             return information.portfolio
-        window = self.window(information)
+        window = information.bars_per_year if self.of_a_year else self.lookback
         prices = information.prices[-(window + 1) :]
         if len(prices) < window + 1:
             return equal_weights(information.listed)
@@ -68,10 +71,6 @@ class Rolling(ABC):
         fitted = np.where(fitted > _DUST, fitted, 0.0)
         weights[usable] = fitted if self.leaves_cash else fitted / fitted.sum()
         return with_cash(weights)
-
-    def window(self, information: Information) -> int:
-        """Simple returns that a fit uses."""
-        return self.lookback
 
     @abstractmethod
     def fit(self, returns: FloatArray) -> FloatArray:
@@ -158,31 +157,17 @@ def _optimisers() -> dict[str, Any]:
     }
 
 
-class TwelveOneMomentum(Rolling):
-    """Base of rules by the return of the last twelve months but the last one, in bars of any length."""
-
-    def __init__(self, rebalance_every: int = 21) -> None:
-        super().__init__(rebalance_every, lookback=252)
-
-    def window(self, information: Information) -> int:
-        return information.bars_per_year
-
-    def past(self, returns: FloatArray) -> FloatArray:
-        """Log return (assets,) of a year of simple returns (bars, assets) without its last twelfth."""
-        total: FloatArray = np.log1p(returns[: -bars_per_month(len(returns))]).sum(axis=0)
-        return total
-
-
-class Momentum(TwelveOneMomentum):
+class Momentum(Rolling):
     """Equal weight in the third of the assets, rounded up, with the best 12-1 return (Jegadeesh and Titman 1993)."""
 
     name = "momentum"
+    of_a_year = True
 
     def fit(self, returns: FloatArray) -> FloatArray:
-        return _best_third(self.past(returns))
+        return _best_third(_twelve_one(returns))
 
 
-class TimeSeriesMomentum(TwelveOneMomentum):
+class TimeSeriesMomentum(Rolling):
     """The same share for every asset, held while its 12-1 return is positive, else in cash.
 
     The long-only form of Moskowitz, Ooi and Pedersen (2012), without their scaling by volatility, which would need
@@ -190,12 +175,10 @@ class TimeSeriesMomentum(TwelveOneMomentum):
     """
 
     name = "time-series-momentum"
-    leaves_cash = True
+    leaves_cash = of_a_year = True
 
     def fit(self, returns: FloatArray) -> FloatArray:
-        rose = self.past(returns) > 0.0
-        weights: FloatArray = rose / len(rose)
-        return weights
+        return np.asarray((_twelve_one(returns) > 0.0) / returns.shape[1])
 
 
 class LowVolatility(Rolling):
@@ -205,6 +188,11 @@ class LowVolatility(Rolling):
 
     def fit(self, returns: FloatArray) -> FloatArray:
         return _best_third(-returns.std(axis=0, ddof=1))
+
+
+def _twelve_one(returns: FloatArray) -> FloatArray:
+    """Log return (assets,) of a year of simple returns (bars, assets) without its last twelfth."""
+    return np.asarray(np.log1p(returns[: -bars_per_month(len(returns))]).sum(axis=0))
 
 
 def _best_third(score: FloatArray) -> FloatArray:
