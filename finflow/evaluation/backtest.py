@@ -76,8 +76,7 @@ class Backtest:
     @property
     def wealth(self) -> FloatArray:
         """Wealth of 1 invested before each trade, and at the end, (steps + 1,)."""
-        path: FloatArray = np.cumprod(np.append(1.0, 1.0 + self.returns))
-        return path
+        return np.asarray(np.cumprod(np.append(1.0, 1.0 + self.returns)))
 
 
 class History:
@@ -228,8 +227,7 @@ def targets_of(
             date=process.panel.dates[newest],
         )
         target = np.asarray(strategy.decide(information), dtype=np.float64)
-        wrong = _not_a_portfolio(target, process.n_weights)
-        if wrong:
+        if wrong := _not_a_portfolio(target, process.n_weights):
             day = process.panel.dates[bar] if bar < process.panel.n_bars else f"the day after {process.panel.dates[-1]}"
             raise MarketError(
                 f"the strategy {strategy.name} named {wrong} on {day}; a portfolio has "
@@ -243,13 +241,13 @@ def _not_a_portfolio(target: FloatArray, n_weights: int) -> str | None:
     """The fault of a strategy's answer; None where there is none but rounding."""
     if target.shape != (n_weights,):
         return f"numbers of the shape {target.shape}"
-    if not np.isfinite(target).all():
-        return "numbers that are not finite"
-    if target.min() < -ROUNDING:
-        return f"a weight of {target.min():.6g}"
-    if abs(target.sum() - 1.0) > ROUNDING:
-        return f"weights that sum to {target.sum():.6g}"
-    return None
+    least, total = target.min(), target.sum()
+    faults = {
+        "numbers that are not finite": not np.isfinite(target).all(),
+        f"a weight of {least:.6g}": least < -ROUNDING,
+        f"weights that sum to {total:.6g}": abs(total - 1.0) > ROUNDING,
+    }
+    return next((fault for fault, found in faults.items() if found), None)
 
 
 @dataclass(frozen=True, eq=False)

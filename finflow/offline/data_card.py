@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -79,7 +80,12 @@ def data_card(rows: Rows, panel: MarketPanel, files: Sequence[Mapping[str, Any]]
         "families": families,
         "decision_files": [dict(file) for file in files],
     }
-    return {name: _rounded(value) for name, value in card.items()}
+    # six digits to each number, and None for what is not finite
+    return dict(
+        json.loads(
+            json.dumps(card), parse_float=lambda text: float(f"{float(text):.6g}"), parse_constant=lambda _: None
+        )
+    )
 
 
 def regions(actions: Weights, assets: Sequence[str]) -> dict[str, Any]:
@@ -159,14 +165,3 @@ def _spread(values: NDArray[np.float64]) -> dict[str, float]:
 
 def _shown(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
-
-
-def _rounded(value: Any) -> Any:
-    """The same structure with six digits to each number, and None for what is not finite."""
-    if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(inner) for inner in value]
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value

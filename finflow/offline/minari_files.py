@@ -104,9 +104,9 @@ def import_minari(folder: Path) -> OfflineDataset:
         raise FinflowError(f"there is no Minari dataset {folder}")
     try:
         raw = json.loads((data / "metadata.json").read_text("utf-8"))
-        ours = isinstance(raw, dict) and isinstance(raw.get(META), str) and isinstance(raw.get(HASH), str)
         # Without its spaces in the file, Minari would import and make whatever environment the file names.
-        ours = ours and raw.get("data_format") == FORMAT and {"observation_space", "action_space"} <= raw.keys()
+        needed = {META, HASH, "observation_space", "action_space"}
+        ours = isinstance(raw, dict) and needed <= raw.keys() and raw.get("data_format") == FORMAT
     except (OSError, ValueError) as error:
         raise FinflowError(f"{folder} is not a complete Minari dataset ({error})") from error
     if not ours:

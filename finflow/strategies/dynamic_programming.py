@@ -43,8 +43,7 @@ def trading_cost(rate: float, before: FloatArray, target: FloatArray) -> FloatAr
     The ledger's ``mu = 1 - rate * sum |mu a - w|`` is linear in mu once the signs of the trades are known. They are
     taken from a - w, which errs only for trades so small (under rate * a) that the error is below rate squared.
     """
-    sold: Any = 1.0
-    bought: Any = 1.0
+    sold, bought = np.ones(()), np.ones(())
     for asset in range(before.shape[-1] - 1):  # a loop: sums over a last axis this short are slow
         held, wanted = before[..., asset], target[..., asset]
         sign = rate * np.sign(wanted - held)

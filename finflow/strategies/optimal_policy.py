@@ -84,9 +84,7 @@ class Optimum:
     def examples(self, assets: Sequence[str]) -> dict[str, str]:
         """The policy in words: its targets for an account in equal weights, over the range of the belief."""
         process, names = self.policy.process, [*assets, "cash"]
-        grid = np.cumsum(_long_run(process))
-        places = [0] if len(process.beliefs) == 1 else [int(np.searchsorted(grid, level)) for level in _LEVELS]
-        beliefs = process.beliefs[np.unique(places)]
+        beliefs = process.beliefs[np.unique(np.searchsorted(np.cumsum(_long_run(process)), _LEVELS))]
         held = np.append(np.full(process.n_assets, 1.0 / process.n_assets), 0.0)
         targets = self.policy.rule.targets(beliefs, np.tile(held, (len(beliefs), 1)))
         portfolios = [

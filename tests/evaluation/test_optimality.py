@@ -24,7 +24,7 @@ from finflow.ledger.costs import BASIS_POINT
 from finflow.market.sources.synthetic_market import IndependentReturns
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from finflow.strategies.optimal_policy import Optimum, optimum, optimum_of
-from finflow.strategies.rolling_rules import InverseVolatility
+from finflow.strategies.rolling_rules import Optimised
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 
@@ -106,7 +106,7 @@ def test_a_market_without_an_edge_has_nothing_to_score() -> None:
 def test_runs_side_by_side_are_scored_as_each_alone() -> None:
     made, best = training_data("mean-reverting", 0), best_of("mean-reverting")
     window = range(made.split.validation.start, made.split.validation.start + 300)
-    rules = [InverseVolatility(21, 60), best.policy, BuyAndHold(), EqualWeight()]
+    rules = [Optimised("inverse-volatility", 21, 60), best.policy, BuyAndHold(), EqualWeight()]
     known = score_runs(made.process, window, run_backtests(made.process, window, rules), best)
     alone = run_backtests(made.process, window, rules[:1])
     own = growth_of_runs(made.process, window, alone, best)["inverse-volatility"]

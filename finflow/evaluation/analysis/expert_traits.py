@@ -96,10 +96,9 @@ def expert_traits(
     month, long = bars_per_month(year), 3 * year
     returns = np.full(panel.close.shape, np.nan)
     returns[1:] = panel.close[1:] / panel.close[:-1] - 1.0
-    rows = [(step, bar) for step, bar in enumerate(known) if bar >= long]
+    rows, every = [(step, bar) for step, bar in enumerate(known) if bar >= long], (*names, BASELINE)
     if not rows:
         return None
-    every = (*names, BASELINE)
     found, cash = np.full((2, len(rows), len(every), len(TRAITS)), np.nan), np.empty((len(rows), len(every)))
     for place, (step, bar) in enumerate(rows):
         window = returns[bar - long + 1 : bar + 1]
