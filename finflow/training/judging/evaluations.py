@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.config import Config
-from finflow.env.decision_process import DecisionProcess
 from finflow.errors import CheckpointError, ConfigError, MarketError
 from finflow.evaluation.analysis.attribution import Dated
 from finflow.evaluation.analysis.training_sections import Values, distance_section, measure_distance
@@ -31,7 +30,7 @@ from finflow.strategies.rolling_rules import OPTIMISERS, Optimised
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, stored_config
 from finflow.training.checkpoints.run_folder import write_manifest
-from finflow.training.data.training_data import CARD, TrainingData, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import Agents, EnsembleStrategy, load_agents
 from finflow.training.judging.explainer import Explainer
 from finflow.training.judging.held_out import (
@@ -82,12 +81,8 @@ def judge_agents(
     makers: Mapping[str, Make] = agents.makers()
     if len(updates) == 1:
         lines, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
-        facts: dict[str, object] = {
-            "checkpoint": f"{updates[0]}, {checkpoint.counters['phase']} phase",
-            **acted,
-            **_behaviour(checkpoint),
-            **_preferences(checkpoint),
-        }
+        found = {"checkpoint": f"{updates[0]}, {checkpoint.counters['phase']} phase"}
+        facts: dict[str, object] = {**found, **acted, **_preferences(checkpoint)}
         details |= {
             "policy": agents.policies[0],
             "training": pd.read_json(io.StringIO("\n".join(lines)), lines=True) if lines else pd.DataFrame(),
@@ -95,8 +90,8 @@ def judge_agents(
         }
     else:
         alone = list(with_memos(makers).values())  # alone and together, an agent reads the market once
-        found = [f"{name}: {update}" for name, update in zip(agents.names, updates, strict=True)]
-        facts = {"agents": found, "decision": "the mean of the agents' portfolios", **acted}
+        named = [f"{name}: {update}" for name, update in zip(agents.names, updates, strict=True)]
+        facts = {"agents": named, "decision": "the mean of the agents' portfolios", **acted}
         together = EnsembleStrategy([make() for make in alone]).name
         makers = {together: lambda: EnsembleStrategy([make() for make in alone])}
         details["members"] = [make() for make in alone]
@@ -132,20 +127,6 @@ def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None
         if path.is_file():
             return [line for line in path.read_text("utf-8", errors="replace").splitlines() if _is_row(line)]
     return None
-
-
-def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
-    try:
-        card = parse_json((checkpoint.run_folder / CARD).read_text("utf-8"))
-        episodes = {name: f"{family['episodes']:,} episodes" for name, family in card["families"].items()}
-        for name, family in card["families"].items():
-            sharpe, turnover = (family["returns"][key]["median"] for key in ("sharpe", "annual_turnover"))
-            if sharpe is not None and turnover is not None:
-                episodes[name] += f" (Sharpe {sharpe:.2f}, turnover {turnover:.1f})"
-        told = ", ".join(f"{name} {words}" for name, words in episodes.items())
-        return {"behaviour data": f"{card['transitions']:,} decisions in the training window, medians a year: {told}"}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
-        return {}
 
 
 def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
@@ -227,23 +208,17 @@ def explain_dates(path: Path, overrides: Mapping[str, object], dates: Sequence[s
     agents = load_agents([path], overrides)
     config, training_data = agents.config, prepare(agents.config)
     check_same_features(agents.alone, training_data.features)
-    process, window = training_data.held_out_process(), training_data.split.test
-    steps = _steps(process, window, wanted)
-    runs = run_backtests(process, window, [*agents.strategies(), named_strategy(BASELINE, config.evaluation)])
-    panel = training_data.panel.sha256
-    if not any(reading.judged == agents.identity for reading in readings_of(ledger_of(config), panel)):
-        count_reading(config, panel, agents.identity, runs, path)
-    explainer = Explainer(agents.policies[0], process, training_data.features, window, runs[0])
-    return [explainer.explain(step) for step in steps]
-
-
-def _steps(process: DecisionProcess, window: range, wanted: Sequence[np.datetime64]) -> list[int]:
+    process, window, panel = training_data.held_out_process(), training_data.split.test, training_data.panel
     bars = process.decision_bars(window)
-    dates = process.panel.dates[bars.start : bars.stop]
+    known = panel.dates[bars.start : bars.stop]
     for date in wanted:
-        if not dates[0] <= date <= dates[-1]:
-            raise ConfigError(f"{date} is not a date of the evaluation, which decides from {dates[0]} to {dates[-1]}")
-    return [int(np.searchsorted(dates, date)) for date in wanted]
+        if not known[0] <= date <= known[-1]:
+            raise ConfigError(f"{date} is not a date of the evaluation, which decides from {known[0]} to {known[-1]}")
+    runs = run_backtests(process, window, [*agents.strategies(), named_strategy(BASELINE, config.evaluation)])
+    if not any(reading.judged == agents.identity for reading in readings_of(ledger_of(config), panel.sha256)):
+        count_reading(config, panel.sha256, agents.identity, runs, path)
+    explainer = Explainer(agents.policies[0], process, training_data.features, window, runs[0])
+    return [explainer.explain(int(np.searchsorted(known, date))) for date in wanted]
 
 
 def _date(text: str) -> np.datetime64:
