@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from benchmark_tools import (
     Rate,
     contender,
     measure,
+    print_rates,
     print_ratio,
     spread,
     use_one_thread,
@@ -203,9 +203,7 @@ def _compare(
     observation, weights, batch = sizes
     hidden = training_data.config.bcell.hidden_dim
     print(f"batch {batch}, hidden {hidden}, float32, one thread, {rounds} rounds of {SECONDS:g} s")
-    print(f"{'':26}{'updates/s':>10}{'least':>8}{'most':>8}")
-    for name, found in rates.items():
-        print(f"{name:26}{statistics.median(found):10.1f}{min(found):8.1f}{max(found):8.1f}")
+    print_rates(rates, "updates/s")
     for ours, name, goal in goals:
         if name in peers:
             print_ratio(rates, ours, name, goal)

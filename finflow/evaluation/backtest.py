@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -272,13 +272,11 @@ class ComparisonContext:
         return next(iter(self.makers))
 
     def backtest(
-        self, process: DecisionProcess, window: range | None = None, names: Sequence[str] | None = None
-    ) -> dict[str, Backtest]:
+        self, process: DecisionProcess, window: range | None = None, names: Iterable[str] | None = None
+    ) -> tuple[Backtest, ...]:
         """Run the strategies, all of them or those named, under other conditions or over other bars."""
-        chosen = list(self.makers if names is None else names)
-        window = self.window if window is None else window
-        runs = run_backtests(process, window, [self.makers[name]() for name in chosen])
-        return dict(zip(chosen, runs, strict=True))
+        chosen = self.makers if names is None else names
+        return run_backtests(process, window or self.window, [self.makers[name]() for name in chosen])
 
 
 def with_memos(makers: Mapping[str, Make]) -> dict[str, Make]:

@@ -27,7 +27,6 @@ from finflow.offline.data_card import data_card
 from finflow.offline.dataset import (
     COLUMNS,
     COVERAGE,
-    DECISIONS,
     SOURCES,
     VERSION,
     OfflineDataset,
@@ -127,7 +126,7 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
     if isinstance(window, range):
         for path in config.offline.decisions:
             decisions = read_decisions(path, process.panel, window.stop)
-            parts.append(price_decisions(process, window, decisions, config.env.episode_length, DECISIONS))
+            parts.append(price_decisions(process, window, decisions, config.env.episode_length))
             accounts.append(summarise_decisions(decisions, parts[-1]))
     elif config.offline.decisions:
         raise ConfigError(

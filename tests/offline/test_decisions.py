@@ -185,7 +185,7 @@ def test_a_dataset_made_with_other_decisions_is_refused_but_the_file_may_move(
         ("date,AAPL,GE\n2007-08-01,0.7,0.7\n", "line 2: the weights sum to 1.4, not to 1"),
         ("date,AAPL,cash\n2007-08-01,0.5,0.4\n", "line 2: the weights sum to 0.9, not to 1"),
         ("date,AAPL\n2009-08-03,1\n", "has no decision that can be priced: they have to fall between 2007"),
-        ('date,AAPL\n"2007-08-01,1\n', "is not a CSV file of UTF-8 text"),
+        ('date,AAPL\n"2007-08-01,1\n', "is not a CSV file"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(given: Callable[..., Any], text: str, words: str) -> None:
@@ -200,7 +200,7 @@ def test_a_mistake_is_named_with_its_line(given: Callable[..., Any], text: str, 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path, small: Any) -> None:
     panel, end = small.process.panel, small.window.stop
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00\x01")
-    for name, words in (("none.csv", "there is no file"), (".", "cannot be read"), ("bytes.csv", "not a CSV file")):
+    for name, words in (("none.csv", "does not exist"), (".", "is a folder"), ("bytes.csv", "is not UTF-8 text")):
         with pytest.raises(ConfigError, match=words):
             read_decisions(tmp_path / name, panel, end)
 

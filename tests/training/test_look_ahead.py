@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from finflow.market.features.asset_features import ASSET_FEATURES
+from finflow.market.features.asset_features import features_of
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 from finflow.training.audit.look_ahead import Answer, Component, Probe, Rows, audit, by_bar, verdict_of
@@ -128,7 +128,7 @@ def test_rows_that_come_or_go_with_the_future_are_a_leak() -> None:
 
 def causal(panel: MarketPanel) -> dict[str, Rows]:
     view = PanelView(panel)
-    parts = {one.name: by_bar(one.compute(view)) for one in ASSET_FEATURES}
+    parts = {one.name: by_bar(one.compute(view)) for one in features_of(panel, "none")}
     fields = {name: getattr(panel, name) for name in ("open", "high", "low", "volume", "benchmark", "cash_returns")}
     parts |= {name: by_bar(array) for name, array in fields.items() if array is not None}
     parts["yesterday"] = Rows(returns(panel)[:-1], np.arange(1, panel.n_bars), lag=1)

@@ -14,7 +14,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, with_reward
 from finflow.evaluation.backtest import index_backtest
 from finflow.ledger.costs import costs_of
-from finflow.market.features.asset_features import ASSET_FEATURES, FILTER_FEATURES
+from finflow.market.features.asset_features import features_of
 from finflow.market.features.feature_set import user_feature
 from finflow.market.features.market_features import MARKET_FEATURES
 from finflow.market.features.rolling_windows import PanelView
@@ -148,9 +148,9 @@ class AuditSubjects(AuditedMarket):
         tables |= {name: features.market[:, i] for i, name in enumerate(features.market_names)}
         if self.before == 1:  # near a probe unscaled and unrounded, too: a leak too small to survive that would hide
             view = PanelView(panel)
-            own = (*ASSET_FEATURES, *FILTER_FEATURES.get(self.config.features.filters, ()))
-            tables |= {f"raw {one.name}": one.compute(view) for one in own}
-            tables |= {f"raw {name}": compute(view) for name, compute in MARKET_FEATURES.items()}
+            own = features_of(panel, self.config.features.filters)
+            tables |= {f"raw {view.windows.named(one.name)}": one.compute(view) for one in own}
+            tables |= {f"raw {name}": formula(view, view.windows) for name, formula in MARKET_FEATURES.items()}
         return {**rows_by_bar(tables), "first bar": Rows(np.array([features.first_bar]), np.array([last]))}
 
     def _training(self, panel: MarketPanel, last: int) -> Answer:

@@ -34,7 +34,7 @@ from finflow.evaluation.page.page import Page
 from finflow.evaluation.page.section import Section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import ReportData
-from finflow.evaluation.statistics.bootstrap import CONFIDENCE
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.readings_ledger import FILE, Reading, Tries, readings_of, record, tries_of
 from finflow.evaluation.statistics.significance_tests import track_of
@@ -161,11 +161,8 @@ def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details:
     evaluation, alpha = config.evaluation, config.objectives.cvar_alpha
     data = ReportData(
         agent=runs[0],
-        strategies=tuple(runs[1:]),
-        bootstrap_samples=evaluation.bootstrap_samples,
-        confidence=CONFIDENCE,
-        block_length=evaluation.block_length,
-        seed=config.train.seed,
+        strategies=tuple(run for run in runs[1:] if run.name != runs[0].name),
+        resampling=Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed),
         cvar_alpha=alpha,
         **details,
     )
