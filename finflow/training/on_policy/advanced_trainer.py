@@ -24,7 +24,7 @@ from finflow.guard.checkpoint_manager import CheckpointManager
 from finflow.json_text import parse_json
 from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.on_policy.guarded_learning import Learning, TrainingProgress, task_seed
-from finflow.training.on_policy.on_policy_rollouts import take_steps, task_rollout
+from finflow.training.on_policy.on_policy_rollouts import Trajectories, take_steps, task_rollout
 from finflow.training.on_policy.vector_tasks import Environment, VectorTask
 
 METRICS, CHECKPOINT = "metrics.jsonl", f"{LATEST}{SUFFIX}"
@@ -154,12 +154,7 @@ class AdvancedPPOTrainer:
             task.reset(task_seed(self.seed, progress.training_step))
             self._running, self._resets = np.zeros(task.size), False
         taken = take_steps(task, self.agent, n_steps // task.size, learning.learner.generator)
-        returns: list[float] = []
-        for rewards, over in zip(taken.rewards, taken.ended.bool().numpy(), strict=True):
-            self._running += rewards
-            returns += self._running[over].tolist()
-            self._running[over] = 0.0
-        counted = taken.counted
+        returns, counted = _ended_returns(taken, self._running), taken.counted
         progress.episode_count += len(returns)
         progress.decisions += int(counted.sum())
         self._collected, self._rollout = True, None
@@ -235,6 +230,16 @@ class AdvancedPPOTrainer:
     @property
     def _facts(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in ("state_dim", "action_dim", "seed")}
+
+
+def _ended_returns(taken: Trajectories, running: NDArray[np.float64]) -> list[float]:
+    """Undiscounted returns of the episodes that ended; ``running`` ones (n,) are changed in place."""
+    returns: list[float] = []
+    for rewards, over in zip(taken.rewards, taken.ended.bool().numpy(), strict=True):
+        running += rewards
+        returns += running[over].tolist()
+        running[over] = 0.0
+    return returns
 
 
 def train_advanced_ppo(
