@@ -18,7 +18,6 @@ from finflow.cli import main
 from finflow.trading import alpaca_broker
 from finflow.trading.alpaca_broker import AlpacaBroker, BrokerNotReady
 from finflow.trading.decide_mode import Request
-from finflow.trading.decision_page import decision_page
 from finflow.trading.paper_trading import Clock, trade_on_paper
 from scripts.evidence.broker_kills import Market, compare, live
 from scripts.evidence.fake_alpaca import BEFORE, FakeAlpaca, Fault
@@ -28,27 +27,8 @@ from tests.trading.conftest import ENVIRON, Trained
 DAYS = ("2011-12-14", "2011-12-15", "2011-12-16", "2011-12-19")
 
 
-def test_orders_fill_at_the_next_close_with_the_ledgers_costs(trained: Trained) -> None:
-    first = trained.evening(DAYS[0])
-    second = trained.evening(DAYS[1])
-    prices = trained.price_table().loc[DAYS[1]]
-    shares = {one.ticker: one.shares for one in first.orders}
-    assert {name: second.assets[name].shares for name in shares} == shares
-    paid = sum(count * prices[name] for name, count in shares.items())
-    assert second.cash == pytest.approx(20_000.0 - paid * 1.0015)  # 15 basis points by default
-    assert second.follow_up.source == "fills"
-    assert decision_page(second).text()
-
-
 class Killed(BaseException):
     """Stands in for the end of the process."""
-
-
-def test_what_contradicts_the_broker_is_one_line(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    given = (*trained.options("decide"), "--i-know")
-    said = refusal(capsys, *given, "--date", DAYS[0], "--broker", "paper", "--holdings", "h.csv")
-    assert "leave --holdings and --fills out" in said
-    assert "did you mean paper" in refusal(capsys, *given, "--broker", "papr")
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")

@@ -147,7 +147,8 @@ def test_the_paper_broker_pays_dividends_and_the_ledgers_costs(paying: Trained) 
     second = paying.evening(NEXT, market__dividends="cash")
     close = table_of(paying, "Close")
     paid = sum(count * close.loc[NEXT, name] for name, count in bought.items())
-    assert second.cash == pytest.approx(20_000.0 - paid * 1.0015)
+    assert second.cash == pytest.approx(20_000.0 - paid * 1.0015)  # 15 basis points by default
+    assert second.follow_up.source == "fills"
     third = paying.evening(THEN, market__dividends="cash")
     orders = {one.ticker: one.shares if one.side == "buy" else -one.shares for one in second.orders}
     moved = [count * close.loc[THEN, name] for name, count in orders.items()]

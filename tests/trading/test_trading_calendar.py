@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -113,18 +114,18 @@ def newest(down: bool, day: str, date: str | None = None) -> str:
     return str(panel.dates[-1])
 
 
-def test_the_newest_bar_is_asked_for_even_where_the_stored_ones_would_do(asked: list[bool]) -> None:
-    assert newest(down=False, day="2024-06-13") == "2024-06-13"
-    assert asked == [True]
-
-
-def test_without_an_answer_stored_prices_serve_while_they_are_new_enough(asked: list[bool]) -> None:
-    assert newest(down=True, day="2024-06-13") == "2024-06-12"
-    assert asked == [True, False]
+@pytest.mark.parametrize(
+    ("given", "found", "requests"),
+    [
+        ((False, "2024-06-13"), "2024-06-13", [True]),
+        ((True, "2024-06-13"), "2024-06-12", [True, False]),  # stored prices serve while they are new enough
+        ((True, "2024-05-20", "2024-05-20"), "2024-05-20", [False]),  # a past day, from the store
+    ],
+)
+def test_the_newest_bar_is_asked_for_and_the_stored_ones_serve_without_an_answer(
+    asked: list[bool], given: tuple[Any, ...], found: str, requests: list[bool]
+) -> None:
+    assert newest(*given) == found
+    assert asked == requests
     with pytest.raises(MarketError, match="check the network"):
-        newest(down=True, day="2024-06-20")
-
-
-def test_a_past_day_is_answered_from_the_store(asked: list[bool]) -> None:
-    assert newest(down=True, day="2024-05-20", date="2024-05-20") == "2024-05-20"
-    assert asked == [False]
+        newest(True, "2024-06-20")
