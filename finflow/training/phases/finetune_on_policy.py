@@ -114,7 +114,7 @@ def _collect(
     """Collect a rollout; where a reward cannot be computed, write a checkpoint of the state before it first."""
     tensors, state = on_policy.played.capture()
     control = run.state.reference
-    reference = None if control is None else Reference(bcell.held_to, control.beta)
+    reference = None if control is None else Reference(bcell.held_to, control.controller.beta)
     with kept_on_failure(run, lambda: on_policy.played.restore(tensors, state)):
         return collector.collect(reference)
 
@@ -147,5 +147,5 @@ def _facts(decisions: MarketDecisions, state: TrainingState, episode: float) -> 
         facts["episode_sharpe"] = fmean(one.sharpe for one in decisions.episodes)
     if state.reference is not None:
         facts["reference_kl"] = state.reference.of_episode(decisions.divergence)
-        facts["reference_beta"] = state.reference.beta
+        facts["reference_beta"] = state.reference.controller.beta
     return facts
