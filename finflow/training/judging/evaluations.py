@@ -27,6 +27,7 @@ from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
 from finflow.strategies.classical import named_strategy
+from finflow.strategies.rolling_rules import OPTIMISERS, Optimised
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, stored_config
 from finflow.training.checkpoints.run_folder import write_manifest
@@ -44,10 +45,6 @@ from finflow.training.logs.run_log import EVENTS, METRICS
 
 _FAMILIES = {
     "classical": ("EqualWeight", "BuyAndHold", "SixtyForty"),
-    "fitted": (
-        *("InverseVolatility", "MinimumVariance", "MinimumCVaR", "MeanVariance", "RiskParity"),
-        *("MaximumDiversification", "HierarchicalRiskParity"),
-    ),
     "signals": ("Momentum", "TimeSeriesMomentum", "LowVolatility"),
     "online": ("ConstantRebalanced", "ExponentiatedGradient", "PassiveAggressiveMeanReversion", "MeanReversion"),
     "patient": ("PatientEqualWeight",),
@@ -55,6 +52,8 @@ _FAMILIES = {
 }
 _NAMESPACE = {kind: f"finflow.strategies.{family}" for family, kinds in _FAMILIES.items() for kind in kinds}
 """Class of finflow's own -> the name that ledgers have on file with it, wherever the class lies now."""
+_OPTIMISED = {name: name.title().replace("-", "").replace("Cvar", "CVaR") for name in OPTIMISERS}
+"""Rule of an optimiser -> the class that ledgers have on file for it."""
 
 
 def evaluate_agents(agents: Agents, folder: Path | None = None, with_backtest: bool = False) -> EvaluationOutcome:
@@ -184,10 +183,12 @@ def strategy_identity(strategy: Strategy) -> str:
     kind = type(strategy)
     own_rule = kind.__module__.partition(".")[0] == "finflow"
     namespace = _NAMESPACE.get(kind.__qualname__, "finflow.strategies") if own_rule else kind.__module__
-    own = getattr(strategy, "__dict__", {})
-    settings = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str | None)}
+    own, name = dict(getattr(strategy, "__dict__", {})), kind.__qualname__
+    if kind is Optimised:
+        namespace, name = "finflow.strategies.fitted", _OPTIMISED[own.pop("name")]
+    settings = {key: value for key, value in own.items() if isinstance(value, bool | int | float | str | None)}
     digest = hashlib.sha256(b"strategy")
-    digest.update(json.dumps([strategy.name, namespace, kind.__qualname__, settings], sort_keys=True).encode())
+    digest.update(json.dumps([strategy.name, namespace, name, settings], sort_keys=True).encode())
     if not own_rule:
         try:
             digest.update(Path(inspect.getfile(kind)).read_bytes())
