@@ -10,32 +10,28 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.page.drawing import BLACK, BLUE, Rendered, finish_wealth, render
-from finflow.evaluation.page.section import ROW, Cell, Row, Section, Sentence, Table, make_table
+from finflow.evaluation.page.section import ROW, Cell, Row, Section, Sentence, Table, columns_of, make_table
 from finflow.evaluation.report.report_page import verdict_table
 from finflow.evaluation.statistics.backtest_overfitting import cscv_of
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.run_statistics import (
+    Estimate,
+    RunFigures,
     distribution,
-    figure_columns,
     figures_of,
     improvement_estimate,
-    probability_of_improvement,
     spread_table,
 )
 from finflow.evaluation.statistics.verdict import judge
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 IMPROVEMENT = ("probability", "interval_low", "interval_high")
 ONE_AGENT = "One agent has no spread: --seeds 3 gives it one."
@@ -168,7 +164,7 @@ def ensemble_section(
         (("baseline",), baseline.name),
         *((("agents", name), name) for name in rows),
     ]
-    columns: list[tuple[str, Cell | Mapping[str, Cell | str]]] = [*figure_columns(ROW)]
+    columns: list[tuple[str, Cell | Mapping[str, Cell | str]]] = [*columns_of(RunFigures, ROW)]
     if scores is not None:
         columns.append(("Of the optimum", {name: Cell(("optimality", name), decimals=3) for name in scores}))
     behind_row = Row("the ensemble is ahead of an agent", (Cell(("ensemble", "agents_behind"), "%", 1), "", ""))
@@ -181,7 +177,7 @@ def ensemble_section(
 
 
 def protocol_section(found: ProtocolPaths, seed: int) -> Section:
-    """Windows, paths, their distribution and the fan of the paths."""
+    """Windows, paths and their distribution."""
     baseline = found.compared[0]
     windows = {
         f"fold {one.fold}, seed {one.seed}, window {one.window + 1}": _window(one, found.others[one.window][0])
@@ -216,41 +212,13 @@ def protocol_section(found: ProtocolPaths, seed: int) -> Section:
             "Paths",
             "path",
             [((name,), f"path {name}") for name in paths],
-            [*figure_columns("paths", ROW), ("PBO", Cell(("paths", ROW, "pbo"), "%", 1))],
+            [*columns_of(RunFigures, "paths", ROW), ("PBO", Cell(("paths", ROW, "pbo"), "%", 1))],
             "PBO is that of a choice among the path and the strategies, by Sharpe ratio.",
         ),
-        make_table("Windows", "window", list(windows), figure_columns("windows", ROW)),
+        make_table("Windows", "window", list(windows), columns_of(RunFigures, "windows", ROW)),
         _improvement_table("Sharpe ratio of a training", "over equal weight", TRAINING_IMPROVEMENT),
     )
-    return Section("protocol", f"Trained for every fold: {found.name}", numbers, tables, (fan(found),), tuple(words))
-
-
-def fan(found: ProtocolPaths) -> Rendered:
-    """Wealth of every path, the band of its middle half, and equal weight."""
-    wealth = np.stack([run.wealth[1:] for run in found.agents])
-    baseline = found.compared[0]
-    equal, dates = baseline.wealth[1:], baseline.dates
-    low, median, high = np.quantile(wealth, [0.25, 0.5, 0.75], axis=0)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        if len(wealth) > 1:
-            axes.fill_between(dates, low, high, color=BLUE, alpha=0.2, linewidth=0, label="middle half of the paths")
-        for number, path in enumerate(wealth):
-            axes.plot(dates, path, color=BLUE, linewidth=0.6, alpha=0.6, label="a path" if number == 0 else None)
-        axes.plot(dates, median, color=BLUE, linewidth=1.8, label="median")
-        axes.plot(dates, equal, color=BLACK, linewidth=1.2, linestyle="--", label=baseline.name)
-        finish_wealth(figure, axes, dates, [wealth.ravel(), equal])
-
-    ends = f"{wealth[:, -1].min():.2f} to {wealth[:, -1].max():.2f}, {baseline.name} at {equal[-1]:.2f}"
-    return Rendered(
-        "fan",
-        "Fan of the paths",
-        "Value of 1 invested, after costs, in every path of the protocol. Each window begins in cash; bars that were "
-        "not judged are left out.",
-        f"Line chart on a log scale of {len(wealth)} paths of the value of 1 invested. They end at {ends}.",
-        render(draw, 4.0),
-    )
+    return Section("protocol", f"Trained for every fold: {found.name}", numbers, tables, words=tuple(words))
 
 
 def _window(one: WindowResult, baseline: Backtest) -> dict[str, Any]:
@@ -274,22 +242,18 @@ def _improvement(found: ProtocolPaths, seed: int, words: list[str]) -> dict[str,
     return {"windows": len(windows), "trainings_of_a_window": runs, **chance}
 
 
-def _improvement_numbers(agents: ArrayLike, baseline: ArrayLike, seed: int, words: list[str]) -> dict[str, object]:
+def _improvement_numbers(agents: ArrayLike, baseline: ArrayLike, seed: int, words: list[str]) -> dict[str, float]:
     """Probability that an agent is ahead of equal weight by Sharpe ratio, with its bootstrap interval.
 
     The Sharpe ratios are (agents,) or (agents, windows); a single agent has no interval. ``words`` gets the reason
     where there is no probability.
     """
-    value = low = high = math.nan
+    found = Estimate(math.nan)
     try:
-        if len(np.asarray(agents)) == 1 and np.ndim(agents) == 2:
-            value = probability_of_improvement(agents, baseline)
-        else:
-            found = improvement_estimate(agents, baseline, seed)
-            value, low, high = found.value, found.interval.low, found.interval.high
+        found = improvement_estimate(agents, baseline, seed)
     except EvidenceError as error:
         words.append(f"There is no probability of improvement: {error}.")
-    return dict(zip(IMPROVEMENT, (value, low, high), strict=True))
+    return found.numbers(*IMPROVEMENT)
 
 
 def _improvement_table(head: str, name: str, caption: str, more: tuple[Row, ...] = ()) -> Table:

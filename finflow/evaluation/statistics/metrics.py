@@ -134,11 +134,7 @@ def calmar(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
     No unit. NaN where wealth never fell.
     Source: Young, Calmar Ratio: A Smoother Tool, Futures 20 (1991); he takes the last three years, we the window.
     """
-    return calmar_of(annual_return(returns, bars_per_year), max_drawdown(returns))
-
-
-def calmar_of(annual: ArrayLike, deepest: ArrayLike) -> Array:
-    """`calmar` from its two parts, where both are at hand."""
+    annual, deepest = annual_return(returns, bars_per_year), max_drawdown(returns)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.less(deepest, 0.0), np.divide(annual, np.abs(deepest)), np.nan)
 
@@ -201,15 +197,13 @@ def summarise(backtest: Backtest, alpha: float = 0.05, days: NDArray[np.int64] |
     chosen: Any = slice(None) if days is None else days
     returns, cash = backtest.returns[chosen], backtest.cash_returns[chosen]
     year = backtest.bars_per_year
-    annual, deepest = annual_return(returns, year), max_drawdown(returns)
-    ratio = calmar_of(annual, deepest)
     return {
-        "annual_return": annual,
+        "annual_return": annual_return(returns, year),
         "annual_volatility": annual_volatility(returns, year),
         "sharpe": sharpe(returns, cash, year),
         "sortino": sortino(returns, cash, year),
-        "calmar": ratio if ratio.ndim else float(ratio),
-        "max_drawdown": deepest,
+        "calmar": calmar(returns, year),
+        "max_drawdown": max_drawdown(returns),
         "cvar": cvar(returns, alpha),
         "annual_turnover": annual_turnover(backtest.turnover[chosen], year),
         "annual_cost": annual_cost(backtest.costs[chosen], year),
