@@ -34,9 +34,7 @@ from finflow.evaluation.statistics.run_statistics import (
 from finflow.evaluation.statistics.verdict import judge
 
 IMPROVEMENT = ("probability", "interval_low", "interval_high")
-ONE_AGENT = "One agent has no spread: --seeds 3 gives it one."
 ONE_PATH = "One path, from one seed, has no spread: --seeds 3 gives it one."
-AGENT_SPREAD = "From and to: bootstrap interval of the interquartile mean over agents, all over the same days."
 PATH_SPREAD = (
     "From and to: bootstrap interval of the interquartile mean over windows or paths. Paths share days, and windows "
     "trainings, so the interval is too narrow."
@@ -152,7 +150,7 @@ def ensemble_section(
         "agents": rows,
         "ensemble": figures_of(ensemble, baseline) | {"agents_behind": float(np.mean(behind))},
         "baseline": figures_of(baseline, baseline),
-        "of_agents": distribution(rows, seed, "the agents", words, ONE_AGENT),
+        "of_agents": distribution(rows, seed, "the agents", words, "One agent has no spread."),
         "improvement": _improvement_numbers(
             [sharpe_of(run) for run in agents], [sharpe_of(baseline)] * len(agents), seed, words
         ),
@@ -170,7 +168,11 @@ def ensemble_section(
     behind_row = Row("the ensemble is ahead of an agent", (Cell(("ensemble", "agents_behind"), "%", 1), "", ""))
     tables = (
         make_table("Agents", "", lines, columns, marked=ensemble.name),
-        spread_table(numbers, ("of_agents",), AGENT_SPREAD),
+        spread_table(
+            numbers,
+            ("of_agents",),
+            "From and to: bootstrap interval of the interquartile mean over agents, all over the same days.",
+        ),
         _improvement_table("", "an agent is ahead of equal weight", AGENT_IMPROVEMENT, (behind_row,)),
     )
     return Section("seeds", "Agents of several seeds", numbers, tables, words=tuple(words))
@@ -222,24 +224,30 @@ def protocol_section(found: ProtocolPaths, seed: int) -> Section:
 
 
 def _window(one: WindowResult, baseline: Backtest) -> dict[str, Any]:
-    place, dates = {"fold": one.fold, "seed": one.seed, "window": one.window + 1, "path": one.path + 1}, one.run.dates
-    return {**place, "start": str(dates[0]), "end": str(dates[-1]), "days": len(dates), **figures_of(one.run, baseline)}
+    return {
+        "fold": one.fold,
+        "seed": one.seed,
+        "window": one.window + 1,
+        "path": one.path + 1,
+        "start": str(one.run.dates[0]),
+        "end": str(one.run.dates[-1]),
+        "days": len(one.run.dates),
+        **figures_of(one.run, baseline),
+    }
 
 
 def _improvement(found: ProtocolPaths, seed: int, words: list[str]) -> dict[str, object]:
     """Probability that a training is ahead of equal weight, by Sharpe ratio, in a window drawn at random."""
     windows = range(len(found.others))
-    own = [[sharpe_of(one.run) for one in found.judged if one.window == window] for window in windows]
-    runs = min(len(values) for values in own)
-    agents = np.array([values[:runs] for values in own]).T
-    equal = np.repeat([[sharpe_of(found.others[window][0]) for window in windows]], runs, axis=0)
-    if runs == 1:
+    agents = np.array([[sharpe_of(one.run) for one in found.judged if one.window == window] for window in windows]).T
+    equal = np.array([[sharpe_of(runs[0]) for runs in found.others]] * len(agents))
+    if len(agents) == 1:
         words.append(
             "Every window was judged by one training: the probability of improvement has no interval; --seeds 3 gives "
             "it one."
         )
     chance = _improvement_numbers(agents, equal, seed, words)
-    return {"windows": len(windows), "trainings_of_a_window": runs, **chance}
+    return {"windows": len(windows), "trainings_of_a_window": len(agents), **chance}
 
 
 def _improvement_numbers(agents: ArrayLike, baseline: ArrayLike, seed: int, words: list[str]) -> dict[str, float]:
@@ -268,7 +276,8 @@ def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resamp
     Joined windows are longer than the test window. Every seed of every fold has the same weight: the judged return of a
     day is the mean over seeds. No seed is chosen, and seeds are not tries.
     """
-    baseline, agent = found.compared[0], mean_of_seeds(found.agents)
+    baseline, mean = found.compared[0], np.mean([run.returns for run in found.agents], axis=0)
+    agent = replace(found.agents[0], returns=mean)  # an equal part in each, made equal again every day at no cost
     rivals, bars = (baseline.returns, patient.returns), agent.bars_per_year
     verdict = judge(agent.returns, rivals, agent.cash_returns, tries, resampling, bars_per_year=bars)
     seeds, windows = len(found.agents), len(found.others)
@@ -293,12 +302,3 @@ def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resamp
     ]
     table = verdict_table(verdict, bars)
     return Section("walk_forward", "All judged years together", numbers, (table,), words=tuple(words))
-
-
-def mean_of_seeds(agents: Sequence[Backtest]) -> Backtest:
-    """An account with an equal part in each agent, made equal again every day at no cost."""
-    if len(agents) == 1:
-        return agents[0]
-    names = ("returns", "costs", "turnover", "weights")
-    means = {name: np.mean([getattr(run, name) for run in agents], axis=0) for name in names}
-    return replace(agents[0], explanation=None, refused=None, rewards=None, **means)

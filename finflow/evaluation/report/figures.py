@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,11 +110,8 @@ def weights(agent: Backtest) -> Rendered:
     )
 
 
-def gate(agent: Backtest) -> Rendered | None:
-    """Gate weights and trade rate over time; None without an explanation or experts."""
-    explanation = agent.explanation or {}
-    if "gate" not in explanation or explanation["gate"].shape[1] == 1:
-        return None
+def gate(agent: Backtest, explanation: Mapping[str, Array]) -> Rendered:
+    """Gate weights and trade rate over time."""
     shares, rate = explanation["gate"], explanation["trade_rate"]
     names = _expert_names(shares.shape[1])
     colours = [EXPERT_COLOURS[number % len(EXPERT_COLOURS)] for number in range(len(names))]
@@ -142,12 +139,8 @@ def gate(agent: Backtest) -> Rendered | None:
     )
 
 
-def experts(agent: Backtest) -> Rendered | None:
-    """The portfolio that each expert names over time; None without an explanation or experts."""
-    explanation = agent.explanation or {}
-    if "experts" not in explanation or explanation["experts"].shape[1] == 1:
-        return None
-    portfolios = explanation["experts"]
+def experts(agent: Backtest, portfolios: Array) -> Rendered:
+    """The portfolio (steps, experts, K) that each expert names over time."""
     names = _expert_names(portfolios.shape[1])
     top = _largest_assets(agent)
     rows = thinned(len(agent.dates), 300)
@@ -185,13 +178,11 @@ def training(frame: pd.DataFrame) -> Rendered | None:
         return None
     phases = frame["phase"].to_numpy(dtype=np.str_)
     positions = _positions(frame, phases)
-    curves = {str(name): _numbers(frame[name]) for name in frame.columns if str(name).endswith("loss")}
-    curves = {name: values for name, values in curves.items() if np.isfinite(values).any()}
-    sharpe = _numbers(frame["validation_sharpe"]) if "validation_sharpe" in frame else np.empty(0)
-    if not np.isfinite(sharpe).any():
-        sharpe = np.empty(0)
-    if not curves and not sharpe.size:
+    drawn = [name for name in map(str, frame.columns) if name.endswith("loss") or name == "validation_sharpe"]
+    curves = {name: values for name in drawn if np.isfinite(values := _numbers(frame[name])).any()}
+    if not curves:
         return None
+    sharpe = curves.pop("validation_sharpe", np.empty(0))
     rows = -(-len(curves) // COLUMNS)
 
     def draw(figure: Figure) -> None:
@@ -235,7 +226,7 @@ def _expert_names(count: int) -> list[str]:
 def _largest_assets(agent: Backtest) -> list[int]:
     """Columns of the risky assets that the agent and its experts held most, as many as there are colours."""
     score = agent.weights[:, :-1].mean(axis=0)
-    if agent.explanation and "experts" in agent.explanation:
+    if agent.explanation:
         score = score + agent.explanation["experts"][:, :, :-1].mean(axis=(0, 1))
     order = np.argsort(-score, kind="stable")
     return [int(column) for column in order[: len(AREA_COLOURS)]]

@@ -75,12 +75,14 @@ def draw_figures(results: Results) -> list[Rendered]:
     # what online selection loses to costs would set the scale of every line; the tables have it
     data, found = results.data, results.overfitting
     agent, others = data.agent, [run for run in data.strategies if run.name not in ONLINE]
+    explained, why = [], agent.explanation
+    if why is not None and why["gate"].shape[1] > 1:
+        explained = [figures.gate(agent, why), figures.experts(agent, why["experts"])]
     drawn = [
         figures.equity(agent, others),
         figures.drawdown(agent, others),
         figures.weights(agent),
-        figures.gate(agent),
-        figures.experts(agent),
+        *explained,
         None if found is None else overfitting_histogram(found, len(results.metrics)),
         figures.training(data.training),
     ]

@@ -141,7 +141,7 @@ def calmar(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
 
 @_metric
 def cvar(returns: Array, alpha: float = 0.05) -> Array:
-    """Conditional value at risk: the mean of the worst `alpha` share of daily returns.
+    """Conditional value at risk: the mean of the worst `alpha` share, in (0, 1], of daily returns.
 
     With k = alpha * n and the returns in ascending order: (sum of the first floor(k) + (k - floor(k)) * the next) / k,
     so that the result moves smoothly with alpha; where k is under 1, the worst day. A return, so a loss is negative,
@@ -149,8 +149,6 @@ def cvar(returns: Array, alpha: float = 0.05) -> Array:
     Source: Rockafellar and Uryasev, Conditional Value-at-Risk for General Loss Distributions, Journal of Banking &
     Finance 26 (2002), proposition 8.
     """
-    if not 0.0 < alpha <= 1.0:
-        raise ValueError(f"alpha must be in (0, 1], got {alpha}")
     steps = returns.shape[-1]
     share = alpha * steps
     whole = min(int(share), steps - 1)
