@@ -15,7 +15,7 @@ from finflow.cli.output import open_page
 
 if TYPE_CHECKING:
     from finflow.config import Config
-    from finflow.preferences.segment_paths import SegmentMarket
+    from finflow.preferences.pairs import SegmentMarket
     from finflow.training.data.training_data import TrainingData
 
 ANSWERS = Path("pairs.jsonl")
@@ -110,7 +110,7 @@ def check_preferences(given: argparse.Namespace, parser: Parser) -> None:
 
 
 def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
-    from finflow.preferences.segment_paths import SegmentMarket
+    from finflow.preferences.pairs import SegmentMarket
     from finflow.training.data.training_data import prepare
 
     data = prepare(config)
@@ -120,8 +120,7 @@ def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
 def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:
     from finflow.files import file_in_use
     from finflow.preferences.web_page.answer_server import AnswerServer
-    from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions
-    from finflow.preferences.web_page.question_page import page_html
+    from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions, page_html
 
     with file_in_use(file, "adding answers to"), AnswerServer(port) as server:
         before = answers_so_far(file)
@@ -161,7 +160,7 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     data, market = _training_market(config)
     pairs = pair_tensors(market, file)
     learned = learn_model(pairs, data.shape, config.train.seed)
-    save_model(output, learned, (*data.features.asset_names, *data.features.market_names))
+    save_model(output, learned.model, learned.report(), (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
 
 
@@ -171,7 +170,7 @@ def _learn_policy(given: argparse.Namespace) -> None:
     file = read_pairs(given.learn)
     from finflow.tensor_file import write_tensors
     from finflow.training.checkpoints.checkpoint_reader import check_same_features, stored_config
-    from finflow.training.checkpoints.preferred_agent import learn_preferences
+    from finflow.training.checkpoints.reference_policy import learn_preferences
     from finflow.training.data.training_data import prepare
     from finflow.training.judging.agent_strategy import load_agents
 

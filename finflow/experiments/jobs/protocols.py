@@ -138,8 +138,8 @@ class ProtocolJob:
                 (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT, acting=config.acting)])
                 judged.append(WindowResult(fold.number, seed, window, path_number, run))
                 if window not in others:
-                    backtests = backtest_window(process, test, [make() for make in makers.values()])
-                    others[window], patient[window] = (*backtests.runs, *backtests.benchmark), backtests.patient
+                    runs, patient[window], index = backtest_window(process, test, [make() for make in makers.values()])
+                    others[window] = (*runs, *index)
         protocol, places = config.evaluation.protocol, range(len(windows))
         settings = {**protocol.model_dump(), "purge": purge_of(protocol, history_of(self.panel))}
         paths = ProtocolPaths(self.protocol, tuple(judged), tuple(others[place] for place in places), settings)
