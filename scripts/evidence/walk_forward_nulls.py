@@ -22,7 +22,7 @@ from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined, judge_joined
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.experiments.jobs.folds import Fold, folds_of, history_of, load_before_test
+from finflow.experiments.jobs.walk_forward import Fold, folds_of, history_of, load_before_test
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
 from finflow.strategies.classical import EqualWeight, PatientEqualWeight, named_strategy

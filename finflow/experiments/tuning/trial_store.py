@@ -69,18 +69,18 @@ class Counts:
 
 
 class TrialStore:
-    """The trials of one study."""
+    """The trials of one study; ``name`` is that of its storage, for messages."""
 
-    def __init__(self, study: Study, storage: BaseStorage, tune: TuneConfig, levels: int) -> None:
-        self.study, self.storage, self.tune = study, storage, tune
+    def __init__(self, study: Study, storage: BaseStorage, tune: TuneConfig, levels: int, name: str) -> None:
+        self.study, self.storage, self.tune, self.name = study, storage, tune, name
         self.study.pruner = pruner_of(tune, levels)
         self._seen: dict[int, tuple[Any, float]] = {}  # by trial, its latest heartbeat and since when it is known
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """Every trial but those that were retried under another number."""
+        """Every trial but those that were retried under another number; a ConfigError if they cannot be read."""
         latest: dict[int, FrozenTrial] = {}
-        with damaged_study(f"of the study {self.study.study_name}"):
+        with storage_errors(self.name), damaged_study(f"of the study {self.study.study_name}"):
             for trial in self.study.get_trials(deepcopy=False):
                 check_values(trial, len(self.tune.objective))
                 latest[slot_of(trial)] = trial
@@ -215,7 +215,7 @@ def open_store(
                 difference = _describe_difference(what, stored.get(what), now)
                 advice = "leave that as it was, or start a new study"
                 raise ConfigError(f"the study {name} in {shown} was begun with {difference}; {advice}")
-    return TrialStore(study, storage, tune, levels), created
+    return TrialStore(study, storage, tune, levels, shown), created
 
 
 def _open_storage(name: str | None, folder: Path) -> BaseStorage:
@@ -343,8 +343,3 @@ def display_url(url: str | None, folder: Path) -> str:
         return sql.make_url(url).set(query={}).render_as_string(hide_password=True)
     except (sql.exc.ArgumentError, ValueError):  # a port that is no number
         return repr(url if set(url).isdisjoint(":@") else f"{url.partition(':')[0]}:...")
-
-
-def is_sqlite(url: str | None) -> bool:
-    """True for a file of SQLite's, which processes of one machine can use."""
-    return url is None or url.partition(":")[0].partition("+")[0] == SQLITE

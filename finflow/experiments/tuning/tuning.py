@@ -22,13 +22,26 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from finflow.config import Config, changed_config
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, one_line
-from finflow.experiments.jobs.folds import Fold
+from finflow.experiments.jobs.walk_forward import Fold
 from finflow.experiments.task_progress import Reporter, TaskDisplay, task_folder, task_progress
 from finflow.experiments.tasks import ComputeResources, Task, connected, run_tasks
-from finflow.experiments.tuning.study import SCRATCH, TRIES, Tuning, begin, open_study, space_of, suggest_values
+from finflow.experiments.tuning.study import (
+    ATTRIBUTES,
+    BEST,
+    SCRATCH,
+    TRIES,
+    Tuning,
+    begin,
+    describe_outcome,
+    encode_returns,
+    open_study,
+    reason_of,
+    space_of,
+    suggest_values,
+    write_best,
+)
 from finflow.experiments.tuning.study_report import report_study
-from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, describe_outcome, encode_returns, write_best
-from finflow.experiments.tuning.trial_store import LOST, TrialStore, display_url, is_sqlite, slot_of, storage_errors
+from finflow.experiments.tuning.trial_store import LOST, SQLITE, TrialStore, slot_of, storage_errors
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
 from finflow.files import remove_empty
 from finflow.market.panel import MarketPanel
@@ -46,7 +59,6 @@ class StudyOutcome(NamedTuple):
 
     folder: Path
     report: Path
-    best: Path | None
     lines: list[str]
 
 
@@ -63,10 +75,10 @@ def tune(
     _check_reach(config, resources)
     tuning = begin(config, resume)
     settings, store = config.tune, tuning.store
-    log(f"study {store.study.study_name} in {tuning.folder}, its trials in {tuning.where}")
+    log(f"study {store.study.study_name} in {tuning.folder}, its trials in {store.name}")
     if len(settings.objective) > 1 and settings.pruner != "none":
         log(f"several objectives cannot be pruned: tune.pruner {settings.pruner} is ignored")
-    before = tuning.counts
+    before = store.counts
     if before.finished:
         log(f"{before.finished} of {before.all} trials are over")
     if before.finished < before.all:
@@ -81,7 +93,7 @@ def tune(
 def _resume_hint(tuning: Tuning) -> str:
     command = f"python main.py --mode tune --resume {shlex.quote(str(tuning.folder))}"
     try:
-        counts = tuning.counts
+        counts = tuning.store.counts
     except ConfigError:  # the command is shown even where the storage is lost
         return f"stopped; to continue: {command}"
     return f"stopped; {counts.finished} of {counts.all} trials are over; to continue: {command}"
@@ -89,7 +101,7 @@ def _resume_hint(tuning: Tuning) -> str:
 
 def _check_reach(config: Config, resources: ComputeResources) -> None:
     """Refuse a storage that workers on other machines would not see."""
-    if resources.cluster is None or not is_sqlite(config.tune.storage):
+    if resources.cluster is None or not (config.tune.storage or SQLITE).startswith(SQLITE):
         return
     with connected(resources.cluster) as ray:
         count = len({node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]})
@@ -101,7 +113,7 @@ def _check_reach(config: Config, resources: ComputeResources) -> None:
 
 
 def _work(tuning: Tuning, resources: ComputeResources, log: Callable[[str], None]) -> None:
-    context, counts = tuning.context, tuning.counts
+    context, counts = tuning.context, tuning.store.counts
     waiting = counts.all - counts.finished
     if resources.in_process:
         with TaskDisplay("trials", waiting, of_tasks=False) as display:
@@ -127,7 +139,7 @@ def run_waiting_trials(tuning: Tuning, log: Callable[[str], None], display: Task
     """Run trials until none waits and no other worker runs one; the number of those run here."""
     done, store = 0, tuning.store
     while True:
-        with storage_errors(tuning.where):
+        with storage_errors(store.name):
             for number in store.requeue_lost():
                 shutil.rmtree(_scratch_folder(tuning, number), ignore_errors=True)
                 log(f"trial {number}: {LOST}; it waits to be run again")
@@ -160,12 +172,12 @@ def run_claimed_trial(
     """
     store = tuning.store
     try:
-        with storage_errors(tuning.where), store.heartbeat(trial):
+        with storage_errors(store.name), store.heartbeat(trial):
             _run_and_record(tuning, trial, display)
     except UpdateFinishedTrialError:  # another worker has declared it lost meanwhile
         log(f"trial {trial.number}: its heartbeat was missed for too long; another worker runs it again")
-    with storage_errors(tuning.where):
-        write_best(tuning.folder, tuning.config, store.trials)
+    with storage_errors(store.name):
+        write_best(tuning.folder, tuning.config, store.study)
         counts = store.counts
         outcome = describe_outcome(store.study.trials[trial.number], tuning.config.tune.objective)
         log(f"trial {trial.number}: {outcome} ({counts.finished} of {counts.all})")
@@ -199,7 +211,6 @@ def _run_and_record(tuning: Tuning, trial: Trial, display: ProgressDisplay | Non
         trial.set_user_attr(ATTRIBUTES.reason, _failure_reason(error))
     else:
         objectives, state, updates = list(result.values), TrialState.COMPLETE, result.updates
-        trial.set_user_attr(ATTRIBUTES.units, result.units)
         trial.set_user_attr(ATTRIBUTES.excess, encode_returns(result.excess))
     trial.set_user_attr(ATTRIBUTES.updates, updates)
     tuning.store.study.tell(trial, objectives, state, skip_if_finished=True)
@@ -221,15 +232,15 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     TrainingError
         If not one trial has values.
     """
-    with storage_errors(tuning.where):
-        store = tuning.store
-        trials, counts = store.trials, store.counts
-    best = write_best(tuning.folder, tuning.config, trials)
-    report = report_study(tuning.config, tuning.context, tuning.folder, store.study.study_name, trials)
+    store = tuning.store
+    trials, counts = store.trials, store.counts
+    with storage_errors(store.name):
+        best = write_best(tuning.folder, tuning.config, store.study)
+    report = report_study(tuning.config, tuning.context, tuning.folder, store)
     if counts.finished == counts.all:
         shutil.rmtree(tuning.folder / SCRATCH, ignore_errors=True)
     if best is None:
-        reasons = [trial.user_attrs.get(ATTRIBUTES.reason, LOST) for trial in trials if trial.state == TrialState.FAIL]
+        reasons = [reason_of(trial) for trial in trials if trial.state == TrialState.FAIL]
         first = f": the first because {reasons[0]}" if reasons else ""
         raise TrainingError(f"none of {counts.finished} trials completed{first}; the report is {report}")
     objective = tuning.config.tune.objective
@@ -238,7 +249,7 @@ def conclude(tuning: Tuning) -> StudyOutcome:
         f"best: trial {best.number}, {describe_outcome(best, objective)}",
         f"to train with it: python main.py --mode train --config {shlex.quote(str(tuning.folder / BEST))}",
     ]
-    return StudyOutcome(tuning.folder, report, tuning.folder / BEST, lines)
+    return StudyOutcome(tuning.folder, report, lines)
 
 
 def describe_plan(config: Config, folder: Path | None = None) -> str:
@@ -247,8 +258,7 @@ def describe_plan(config: Config, folder: Path | None = None) -> str:
     trials, over = config.tune.n_trials, 0
     if folder is not None:
         store, _ = open_study(config, folder, context, create=False)
-        with storage_errors(display_url(config.tune.storage, folder)):
-            counts = store.counts
+        counts = store.counts
         trials, over = max(trials, counts.all), counts.finished
     units, done = len(context.units), f", {over} of them over" if over else ""
     return (
@@ -272,7 +282,7 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     """
     context = trial_context(config, tuple(space_of(config)), config.tune.n_trials)
     store, _ = open_study(config, folder, context, create=False)
-    with storage_errors(display_url(config.tune.storage, folder)):
+    with storage_errors(store.name):
         trial = _recorded(store, number)
         tries = int(store.study.user_attrs.get(TRIES, config.tune.n_trials))
     course = trial.intermediate_values
