@@ -402,8 +402,8 @@ def test_a_worker_elsewhere_leaves_nothing_there(tmp_path: Path) -> None:
     space = {"bcell.gamma": {"low": 0.9, "high": 0.99}}
     config = made(tmp_path, tune__storage=f"journal:{tmp_path / 'trials.log'}", tune__n_trials=1, tune__space=space)
     begun = begin(config)
-    context, elsewhere = begun.context, tmp_path / "elsewhere"
-    assert work(context.panel, begun.config, elsewhere, context.folds, context.tries) == {"trials": 1}
+    elsewhere = tmp_path / "elsewhere"
+    assert work(begun.context, elsewhere) == {"trials": 1}
     assert begun.store.counts.complete == 1
     assert not elsewhere.exists()
 

@@ -176,9 +176,9 @@ def _finding(data: StudyData, overfit: Overfitting | None) -> Headline:
     )
     if not data.best:
         return Headline("", "No trial has a value", words=(trials,))
-    values = [(f"{name} ", Cell(("best", data.best, name), "g", 3), ", ") for name in data.objective]
+    figures = {name: Cell(("best", data.best, name), "g", 3) for name in data.objective}
     chosen: Sentence = (
-        *itertools.chain.from_iterable(values),
+        *(part for name, figure in figures.items() for part in (f"{name} ", figure, ", ")),
         "on windows that it was chosen by: the best of many is overestimated there.",
     )
     if overfit is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +64,10 @@ class TrialContext:
     @property
     def levels(self) -> int:
         return LEVELS * len(self.units)
+
+    def without_features(self) -> TrialContext:
+        """The same for another process, which computes features of its own."""
+        return replace(self, _features={})
 
     def training_data(self, fold: Fold, config: Config) -> TrainingData:
         """The market of a training; features are computed once for all trials, since no key of theirs is searched."""

@@ -6,6 +6,7 @@ compared with its record bit for bit.
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import time
@@ -16,13 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import optuna
 import sqlalchemy as sql
 from optuna.exceptions import StorageInternalError, TrialPruned, UpdateFinishedTrialError
+from optuna.pruners import NopPruner, ThresholdPruner
+from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from finflow.config import Config, changed_config
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, one_line
-from finflow.experiments.jobs.walk_forward import Fold
 from finflow.experiments.task_progress import Reporter, TaskDisplay, task_folder, task_progress
 from finflow.experiments.tasks import ComputeResources, Task, connected, run_tasks
 from finflow.experiments.tuning.study import (
@@ -44,7 +47,6 @@ from finflow.experiments.tuning.study_report import report_study
 from finflow.experiments.tuning.trial_store import LOST, SQLITE, TrialStore, slot_of, storage_errors
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
 from finflow.files import remove_empty
-from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
 from finflow.training.checkpoints.run_folder import STUDY
 from finflow.training.logs.progress_display import ProgressDisplay
@@ -119,20 +121,17 @@ def _work(tuning: Tuning, resources: ComputeResources, log: Callable[[str], None
         with TaskDisplay("trials", waiting, of_tasks=False) as display:
             run_waiting_trials(tuning, display.line if log is print else log, display)
         return
-    arguments = {"config": tuning.config, "folder": tuning.folder, "folds": context.folds, "tries": context.tries}
     count = min(resources.workers or waiting, waiting)
-    tasks = [Task(f"worker {number}", work, arguments) for number in range(1, count + 1)]
+    tasks = [Task(f"worker {number}", work, {"folder": tuning.folder}) for number in range(1, count + 1)]
     lasting = replace(resources, retries=max(resources.retries, waiting))  # a trial has retries of its own
-    run_tasks(tasks, lasting, shared={"panel": context.panel}, kind="workers")
+    run_tasks(tasks, lasting, shared={"context": context.without_features()}, kind="workers")
 
 
-def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ...], tries: int) -> dict[str, Any]:
+def work(context: TrialContext, folder: Path) -> dict[str, Any]:
     """Run trials until none waits: the task of one worker."""
-    seeds = tuple(range(config.train.seed, config.train.seed + config.tune.seeds))
-    context = TrialContext(config, panel, folds, seeds, tuple(space_of(config)), tries)
-    store, _ = open_study(config, folder, context, create=False)
+    store, _ = open_study(context.config, folder, context, create=False)
     with nullcontext(folder) if (folder / STUDY).is_file() else task_folder("study") as place:
-        return {"trials": run_waiting_trials(Tuning(config, place, context, store), print)}
+        return {"trials": run_waiting_trials(Tuning(context.config, place, context, store), print)}
 
 
 def run_waiting_trials(tuning: Tuning, log: Callable[[str], None], display: TaskDisplay | None = None) -> int:
@@ -285,35 +284,30 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     with storage_errors(store.name):
         trial = _recorded(store, number)
         tries = int(store.study.user_attrs.get(TRIES, config.tune.n_trials))
-    course = trial.intermediate_values
-    differs, values, reason = False, None, None
-
-    def compare(level: int, reported: tuple[float, ...], updates: int) -> None:
-        nonlocal differs
-        differs = differs or (bool(course) and course.get(level) != reported[0])
-        if trial.state == TrialState.PRUNED and level >= max(course, default=0):
-            raise TrialPruned
-
-    scratch = folder / SCRATCH / f"again-{number}"
+    seeds = tuple(trial.user_attrs.get(ATTRIBUTES.seeds, context.seeds))
+    storage, scratch = InMemoryStorage(), folder / SCRATCH / f"again-{number}"
+    study = optuna.create_study(storage=storage, directions=store.study.directions)
+    alone = TrialStore(study, storage, config.tune, context.levels, "memory")
+    last = max(trial.intermediate_values, default=0)
+    pruned = trial.state == TrialState.PRUNED
+    study.pruner = ThresholdPruner(upper=-math.inf, n_warmup_steps=last) if pruned else NopPruner()
+    study.enqueue_trial(trial.params)
     try:
-        seeds = tuple(trial.user_attrs[ATTRIBUTES.seeds])
-        settings = changed_config(config, trial.params)
-        result = run_trial(replace(context, seeds=seeds, tries=tries), settings, scratch / "trial", compare)
-        values = list(result.values)
-    except TrialPruned:
-        pass
-    except (KeyError, FinflowError, RuntimeError, ValueError, ArithmeticError) as error:
-        reason = _failure_reason(error)
+        _run_and_record(Tuning(config, scratch, replace(context, seeds=seeds, tries=tries), alone), study.ask(), None)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         remove_empty([folder / SCRATCH])
-    recorded = trial.values if trial.state == TrialState.COMPLETE else None
-    if (values, reason, differs) == (recorded, trial.user_attrs.get(ATTRIBUTES.reason), False):
+    again, reason = study.trials[0], ATTRIBUTES.reason
+    recorded, now = (
+        (one.state, one.values, one.intermediate_values, one.user_attrs.get(reason)) for one in (trial, again)
+    )
+    if recorded == now:
         return [f"trial {number} again: {describe_outcome(trial, config.tune.objective)}, bit for bit as recorded"]
     other = trial.user_attrs.get(ATTRIBUTES.code) not in (None, code_hash())
     why = "the code has changed since" if other else "train.threads, the device or a library may be another"
-    listed = [", ".join(map(repr, one)) if one else "no value" for one in (recorded, values)]
-    raise TrainingError(f"trial {number} gave another result: {listed[0]} recorded, {reason or listed[1]} now; {why}")
+    listed = [", ".join(map(repr, one.values)) if one.values else "no value" for one in (trial, again)]
+    result = again.user_attrs.get(reason, listed[1])
+    raise TrainingError(f"trial {number} gave another result: {listed[0]} recorded, {result} now; {why}")
 
 
 def _recorded(store: TrialStore, number: int) -> FrozenTrial:
