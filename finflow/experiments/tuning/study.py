@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import optuna
 import scipy
 from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -39,7 +38,7 @@ from finflow.config import (
 )
 from finflow.config.loading import values_by_key
 from finflow.errors import ConfigError
-from finflow.experiments.tuning.trial_store import LOST, TrialStore, open_store, storage_errors
+from finflow.experiments.tuning.trial_store import LOST, TrialStore, open_store
 from finflow.experiments.tuning.trial_training import TrialContext, trial_context
 from finflow.files import LOCK, check_writable, exclusively, write_atomically
 from finflow.training.checkpoints.run_folder import STUDY
@@ -47,7 +46,6 @@ from finflow.training.trainer import new_run_folder
 
 STUDIES = "studies"
 SCRATCH = "scratch"
-TRIES = "tries"
 HEAD = "# A search for better values; it continues with: python main.py --mode tune --resume {folder}\n"
 
 Value: TypeAlias = bool | int | float | str
@@ -174,35 +172,27 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
     context = trial_context(config, tuple(space), config.tune.n_trials)
     new = folder is None
     folder = (new_run_folder(config.output.logs_dir / STUDIES) if folder is None else folder).absolute()
-    store, fresh = None, False
     try:
         check_writable(folder)
-        store, fresh = open_study(config, folder, context, create=new)
+        store = open_study(config, folder, context, _initial_values(config, space) if new else None)
         config = replace_values(config, {"tune.name": store.study.study_name})
-        tune = config.tune
-        with storage_errors(store.name), exclusively(folder / LOCK):
+        with exclusively(folder / LOCK):
             head = HEAD.format(folder=shlex.quote(str(folder)))
             write_atomically(folder / STUDY, head + dump_config(config), mode=0o600)
-            if fresh:
-                store.study.set_user_attr(TRIES, tune.n_trials)
-            if fresh or not new:
-                store.fill(_initial_values(config, space))
-            else:
-                store.wait_until_filled()
-            context = replace(context, config=config, tries=int(store.study.user_attrs.get(TRIES, tune.n_trials)))
+            if not new:
+                store.fill({})
     except BaseException:
-        if store is not None and fresh:
-            with suppress(Exception):  # as far as the storage can be reached
-                optuna.delete_study(study_name=store.study.study_name, storage=store.storage)
         if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Tuning(config, folder, context, store)
+    return Tuning(config, folder, replace(context, config=config, tries=store.tries), store)
 
 
-def open_study(config: Config, folder: Path, context: TrialContext, create: bool) -> tuple[TrialStore, bool]:
+def open_study(
+    config: Config, folder: Path, context: TrialContext, first: Mapping[str, Any] | None = None
+) -> TrialStore:
     name = config.tune.name or folder.resolve().name
-    return open_store(config.tune, folder, name, _identity(config, context), context.levels, create)
+    return open_store(config.tune, folder, name, _identity(config, context), context.levels, first)
 
 
 def _identity(config: Config, context: TrialContext) -> dict[str, str]:

@@ -32,7 +32,6 @@ from finflow.experiments.tuning.study import (
     ATTRIBUTES,
     BEST,
     SCRATCH,
-    TRIES,
     Tuning,
     begin,
     describe_outcome,
@@ -129,7 +128,7 @@ def _work(tuning: Tuning, resources: ComputeResources, log: Callable[[str], None
 
 def work(context: TrialContext, folder: Path) -> dict[str, Any]:
     """Run trials until none waits: the task of one worker."""
-    store, _ = open_study(context.config, folder, context, create=False)
+    store = open_study(context.config, folder, context)
     with nullcontext(folder) if (folder / STUDY).is_file() else task_folder("study") as place:
         return {"trials": run_waiting_trials(Tuning(context.config, place, context, store), print)}
 
@@ -256,7 +255,7 @@ def describe_plan(config: Config, folder: Path | None = None) -> str:
     context = trial_context(config, tuple(space), config.tune.n_trials)
     trials, over = config.tune.n_trials, 0
     if folder is not None:
-        store, _ = open_study(config, folder, context, create=False)
+        store = open_study(config, folder, context)
         counts = store.counts
         trials, over = max(trials, counts.all), counts.finished
     units, done = len(context.units), f", {over} of them over" if over else ""
@@ -280,10 +279,9 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
         If there is no such trial, nothing was recorded of it, or its values differ.
     """
     context = trial_context(config, tuple(space_of(config)), config.tune.n_trials)
-    store, _ = open_study(config, folder, context, create=False)
+    store = open_study(config, folder, context)
     with storage_errors(store.name):
-        trial = _recorded(store, number)
-        tries = int(store.study.user_attrs.get(TRIES, config.tune.n_trials))
+        trial, tries = _recorded(store, number), store.tries
     seeds = tuple(trial.user_attrs.get(ATTRIBUTES.seeds, context.seeds))
     storage, scratch = InMemoryStorage(), folder / SCRATCH / f"again-{number}"
     study = optuna.create_study(storage=storage, directions=store.study.directions)
