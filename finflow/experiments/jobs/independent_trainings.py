@@ -142,6 +142,7 @@ class SeedJob(Job):
         note = {"seed": self.config.train.seed, "seeds": self.config.train.seeds}
         write_together({self.folder / CONFIG: dump_run(self.config), self.folder / JOB: format_json(note)})
 
+    @stopping_at_once()
     def judge(self, checkpoints: Sequence[Path]) -> EvaluationOutcome:
         training_data = prepare_from(self.panel, self.config)
         device = device_here(self.config.train.device)
@@ -202,8 +203,7 @@ def run_all(jobs: Sequence[Job], resources: ComputeResources | None = None) -> l
     for job in jobs:
         count = len(job.trainings)
         print(f"evaluating {job.market or ('the trainings' if count > 1 else 'the agent')}")
-        with stopping_at_once():
-            outcomes.append(job.judge([next(checkpoints) for _ in range(count)]))
+        outcomes.append(job.judge([next(checkpoints) for _ in range(count)]))
     return outcomes
 
 

@@ -40,6 +40,7 @@ from finflow.training.judging.held_out import (
     report_on,
     with_compared,
 )
+from finflow.training.phases.stopping import stopping_at_once
 
 PATHS = "paths.csv"
 NO_VERDICT_ON_PATHS = (
@@ -80,6 +81,7 @@ class ProtocolJob(Job):
             for fold in self.folds
         ]
 
+    @stopping_at_once()
     def judge(self, checkpoints: Sequence[Path]) -> EvaluationOutcome:
         """Backtest every training and the classical strategies on its windows, and write the report."""
         config = self.config

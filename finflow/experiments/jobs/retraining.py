@@ -47,6 +47,7 @@ from finflow.training.checkpoints.run_folder import MANIFEST, Kind, resolve_run
 from finflow.training.data.training_data import TrainingData, device_here, prepare_from, process_on
 from finflow.training.judging.agent_strategy import Agents, policy_identity
 from finflow.training.judging.held_out import EvaluationOutcome, maker_of
+from finflow.training.phases.stopping import stopping_at_once
 
 FOLDER = "retrainings"
 NUMBERS, PAGE, RETURNS = "retrain.json", "retrain.html", "returns.csv"
@@ -146,6 +147,7 @@ class Retraining(Job):
         write_together({self.folder / name: content for name, content in files.items()})
         return EvaluationOutcome(run, self.folder / PAGE, {one.name: summarise(one) for one in runs}, page)
 
+    @stopping_at_once()
     def compare(self, checkpoints: Sequence[Path]) -> tuple[RetrainNumbers, list[Backtest]]:
         """Backtest the retrained agents and the old one, each in the window of its fold."""
         config, device, evaluation = self.config, device_here(self.config.train.device), self.config.evaluation
