@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finflow.cli.options import MODES, Override, Parser, number, one_of, read_tickers
+from finflow.cli.options import MODES, Override, Parser, number, one_of, positive_count, read_tickers
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
 ANSWERS = Path("pairs.jsonl")
@@ -40,7 +40,6 @@ def _key(name: str, value: str, keys: str, text: str) -> Option:
     return Option(name, (), {**takes, "help": text, "action": Override, "keys": tuple(keys.split())})
 
 
-_COUNT = number("a whole number, 1 or more", 1, 10**6 - 1)
 _TRAINS = "train demo evaluate tune"
 
 OPTIONS: dict[str, tuple[Option, ...]] = {
@@ -100,7 +99,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         _option(
             *("--workers", "N", f"{_TRAINS} retrain"),
             "trainings, or trials of a search, at once, in processes of this machine",
-            type=_COUNT,
+            type=positive_count,
         ),
         _option(
             *("--cluster", "ADDRESS", _TRAINS),
@@ -190,7 +189,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         ),
         _option(
             *("--pairs", "N", "prefer", f"how many; 2000 when left out, {ASKED} of them with --ask"),
-            type=_COUNT,
+            type=positive_count,
         ),
         _option(
             *("--learn", "FILE", "prefer"),

@@ -120,6 +120,9 @@ def number(words: str, least: float, most: float, kind: type[int] | type[float] 
     return check
 
 
+positive_count = number("a whole number, 1 or more", 1, 10**6 - 1)
+
+
 def one_of(*names: str) -> Any:
     """A type for argparse: one of a few words, with the nearest named in the answer to any other."""
 

@@ -124,7 +124,7 @@ def _learn_policy(given: argparse.Namespace) -> None:
     file = read_pairs(given.learn)
     from finflow.tensor_file import write_tensors
     from finflow.training.checkpoints.checkpoint_reader import check_same_features, stored_config
-    from finflow.training.checkpoints.preferred_agent import learn_preferences
+    from finflow.training.checkpoints.reference_policy import learn_preferences
     from finflow.training.data.training_data import prepare
     from finflow.training.judging.agent_strategy import load_agents
 

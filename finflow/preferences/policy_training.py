@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.gradient_steps import gradient_step, make_optimiser
-from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
+from finflow.agent.networks.distributions import LogisticNormal, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config.preferences_section import PolicyLearningConfig
 from finflow.env.coverage import smooth

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,18 +25,7 @@ from finflow.strategies.online_selection import (
     MeanReversion,
     PassiveAggressiveMeanReversion,
 )
-from finflow.strategies.rolling_rules import (
-    HierarchicalRiskParity,
-    InverseVolatility,
-    LowVolatility,
-    MaximumDiversification,
-    MeanVariance,
-    MinimumCVaR,
-    MinimumVariance,
-    Momentum,
-    RiskParity,
-    TimeSeriesMomentum,
-)
+from finflow.strategies.rolling_rules import OPTIMISERS, LowVolatility, Momentum, Optimised, TimeSeriesMomentum
 from finflow.strategies.strategy import Information, Strategy, equal_weights, with_cash
 
 FloatArray = NDArray[np.float64]
@@ -88,17 +78,15 @@ class SixtyForty:
         return with_cash(0.6 * equal_weights(information.listed)[:-1])
 
 
+def _optimised(name: str, config: EvaluationConfig) -> Strategy:
+    return Optimised(name, config.rebalance_every, config.lookback)
+
+
 NAMED: dict[str, Callable[[EvaluationConfig], Strategy]] = {
     "equal-weight": lambda config: EqualWeight(),
     "buy-and-hold": lambda config: BuyAndHold(),
     "sixty-forty": lambda config: SixtyForty(config.rebalance_every),
-    "inverse-volatility": lambda config: InverseVolatility(config.rebalance_every, config.lookback),
-    "minimum-variance": lambda config: MinimumVariance(config.rebalance_every, config.lookback),
-    "risk-parity": lambda config: RiskParity(config.rebalance_every, config.lookback),
-    "maximum-diversification": lambda config: MaximumDiversification(config.rebalance_every, config.lookback),
-    "hierarchical-risk-parity": lambda config: HierarchicalRiskParity(config.rebalance_every, config.lookback),
-    "mean-variance": lambda config: MeanVariance(config.rebalance_every, config.lookback),
-    "minimum-cvar": lambda config: MinimumCVaR(config.rebalance_every, config.lookback),
+    **{name: partial(_optimised, name) for name in OPTIMISERS},
     "momentum": lambda config: Momentum(config.rebalance_every),
     "time-series-momentum": lambda config: TimeSeriesMomentum(config.rebalance_every),
     "low-volatility": lambda config: LowVolatility(config.rebalance_every, config.lookback),

@@ -19,6 +19,15 @@ from finflow.strategies.strategy import Information, Memo, equal_weights, memois
 
 FloatArray = NDArray[np.float64]
 
+OPTIMISERS = (
+    "inverse-volatility",
+    "minimum-variance",  # Markowitz (1952)
+    "risk-parity",  # Maillard, Roncalli and Teiletche (2010)
+    "maximum-diversification",  # Choueifaty and Coignard (2008)
+    "hierarchical-risk-parity",  # Lopez de Prado (2016)
+    "mean-variance",  # means and covariance shrunk towards what all assets share; Ledoit and Wolf (2004)
+    "minimum-cvar",  # of the worst 5 % of days; Rockafellar and Uryasev (2000)
+)
 RISK_AVERSION = 5.0  # of mean-variance: a middling investor's
 _DUST = 1e-6  # weights below this are what a solver leaves of zero
 
@@ -30,12 +39,15 @@ class Rolling(ABC):
     ----------
     leaves_cash : bool
         True where weights that sum to less than one are meant: cash takes the rest.
+    of_a_year : bool
+        True where a fit uses the returns of a year, of bars of any length, in place of the last `lookback`.
     memo : mutable mapping, optional
         Fits made before.
     """
 
     name = "rolling"
     leaves_cash = False
+    of_a_year = False
 
     def __init__(self, rebalance_every: int = 21, lookback: int = 252) -> None:
         self.rebalance_every = rebalance_every
@@ -45,7 +57,7 @@ class Rolling(ABC):
     def decide(self, information: Information) -> FloatArray:
         if information.step % self.rebalance_every != 0:
             return information.portfolio
-        window = self.window(information)
+        window = information.bars_per_year if self.of_a_year else self.lookback
         prices = information.prices[-(window + 1) :]
         if len(prices) < window + 1:
             return equal_weights(information.listed)
@@ -69,17 +81,17 @@ class Rolling(ABC):
         weights[usable] = fitted if self.leaves_cash else fitted / fitted.sum()
         return with_cash(weights)
 
-    def window(self, information: Information) -> int:
-        """Simple returns that a fit uses."""
-        return self.lookback
-
     @abstractmethod
     def fit(self, returns: FloatArray) -> FloatArray:
         """Weights of shape (assets,) from simple returns of shape (lookback, assets)."""
 
 
 class Optimised(Rolling):
-    """A portfolio of one of skfolio's optimisers."""
+    """A portfolio of one of skfolio's optimisers, by its name in `OPTIMISERS`."""
+
+    def __init__(self, name: str, rebalance_every: int = 21, lookback: int = 252) -> None:
+        super().__init__(rebalance_every, lookback)
+        self.name = name
 
     def fit(self, returns: FloatArray) -> FloatArray:
         estimator = _optimisers()[self.name]
@@ -89,100 +101,46 @@ class Optimised(Rolling):
         return np.asarray(estimator.weights_, dtype=np.float64)
 
 
-class InverseVolatility(Optimised):
-    """Weights proportional to one over the standard deviation."""
-
-    name = "inverse-volatility"
-
-
-class MinimumVariance(Optimised):
-    """The long-only portfolio of least sample variance (Markowitz 1952)."""
-
-    name = "minimum-variance"
-
-
-class MinimumCVaR(Optimised):
-    """The long-only portfolio whose worst 5 % of days were mildest on average (Rockafellar and Uryasev 2000)."""
-
-    name = "minimum-cvar"
-
-
-class MeanVariance(Optimised):
-    """The greatest mean less `RISK_AVERSION` / 2 times variance, both shrunk towards what all assets share.
-
-    Means are shrunk by the Bayes-Stein rule (Jorion 1986), whose share lies between nothing and all, and the covariance
-    by that of Ledoit and Wolf (2004). The utility, unlike the Sharpe ratio, has an answer where all means are negative.
-    """
-
-    name = "mean-variance"
-
-
-class RiskParity(Optimised):
-    """Every asset adds the same to the portfolio's variance (Maillard, Roncalli and Teiletche 2010)."""
-
-    name = "risk-parity"
-
-
-class MaximumDiversification(Optimised):
-    """The greatest ratio of mean volatility to portfolio volatility (Choueifaty and Coignard 2008)."""
-
-    name = "maximum-diversification"
-
-
-class HierarchicalRiskParity(Optimised):
-    """Risk shared out from cluster to cluster of assets that move together (Lopez de Prado 2016)."""
-
-    name = "hierarchical-risk-parity"
-
-
 def _optimisers() -> dict[str, Any]:
-    """Make skfolio's optimisers, by rule; it is imported only here, since that takes a second."""
+    """Make skfolio's optimisers, long-only, in the order of `OPTIMISERS`.
+
+    Skfolio is imported only here, since that takes a second. Mean-variance shrinks means by the Bayes-Stein rule
+    (Jorion 1986), whose share lies between nothing and all; its utility, unlike the Sharpe ratio, has an answer where
+    all means are negative.
+    """
     from skfolio import RiskMeasure, moments, optimization
     from skfolio.prior import EmpiricalPrior
 
     covariance = moments.LedoitWolf()
     mean = moments.ShrunkMu(covariance, method=moments.ShrunkMuMethods.BAYES_STEIN)
-    return {
-        "inverse-volatility": optimization.InverseVolatility(),
-        "minimum-variance": optimization.MeanRisk(risk_measure=RiskMeasure.VARIANCE),
-        "minimum-cvar": optimization.MeanRisk(risk_measure=RiskMeasure.CVAR, cvar_beta=0.95),
-        "mean-variance": optimization.MeanRisk(
+    made = (
+        optimization.InverseVolatility(),
+        optimization.MeanRisk(risk_measure=RiskMeasure.VARIANCE),
+        optimization.RiskBudgeting(risk_measure=RiskMeasure.VARIANCE),
+        optimization.MaximumDiversification(),
+        optimization.HierarchicalRiskParity(),
+        optimization.MeanRisk(
             objective_function=optimization.ObjectiveFunction.MAXIMIZE_UTILITY,
             risk_measure=RiskMeasure.VARIANCE,
             risk_aversion=RISK_AVERSION / 2.0,
             prior_estimator=EmpiricalPrior(mu_estimator=mean, covariance_estimator=covariance),
         ),
-        "risk-parity": optimization.RiskBudgeting(risk_measure=RiskMeasure.VARIANCE),
-        "maximum-diversification": optimization.MaximumDiversification(),
-        "hierarchical-risk-parity": optimization.HierarchicalRiskParity(),
-    }
+        optimization.MeanRisk(risk_measure=RiskMeasure.CVAR, cvar_beta=0.95),
+    )
+    return dict(zip(OPTIMISERS, made, strict=True))
 
 
-class TwelveOneMomentum(Rolling):
-    """Base of rules by the return of the last twelve months but the last one, in bars of any length."""
-
-    def __init__(self, rebalance_every: int = 21) -> None:
-        super().__init__(rebalance_every, lookback=252)
-
-    def window(self, information: Information) -> int:
-        return information.bars_per_year
-
-    def past(self, returns: FloatArray) -> FloatArray:
-        """Log return (assets,) of a year of simple returns (bars, assets) without its last twelfth."""
-        total: FloatArray = np.log1p(returns[: -bars_per_month(len(returns))]).sum(axis=0)
-        return total
-
-
-class Momentum(TwelveOneMomentum):
+class Momentum(Rolling):
     """Equal weight in the third of the assets, rounded up, with the best 12-1 return (Jegadeesh and Titman 1993)."""
 
     name = "momentum"
+    of_a_year = True
 
     def fit(self, returns: FloatArray) -> FloatArray:
-        return _best_third(self.past(returns))
+        return _best_third(_twelve_one(returns))
 
 
-class TimeSeriesMomentum(TwelveOneMomentum):
+class TimeSeriesMomentum(Rolling):
     """The same share for every asset, held while its 12-1 return is positive, else in cash.
 
     The long-only form of Moskowitz, Ooi and Pedersen (2012), without their scaling by volatility, which would need
@@ -190,12 +148,10 @@ class TimeSeriesMomentum(TwelveOneMomentum):
     """
 
     name = "time-series-momentum"
-    leaves_cash = True
+    leaves_cash = of_a_year = True
 
     def fit(self, returns: FloatArray) -> FloatArray:
-        rose = self.past(returns) > 0.0
-        weights: FloatArray = rose / len(rose)
-        return weights
+        return np.asarray((_twelve_one(returns) > 0.0) / returns.shape[1])
 
 
 class LowVolatility(Rolling):
@@ -205,6 +161,11 @@ class LowVolatility(Rolling):
 
     def fit(self, returns: FloatArray) -> FloatArray:
         return _best_third(-returns.std(axis=0, ddof=1))
+
+
+def _twelve_one(returns: FloatArray) -> FloatArray:
+    """Log return (assets,) of a year of simple returns (bars, assets) without its last twelfth."""
+    return np.asarray(np.log1p(returns[: -bars_per_month(len(returns))]).sum(axis=0))
 
 
 def _best_third(score: FloatArray) -> FloatArray:

@@ -25,6 +25,7 @@ from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.trading.decision_page import FollowUp, PlanDifference
 from finflow.trading.live_market import LiveMarket
+from finflow.trading.order_rounding import Account, price_plan
 from finflow.trading.price_checks import restatements
 
 CASH = "cash"
@@ -192,6 +193,18 @@ def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | No
     return [Fill(*fill) for fill in entered[-1]] if entered else None
 
 
+def paper_fills(process: DecisionProcess, entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | None:
+    """Fills at the paper broker of the decision before a date; None where there is none, or its fills are on file."""
+    before = last_decision(entries, date)
+    if before is None or fills_of(entries, before["date"]) is not None:
+        return None
+    path = _Path(process, before)
+    known = process.market_known(range(path.fill_bar, path.fill_bar + 1))
+    trades = np.where(process.halted[path.fill_bar], 0.0, path.planned / path.factor)
+    account = Account(path.start, path.prices, float(before["account"]["cash"]))
+    return path.filled(price_plan(account, trades, trades, process.costs, known).costs)
+
+
 def account_at(
     market: LiveMarket, entries: Sequence[Mapping[str, Any]], stated: Holdings, capital: float
 ) -> AccountState:
@@ -233,7 +246,11 @@ def _shares(panel: MarketPanel, stated: Mapping[str, float]) -> FloatArray:
 
 
 class _Path:
-    def __init__(self, process: DecisionProcess, before: Mapping[str, Any], fills: Sequence[Fill] | None) -> None:
+    """Course of the account since a decision; without fills its orders count as filled as planned."""
+
+    def __init__(
+        self, process: DecisionProcess, before: Mapping[str, Any], fills: Sequence[Fill] | None = None
+    ) -> None:
         panel = process.panel
         self.panel, self.before = panel, before
         account = before["account"]
@@ -251,37 +268,36 @@ class _Path:
         self.start = self._by_asset(account["shares"]) / self.factor
         self.planned = self._by_asset(before["orders"])
         self.fill_bar = min(self.bar + (1 if process.lag else 0), panel.n_bars - 1)
-        at_fill = self.fill_bar - self.bar
-        self.paid: dict[str, float] = {}  # mean prices of the fills that were entered
+        self.prices = np.nan_to_num(share_prices(panel, process.env.fill)[self.fill_bar])
+        self.halted = process.halted[self.fill_bar]
         if fills is None:
-            traded, spent = self._as_planned(np.nan_to_num(share_prices(panel, process.env.fill)[self.fill_bar]))
+            value = np.abs(self.planned / self.factor) * self.prices
+            done = self.filled(float(before["cost"]) * value / max(value.sum(), 1e-300))
         else:
-            traded, spent = self._entered(fills)
-        self.shares = np.maximum(self.start + traded / self.factor, 0.0)
+            done = list(fills)
+        traded, values = dict.fromkeys(panel.assets, 0.0), dict.fromkeys(panel.assets, 0.0)
+        for fill in done:
+            traded[fill.ticker] += fill.shares
+            values[fill.ticker] += fill.shares * fill.price
+        # mean prices of the fills that were entered
+        self.paid = {} if fills is None else {name: values[name] / count for name, count in traded.items() if count}
+        self.shares = np.maximum(self.start + self._by_asset(traded) / self.factor, 0.0)
+        at_fill = self.fill_bar - self.bar
         self.interest = np.concatenate([[1.0], np.cumprod(1.0 + panel.cash_returns[self.bar + 1 :])])
-        filled = float(account["cash"]) * self.interest[at_fill] - spent
+        left = float(account["cash"]) * self.interest[at_fill] - sum(
+            fill.shares * fill.price + fill.cost for fill in done
+        )
         # at each bar since the decision, as if the fills had been paid by then
-        self.cash: FloatArray = filled * self.interest / self.interest[at_fill] + self._dividends(at_fill)
+        self.cash: FloatArray = left * self.interest / self.interest[at_fill] + self._dividends(at_fill)
+
+    def filled(self, costs: FloatArray) -> list[Fill]:
+        """Orders at the prices of the fill, but those in assets that are halted there; costs (assets,) in money."""
+        columns = (self.planned, self.prices / self.factor, costs)
+        rows = zip(self.panel.assets, *(column.tolist() for column in columns), self.halted.tolist(), strict=True)
+        return [Fill(asset, count, price, cost) for asset, count, price, cost, halted in rows if count and not halted]
 
     def _by_asset(self, numbers: Mapping[str, float]) -> FloatArray:
         return np.array([float(numbers.get(asset, 0.0)) for asset in self.panel.assets])
-
-    def _as_planned(self, prices: FloatArray) -> tuple[FloatArray, float]:
-        """Planned orders but those in assets that are halted at the fill, and the money that they took."""
-        open_ = np.full(len(prices), True) if self.panel.halted is None else ~self.panel.halted[self.fill_bar]
-        shares, value = np.where(open_, self.planned, 0.0), np.abs(self.planned / self.factor) * prices
-        cost = float(self.before["cost"])
-        if (shares != self.planned).any():
-            cost *= float(value[open_].sum() / max(value.sum(), 1e-300))
-        return shares, float((shares / self.factor * prices).sum()) + cost
-
-    def _entered(self, fills: Sequence[Fill]) -> tuple[FloatArray, float]:
-        traded, values = dict.fromkeys(self.panel.assets, 0.0), dict.fromkeys(self.panel.assets, 0.0)
-        for fill in fills:
-            traded[fill.ticker] += fill.shares
-            values[fill.ticker] += fill.shares * fill.price
-        self.paid = {name: values[name] / count for name, count in traded.items() if count}
-        return self._by_asset(traded), sum(fill.shares * fill.price + fill.cost for fill in fills)
 
     def _dividends(self, at_fill: int) -> FloatArray:
         """Money at each bar from dividends paid in cash since the decision, with interest; (bars,)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -36,7 +37,6 @@ from finflow.trading.order_rounding import Account, Plan, price_plan, round_orde
 from finflow.training.judging.agent_strategy import Agents
 from finflow.training.judging.explainer import (
     ExactDecision,
-    aim_of,
     decide,
     in_double,
     integrated_gradients,
@@ -91,12 +91,11 @@ class Reasoning(ExactDecision):
             self.states.portfolio,
             self.states.complete,
         )
-        aim_before = mean_of(aim_of(decide(policy, before))[0] for policy in self.policies)
+        aim_before = mean_of(decide(policy, before).aim[0] for policy in self.policies)
         moved = self.aim - aim_before
         direction = 0.5 * moved.sign().unsqueeze(0)
-        shares = [
-            integrated_gradients(policy, self.states, direction, since=before, read=aim_of) for policy in self.policies
-        ]
+        read = attrgetter("aim")
+        shares = [integrated_gradients(one, self.states, direction, since=before, read=read) for one in self.policies]
         of_assets = mean_of(one.assets[0].sum(dim=0) for one in shares)
         of_market = mean_of(one.market[0] for one in shares)
         listed = self.states.listed[0]

@@ -7,58 +7,61 @@ decided anew. An order that is at the broker already is recognised by its client
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from finflow.errors import FinflowError
 from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
-from finflow.trading.account_state import DECISION, STATE, Fill, Holdings, last_decision
-from finflow.trading.brokers.alpaca_broker import AlpacaBroker
-from finflow.trading.brokers.broker import BrokerError, BrokerNotReady, MarketOrder, OrderRefused, client_id
+from finflow.trading.account_state import DECISION, Fill, Holdings, last_decision
+from finflow.trading.alpaca_broker import AlpacaBroker, BrokerError, BrokerNotReady, MarketOrder, OrderRefused
 
 PLACED = "placed"
 
 
 class OrderRouting:
-    """Decisions of the log in a folder, carried out at a broker; ``mark`` is the account's in the lines of the log.
+    """Decisions of the log, carried out at a broker; ``mark`` is the account's in the lines of the log.
 
     Raises BrokerError if the account may not trade.
     """
 
-    def __init__(self, broker: AlpacaBroker, folder: Path) -> None:
-        self.broker, self._path = broker, folder / STATE
-        self.mark = broker.account()
+    def __init__(self, broker: AlpacaBroker) -> None:
+        self.broker, self.mark = broker, broker.account()
 
-    def decided(self, date: str) -> list[dict[str, Any]]:
-        """Lines of the decisions of a date for this account."""
-        return [one for one in HashedLog.read(self._path).entries if self._is_own(one) and one["date"] == date]
+    def decided(self, log: HashedLog, date: str) -> Mapping[str, Any] | None:
+        """Newest decision of a date for this account; None where there is none."""
+        own = [one for one in log.entries if self._is_own(one) and one["date"] == date]
+        return own[-1] if own else None
 
-    def place(self, date: str) -> str:
-        """Place the orders of the newest decision of a date, sales first, once in all; the outcome in a sentence.
+    def place(self, log: HashedLog, entry: Mapping[str, Any]) -> str:
+        """Place the orders of a decision, sales first, once in all; the outcome in a sentence.
 
         Raises BrokerNotReady or BrokerError if the broker gives no answer, or has another order under an id.
         """
-        log, entry = HashedLog.read(self._path), self.decided(date)[-1]
+        line = {"kind": PLACED, "date": entry["date"], "broker": self.mark}
+        placed = [one for one in log.entries if line.items() <= one.items()]
         refused: dict[str, str] = {}
-        for one in log.entries:
-            if one["kind"] == PLACED and (one["date"], one["broker"]) == (date, self.mark):
-                return self._outcome(entry, one["refused"], "have been with")
-        for ticker, shares in sorted(entry["orders"].items(), key=lambda order: (order[1] > 0.0, order[0])):
-            try:
-                self.broker.submit(MarketOrder(_id(entry, ticker), date, ticker, shares))
-            except OrderRefused as error:
-                refused[ticker] = str(error)
-        log.append({"kind": PLACED, "date": date, "broker": self.mark, "refused": refused})
-        return self._outcome(entry, refused, "are with")
+        if placed:
+            refused = placed[0]["refused"]
+        else:
+            for ticker, shares in sorted(entry["orders"].items(), key=lambda order: (order[1] > 0.0, order[0])):
+                try:
+                    self.broker.submit(MarketOrder(client_id(entry, ticker), ticker, shares))
+                except OrderRefused as error:
+                    refused[ticker] = str(error)
+            log.append({**line, "refused": refused})
+        count = len(entry["orders"]) - len(refused)
+        orders, are = "order" if count == 1 else "orders", "have been" if placed else "are"
+        return "; ".join([f"{count} {orders} of {entry['date']} {are} with {self.broker.name}", *refused.values()])
 
-    def stated(self, panel: MarketPanel) -> Holdings:
+    def stated(self, log: HashedLog, panel: MarketPanel) -> Holdings:
         """The account, and the fills of the orders before.
 
         Raises BrokerNotReady if one of them is open; BrokerError if the account holds what the agent does not trade.
         """
-        fills = self._fills(str(panel.dates[-1]))
+        before = last_decision(log.entries, str(panel.dates[-1]))
+        fills = None if before is None or not self._is_own(before) else self._fills(before)
         names = {**{name.replace("-", "."): name for name in panel.assets}, **{name: name for name in panel.assets}}
         shares: dict[str, float] = {}
         for symbol, count in self.broker.positions().items():
@@ -72,23 +75,20 @@ class OrderRouting:
             shares[names[symbol]] = count
         return Holdings(shares, self.broker.cash(), fills)
 
-    def _fills(self, date: str) -> list[Fill] | None:
-        """Fills of the decision before a date; None where it was not for this account."""
-        before = last_decision(HashedLog.read(self._path).entries, date)
-        if before is None or not self._is_own(before):
-            return None
+    def _fills(self, before: Mapping[str, Any]) -> list[Fill]:
+        """Fills of a decision; Alpaca takes no commission, and fees of the exchanges leave the cash later."""
         fills = []
         for ticker in sorted(before["orders"]):
-            status = self.broker.status(_id(before, ticker))
+            status = self.broker.status(client_id(before, ticker))
             if status is None:  # refused, or never placed
                 continue
-            if status.state == "accepted":
+            if status.is_open:
                 raise BrokerNotReady(
                     f"the order of {status.order.shares:+,g} {ticker} of {before['date']} is open at "
                     f"{self.broker.name}: wait for its end, or cancel it there"
                 )
             if status.filled and status.price is not None:
-                fills.append(Fill(ticker, status.filled, status.price, status.cost or 0.0))
+                fills.append(Fill(ticker, status.filled, status.price))
         return fills
 
     def _is_own(self, entry: Mapping[str, Any]) -> bool:
@@ -101,11 +101,8 @@ class OrderRouting:
             )
         return True
 
-    def _outcome(self, entry: Mapping[str, Any], refused: Mapping[str, str], are: str) -> str:
-        count = len(entry["orders"]) - len(refused)
-        text = f"{count} order{'' if count == 1 else 's'} of {entry['date']} {are} {self.broker.name}"
-        return "; ".join([text, *refused.values()])
 
-
-def _id(entry: Mapping[str, Any], ticker: str) -> str:
-    return client_id(entry["agent_sha256"], entry["date"], ticker)
+def client_id(entry: Mapping[str, Any], ticker: str) -> str:
+    """Id of the order of a decision in a ticker: one and the same, whenever it is made again."""
+    digest = hashlib.sha256(f"{entry['agent_sha256']} {entry['date']} {ticker}".encode()).hexdigest()
+    return f"{entry['date']}-{ticker}-{digest[:12]}"

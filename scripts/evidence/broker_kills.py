@@ -25,7 +25,7 @@ from finflow.errors import EvidenceError
 from finflow.files import write_atomically
 from finflow.line_file import HashedLog
 from finflow.trading.account_state import STATE
-from finflow.trading.brokers.alpaca_broker import KEY, SECRET
+from finflow.trading.alpaca_broker import KEY, SECRET
 from finflow.trading.live_market import TRADING
 from scripts.evidence import fake_alpaca
 from scripts.evidence.fake_alpaca import BEFORE, FakeAlpaca, serving

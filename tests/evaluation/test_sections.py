@@ -73,7 +73,7 @@ def test_numbers_are_written_with_their_units(value: float, unit: str, decimals:
 
 def test_a_section_is_in_the_page_in_its_contents_and_in_metrics_json() -> None:
     data = report_data(sections=(made(Cell(("a<b", "sharpe"))),))
-    page = build_page(data, compute_results(data))
+    page = build_page(compute_results(data))
     assert '<a href="#made">Made &amp; up</a>' in page.html()
     assert '<section id="made">' in page.html()
     assert json.loads(page.json())["made"] == NUMBERS

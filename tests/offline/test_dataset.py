@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from finflow.config import load_config
 from finflow.errors import FinflowError
 from finflow.market.bar_frequency import BARS_PER_YEAR
-from finflow.offline.collection import made_by, simulate_behaviour
+from finflow.offline.collection import collect, made_by, simulate_behaviour
 from finflow.offline.data_card import card_lines, data_card, regions
 from finflow.offline.dataset import SOURCES, OfflineDataset, Rows, load_dataset, save_dataset
+from finflow.training.data.training_data import prepare
 
 
 def expected(world: Any) -> dict[str, str]:
@@ -207,3 +209,14 @@ def test_what_is_undefined_is_null_and_a_dash(plain: tuple[Any, Rows]) -> None:
     assert " - " in card_lines(card)[1]
     only = {name: column[rows["family"] == 2] for name, column in rows.items()}
     assert list(data_card(only, world.process.panel)["families"]) == [SOURCES[2]]  # the others have no data
+
+
+def test_the_default_data_visit_every_region_of_the_simplex() -> None:
+    market = prepare(load_config(environ={}))
+    data = collect(market.config, market.process, market.train)
+    assert len(data) == 500 * 252
+    coverage = data.meta["card"]["coverage"]
+    for name in ("largest_weight", "effective_assets", "cash_share", "distance_from_equal_weight"):
+        assert all(share > 0.0 for share in coverage[name].values()), f"a region of {name} is never visited"
+    assert min(coverage["largest_holding"].values()) > 0.01
+    assert min(coverage["over_half"].values()) > 0.0

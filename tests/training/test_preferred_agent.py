@@ -16,7 +16,7 @@ from finflow.preferences.pairs import write_pairs
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.checkpoints.preferred_agent import policy_tensors
+from finflow.training.checkpoints.reference_policy import policy_tensors
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal

@@ -18,13 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.drawing import BLACK, BLUE, Rendered, finish_wealth, render
-from finflow.evaluation.page.page_numbers import years_unit
 from finflow.evaluation.page.section import ROW, Cell, Row, Section, Sentence, Table, make_table
 from finflow.evaluation.report.report_page import verdict_table
-from finflow.evaluation.statistics.bootstrap import Resampling, draw_days, resample_sharpe
+from finflow.evaluation.statistics.backtest_overfitting import cscv_of
+from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.metrics import sharpe_of
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.report_statistics import cscv_of, verdict_with_power
 from finflow.evaluation.statistics.run_statistics import (
     distribution,
     figure_columns,
@@ -33,7 +32,7 @@ from finflow.evaluation.statistics.run_statistics import (
     probability_of_improvement,
     spread_table,
 )
-from finflow.evaluation.statistics.verdict import Verdict, VerdictReference
+from finflow.evaluation.statistics.verdict import judge
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -306,8 +305,9 @@ def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resamp
     day is the mean over seeds. No seed is chosen, and seeds are not tries.
     """
     baseline, agent = found.compared[0], mean_of_seeds(found.agents)
-    verdict = judge_joined(agent, baseline, patient, tries, resampling)
-    bars, seeds, windows = agent.bars_per_year, len(found.agents), len(found.others)
+    rivals, bars = (baseline.returns, patient.returns), agent.bars_per_year
+    verdict = judge(agent.returns, rivals, agent.cash_returns, tries, resampling, bars_per_year=bars)
+    seeds, windows = len(found.agents), len(found.others)
     numbers: dict[str, object] = {
         "windows": windows,
         "seeds": seeds,
@@ -327,18 +327,8 @@ def joined_section(found: ProtocolPaths, patient: Backtest, tries: Tries, resamp
         ),
         *map(str, verdict.reasons),
     ]
-    table = verdict_table(verdict, years_unit(bars))
+    table = verdict_table(verdict, bars)
     return Section("walk_forward", "All judged years together", numbers, (table,), words=tuple(words))
-
-
-def judge_joined(
-    judged: Backtest, baseline: Backtest, patient: Backtest, tries: Tries, resampling: Resampling
-) -> Verdict:
-    """The verdict on joined windows, with what it could have shown; all over the same days."""
-    draws = draw_days(len(judged.returns), resampling)
-    own = resample_sharpe(judged, draws)
-    rivals = [VerdictReference(run.returns, own - resample_sharpe(run, draws)) for run in (baseline, patient)]
-    return verdict_with_power(judged, rivals, tries, resampling, draws)
 
 
 def mean_of_seeds(agents: Sequence[Backtest]) -> Backtest:

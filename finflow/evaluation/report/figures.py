@@ -20,7 +20,7 @@ from finflow.evaluation.page.drawing import (
     wealth_figure,
 )
 from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.bootstrap import Interval
+from finflow.evaluation.statistics.bootstrap import CONFIDENCE, Interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,9 +40,7 @@ def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
     )
 
 
-def sharpe_ratios(
-    values: Mapping[str, float], intervals: Mapping[str, Interval], confidence: float, agent: str
-) -> Rendered:
+def sharpe_ratios(values: Mapping[str, float], intervals: Mapping[str, Interval], agent: str) -> Rendered:
     names = sorted(values, key=lambda name: (-np.inf if np.isnan(values[name]) else values[name], name))
 
     def draw(figure: Figure) -> None:
@@ -57,7 +55,7 @@ def sharpe_ratios(
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel(f"Sharpe ratio in excess of cash, annualised, with {confidence:.0%} interval")
+        axes.set_xlabel(f"Sharpe ratio in excess of cash, annualised, with {CONFIDENCE:.0%} interval")
 
     summary = "; ".join(f"{name} {_value_and_interval(values[name], intervals[name])}" for name in reversed(names))
     return Rendered(
@@ -65,7 +63,7 @@ def sharpe_ratios(
         "Sharpe ratios and their uncertainty",
         "Dots are the window's Sharpe ratios, lines their bootstrap intervals. Lines that overlap widely cannot be "
         "ranked by their dots; the paired difference at the top of the page is the sharper test.",
-        f"Dots with horizontal lines: Sharpe ratio and {confidence:.0%} interval of each strategy. {summary}.",
+        f"Dots with horizontal lines: Sharpe ratio and {CONFIDENCE:.0%} interval of each strategy. {summary}.",
         render(draw, 0.9 + 0.3 * len(names)),
     )
 

@@ -43,20 +43,20 @@ def write_report(folder: Path, data: ReportData) -> Page:
     OutputError
         If a file cannot be written.
     """
-    results = compute_results(data)
-    limits, days, needed = data.notes, len(data.agent.returns), MINIMUM_BLOCKS * data.block_length
+    results, length = compute_results(data), data.resampling.block_length
+    limits, days, needed = data.notes, len(data.agent.returns), MINIMUM_BLOCKS * length
     if days < needed:
-        said = f"intervals need {needed} ({MINIMUM_BLOCKS} blocks of {data.block_length})."
+        said = f"intervals need {needed} ({MINIMUM_BLOCKS} blocks of {length})."
         limits = (*limits, f"The window has {days} {bar_name(data.agent.bars_per_year)}s; {said}")
     obstacle = tear_sheet_obstacle(data.agent, data.baseline)
     files: dict[str, bytes | str] = {"metrics.json": ""}
-    with forked(partial(draw_figures, data, results)) as figures_of_report:
+    with forked(partial(draw_figures, results)) as figures_of_report:
         if data.baseline is not None and obstacle is None:
             files["tearsheet.html"] = tear_sheet(data.agent, data.baseline)
         else:
             limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
     drawn = figures_of_report()
-    columns = {run.name: run.returns for run in (data.agent, *data.compared)}
+    columns = {run.name: run.returns for run in data.runs}
     if data.patient is not None:  # that the verdict compares with
         columns[data.patient.name] = data.patient.returns
     columns.setdefault(CASH, data.agent.cash_returns)
@@ -64,28 +64,28 @@ def write_report(folder: Path, data: ReportData) -> Page:
     files["returns.csv"] = table.to_csv(lineterminator="\n")
     own = [figure for section in data.sections for figure in section.figures]
     files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)} | dict(data.files)
-    page = build_page(data, results, drawn, limits, list(files))
+    page = build_page(results, drawn, limits, list(files))
     files |= page.files()
     write_together({folder / name: content for name, content in files.items()})
     return page
 
 
-def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
+def draw_figures(results: Results) -> list[Rendered]:
     """Draw every figure that the data has something to show for, in the order of the page."""
     # what online selection loses to costs would set the scale of every line; the tables have it
-    agent, others = data.agent, [run for run in data.compared if run.name not in ONLINE]
+    data, found = results.data, results.overfitting
+    agent, others = data.agent, [run for run in data.strategies if run.name not in ONLINE]
     sharpes = {name: summary["sharpe"] for name, summary in results.metrics.items()}
     bounds = {name: table["sharpe"] for name, table in results.intervals.items()}
-    found = results.evidence.overfitting
     drawn = [
         figures.equity(agent, others),
-        figures.sharpe_ratios(sharpes, bounds, data.confidence, agent.name),
+        figures.sharpe_ratios(sharpes, bounds, agent.name),
         figures.drawdown(agent, others),
         figures.costs_and_turnover(agent, others),
         agent_figures.weights(agent),
         agent_figures.gate(agent),
         agent_figures.experts(agent),
-        None if found is None else overfitting_histogram(found, len(results.evidence.tracks)),
+        None if found is None else overfitting_histogram(found, len(results.metrics)),
         agent_figures.training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]

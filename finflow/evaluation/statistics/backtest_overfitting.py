@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
+from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.drawing import BLUE, VERMILION, Rendered, render
 from finflow.evaluation.page.section import Cell, Row, Section, Sentence, Table
-from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.bootstrap import Interval, Resampling, draw_days
+from finflow.evaluation.statistics.bootstrap import Interval, Resampling
+from finflow.evaluation.statistics.metrics import Array, sharpe
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import check_returns
-from finflow.evaluation.statistics.verdict import Verdict, VerdictReference, reach_verdict
+from finflow.evaluation.statistics.verdict import Verdict, judge
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 BLOCKS = 16  # as the paper recommends: 12 870 choices
 FEWEST_DAYS = 4  # in a block
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,17 @@ class Overfitting:
     def loss(self) -> float:
         """Share of the choices whose strategy has a negative Sharpe ratio out of sample."""
         return float(np.mean(self.outside < 0.0))
+
+    def numbers(self, among: Sequence[str]) -> dict[str, Any]:
+        """Numbers for `metrics.json`; ``among`` names the strategies that were chosen among."""
+        return {
+            "pbo": self.pbo,
+            "probability_of_loss": self.loss,
+            "blocks": self.blocks,
+            "choices": len(self.logits),
+            "days": self.days,
+            "among": list(among),
+        }
 
 
 def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
@@ -121,6 +130,14 @@ def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
     )
 
 
+def cscv_of(runs: Sequence[Backtest]) -> Overfitting | None:
+    """CSCV of choosing the best of these by Sharpe ratio; None where it cannot be made."""
+    try:
+        return overfitting(np.column_stack([run.returns - run.cash_returns for run in runs]))
+    except EvidenceError:
+        return None
+
+
 def logit_histogram(found: Overfitting) -> tuple[Array, Array]:
     """Shares of the choices by logit: edges (n + 1,) and shares (n,), zero an edge."""
     bound = max(1, math.ceil(float(np.abs(found.logits).max())))
@@ -158,18 +175,6 @@ def overfitting_histogram(
     )
 
 
-def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> dict[str, Any]:
-    """Numbers for `metrics.json`; ``among`` names the strategies that were chosen among."""
-    return {
-        "pbo": found.pbo,
-        "probability_of_loss": found.loss,
-        "blocks": found.blocks,
-        "choices": len(found.logits),
-        "days": found.days,
-        "among": list(among),
-    }
-
-
 @dataclass(frozen=True, eq=False)
 class DailyReturns:
     """Daily returns (days,) of one that may be chosen, and of its references at the same costs."""
@@ -194,7 +199,7 @@ def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Re
     SPA looks at all of them together, and DSR deflates by all that was tried: ``counted``, for all of them together and
     on file for the panel's test window, if more than there are choices.
     """
-    sharpes = {name: float(metrics.sharpe(one.returns, one.cash)) for name, one in choices.items()}
+    sharpes = {name: float(sharpe(one.returns, one.cash)) for name, one in choices.items()}
     best = max(sharpes, key=lambda name: (np.nan_to_num(sharpes[name], nan=-np.inf), name))
     chosen = choices[best]
     others = {name: one for name, one in choices.items() if name != best}
@@ -203,18 +208,14 @@ def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Re
         others=max(counted - len(choices), 0),
         sharpes=tuple(_active_sharpe(one) for one in others.values()),
     )
-    draws = draw_days(len(chosen.returns), resampling)
-    own, equal, patient = (
-        metrics.sharpe(returns[draws], chosen.cash[draws], chosen.bars_per_year)
-        for returns in (chosen.returns, chosen.baseline, chosen.patient)
-    )
-    verdict = reach_verdict(
+    verdict = judge(
         chosen.returns,
-        (VerdictReference(chosen.baseline, own - equal), VerdictReference(chosen.patient, own - patient)),
+        (chosen.baseline, chosen.patient),
+        chosen.cash,
         tries,
         resampling,
-        {name: one.returns for name, one in others.items()},
-        chosen.bars_per_year,
+        candidates={name: one.returns for name, one in others.items()},
+        bars_per_year=chosen.bars_per_year,
     )
     return Best(best, verdict)
 
@@ -240,7 +241,7 @@ def choice_section(
         words.append(f"The probability of backtest overfitting cannot be computed: {error}.")
     else:
         words.append(_overfitted(len(names), days, what))
-        numbers["overfitting"] = overfitting_numbers(found, names)
+        numbers["overfitting"] = found.numbers(names)
         figures.append(overfitting_histogram(found, len(names), what, "choice-logits"))
     if best is not None:
         name, verdict = best

@@ -115,10 +115,9 @@ def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, Array]
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
-def resample_sharpe(backtest: Backtest, draws: Draws) -> Array:
-    """Annual Sharpe ratio of every resample alone, (samples,), as `resample` has it."""
-    excess = backtest.returns - backtest.cash_returns
-    return np.concatenate([sharpe(excess[rows], 0.0, backtest.bars_per_year) for rows in chunks(draws)])
+def resample_sharpe(excess: Array, draws: Draws, bars_per_year: int) -> Array:
+    """Annual Sharpe ratio of every resample alone, (samples,), as `resample` has it; of returns less those of cash."""
+    return np.concatenate([sharpe(excess[rows], 0.0, bars_per_year) for rows in chunks(draws)])
 
 
 def chunks(draws: Draws) -> Iterator[Draws]:
@@ -127,7 +126,7 @@ def chunks(draws: Draws) -> Iterator[Draws]:
         yield draws[start : start + _CHUNK]
 
 
-def interval(values: Array, confidence: float) -> Interval:
+def interval(values: Array, confidence: float = CONFIDENCE) -> Interval:
     """Percentile interval of resampled values (samples,).
 
     Without resamples, or where a resample is undefined (NaN), there is no interval: to leave those out would pretend
@@ -141,13 +140,11 @@ def interval(values: Array, confidence: float) -> Interval:
 
 
 def sharpe_difference(
-    first: Backtest, second: Backtest, resampled_first: Array, resampled_second: Array, confidence: float
+    first: Backtest, second: Backtest, draws: Draws, confidence: float = CONFIDENCE
 ) -> SharpeDifference:
-    """Sharpe ratio of `first` less that of `second`, with the interval of the paired resamples.
-
-    The resampled ones are their Sharpe ratios, (samples,), in the same resamples; both are over the same days.
-    """
-    differences = resampled_first - resampled_second
+    """Sharpe ratio of `first` less that of `second`, over the same days, with the interval of the paired resamples."""
+    one, two = (resample_sharpe(run.returns - run.cash_returns, draws, run.bars_per_year) for run in (first, second))
+    differences = one - two
     bounds = interval(differences, confidence)
     ahead = float(np.mean(differences > 0.0)) if bounds.defined else NAN
     return SharpeDifference(sharpe_of(first) - sharpe_of(second), bounds, ahead)

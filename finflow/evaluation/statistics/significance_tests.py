@@ -34,6 +34,7 @@ from finflow.evaluation.page.page_numbers import Number, about
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS, Resampling
 from finflow.evaluation.statistics.metrics import FLAT, Array
 
+SIZE = 0.05
 FEWEST = 4  # returns: the fewest that have a kurtosis without bias
 
 
@@ -76,6 +77,9 @@ class TrackRecord:
     def dsr(self, tries: int, variance: float) -> float:
         """Deflated Sharpe ratio: the PSR against the best that luck alone would show among ``tries``."""
         return self.psr(expected_maximum(tries, variance))
+
+
+UNKNOWN = TrackRecord(math.nan, 2, math.nan, math.nan)
 
 
 def track_of(returns: Array, name: str = "the strategy") -> TrackRecord:
@@ -151,17 +155,15 @@ def superior_ability(benchmark: Array, strategies: Mapping[str, Array], resampli
     )
 
 
-def superior_strategies(
-    benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling, size: float = 0.05
-) -> tuple[str, ...]:
+def superior_strategies(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> tuple[str, ...]:
     """Names of the strategies that beat the benchmark by Romano and Wolf's StepM, in the order given.
 
-    ``size`` is the chance of naming even one wrongly; the others as in `superior_ability`.
+    The chance of naming even one wrongly is at most `SIZE`; raises as `superior_ability` does.
     """
     left, found = dict(strategies), set()
     while left:  # arch's own StepM breaks off with an error where every strategy is superior in the end
         names = list(left)
-        better = {names[int(index)] for index in _spa(benchmark, left, resampling).better_models(size)}
+        better = {names[int(index)] for index in _spa(benchmark, left, resampling).better_models(SIZE)}
         if not better:
             break
         found |= better

@@ -34,7 +34,6 @@ from finflow.training.data.training_data import device_here, process_on
 from finflow.training.judging.agent_strategy import AGENT, Agents
 from finflow.training.judging.held_out import (
     EvaluationOutcome,
-    WindowRuns,
     backtest_window,
     provenance,
     report_on,
@@ -115,7 +114,7 @@ class ProtocolJob(Job):
         config, windows, device = self.config, self.windows, device_here(self.config.train.device)
         makers = with_compared({}, config)
         judged: list[WindowResult] = []
-        compared: dict[int, WindowRuns] = {}
+        compared: dict[int, tuple[tuple[Backtest, ...], Backtest, tuple[Backtest, ...]]] = {}
         parts = [(fold, seed) for seed in self.seeds for fold in self.folds]
         for (fold, seed), path in zip(parts, checkpoints, strict=True):
             process = process_on(self.fold_training(fold, seed).training_data(self.panel), self.panel)
@@ -126,8 +125,8 @@ class ProtocolJob(Job):
                 if window not in compared:
                     compared[window] = backtest_window(process, test, [make() for make in makers.values()])
         in_time = [compared[window] for window in range(len(windows))]
-        others = tuple((*one.runs, *one.benchmark) for one in in_time)
-        patient = joined([one.patient for one in in_time])
+        others = tuple((*runs, *index) for runs, _, index in in_time)
+        patient = joined([patient for _, patient, _ in in_time])
         return ProtocolPaths(self.protocol, tuple(judged), others, self.settings), patient
 
     @property

@@ -28,7 +28,6 @@ from finflow.evaluation.statistics.bootstrap import (
     Resampling,
     SharpeDifference,
     draw_days,
-    resample_sharpe,
     sharpe_difference,
 )
 from finflow.evaluation.statistics.metrics import summarise
@@ -135,7 +134,7 @@ def measure_lead(new: Backtest, old: Backtest, rule: ReplacementRule, resampling
     Ledoit and Wolf (2008), Robust Performance Hypothesis Testing with the Sharpe Ratio: resampling in blocks, paired.
     """
     draws = draw_days(len(new.returns), replace(resampling, samples=rule.samples(resampling.samples)))
-    return sharpe_difference(new, old, resample_sharpe(new, draws), resample_sharpe(old, draws), rule.coverage)
+    return sharpe_difference(new, old, draws, rule.coverage)
 
 
 def figures_of(runs: Sequence[Backtest]) -> dict[str, Figures]:

@@ -20,8 +20,8 @@ from finflow.json_text import parse_json
 from finflow.line_file import HashedLog
 from finflow.market.panel import MarketPanel
 from finflow.trading.account_state import STATE
-from finflow.trading.brokers.broker import BrokerNotReady
-from finflow.trading.decide_mode import ALPACA, Request, decide_with, open_routing
+from finflow.trading.alpaca_broker import BrokerNotReady
+from finflow.trading.decide_mode import ALPACA, Request, decide, open_routing
 from finflow.trading.live_market import TRADING, load_agents, load_prices, market_until
 from finflow.trading.order_routing import OrderRouting
 from finflow.trading.paper.paper_account import DailyAccount, Expectation, PaperAccount, broker_evening
@@ -176,7 +176,7 @@ class _Trading:
             process = market_until(panel, self.agents).process
             yield from PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)
         elif last is None or last.date < str(panel.dates[-1]):
-            decide_with(self.agents, replace(self.request, broker=ALPACA), self.routing)
+            decide(replace(self.request, broker=ALPACA), self.agents, self.routing)
             yield broker_evening(HashedLog.read(self.folder / STATE).entries, last)
 
     def _expectation(self, bars_per_year: int) -> Expectation | None:

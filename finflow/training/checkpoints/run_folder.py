@@ -221,7 +221,7 @@ def runtime(device: torch.device) -> dict[str, str]:
         "python": platform.python_version(),
         "device": device.type,
         "threads": str(torch.get_num_threads()),
-        "compile": "eager",  # updates are not compiled; the ledger is, and gives the same bits either way
+        "compile": "eager",  # updates are not compiled
     }
 
 

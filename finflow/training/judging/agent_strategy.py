@@ -24,7 +24,6 @@ from finflow.evaluation.analysis.expert_traits import (
     ExpertTraits,
     expert_traits,
     gate_by_state,
-    history_of_traits,
 )
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
@@ -284,7 +283,7 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
 def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> ExpertTraits | None:
     """Traits of the experts over a window; None where there are too few bars before it to estimate any."""
     bars = process.decision_bars(window)
-    known = [bar - process.lag for bar in bars]
-    if not known or known[-1] < history_of_traits(process.panel):
+    if not len(bars):
         return None
+    known = [bar - process.lag for bar in bars]
     return expert_traits(process.panel, known, named_portfolios(policy, process, bars), EXPERTS)

@@ -6,28 +6,22 @@ order of this client id, and Alpaca itself refuses a second order of a client id
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from finflow.config import AlpacaConfig
-from finflow.errors import ConfigError
-from finflow.trading.brokers.broker import (
-    BrokerError,
-    BrokerNotReady,
-    MarketClock,
-    MarketOrder,
-    OrderRefused,
-    OrderStatus,
-)
+from finflow.errors import ConfigError, FinflowError
 
 if TYPE_CHECKING:
+    from alpaca.common.exceptions import APIError
     from alpaca.trading.client import TradingClient
     from alpaca.trading.models import Order
 
@@ -37,13 +31,44 @@ EXCHANGE = ZoneInfo("America/New_York")
 TIMEOUT = 10.0  # seconds until an answer counts as lost
 ATTEMPTS = 5  # of a request until an answer has come
 LONGEST_WAIT = 60.0  # seconds between two attempts, at most
-_OPEN = frozenset(
-    {
-        *("new", "partially_filled", "pending_cancel", "pending_replace", "pending_review", "accepted", "pending_new"),
-        *("accepted_for_bidding", "stopped", "suspended", "calculated", "held"),
-    }
-)
+_ENDED = frozenset({"filled", "canceled", "rejected", "expired", "replaced", "done_for_day"})
 _AGAIN = frozenset({408, 429})
+
+
+class BrokerError(FinflowError):
+    """An order or an account that a broker refuses."""
+
+
+class OrderRefused(BrokerError):
+    """An order that a broker refused, and that has had no effect."""
+
+
+class BrokerNotReady(BrokerError):
+    """A broker that gives no answer, or an account that nothing can be decided on at present."""
+
+
+class MarketOrder(NamedTuple):
+    """An order at the next price, negative shares are sold; one of the same id is the same order."""
+
+    client_id: str
+    ticker: str
+    shares: float
+
+
+class OrderStatus(NamedTuple):
+    """Status of an order: shares that changed hands so far, negative where sold, and their mean price in money."""
+
+    order: MarketOrder
+    is_open: bool
+    filled: float
+    price: float | None
+
+
+class MarketClock(NamedTuple):
+    """Day at the exchange, and True for ``is_open`` while its session goes on."""
+
+    day: dt.date
+    is_open: bool
 
 
 def open_alpaca(
@@ -115,8 +140,6 @@ class AlpacaBroker:
     ) -> None:
         self._client, self._settings, self._secrets, self._sleep = client, settings, secrets, sleep
         self.name = f"Alpaca ({'live' if settings.live else 'paper'})"
-        self._asked_pause = 0.0  # seconds that the broker asked for before the next attempt
-        self._failure = "no answer"  # of the latest request, in words
 
     def account(self) -> str:
         """Mark of the account: the first digits of a hash of its id.
@@ -140,8 +163,9 @@ class AlpacaBroker:
         return MarketClock(clock.timestamp.astimezone(EXCHANGE).date(), bool(clock.is_open))
 
     def status(self, client_id: str) -> OrderStatus | None:
-        order = self._ask(partial(self._client.get_order_by_client_id, client_id), missing_ok=True)
-        return None if order is None else self._read(order)
+        """Status of an order; None for an id that Alpaca does not know."""
+        order = self._ask(partial(self._find, client_id))
+        return None if order is None else _read(order)
 
     def submit(self, order: MarketOrder) -> OrderStatus:
         """Place an order, once.
@@ -149,34 +173,8 @@ class AlpacaBroker:
         Raises OrderRefused if Alpaca refuses it; BrokerNotReady if no answer comes; the order may be placed, and the
         same call finds out.
         """
-        request = self._request(order)
-        for _ in self._attempts():
-            known = self.status(order.client_id)
-            if known is not None:
-                return self._agreed(known, order)
-            status, text, placed = self._try(partial(self._client.submit_order, request))
-            if status == 200:
-                return self._agreed(self._read(placed), order)
-            if status == 401:
-                raise self._keys_refused(text)
-            if 400 <= status < 500 and status not in _AGAIN and "client_order_id" not in text:
-                raise OrderRefused(f"{self.name} refuses the order of {order.shares:+,g} {order.ticker}: {text}")
-        raise self._no_answer(f"the order of {order.shares:+,g} {order.ticker}")
-
-    def _request(self, order: MarketOrder) -> Any:
-        from alpaca.trading.enums import OrderSide, TimeInForce
-        from alpaca.trading.requests import MarketOrderRequest
-
-        whole = float(order.shares).is_integer()  # a part of a share trades in day orders alone
-        return MarketOrderRequest(
-            symbol=symbol_of(order.ticker),
-            qty=abs(order.shares),
-            side=OrderSide.BUY if order.shares > 0.0 else OrderSide.SELL,
-            time_in_force=TimeInForce(self._settings.time_in_force if whole else "day"),
-            client_order_id=order.client_id,
-        )
-
-    def _agreed(self, known: OrderStatus, order: MarketOrder) -> OrderStatus:
+        what = f"the order of {order.shares:+,g} {order.ticker}"
+        known = _read(self._ask(partial(self._place, order, what), what))
         if (known.order.ticker, known.order.shares) != (symbol_of(order.ticker), order.shares):
             raise BrokerError(
                 f"{self.name} has {known.order.shares:+,g} {known.order.ticker} under the id {order.client_id}, and "
@@ -184,72 +182,67 @@ class AlpacaBroker:
             )
         return known
 
-    def _read(self, answer: Order) -> OrderStatus:
-        sign = -1.0 if answer.side is not None and answer.side.value == "sell" else 1.0
-        filled = sign * float(answer.filled_qty or 0.0)
-        order = MarketOrder(
-            answer.client_order_id, answer.client_order_id[:10], str(answer.symbol), sign * float(answer.qty or 0.0)
-        )
-        state = answer.status.value
-        return OrderStatus(
-            order,
-            "filled" if state == "filled" else "accepted" if state in _OPEN else "ended",
-            float(answer.filled_avg_price) if answer.filled_avg_price is not None and filled else None,
-            0.0 if filled else None,  # no commission; fees of the exchanges leave the cash of the account later
-            filled,
-        )
+    def _find(self, client_id: str) -> Any:
+        from alpaca.common.exceptions import APIError
 
-    def _ask(self, call: Callable[[], Any], missing_ok: bool = False) -> Any:
-        """Answer to a request that changes nothing; with ``missing_ok`` None for what does not exist."""
-        for _ in self._attempts():
-            status, text, answer = self._try(call)
-            if status == 200:
-                return answer
-            if status == 404 and missing_ok:
+        try:
+            return self._client.get_order_by_client_id(client_id)
+        except APIError as error:
+            if error.status_code == 404:
                 return None
-            if status in (401, 403):
-                raise self._keys_refused(text)
-            if 400 <= status < 500 and status not in _AGAIN:
-                raise BrokerError(f"{self.name} refuses: {text}")
-        raise self._no_answer("a request")
+            raise
 
-    def _attempts(self) -> Iterator[int]:
-        """Attempts, with a pause before each but the first: what the broker asked for, or twice the last one."""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self._sleep(min(max(0.5 * 2.0 ** (attempt - 1), self._asked_pause), LONGEST_WAIT))
-            self._asked_pause = 0.0
-            yield attempt
+    def _place(self, order: MarketOrder, what: str) -> Any:
+        from alpaca.common.exceptions import APIError
+        from alpaca.trading.enums import OrderSide, TimeInForce
+        from alpaca.trading.requests import MarketOrderRequest
 
-    def _try(self, call: Callable[[], Any]) -> tuple[int, str, Any]:
-        """Make one request: its status (0 without a readable answer), a line about a failure, and the answer."""
+        known = self._find(order.client_id)
+        if known is not None:
+            return known
+        whole = float(order.shares).is_integer()  # a part of a share trades in day orders alone
+        request = MarketOrderRequest(
+            symbol=symbol_of(order.ticker),
+            qty=abs(order.shares),
+            side=OrderSide.BUY if order.shares > 0.0 else OrderSide.SELL,
+            time_in_force=TimeInForce(self._settings.time_in_force if whole else "day"),
+            client_order_id=order.client_id,
+        )
+        try:
+            return self._client.submit_order(request)
+        except APIError as error:
+            if error.status_code == 401 or not _is_final(error):
+                raise
+            raise OrderRefused(f"{self.name} refuses {what}: {self._redacted(error)}") from None
+
+    def _ask(self, call: Callable[[], Any], what: str = "a request") -> Any:
+        """Answer to a call that may be repeated, after the pause that the broker asked for, or twice the last one."""
         from alpaca.common.exceptions import APIError
         from requests.exceptions import RequestException
 
-        try:
-            return 200, "", call()
-        except APIError as error:
-            response: Any = error.response
-            if response is not None:
-                self._asked_pause = max(self._asked_pause, _seconds(response.headers.get("Retry-After")))
-            status = int(error.status_code or 0)
-            text = self._redacted(str(error))
-            self._failure = f"status {status}: {text}"
-            return status, text, None
-        except (RequestException, ValueError) as error:  # ValueError: an answer that is not what it should be
-            self._failure = self._redacted(f"{type(error).__name__}: {error}")
-            return 0, self._failure, None
-
-    def _keys_refused(self, text: str) -> BrokerError:
-        return BrokerError(f"{self.name} does not accept the keys in {KEY} and {SECRET}: {text}")
-
-    def _no_answer(self, what: str) -> BrokerNotReady:
-        return BrokerNotReady(
-            f"{self.name} has not answered {what} in {ATTEMPTS} attempts ({self._failure}): run the "
+        failure = "no answer"
+        for attempt in range(ATTEMPTS):
+            asked = 0.0
+            try:
+                return call()
+            except APIError as error:
+                text = self._redacted(error)
+                if error.status_code in (401, 403):
+                    raise BrokerError(f"{self.name} does not accept the keys in {KEY} and {SECRET}: {text}") from None
+                if _is_final(error):
+                    raise BrokerError(f"{self.name} refuses: {text}") from None
+                failure, asked = f"status {error.status_code}: {text}", _pause(error.response)
+            except (RequestException, ValueError) as error:  # ValueError: an answer that is not what it should be
+                failure = self._redacted(f"{type(error).__name__}: {error}")
+            if attempt < ATTEMPTS - 1:
+                self._sleep(min(max(0.5 * 2.0**attempt, asked), LONGEST_WAIT))
+        raise BrokerNotReady(
+            f"{self.name} has not answered {what} in {ATTEMPTS} attempts ({failure}): run the "
             "same command again, and nothing is placed twice"
         )
 
-    def _redacted(self, text: str) -> str:
+    def _redacted(self, said: object) -> str:
+        text = str(said)
         for secret in self._secrets:
             text = text.replace(secret, "[key]")
         return " ".join(text.split())[:200]
@@ -260,9 +253,23 @@ def symbol_of(ticker: str) -> str:
     return ticker.replace("-", ".")
 
 
-def _seconds(text: str | None) -> float:
-    """Seconds of a header Retry-After; 0 where it says none."""
+def _read(answer: Order) -> OrderStatus:
+    sign = -1.0 if answer.side is not None and answer.side.value == "sell" else 1.0
+    filled = sign * float(answer.filled_qty or 0.0)
+    order = MarketOrder(answer.client_order_id, str(answer.symbol), sign * float(answer.qty or 0.0))
+    price = float(answer.filled_avg_price) if answer.filled_avg_price is not None and filled else None
+    return OrderStatus(order, answer.status.value not in _ENDED, filled, price)
+
+
+def _is_final(error: APIError) -> bool:
+    """True for a refusal that another attempt would meet again; a second order of an id is looked up instead."""
+    status = int(error.status_code or 0)
+    return 400 <= status < 500 and status not in _AGAIN and "client_order_id" not in str(error)
+
+
+def _pause(response: Any) -> float:
+    """Seconds of the header Retry-After; 0 where it says none."""
     try:
-        return max(float(text or 0.0), 0.0)
-    except ValueError:
+        return max(float(response.headers.get("Retry-After") or 0.0), 0.0)
+    except (ValueError, AttributeError):
         return 0.0
