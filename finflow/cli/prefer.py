@@ -15,7 +15,7 @@ from finflow.cli.output import open_page
 
 if TYPE_CHECKING:
     from finflow.config import Config
-    from finflow.preferences.segment_paths import SegmentMarket
+    from finflow.preferences.pairs import SegmentMarket
     from finflow.training.data.training_data import TrainingData
 
 
@@ -63,7 +63,7 @@ def preference_mistakes(given: argparse.Namespace) -> list[tuple[object, str]]:
 
 
 def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
-    from finflow.preferences.segment_paths import SegmentMarket
+    from finflow.preferences.pairs import SegmentMarket
     from finflow.training.data.training_data import prepare
 
     data = prepare(config)
@@ -73,8 +73,7 @@ def _training_market(config: Config) -> tuple[TrainingData, SegmentMarket]:
 def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:
     from finflow.files import file_in_use
     from finflow.preferences.web_page.answer_server import AnswerServer
-    from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions
-    from finflow.preferences.web_page.question_page import page_html
+    from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions, page_html
 
     with file_in_use(file, "adding answers to"), AnswerServer(port) as server:
         before = answers_so_far(file)
@@ -114,7 +113,7 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     data, market = _training_market(config)
     pairs = pair_tensors(market, file)
     learned = learn_model(pairs, data.shape, config.train.seed)
-    save_model(output, learned, (*data.features.asset_names, *data.features.market_names))
+    save_model(output, learned.model, learned.report(), (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
 
 

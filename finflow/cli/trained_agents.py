@@ -152,8 +152,8 @@ def run_paper(given: argparse.Namespace) -> None:
         overrides = {**overrides, "trading.broker": given.broker}
     first, until = (read_date(vars(given)[name], f"--{name}") for name in ("from", "until"))
     from finflow.trading.decide_mode import Request
-    from finflow.trading.paper.paper_page import paper_page
-    from finflow.trading.paper.paper_trading import trade_on_paper
+    from finflow.trading.paper_page import paper_page
+    from finflow.trading.paper_trading import trade_on_paper
 
     outcome = trade_on_paper(
         Request(

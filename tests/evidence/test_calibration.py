@@ -21,7 +21,7 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import BuyAndHold
 from finflow.strategies.rolling_rules import Momentum
 from finflow.strategies.strategy import Strategy
-from finflow.trading.paper.paper_account import ALPHA
+from finflow.trading.paper_page import ALPHA
 from finflow.training.data.training_data import prepare
 from scripts.evidence import anytime, null_markets
 from scripts.evidence.anytime import AnytimeStudy, first_answers, measure, permuted

@@ -48,7 +48,7 @@ def weights(agent: Backtest) -> Rendered:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        _stack_assets(axes, agent.dates[rows], agent.weights[rows], agent.assets, top)
+        stack_assets(axes, agent.dates[rows], agent.weights[rows], agent.assets, top)
         axes.set_ylabel("share of wealth")
         legend_of_figure(figure, axes, 5)
 
@@ -108,7 +108,7 @@ def experts(agent: Backtest) -> Rendered | None:
     def draw(figure: Figure) -> None:
         panels = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
         for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
-            _stack_assets(axes, agent.dates[rows], portfolios[rows, number], agent.assets, top)
+            stack_assets(axes, agent.dates[rows], portfolios[rows, number], agent.assets, top)
             axes.set_yticks([0.0, 0.5, 1.0])
             axes.set_title(name.capitalize())
         legend_of_figure(figure, panels[0], 5)
@@ -194,7 +194,7 @@ def _largest_assets(agent: Backtest) -> list[int]:
     return [int(column) for column in order[: len(AREA_COLOURS)]]
 
 
-def _stack_assets(axes: Axes, dates: Dates, held: Array, assets: Sequence[str], top: Sequence[int]) -> None:
+def stack_assets(axes: Axes, dates: Dates, held: Array, assets: Sequence[str], top: Sequence[int]) -> None:
     """Stack weights (steps, K): the top assets each, the others together, cash last."""
     layers = [held[:, column] for column in top]
     labels, colours = [assets[column] for column in top], list(AREA_COLOURS[: len(top)])
