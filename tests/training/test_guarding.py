@@ -163,7 +163,7 @@ def test_a_permanent_fault_ends_in_a_report_and_leaves_the_best_checkpoint(tiny:
 
 
 def test_the_offline_phase_is_guarded_too(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.agent.learners.iql import IQL
+    from finflow.agent.learners.offline_learner import IQL
 
     original, calls = IQL.update, []
 
