@@ -26,8 +26,7 @@ from finflow.evaluation.page.section import Section
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
-from finflow.strategies.classical import named_strategy
-from finflow.strategies.rolling_rules import OPTIMISERS, Optimised
+from finflow.strategies.classical import OPTIMISERS, Optimised, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, stored_config
 from finflow.training.checkpoints.run_folder import write_manifest

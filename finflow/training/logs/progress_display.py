@@ -95,6 +95,10 @@ class ProgressDisplay:
             self._last_draw = now
             self._bar.update(task.id, shown=_words(task), refresh=True)
 
+    def share(self, done: int) -> float:
+        """Share of the phase that is over when so many of its steps are done."""
+        return done / self._task.total if self._task is not None and self._task.total else 1.0
+
     def message(self, text: str) -> None:
         self._line(text)
 
