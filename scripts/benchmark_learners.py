@@ -34,8 +34,7 @@ from benchmark_tools import (
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.learners.offline_learner import IQL, portfolio_networks
 from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import load_config
@@ -48,7 +47,7 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.make_env import make_env
 from finflow.training.off_policy.group_update import CoveragePool
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
-from finflow.training.on_policy.task_rollouts import Environment, VectorTask
+from finflow.training.on_policy.vector_tasks import Environment, VectorTask
 from finflow.training.phases.behaviour_data import Epochs
 from finflow.training.phases.training_state import seeded
 from scripts.evidence.on_policy_tasks import make_task

@@ -144,13 +144,11 @@ def _places(path: Path, header: list[str], assets: tuple[str, ...]) -> list[int]
     """Place in the portfolio of each column after the first."""
     if header[0].lower() != "date":
         raise ConfigError(f"{path}, line 1: the first column is {header[0][:40]!r}; it must be date")
+    known = {_CASH: len(assets)} | {asset: place for place, asset in enumerate(assets)}
     places: list[int] = []
     for name in header[1:]:
-        if name in assets:
-            place = assets.index(name)
-        elif name.lower() == _CASH:
-            place = len(assets)
-        else:
+        place = known.get(_CASH if name.lower() == _CASH and name not in known else name)
+        if place is None:
             near = difflib.get_close_matches(name, [*assets, _CASH], n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; the assets are {first_few(assets, 5)}"
             raise ConfigError(f"{path}, line 1: {name[:40]!r} is not an asset of this market{hint}")

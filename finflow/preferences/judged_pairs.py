@@ -9,7 +9,7 @@ known rate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 from finflow.config.preferences_section import RULE, JudgeConfig
 from finflow.errors import FinflowError
 from finflow.evaluation.statistics.metrics import max_drawdown
-from finflow.preferences.pairs import Pair, Segment, count_ties
-from finflow.preferences.segment_paths import RANDOM, PortfolioPath, SegmentMarket, simulate_strategies
+from finflow.preferences.pairs import (
+    RANDOM,
+    Pair,
+    PortfolioPath,
+    Segment,
+    SegmentMarket,
+    count_ties,
+    simulate_strategies,
+)
 
 FloatArray = NDArray[np.float64]
 Utility = Callable[[PortfolioPath], float]
@@ -139,11 +146,27 @@ class JudgedPairs(NamedTuple):
         )
 
 
+Choice = Literal["left", "tie", "right"]
+
+
 class DrawnPair(NamedTuple):
-    """Two segments that nobody has compared yet, and their paths."""
+    """Two segments that nobody has compared yet, and their paths; ``turned``: a page shows the second on the left."""
 
     segments: tuple[Segment, Segment]
     paths: tuple[PortfolioPath, PortfolioPath]
+    turned: bool = False
+
+    @property
+    def shown(self) -> tuple[PortfolioPath, PortfolioPath]:
+        """Paths on the left and on the right."""
+        first, second = self.paths
+        return (second, first) if self.turned else (first, second)
+
+    def answered(self, choice: Choice) -> Pair:
+        """The pair with an answer."""
+        left, right = ("second", "first") if self.turned else ("first", "second")
+        better = {"left": left, "tie": "tie", "right": right}[choice]
+        return Pair.model_validate({"first": self.segments[0], "second": self.segments[1], "better": better})
 
 
 def draw_pairs(

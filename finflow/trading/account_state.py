@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import yaml
 from numpy.typing import NDArray
+from pydantic import FiniteFloat, PositiveFloat, TypeAdapter, ValidationError
 
 from finflow.config.yaml_text import parse_scalar
 from finflow.env.decision_process import DecisionProcess
@@ -35,9 +35,12 @@ class Fill(NamedTuple):
     """One execution: shares (negative where sold), their price, and what the broker took for it, in money."""
 
     ticker: str
-    shares: float
-    price: float
-    cost: float = 0.0
+    shares: FiniteFloat
+    price: PositiveFloat
+    cost: FiniteFloat = 0.0
+
+
+_FILL = TypeAdapter(Fill)
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
     """
     text, where = read_text_input(path, "--holdings", FinflowError), f"--holdings {path}"
     suffix = path.suffix.lower()
-    pairs: Iterable[tuple[Any, Any, str]]
+    rows: Iterable[tuple[str, dict[str, Any]]]
     if suffix in (".json", ".yaml", ".yml"):
         try:
             content = parse_json(text) if suffix == ".json" else parse_scalar(text)
@@ -66,24 +69,24 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
             raise FinflowError(f"{where} is not {kind}; write a mapping of tickers to shares") from None
         if not isinstance(content, Mapping):
             raise FinflowError(f"{where} is not a mapping; write tickers with their shares, and cash")
-        pairs = [(name, value, f"key {str(name)[:40]}") for name, value in content.items()]
+        rows = [
+            (f"key {str(name)[:40]}", {"ticker": str(name), "shares": str(value)}) for name, value in content.items()
+        ]
     elif suffix == ".csv":
-        pairs = [(row["ticker"], row["shares"], f"line {number}") for number, row in _rows(text, where)]
+        rows = _rows(text, where, "ticker", "shares")
     else:
         raise FinflowError(f"{where} is neither .csv, .json nor .yaml; write ticker,shares lines as .csv")
     shares: dict[str, float] = {}
-    for name, value, place in pairs:
-        ticker = str(name).strip()
+    priced = ((place, {"price": 1.0, **row}) for place, row in rows)
+    for place, (ticker, count, *_) in _checked(priced, (*universe, CASH), where):
         if ticker in shares:
-            raise FinflowError(f"{where}, {place}: {ticker[:40]} is there twice; add the two up")
-        shares[ticker] = _number(value, f"{where}, {place}: the number of {ticker[:40]}")
-        if ticker != CASH and shares[ticker] < 0.0:
+            raise FinflowError(f"{place}: {ticker} is there twice; add the two up")
+        if ticker != CASH and count < 0.0:
             raise FinflowError(
-                f"{where}, {place}: {shares[ticker]:g} of {ticker}, but accounts are long only; close the position, "
-                "or leave it out"
+                f"{place}: {count:g} of {ticker}, but accounts are long only; close the position, or leave it out"
             )
+        shares[ticker] = count
     cash = shares.pop(CASH, None)
-    _check_known(shares, universe, where)
     return Holdings({ticker: count for ticker, count in shares.items() if count > 0.0}, cash)
 
 
@@ -93,25 +96,12 @@ def read_fills(path: Path, universe: Sequence[str]) -> list[Fill]:
     Shares are negative where they were sold. Several lines of a ticker add up.
     """
     text, where = read_text_input(path, "--fills", FinflowError), f"--fills {path}"
-    fills = []
-    for number, row in _rows(text, where, "price"):
-        place, ticker = f"{where}, line {number}", row["ticker"].strip()
-        shares, price = (
-            _number(row[column], f"{place}: the {word} of {ticker[:40]}")
-            for column, word in (("shares", "number"), ("price", "price"))
-        )
-        if price <= 0.0:
-            raise FinflowError(f"{place}: a price of {price:g}; a fill has one above zero (and shares below, sold)")
-        fills.append(
-            Fill(ticker, shares, price, _number(row.get("cost") or 0.0, f"{place}: the cost of {ticker[:40]}"))
-        )
-    _check_known([fill.ticker for fill in fills], universe, where)
-    return fills
+    return [fill for _, fill in _checked(_rows(text, where, "ticker", "shares", "price"), universe, where)]
 
 
-def _rows(text: str, where: str, *more: str) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(text: str, where: str, *needed: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Lines of a CSV with their places: the columns that are needed, and a cost."""
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-    needed = ("ticker", "shares", *more)
     try:
         columns = reader.fieldnames = [str(name).strip().lower() for name in reader.fieldnames or ()]
         lacking = [name for name in needed if name not in columns]
@@ -120,35 +110,34 @@ def _rows(text: str, where: str, *more: str) -> Iterator[tuple[int, dict[str, st
                 f"{where} has no column {lacking[0]}; its first line must name the columns {','.join(needed)}"
             )
         for row in reader:
-            if None in row or any(row[name] is None for name in needed):
+            if None in row:
                 raise FinflowError(f"{where}, line {reader.line_num}: {len(columns)} values are needed")
-            if any(value.strip() for value in row.values() if value):
-                yield reader.line_num, row
+            values = {name: row[name].strip() for name in (*needed, "cost") if row.get(name)}
+            if any(values.values()):
+                yield f"line {reader.line_num}", {name: value for name, value in values.items() if value}
     except csv.Error as error:
         raise FinflowError(f"{where}, line {max(reader.line_num, 1)}: not CSV ({error})") from None
 
 
-def _number(value: Any, what: str) -> float:
-    plain = isinstance(value, int | float | str) and not isinstance(value, bool)
-    try:
-        number = float(value) if plain else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        shown = repr(str(value)[:40]) if isinstance(value, float | str) else f"a {type(value).__name__}"
-        raise FinflowError(f"{what} is {shown}; a number is needed, with a point and without separators")
-    return number
-
-
-def _check_known(tickers: Iterable[str], universe: Sequence[str], where: str) -> None:
-    for ticker in tickers:
-        if ticker in universe:
-            continue
-        near = difflib.get_close_matches(ticker.upper(), universe, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the agent trades {', '.join(universe[:25])}"
-        raise FinflowError(
-            f"{where}: {ticker[:40] or 'an empty name'} is not in the universe of the run; leave it out; {hint}"
-        )
+def _checked(
+    rows: Iterable[tuple[str, dict[str, Any]]], universe: Sequence[str], where: str
+) -> Iterator[tuple[str, Fill]]:
+    """Lines of a universe of tickers with their places in a file."""
+    for position, row in rows:
+        place = f"{where}, {position}"
+        try:
+            fill = _FILL.validate_python(row)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            raise FinflowError(f"{place}: {problem['loc'][-1]}: {problem['msg']}") from None
+        ticker = fill.ticker.strip()
+        if ticker not in universe:
+            near = difflib.get_close_matches(ticker.upper(), universe, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the agent trades {', '.join(universe[:25])}"
+            raise FinflowError(
+                f"{place}: {ticker[:40] or 'an empty name'} is not in the universe of the run; leave it out; {hint}"
+            )
+        yield place, fill._replace(ticker=ticker)
 
 
 FloatArray = NDArray[np.float64]
@@ -180,11 +169,8 @@ def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[st
         raise FinflowError(
             f"the log has a decision of {max(later)} already: --date {date} is before it; view it with --dry-run"
         )
-    before = [entry for entry in decisions if entry["date"] < date]
-    if not before:
-        return None
-    newest = max(entry["date"] for entry in before)
-    return [entry for entry in before if entry["date"] == newest][-1]
+    before = sorted((entry for entry in decisions if entry["date"] < date), key=lambda entry: str(entry["date"]))
+    return before[-1] if before else None
 
 
 def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | None:

@@ -9,24 +9,27 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from finflow.config import AlpacaConfig
 from finflow.errors import ConfigError, FinflowError
+from finflow.line_file import HashedLog
+from finflow.market.panel import MarketPanel
+from finflow.trading.account_state import DECISION, Fill, Holdings, last_decision
 
 if TYPE_CHECKING:
     from alpaca.common.exceptions import APIError
     from alpaca.trading.client import TradingClient
-    from alpaca.trading.models import Order
 
 KEY, SECRET = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY"
 LIVE_HOST = "api.alpaca.markets"
+ADDRESS = re.compile(r"(?i)(https://(?P<host>[a-z0-9.-]+)|http://(127\.0\.0\.1|localhost))(:\d+)?(/\S*)?")
 EXCHANGE = ZoneInfo("America/New_York")
 TIMEOUT = 10.0  # seconds until an answer counts as lost
 ATTEMPTS = 5  # of a request until an answer has come
@@ -64,13 +67,6 @@ class OrderStatus(NamedTuple):
     price: float | None
 
 
-class MarketClock(NamedTuple):
-    """Day at the exchange, and True for ``is_open`` while its session goes on."""
-
-    day: dt.date
-    is_open: bool
-
-
 def open_alpaca(
     settings: AlpacaConfig,
     confirmed: bool = False,
@@ -94,7 +90,11 @@ def open_alpaca(
             "the broker alpaca needs the package alpaca-py, which is not installed: pip install 'finflow[alpaca]'"
         ) from None
     if settings.live and not confirmed:
-        _confirm()
+        if not (sys.stdin is not None and sys.stdin.isatty()):
+            raise ConfigError("trading.alpaca.live = true trades with real money: confirm it with --live")
+        answer = input("orders go to the live account at Alpaca, with real money; type live to go on: ")
+        if answer.strip().lower() != "live":
+            raise ConfigError("the live account was not confirmed: nothing was done")
     keys = variables[KEY], variables[SECRET]
     client = TradingClient(*keys, paper=not settings.live, url_override=address)
     client._retry = 0  # attempts are counted here, where the order is looked up before the next one
@@ -106,30 +106,17 @@ def _address(settings: AlpacaConfig) -> str | None:
     """Address to call; None for Alpaca's own. Keys travel encrypted, and to the live account only where it is set."""
     if settings.address is None:
         return None
-    try:
-        parts = urlsplit(settings.address)
-        host = parts.hostname
-    except ValueError:
-        parts, host = urlsplit(""), None
-    if host is None or not (parts.scheme == "https" or (parts.scheme == "http" and host in ("127.0.0.1", "localhost"))):
+    parts = ADDRESS.fullmatch(settings.address)
+    if parts is None:
         raise ConfigError(
             f"trading.alpaca.address = {settings.address} is not a valid address: it begins with https://, or with "
             "http:// on this machine (127.0.0.1)"
         )
-    if host == LIVE_HOST and not settings.live:
+    if parts["host"] == LIVE_HOST and not settings.live:
         raise ConfigError(
             f"trading.alpaca.address = {settings.address} is the live account: set trading.alpaca.live = true"
         )
     return settings.address.rstrip("/")
-
-
-def _confirm() -> None:
-    """Ask for confirmation at the terminal; a ConfigError where there is none, or it says something else."""
-    if not (sys.stdin is not None and sys.stdin.isatty()):
-        raise ConfigError("trading.alpaca.live = true trades with real money: confirm it with --live")
-    answer = input("orders go to the live account at Alpaca, with real money; type live to go on: ")
-    if answer.strip().lower() != "live":
-        raise ConfigError("the live account was not confirmed: nothing was done")
 
 
 class AlpacaBroker:
@@ -157,15 +144,15 @@ class AlpacaBroker:
     def cash(self) -> float:
         return float(self._ask(self._client.get_account).cash)
 
-    def clock(self) -> MarketClock:
-        """Clock of the exchange, in New York."""
+    def clock(self) -> tuple[dt.date, bool]:
+        """Day at the exchange, in New York, and True while its session goes on."""
         clock = self._ask(self._client.get_clock)
-        return MarketClock(clock.timestamp.astimezone(EXCHANGE).date(), bool(clock.is_open))
+        return clock.timestamp.astimezone(EXCHANGE).date(), bool(clock.is_open)
 
     def status(self, client_id: str) -> OrderStatus | None:
         """Status of an order; None for an id that Alpaca does not know."""
-        order = self._ask(partial(self._find, client_id))
-        return None if order is None else _read(order)
+        found: OrderStatus | None = self._ask(partial(self._find, client_id))
+        return found
 
     def submit(self, order: MarketOrder) -> OrderStatus:
         """Place an order, once.
@@ -174,7 +161,7 @@ class AlpacaBroker:
         same call finds out.
         """
         what = f"the order of {order.shares:+,g} {order.ticker}"
-        known = _read(self._ask(partial(self._place, order, what), what))
+        known: OrderStatus = self._ask(partial(self._place, order, what), what)
         if (known.order.ticker, known.order.shares) != (symbol_of(order.ticker), order.shares):
             raise BrokerError(
                 f"{self.name} has {known.order.shares:+,g} {known.order.ticker} under the id {order.client_id}, and "
@@ -182,17 +169,17 @@ class AlpacaBroker:
             )
         return known
 
-    def _find(self, client_id: str) -> Any:
+    def _find(self, client_id: str) -> OrderStatus | None:
         from alpaca.common.exceptions import APIError
 
         try:
-            return self._client.get_order_by_client_id(client_id)
+            return _read(self._client.get_order_by_client_id(client_id))
         except APIError as error:
             if error.status_code == 404:
                 return None
             raise
 
-    def _place(self, order: MarketOrder, what: str) -> Any:
+    def _place(self, order: MarketOrder, what: str) -> OrderStatus:
         from alpaca.common.exceptions import APIError
         from alpaca.trading.enums import OrderSide, TimeInForce
         from alpaca.trading.requests import MarketOrderRequest
@@ -209,7 +196,7 @@ class AlpacaBroker:
             client_order_id=order.client_id,
         )
         try:
-            return self._client.submit_order(request)
+            return _read(self._client.submit_order(request))
         except APIError as error:
             if error.status_code == 401 or not _is_final(error):
                 raise
@@ -222,7 +209,7 @@ class AlpacaBroker:
 
         failure = "no answer"
         for attempt in range(ATTEMPTS):
-            asked = 0.0
+            asked = ""  # seconds, or a date
             try:
                 return call()
             except APIError as error:
@@ -231,11 +218,12 @@ class AlpacaBroker:
                     raise BrokerError(f"{self.name} does not accept the keys in {KEY} and {SECRET}: {text}") from None
                 if _is_final(error):
                     raise BrokerError(f"{self.name} refuses: {text}") from None
-                failure, asked = f"status {error.status_code}: {text}", _pause(error.response)
+                failure = f"status {error.status_code}: {text}"
+                asked = "" if error.response is None else error.response.headers.get("Retry-After", "")
             except (RequestException, ValueError) as error:  # ValueError: an answer that is not what it should be
                 failure = self._redacted(f"{type(error).__name__}: {error}")
             if attempt < ATTEMPTS - 1:
-                self._sleep(min(max(0.5 * 2.0**attempt, asked), LONGEST_WAIT))
+                self._sleep(min(max(0.5 * 2.0**attempt, float(asked) if asked.isdecimal() else 0.0), LONGEST_WAIT))
         raise BrokerNotReady(
             f"{self.name} has not answered {what} in {ATTEMPTS} attempts ({failure}): run the "
             "same command again, and nothing is placed twice"
@@ -253,7 +241,7 @@ def symbol_of(ticker: str) -> str:
     return ticker.replace("-", ".")
 
 
-def _read(answer: Order) -> OrderStatus:
+def _read(answer: Any) -> OrderStatus:
     sign = -1.0 if answer.side is not None and answer.side.value == "sell" else 1.0
     filled = sign * float(answer.filled_qty or 0.0)
     order = MarketOrder(answer.client_order_id, str(answer.symbol), sign * float(answer.qty or 0.0))
@@ -267,9 +255,94 @@ def _is_final(error: APIError) -> bool:
     return 400 <= status < 500 and status not in _AGAIN and "client_order_id" not in str(error)
 
 
-def _pause(response: Any) -> float:
-    """Seconds of the header Retry-After; 0 where it says none."""
-    try:
-        return max(float(response.headers.get("Retry-After") or 0.0), 0.0)
-    except (ValueError, AttributeError):
-        return 0.0
+PLACED = "placed"
+
+
+class OrderRouting:
+    """Decisions of the log, carried out at a broker; ``mark`` is the account's in the lines of the log.
+
+    A decision is a line of the log before its first order is placed; after the last one, another line records that.
+    After a stop at any moment the orders of that line are placed, and nothing is decided anew.
+
+    Raises BrokerError if the account may not trade.
+    """
+
+    def __init__(self, broker: AlpacaBroker) -> None:
+        self.broker, self.mark = broker, broker.account()
+
+    def decided(self, log: HashedLog, date: str) -> Mapping[str, Any] | None:
+        """Newest decision of a date for this account; None where there is none."""
+        own = [one for one in log.entries if self._is_own(one) and one["date"] == date]
+        return own[-1] if own else None
+
+    def place(self, log: HashedLog, entry: Mapping[str, Any]) -> str:
+        """Place the orders of a decision, sales first, once in all; the outcome in a sentence.
+
+        Raises BrokerNotReady or BrokerError if the broker gives no answer, or has another order under an id.
+        """
+        line = {"kind": PLACED, "date": entry["date"], "broker": self.mark}
+        placed = [one for one in log.entries if line.items() <= one.items()]
+        refused: dict[str, str] = {}
+        if placed:
+            refused = placed[0]["refused"]
+        else:
+            for ticker, shares in sorted(entry["orders"].items(), key=lambda order: (order[1] > 0.0, order[0])):
+                try:
+                    self.broker.submit(MarketOrder(client_id(entry, ticker), ticker, shares))
+                except OrderRefused as error:
+                    refused[ticker] = str(error)
+            log.append({**line, "refused": refused})
+        count = len(entry["orders"]) - len(refused)
+        orders, are = "order" if count == 1 else "orders", "have been" if placed else "are"
+        return "; ".join([f"{count} {orders} of {entry['date']} {are} with {self.broker.name}", *refused.values()])
+
+    def stated(self, log: HashedLog, panel: MarketPanel) -> Holdings:
+        """The account, and the fills of the orders before.
+
+        Raises BrokerNotReady if one of them is open; BrokerError if the account holds what the agent does not trade.
+        """
+        before = last_decision(log.entries, str(panel.dates[-1]))
+        fills = None if before is None or not self._is_own(before) else self._fills(before)
+        names = {one: name for name in panel.assets for one in (symbol_of(name), name)}
+        shares: dict[str, float] = {}
+        for symbol, count in self.broker.positions().items():
+            if symbol not in names:
+                raise BrokerError(
+                    f"{self.broker.name} holds {symbol}, which the agent does not trade: sell it there, or give the "
+                    "agent an account of its own"
+                )
+            if count < 0.0:
+                raise BrokerError(f"{self.broker.name} is short of {symbol}, and the agent holds no short positions")
+            shares[names[symbol]] = count
+        return Holdings(shares, self.broker.cash(), fills)
+
+    def _fills(self, before: Mapping[str, Any]) -> list[Fill]:
+        """Fills of a decision; Alpaca takes no commission, and fees of the exchanges leave the cash later."""
+        fills = []
+        for ticker in sorted(before["orders"]):
+            status = self.broker.status(client_id(before, ticker))
+            if status is None:  # refused, or never placed
+                continue
+            if status.is_open:
+                raise BrokerNotReady(
+                    f"the order of {status.order.shares:+,g} {ticker} of {before['date']} is open at "
+                    f"{self.broker.name}: wait for its end, or cancel it there"
+                )
+            if status.filled and status.price is not None:
+                fills.append(Fill(ticker, status.filled, status.price))
+        return fills
+
+    def _is_own(self, entry: Mapping[str, Any]) -> bool:
+        mark = entry.get("broker") if entry["kind"] == DECISION else None
+        if mark not in (None, self.mark):
+            raise FinflowError(
+                f"the log belongs to another account than that of {self.broker.name}: use the keys of that one, or "
+                "move state.jsonl away"
+            )
+        return mark is not None
+
+
+def client_id(entry: Mapping[str, Any], ticker: str) -> str:
+    """Id of the order of a decision in a ticker: one and the same, whenever it is made again."""
+    digest = hashlib.sha256(f"{entry['agent_sha256']} {entry['date']} {ticker}".encode()).hexdigest()
+    return f"{entry['date']}-{ticker}-{digest[:12]}"

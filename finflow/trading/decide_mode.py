@@ -34,7 +34,7 @@ from finflow.trading.account_state import (
     read_fills,
     read_holdings,
 )
-from finflow.trading.alpaca_broker import BrokerNotReady, open_alpaca
+from finflow.trading.alpaca_broker import BrokerNotReady, OrderRouting, open_alpaca
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.decision_page import Check, DailyDecision, decision_page
 from finflow.trading.live_market import (
@@ -46,7 +46,6 @@ from finflow.trading.live_market import (
     run_data,
     run_verdict,
 )
-from finflow.trading.order_routing import OrderRouting
 from finflow.trading.price_checks import TradingCalendar
 from finflow.training.judging.agent_strategy import Agents
 
@@ -110,14 +109,14 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
         raise ConfigError("--broker knows what is held and filled: leave --holdings and --fills out")
     if request.broker == ALPACA and request.cash is not None:
         raise ConfigError("--broker alpaca knows the cash of its account: leave --cash out")
-    clock = None if routing is None else routing.broker.clock()
-    market, checks, log = _checked_market(agents, request, dt.date.today() if clock is None else clock.day)
+    today, is_open = (dt.date.today(), False) if routing is None else routing.broker.clock()
+    market, checks, log = _checked_market(agents, request, today)
     folder, date, message = agents.folder / TRADING, str(market.panel.dates[-1]), log.message
-    if routing is not None and clock is not None:
+    if routing is not None:
         before = routing.decided(log, date)
         if before is not None and not request.dry_run:
             return DecisionOutcome(None, folder / date, (routing.place(log, before),))
-        if clock.is_open and date == str(clock.day):
+        if is_open and date == str(today):
             raise BrokerNotReady(f"the session of {date} goes on, and its prices will change: decide after its close")
     entries = log.entries
     if request.dry_run:  # it may be of a day before the last decision
@@ -130,9 +129,7 @@ def decide(request: Request, agents: Agents | None = None, routing: OrderRouting
         stated = _stated(request, market.panel.assets)
     account = account_at(market, entries, stated, capital)
     made = DecisionMaking(agents, market, account).decision(checks)
-    remarks = [] if message is None else [message]
-    if verdict in _REMARKS:
-        remarks.insert(0, _REMARKS[verdict])
+    remarks = [one for one in (_REMARKS.get(verdict), message) if one is not None]
     if request.dry_run:
         return DecisionOutcome(made, None, tuple(remarks))
     log = _write(folder, made, account, stated.fills, market, None if routing is None else routing.mark)
@@ -261,9 +258,9 @@ def _entry(
 def orders_csv(made: DailyDecision) -> str:
     """Orders as CSV: ticker, side, shares, price, value, cost."""
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["ticker", "side", "shares", "price", "value", "cost"])
-    for one in made.orders:
-        shares = int(one.shares) if float(one.shares).is_integer() else one.shares
-        writer.writerow([one.ticker, one.side, shares, one.price, round(one.value, 2), round(one.cost, 2)])
+    rows = [
+        [one.ticker, one.side, repr(one.shares).removesuffix(".0"), one.price, round(one.value, 2), round(one.cost, 2)]
+        for one in made.orders
+    ]
+    csv.writer(stream, lineterminator="\n").writerows([["ticker", "side", "shares", "price", "value", "cost"], *rows])
     return stream.getvalue()

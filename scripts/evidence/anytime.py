@@ -29,7 +29,7 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.market.sources.synthetic_market import process_of
 from finflow.provenance import code_hash
 from finflow.strategies.classical import EqualWeight, named_strategy
-from finflow.trading.paper.paper_account import ALPHA, Expectation
+from finflow.trading.paper_page import ALPHA, Expectation
 from scripts.evidence.null_markets import WARM_UP, process_after
 from scripts.evidence.results import kept_result
 from scripts.evidence.tables import markdown_table, share_interval

@@ -40,7 +40,7 @@ PATIENCE = 120.0
 """Seconds without a new line, after which the measurement is given up."""
 _LOOK = 0.002
 IMPATIENT = (
-    "import sys; from finflow.trading.paper import paper_trading; paper_trading.POLL = 0.05; "
+    "import sys; from finflow.trading import paper_trading; paper_trading.POLL = 0.05; "
     "from finflow.cli import main; sys.exit(main())"
 )
 """The program that follows the account: the command line, with less time between two checks."""

@@ -12,9 +12,14 @@ from hypothesis import given, settings, strategies as st
 from finflow.agent.batch import Batch, States
 from finflow.agent.gradient_steps import linearised
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import BehaviourCloning, BehaviourValues, OfflineLearner, portfolio_networks
-from finflow.agent.learners.td3bc import TD3BC
+from finflow.agent.learners.offline_learner import (
+    IQL,
+    TD3BC,
+    BehaviourCloning,
+    BehaviourValues,
+    OfflineLearner,
+    portfolio_networks,
+)
 from finflow.agent.losses.offline_losses import advantage_weights, expectile_loss, expectile_of
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape
 from finflow.agent.networks.policy import LEAST_PULL, ExpertPolicy

@@ -13,11 +13,11 @@ from hypothesis import given, strategies as st
 from finflow.agent.batch import Batch, States
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, ValueNetwork
 from finflow.agent.networks.decision import acted_portfolio, nucleus
-from finflow.agent.networks.layers import EnsembleReadout, inward_clamp, open_rate
-from finflow.agent.networks.logistic_normal import (
+from finflow.agent.networks.distributions import (
     UNLISTED,
     LogisticNormal,
 )
+from finflow.agent.networks.layers import EnsembleReadout, inward_clamp, open_rate
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import ActingConfig
 from tests.agent.conftest import coverage, generator, make_agent

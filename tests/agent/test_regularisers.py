@@ -11,11 +11,10 @@ import torch
 from finflow.agent.batch import Batch
 from finflow.agent.learners.acting import PolicyAverage
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.iql import IQL
-from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.learners.offline_learner import IQL, portfolio_networks
 from finflow.agent.learners.soft_actor_critic import UpdatePoint, anchor_weight, held_back
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.logistic_normal import LogisticNormal, kl_from_equal_weight, kl_per_dimension
+from finflow.agent.networks.distributions import LogisticNormal, kl_from_equal_weight, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
 from tests.agent.conftest import CPU, coverage, generator, make_agent, parameters

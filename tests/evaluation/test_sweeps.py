@@ -18,8 +18,7 @@ from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtes
 from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel
 from finflow.market.splits import Split
-from finflow.strategies.classical import BuyAndHold, EqualWeight
-from finflow.strategies.rolling_rules import MinimumVariance, Momentum
+from finflow.strategies.classical import BuyAndHold, EqualWeight, Momentum, Optimised
 from finflow.strategies.strategy import Information, Strategy
 from tests.evaluation.made_up import FloatArray, context_of, process_of, process_on
 
@@ -53,7 +52,7 @@ def test_another_core_finds_the_same(count: int, numbers: dict[str, Any], monkey
     ],
 )
 def test_a_sweep_is_the_backtest_there(sweep: str, key: str, env: dict[str, Any], numbers: dict[str, Any]) -> None:
-    (run,) = run_backtests(process_of(**env), WINDOW, [MinimumVariance(lookback=20)])
+    (run,) = run_backtests(process_of(**env), WINDOW, [Optimised("minimum-variance", lookback=20)])
     found = numbers[sweep][key]["minimum-variance"]
     assert found["sharpe"] == metrics.sharpe(run.returns, run.cash_returns)
     assert found["annual_cost"] == metrics.annual_cost(run.costs)

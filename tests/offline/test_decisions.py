@@ -197,14 +197,6 @@ def test_a_mistake_is_named_with_its_line(given: Callable[..., Any], text: str, 
     assert "\n" not in message
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path, small: Any) -> None:
-    panel, end = small.process.panel, small.window.stop
-    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00\x01")
-    for name, words in (("none.csv", "does not exist"), (".", "is a folder"), ("bytes.csv", "is not UTF-8 text")):
-        with pytest.raises(ConfigError, match=words):
-            read_decisions(tmp_path / name, panel, end)
-
-
 def test_nothing_can_be_held_before_it_has_a_price(tmp_path: Path, small: Any) -> None:
     close = small.process.panel.close.copy()
     close[:400, 1] = np.nan

@@ -24,9 +24,8 @@ from finflow.preferences.model_training import (
     split_pairs,
 )
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
-from finflow.preferences.pairs import Pair, PairFile
+from finflow.preferences.pairs import Pair, PairFile, SegmentMarket
 from finflow.preferences.preference_reward import PreferenceReward, load_model, save_model
-from finflow.preferences.segment_paths import SegmentMarket
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.data.rollouts import as_tensors
 from finflow.training.data.training_data import TrainingData
@@ -52,7 +51,7 @@ def learned(pairs: PairTensors, small_data: TrainingData) -> LearnedModel:
 @pytest.fixture(scope="module")
 def reward(learned: LearnedModel, tmp_path_factory: pytest.TempPathFactory) -> PreferenceReward:
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
-    save_model(path, learned, ("a",))
+    save_model(path, learned.model, learned.report(), ("a",))
     return PreferenceReward(path)
 
 
@@ -92,7 +91,7 @@ def test_the_same_seed_learns_the_same_model_and_makes_the_same_file(
 ) -> None:
     first, second = (learn_model(pairs, small_data.shape, seed=4) for _ in range(2))
     for name, learned in (("one", first), ("two", second)):
-        save_model(tmp_path / name, learned, ("a", "b"))
+        save_model(tmp_path / name, learned.model, learned.report(), ("a", "b"))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     found = load_model(tmp_path / "one")
     scores = [pairs.all_scores(model, np.arange(9)) for model in (found, second.model)]

@@ -18,12 +18,11 @@ from finflow.cli import main
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.page.page import Page
 from finflow.line_file import HashedLog
-from finflow.trading import decide_mode, decision_making, live_market
+from finflow.trading import decide_mode, decision_making, live_market, paper_trading
 from finflow.trading.alpaca_broker import KEY, SECRET
 from finflow.trading.decide_mode import Request
 from finflow.trading.decision_making import Reasoning
 from finflow.trading.live_market import load_agents
-from finflow.trading.paper import paper_trading
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence import fake_alpaca

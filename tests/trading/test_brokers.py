@@ -6,7 +6,6 @@ import datetime as dt
 import json
 import shutil
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from finflow.trading import alpaca_broker
 from finflow.trading.alpaca_broker import AlpacaBroker, BrokerNotReady
 from finflow.trading.decide_mode import Request
 from finflow.trading.decision_page import decision_page
-from finflow.trading.paper.paper_trading import Clock, trade_on_paper
+from finflow.trading.paper_trading import Clock, trade_on_paper
 from scripts.evidence.broker_kills import Market, compare, live
 from scripts.evidence.fake_alpaca import BEFORE, FakeAlpaca, Fault
 from tests.commands import refusal
@@ -43,41 +42,6 @@ def test_orders_fill_at_the_next_close_with_the_ledgers_costs(trained: Trained) 
 
 class Killed(BaseException):
     """Stands in for the end of the process."""
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed before and after each line of the log, and run again, four evenings end in the account of the others."""
-    folder = trained.run / "trading"
-    for day in DAYS:
-        trained.evening(day)
-    whole = trained.log.read_bytes()
-    lines = whole.count(b"\n")
-    assert lines == 7  # four decisions, and the fills of three
-    for path in (*folder.glob("*/*"), *folder.glob("*.jsonl")):
-        path.unlink()
-    write: Callable[..., None] = line_file.append_line
-    kills = 0
-
-    def killed(path: Any, line: str) -> None:
-        nonlocal kills
-        kills += 1
-        if kills % 2 == 0:  # the second try of a line
-            write(path, line)
-        raise Killed
-
-    monkeypatch.setattr(line_file, "append_line", killed)
-    for day in DAYS:
-        for _ in range(2 * lines):
-            try:
-                trained.evening(day)
-            except Killed:
-                continue
-            break
-    assert kills == 2 * lines
-    assert trained.log.read_bytes() == whole
 
 
 def test_what_contradicts_the_broker_is_one_line(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:

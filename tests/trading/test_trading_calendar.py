@@ -88,21 +88,6 @@ def test_the_next_bar_is_due_at_the_end_of_its_week_or_month(freq: str, newest: 
     assert calendar.sessions(last, end) == [end]
 
 
-def test_weekly_bars_end_with_the_last_session_of_a_named_exchange() -> None:
-    """Its daily sessions between two bars do not make the newest one old; Good Friday of 2023 was on April 7."""
-    calendar = calendar_of("XNYS", bars("2022-01-07", "2023-03-31", "W-FRI"))
-    assert calendar.name == "the weeks of XNYS"
-    friday = dt.date(2023, 3, 31)
-    assert calendar.sessions(friday, dt.date(2023, 4, 5)) == []
-    assert calendar.sessions(friday, dt.date(2023, 4, 14)) == [dt.date(2023, 4, 6), dt.date(2023, 4, 14)]
-
-
-def test_an_exchange_younger_than_the_prices_has_its_latest_sessions() -> None:
-    calendar = calendar_of("XTKS", bars("1990-01-01", "2022-12-30", "B"))
-    assert dt.date(2023, 1, 4) in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 6))
-    assert dt.date(2023, 1, 3) not in calendar.sessions(dt.date(2022, 12, 31), dt.date(2023, 1, 6))
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each request was for newer prices than the stored ones; Yahoo answers unless it is ``down``."""

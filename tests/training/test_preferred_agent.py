@@ -12,11 +12,10 @@ from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.cli import main
 from finflow.preferences.judged_pairs import judge_pairs, synthetic_judge
-from finflow.preferences.pairs import write_pairs
-from finflow.preferences.segment_paths import SegmentMarket
+from finflow.preferences.pairs import SegmentMarket, write_pairs
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.checkpoints.preferred_agent import policy_tensors
+from finflow.training.checkpoints.reference_policy import policy_tensors
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal

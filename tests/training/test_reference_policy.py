@@ -10,7 +10,7 @@ import torch
 
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.decision import Blend
-from finflow.agent.networks.logistic_normal import log_portfolio
+from finflow.agent.networks.distributions import log_portfolio
 from finflow.agent.networks.policy_ensemble import FrozenPolicy
 from finflow.cli import main
 from finflow.config import dump_config
@@ -20,7 +20,7 @@ from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.checkpoints.reference_policy import ReferenceControl, read_reference
 from finflow.training.data.training_data import prepare
-from finflow.training.on_policy.market_rollouts import Reference
+from finflow.training.on_policy.on_policy_rollouts import Reference
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import events_of
 from tests.training.test_on_policy_phase import SMALL, new_collector
@@ -44,10 +44,10 @@ def test_the_coefficient_follows_its_formula() -> None:
     keys = OnlineConfig.model_validate({"algorithm": "ppo", "reference_beta": 0.1})
     control = ReferenceControl(keys, episode_length=100)
     control.update(0.066, decisions=2048)  # 6.6 nats an episode, the target is 6
-    assert control.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000))
+    assert control.controller.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000))
     for _ in range(9):
         control.update(1.0, 10_000)
-    assert control.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000) * 1.2**9)
+    assert control.controller.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000) * 1.2**9)
 
 
 def test_several_looks_beyond_twice_the_target_end_the_phase() -> None:
@@ -150,19 +150,20 @@ def test_the_reward_is_charged_the_log_ratio_per_free_dimension(
     """On the same draws, with and without a reference; densities are those of the weights."""
     played = []
     for beta in (None, 70.0):
-        collector = new_collector(tiny, online__reference=str(default_agents[deployed]))
-        policy = read_reference(collector.config, prepare(collector.config), torch.device("cpu"))
+        config = tiny(**SMALL, online__reference=str(default_agents[deployed]))
+        collector = new_collector(config)
+        policy = read_reference(config, prepare(config), torch.device("cpu"))
         assert policy is not None
-        played.append(collector.decide(8, None if beta is None else Reference(policy, beta)))
-    free, charged = played
+        played.append(collector.collect(8, None if beta is None else Reference(policy, beta)))
+    (free, free_earnings), (charged, charged_earnings) = played
     assert torch.equal(free.actions, charged.actions)
     states = collector.agent.states(tuple(part.flatten(0, 1) for part in free.observations))
     portfolios = log_portfolio(free.actions.flatten(0, 1)).exp()
     with torch.no_grad():
         own, other = (one(states).distribution.log_density(portfolios) for one in (collector.agent.policy, policy))
-    cost = 70.0 * (own - other).view_as(free.rewards) / free.actions.shape[-1]
+    cost = 70.0 * (own - other).view_as(free.log_prob) / free.actions.shape[-1]
     assert float(cost.abs().max()) > 0.2  # ten times what is tolerated
-    torch.testing.assert_close(free.rewards - charged.rewards, cost, rtol=1e-3, atol=2e-2)
+    torch.testing.assert_close(free_earnings.rewards - charged_earnings.rewards, cost, rtol=1e-3, atol=2e-2)
 
 
 def test_what_an_agent_saved_itself_is_a_reference_too(

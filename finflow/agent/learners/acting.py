@@ -17,7 +17,7 @@ from finflow.agent.batch import States, states_of
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend, Decision, describe_holding, no_blend
-from finflow.agent.networks.logistic_normal import standard_normal
+from finflow.agent.networks.distributions import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import FrozenPolicy, deployed_policy
 from finflow.config import AveragingConfig, BCellConfig

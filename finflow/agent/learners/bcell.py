@@ -36,7 +36,7 @@ from finflow.agent.learners.soft_actor_critic import (
 from finflow.agent.losses.critic_losses import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend
-from finflow.agent.networks.logistic_normal import standard_normal
+from finflow.agent.networks.distributions import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import deployed_policy, load_members
 from finflow.config import BCellConfig

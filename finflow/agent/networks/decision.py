@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.networks.logistic_normal import LogisticNormal, log_portfolio, log_ratios
+from finflow.agent.networks.distributions import LogisticNormal, log_portfolio, log_ratios
 from finflow.config import ActingConfig
 
 # Mean share of the way to its aim that a behaviour family trades in a decision: its mean trade rate, 0.167, times the

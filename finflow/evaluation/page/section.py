@@ -76,14 +76,6 @@ class Table:
     caption: str = ""
     heading: bool = True
 
-    def __post_init__(self) -> None:
-        """Refuse a row whose cells do not stand under the headings."""
-        for row in self.rows:
-            if len(row.cells) + 1 != len(self.columns):
-                raise ValueError(
-                    f"{row.heading} of {self.title} has {len(row.cells)} cells for {len(self.columns) - 1}"
-                )
-
 
 def columns_of(content: Any, *place: str, names: Iterable[str] | None = None) -> list[tuple[str, Cell]]:
     """Columns of the fields of a dataclass or `TypedDict` that are `Shown`: all of them in their order, or those named.

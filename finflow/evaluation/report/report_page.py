@@ -24,6 +24,7 @@ from finflow.evaluation.page.section import (
     meanings_of,
 )
 from finflow.evaluation.report.results import ReportData, Results, contents
+from finflow.evaluation.statistics.backtest_overfitting import overfitting_sentence
 from finflow.evaluation.statistics.bootstrap import CONFIDENCE
 from finflow.evaluation.statistics.metrics import Metrics
 from finflow.evaluation.statistics.verdict import Verdict
@@ -220,20 +221,8 @@ def _evidence(results: Results) -> Section:
     tables = [make_table("Track records", "Strategy", names, columns_shown, TRACK_CAPTION, heading=False)]
     if results.verdict is not None:
         tables.insert(0, verdict_table(results.verdict, data.agent.bars_per_year))
-    notes: tuple[Sentence, ...] = ()
-    if results.overfitting is not None:
-        choice: Sentence = (
-            f"The best of these {len(names)} by its Sharpe ratio in one half of this window ranked at or "
-            "below the median in the other half in ",
-            Cell(("overfitting", "pbo"), "%", 1),
-            " of ",
-            Cell(("overfitting", "choices"), ",", 0),
-            " cuts into halves (probability of backtest overfitting, CSCV with ",
-            Cell(("overfitting", "blocks"), decimals=0),
-            f" blocks); a choice without skill comes near 50{THIN}%.",
-        )
-        notes = (choice,)
-    return Section("evidence", "Tests", tables=tuple(tables), notes=notes)
+    choice = overfitting_sentence(len(names), "strategies", "this window")
+    return Section("evidence", "Tests", tables=tuple(tables), notes=() if results.overfitting is None else (choice,))
 
 
 def _optimum(known: KnownOptimum | None, judged: str) -> Section | None:

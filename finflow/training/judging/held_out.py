@@ -99,12 +99,11 @@ def judge_held_out(
     strategies = [*(make() for make in compared.values()), *optimal]
     judged = strategies[0]
     experts = experts_alone(judged) if isinstance(judged, AgentStrategy) else []
-    backtests = backtest_window(process, window, [*strategies, *experts, *members])
-    played = backtests.runs[: len(strategies)]
-    alone = backtests.runs[len(strategies) : len(strategies) + len(experts)]
-    agents = backtests.runs[len(strategies) + len(experts) :]
+    backtests, patient, index = backtest_window(process, window, [*strategies, *experts, *members])
+    ends = np.cumsum([len(strategies), len(experts)])
+    played, alone, agents = backtests[: ends[0]], backtests[ends[0] : ends[1]], backtests[ends[1] :]
     known = score_runs(process, window, played, best) if best is not None else None
-    runs = (*played, *(index for index in backtests.benchmark if index.name not in compared))
+    runs = (*played, *(one for one in index if one.name not in compared))
     context = ComparisonContext(process, window, compared, played[: len(compared)])
     tries = count_reading(config, panel.sha256, identity, runs, folder)
     return report_on(
@@ -126,22 +125,18 @@ def judge_held_out(
         ),
         files=tables_of(context, tuple(makers)),
         tries=tries,
-        patient=backtests.patient,
+        patient=patient,
         events=events,
     )
 
 
-class WindowRuns(NamedTuple):
-    runs: tuple[Backtest, ...]
-    patient: Backtest
-    benchmark: tuple[Backtest, ...]
-
-
-def backtest_window(process: DecisionProcess, window: range, strategies: Sequence[Strategy]) -> WindowRuns:
-    """Backtest strategies over a window, with the references that every report has."""
+def backtest_window(
+    process: DecisionProcess, window: range, strategies: Sequence[Strategy]
+) -> tuple[tuple[Backtest, ...], Backtest, tuple[Backtest, ...]]:
+    """Backtest strategies over a window, with the references of every report: patient equal weight, and any index."""
     *runs, patient = run_shared_backtests(process, window, [*strategies, PatientEqualWeight()])
     index = index_backtest(process, window)
-    return WindowRuns(tuple(runs), patient, () if index is None else (index,))
+    return tuple(runs), patient, () if index is None else (index,)
 
 
 def maker_of(name: str, config: Config) -> Make:

@@ -35,7 +35,7 @@ from finflow.agent.learners.soft_actor_critic import (
 )
 from finflow.agent.losses.critic_losses import discounted_return
 from finflow.agent.networks.critic import ValueNetwork
-from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
+from finflow.agent.networks.distributions import LogisticNormal, standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.config import Config

@@ -23,7 +23,7 @@ from finflow.agent.learners.soft_actor_critic import (
     is_conservative,
 )
 from finflow.agent.losses.critic_losses import CoverageProposals
-from finflow.agent.networks.logistic_normal import LogisticNormal
+from finflow.agent.networks.distributions import LogisticNormal
 from finflow.agent.networks.policy_ensemble import BatchedPolicies, joined_readings
 from finflow.config import Config
 from finflow.env.coverage import coverage_portfolios, draw_log_gammas

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.gradient_steps import gradient_step, make_optimiser, polyak_update
-from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.learners.offline_learner import METHODS, portfolio_networks
 from finflow.agent.losses.critic_losses import bellman_target, mean_loss
 from finflow.cores import forked
 from finflow.offline.dataset import OfflineDataset
@@ -36,7 +36,7 @@ from finflow.training.phases.behaviour_data import (
 )
 from finflow.training.phases.run_guard import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun
-from finflow.training.phases.training_state import METHODS, seeded
+from finflow.training.phases.training_state import seeded
 
 FITTED_Q_PURPOSE = 8  # of the generator that orders the data of fitted Q evaluation
 FITTED_Q_ROWS = 4096  # transitions whose states the policy's value is averaged over

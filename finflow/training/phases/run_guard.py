@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.gradient_steps import SkippingAdam
-from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
+from finflow.agent.networks.distributions import LogisticNormal, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.guard.rollback import LOWER, STOP, Snapshot
