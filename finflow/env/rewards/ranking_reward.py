@@ -51,7 +51,7 @@ def relevance_of(name: str, returns: FloatArray, candidates: BoolArray, grades: 
     return shares
 
 
-def _by_place(name: str, count: int, k: int) -> FloatArray:
+def worth_of_places(name: str, count: int, k: int) -> FloatArray:
     """Worth of each of ``count`` places, 0 beyond the first k."""
     ranks = np.arange(1, count + 1)
     worth = {"ndcg": 1.0 / np.log2(1 + ranks), "hit": np.ones(count), "mrr": 1.0 / ranks}[name]
@@ -60,19 +60,29 @@ def _by_place(name: str, count: int, k: int) -> FloatArray:
 
 def _ideal(gains: FloatArray, k: int) -> FloatArray:
     """Discounted gain of the best ranking of gains (batch, n), (batch,)."""
-    found: FloatArray = -np.sort(-gains, axis=-1) @ _by_place("ndcg", gains.shape[-1], k)
+    found: FloatArray = -np.sort(-gains, axis=-1) @ worth_of_places("ndcg", gains.shape[-1], k)
     return found
+
+
+def shared_places(scores: FloatArray, candidates: BoolArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First place, from 0, that each candidate shares with its equals, and the one after the last; (batch, n) each."""
+    ordered = np.where(candidates, -scores, np.inf)
+    first = scipy.stats.rankdata(ordered, method="min", axis=-1).astype(np.int64) - 1
+    after = scipy.stats.rankdata(ordered, method="max", axis=-1).astype(np.int64)
+    return first, np.where(candidates, after, first + 1)
+
+
+def mean_worth(first: NDArray[np.int64], after: NDArray[np.int64], by_place: FloatArray) -> FloatArray:
+    """Mean of the worth of each place, (n,), over the places that each candidate shares, (batch, n)."""
+    summed = np.concatenate([[0.0], np.cumsum(by_place)])
+    shared: FloatArray = (summed[after] - summed[first]) / (after - first)
+    return shared
 
 
 def measure(name: str, scores: FloatArray, candidates: BoolArray, relevance: FloatArray, k: int) -> FloatArray:
     """NDCG@K, Hit@K or MRR@K of finite scores (batch, n), the best first, (batch,)."""
-    ordered = np.where(candidates, -scores, np.inf)
-    first = scipy.stats.rankdata(ordered, method="min", axis=-1).astype(np.int64) - 1
-    after = scipy.stats.rankdata(ordered, method="max", axis=-1).astype(np.int64)
-    after = np.where(candidates, after, first + 1)
-    summed = np.concatenate([[0.0], np.cumsum(_by_place(name, scores.shape[-1], k))])
-    worth = np.where(candidates, (summed[after] - summed[first]) / (after - first), 0.0)
-    value: FloatArray = (relevance * worth).sum(axis=-1)
+    worth = mean_worth(*shared_places(scores, candidates), worth_of_places(name, scores.shape[-1], k))
+    value: FloatArray = (relevance * np.where(candidates, worth, 0.0)).sum(axis=-1)
     if name != "ndcg":
         return value
     ideal = _ideal(relevance, k)
