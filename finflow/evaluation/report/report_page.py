@@ -63,6 +63,8 @@ def build_page(
 ) -> Page:
     """Put the page together: ``figures`` in this order, ``limits`` as sentences, and names of the files beside it."""
     data = results.data
+    drawn = (*figures, *(figure for section in data.sections for figure in section.figures))
+    pictures = [f"{figure.name}.png" for figure in drawn]
     sections = [
         _comparison(data),
         _evidence(results),
@@ -77,7 +79,7 @@ def build_page(
         ),
         Section("limits", "What this report cannot show", notes=tuple(limits), short="Limits"),
         _method(data),
-        Section("files", "Files beside this page", links=tuple(files), short=None),
+        Section("files", "Files beside this page", links=("metrics.json", *files, *pictures), short=None),
     ]
     dates, bar = data.agent.dates, bar_name(data.agent.bars_per_year)
     window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} {bar}s, all figures net of costs"
