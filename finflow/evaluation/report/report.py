@@ -17,8 +17,7 @@ from finflow.evaluation.analysis import account, factors, ranking, sweeps
 from finflow.evaluation.analysis.account import as_parquet, holdings, trades
 from finflow.evaluation.backtest import CASH, Backtest, ComparisonContext
 from finflow.evaluation.page.drawing import Rendered, pyplot_restored
-from finflow.evaluation.page.page import Page
-from finflow.evaluation.page.section import Section
+from finflow.evaluation.page.section import Page, Section
 from finflow.evaluation.report import figures
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, Results, compute_results

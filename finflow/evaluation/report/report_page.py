@@ -10,18 +10,21 @@ from dataclasses import replace
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE
 from finflow.evaluation.page.drawing import Rendered
-from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
 from finflow.evaluation.page.page_numbers import DASH, THIN, years_unit
 from finflow.evaluation.page.section import (
     ROW,
     Cell,
+    Headline,
+    Page,
     Row,
     Section,
     Sentence,
     Table,
+    Tile,
     columns_of,
+    figure_section,
     make_table,
-    meanings_of,
+    shown_fields,
 )
 from finflow.evaluation.report.results import ReportData, Results, contents
 from finflow.evaluation.statistics.backtest_overfitting import overfitting_sentence
@@ -273,7 +276,7 @@ def _method(data: ReportData) -> Section:
         f"{bar}s, seed {resampling.seed}. The difference against equal weight is paired: both are resampled on the "
         f"same {bar}s."
     )
-    meanings = (f"{heading}: {meaning}" for heading, meaning in meanings_of(Metrics).items())
+    meanings = (f"{form.heading}: {meaning}" for form, meaning in shown_fields(Metrics).values())
     level = f"cvar_alpha is {data.cvar_alpha * 100:g}{THIN}%."
     return Section("method", "How the numbers are computed", notes=(*meanings, level, bootstrap), short="Method")
 
