@@ -14,7 +14,7 @@ import pandas as pd
 from finflow.config import Config
 from finflow.cores import forked
 from finflow.evaluation.analysis import account, factors, ranking, sweeps
-from finflow.evaluation.analysis.account import as_parquet, holdings, trades
+from finflow.evaluation.analysis.account import holdings, trades
 from finflow.evaluation.backtest import CASH, Backtest, ComparisonContext
 from finflow.evaluation.page.drawing import Rendered, pyplot_restored
 from finflow.evaluation.page.section import Page, Section
@@ -116,7 +116,8 @@ def tables_of(context: ComparisonContext, names: Sequence[str]) -> dict[str, byt
         tables = [make(context.process, context.window, run) for run in runs]
         for table, run in zip(tables, runs, strict=True):
             table.insert(0, "strategy", run.name)
-        files[f"{file}.parquet"] = as_parquet(pd.concat(tables, ignore_index=True))
+        together = pd.concat(tables, ignore_index=True)
+        files[f"{file}.parquet"] = together.to_parquet(engine="pyarrow", compression="zstd", index=False)
     return files
 
 
