@@ -26,7 +26,7 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.drawing import BLUE, VERMILION, Rendered, render
 from finflow.evaluation.page.page_numbers import THIN
-from finflow.evaluation.page.section import Cell, Row, Section, Sentence, Table
+from finflow.evaluation.page.section import Cell, Section, Sentence
 from finflow.evaluation.statistics.bootstrap import Interval, Resampling
 from finflow.evaluation.statistics.metrics import Array, sharpe
 from finflow.evaluation.statistics.readings_ledger import Tries
@@ -235,7 +235,7 @@ def choice_section(
     """
     words: list[Sentence] = []
     numbers: dict[str, object] = {"overfitting": None, "best": None}
-    figures, tables = [], []
+    figures = []
     try:
         found = overfitting(excess)
     except EvidenceError as error:
@@ -255,19 +255,12 @@ def choice_section(
             "spa_p": None if verdict.spa is None else verdict.spa.p_consistent,
             "sharpe_difference_interval": Interval(*(verdict.sharpe_difference_interval or (math.nan, math.nan))),
         }
-        rows = (
-            Row("Tries", (Cell(("best", "tries"), decimals=0),)),
-            Row("PSR of the return over equal weight", (Cell(("best", "psr"), decimals=3),)),
-            Row("DSR, deflated for the tries", (Cell(("best", "dsr"), decimals=3),)),
-            Row("SPA of all of them together, p", (Cell(("best", "spa_p"), decimals=3),)),
-        )
-        tables.append(Table(f"{name}, as the best of several", ("Test", "Value"), rows))
         words.append(
             f"The best of them by Sharpe ratio is {name}. Judged as the best of several, it beats equal weight: "
             f"{verdict.beats_equal_weight}. This verdict accounts for the choice; that of its own report does not."
         )
         words += map(str, verdict.reasons)
-    return Section("choice", "Choosing the best of them", numbers, tuple(tables), tuple(figures), tuple(words))
+    return Section("choice", "Choosing the best of them", numbers, figures=tuple(figures), words=tuple(words))
 
 
 def overfitting_sentence(among: int, what: str, days: str) -> Sentence:
