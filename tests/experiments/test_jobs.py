@@ -26,8 +26,16 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
-from finflow.experiments.jobs.independent_trainings import Training, describe_trainings, finished_best, train, train_all
-from finflow.experiments.jobs.training_jobs import SeedJob, make_seed_job, run_all
+from finflow.experiments.jobs.independent_trainings import (
+    SeedJob,
+    Training,
+    describe_trainings,
+    finished_best,
+    make_seed_job,
+    run_all,
+    train,
+    train_all,
+)
 from finflow.experiments.tasks import ComputeResources
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.strategy import Information
@@ -193,7 +201,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
         CheckpointError, match=rf"has {len(done)} of {SEEDS} agents; make the others with --mode train --resume"
     ):
         resolve_run(job.folder).find_agents()
-    told = describe_trainings(job.config, job.trainings, {"": job.panel})
+    told = describe_trainings([job])
     assert told[0].startswith(f"{SEEDS} trainings, {len(done)} of them finished already; to run: seed ")
     run_all([job])
     assert bits(job) == bits(serial)
@@ -208,7 +216,7 @@ from pathlib import Path
 
 from scripts.evidence.durability import small_config
 from finflow.experiments.tasks import ComputeResources
-from finflow.experiments.jobs.training_jobs import make_seed_job
+from finflow.experiments.jobs.independent_trainings import make_seed_job
 from finflow.experiments.jobs.independent_trainings import train_all
 
 if __name__ == "__main__":

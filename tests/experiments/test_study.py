@@ -29,7 +29,7 @@ from finflow.config import TuneConfig
 from finflow.experiments.tuning.trial_store import open_store
 storage, folder, name, hang = sys.argv[1:]
 tune = TuneConfig(storage=storage, heartbeat=1)
-store, _ = open_store(tune, Path(folder), name, {"objective": "sharpe", "space": '{"a": "0 to 1"}'}, 10, create=False)
+store = open_store(tune, Path(folder), name, {"objective": "sharpe", "space": '{"a": "0 to 1"}'}, 10, None)
 print("ready", flush=True)
 while (trial := store.claim()) is not None:
     with store.heartbeat(trial):
@@ -63,10 +63,7 @@ def opens(storage: str, tmp_path: Path) -> Opens:
 
     def make(create: bool = True, identity: dict[str, str] = IDENTITY, **settings: object) -> TrialStore:
         tune = TuneConfig.model_validate({"storage": storage, "heartbeat": 1, "n_trials": 6, **settings})
-        store, made = open_store(tune, tmp_path, name, identity, 10, create)
-        if made:
-            store.fill({"a": 0.5})
-        return store
+        return open_store(tune, tmp_path, name, identity, 10, {"a": 0.5} if create else None)
 
     return make
 
@@ -228,8 +225,7 @@ def test_what_is_drawn_depends_on_the_trials_before_and_not_on_stops(opens: Open
         return value
 
     steady = TuneConfig(storage=f"sqlite:///{tmp_path / 'other.db'}", n_trials=6, startup_trials=2)
-    whole, _ = open_store(steady, tmp_path, "steady", IDENTITY, 10, True)
-    whole.fill({"a": 0.5})
+    whole = open_store(steady, tmp_path, "steady", IDENTITY, 10, {"a": 0.5})
     store = opens(startup_trials=2)
     found = [draw(store) for _ in range(3)]
     store.requeue(taken(store))
@@ -247,9 +243,9 @@ def test_what_is_drawn_depends_on_the_trials_before_and_not_on_stops(opens: Open
     ],
 )
 def test_a_study_that_is_another_is_refused(identity: dict[str, str], words: str, tmp_path: Path) -> None:
-    open_store(TuneConfig(), tmp_path, "mine", IDENTITY, 10, True)
+    open_store(TuneConfig(), tmp_path, "mine", IDENTITY, 10, {})
     with pytest.raises(ConfigError) as caught:
-        open_store(TuneConfig(), tmp_path, "mine", identity, 10, False)
+        open_store(TuneConfig(), tmp_path, "mine", identity, 10, None)
     assert words in str(caught.value)
 
 
@@ -269,7 +265,7 @@ def test_a_study_that_is_another_is_refused(identity: dict[str, str], words: str
 )
 def test_a_storage_that_cannot_be_used_is_named_without_its_password(storage: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        open_store(TuneConfig(storage=storage), tmp_path, "mine", IDENTITY, 10, True)
+        open_store(TuneConfig(storage=storage), tmp_path, "mine", IDENTITY, 10, {})
     said = str(caught.value)
     assert said.startswith("cannot use the storage ")
     assert "secret" not in said
@@ -278,4 +274,4 @@ def test_a_storage_that_cannot_be_used_is_named_without_its_password(storage: st
 
 def test_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no study mine"):
-        open_store(TuneConfig(), tmp_path, "mine", IDENTITY, 10, False)
+        open_store(TuneConfig(), tmp_path, "mine", IDENTITY, 10, None)

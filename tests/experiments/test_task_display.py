@@ -54,10 +54,9 @@ def test_a_terminal_has_a_bar_for_all_and_a_line_for_each_that_is_under_way(monk
         overview.begin("seed 0")
         overview.update("seed 0", "progress", HALF)
         overview.begin("seed 1")
-        assert overview._live is not None
-        shown = [(task.description, task.completed, task.total) for task in overview._live.tasks]
+        shown = [(task.description, task.completed, task.total) for task in overview._bar.tasks]
         overview.end("seed 0")
-        left = [task.description for task in overview._live.tasks]
+        left = [task.description for task in overview._bar.tasks]
     assert shown == [("trainings", 0, 2), ("seed 0", 50, 100), ("seed 1", 0, None)]
     assert left == ["trainings", "seed 1"]
     assert "validation Sharpe 0.41" in stream.getvalue()

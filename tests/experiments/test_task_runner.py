@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,22 +140,6 @@ def test_a_fault_in_a_worker_comes_with_its_traceback() -> None:
     with pytest.raises(RuntimeError, match="broken: ZeroDivisionError") as caught:
         run([Task("broken", divide, {})], TWO)
     assert "in divide" in "".join(traceback.format_exception(caught.value))
-
-
-def test_tasks_are_drawn_when_there_is_room_and_after_what_ended_was_handed_out() -> None:
-    """So a search can ask for its next trial after it was told of the last."""
-    known: list[int] = []
-    drawn: list[int] = []
-
-    def ask() -> Iterator[Task]:
-        for number in range(5):
-            drawn.append(len(known))
-            yield Task(f"trial {number}", square, {"number": number})
-
-    run_tasks(ask(), TWO, lambda _, found: known.append(found["value"]), shared={"factor": 1})
-    assert sorted(known) == [0, 1, 4, 9, 16]
-    assert drawn[:2] == [0, 0]
-    assert [later >= place - 1 for place, later in enumerate(drawn)] == [True] * 5
 
 
 def test_ctrl_c_keeps_what_ended_and_leaves_no_process(tmp_path: Path) -> None:

@@ -26,9 +26,8 @@ from finflow.errors import ConfigError, OutputError, TrainingError
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
 from finflow.experiments.tasks import ComputeResources
 from finflow.experiments.tuning import study_report, trial_store, trial_training as trials, tuning
-from finflow.experiments.tuning.study import begin, stored_study
+from finflow.experiments.tuning.study import ATTRIBUTES, BEST, begin, decode_returns, stored_study
 from finflow.experiments.tuning.study_report import REPORTS, RETURNS
-from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, decode_returns
 from finflow.experiments.tuning.trial_store import TrialStore
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
 from finflow.experiments.tuning.tuning import StudyOutcome, rerun, run_waiting_trials, tune, work
@@ -403,8 +402,8 @@ def test_a_worker_elsewhere_leaves_nothing_there(tmp_path: Path) -> None:
     space = {"bcell.gamma": {"low": 0.9, "high": 0.99}}
     config = made(tmp_path, tune__storage=f"journal:{tmp_path / 'trials.log'}", tune__n_trials=1, tune__space=space)
     begun = begin(config)
-    context, elsewhere = begun.context, tmp_path / "elsewhere"
-    assert work(context.panel, begun.config, elsewhere, context.folds, context.tries) == {"trials": 1}
+    elsewhere = tmp_path / "elsewhere"
+    assert work(begun.context, elsewhere) == {"trials": 1}
     assert begun.store.counts.complete == 1
     assert not elsewhere.exists()
 
@@ -541,7 +540,7 @@ def test_the_seeds_of_a_search_are_those_of_its_trials_alone(tmp_path: Path, mon
 
     def search(config: Config, *others: object) -> StudyOutcome:
         given.append(config)
-        return StudyOutcome(tmp_path, tmp_path / "report.html", None, [])
+        return StudyOutcome(tmp_path, tmp_path / "report.html", [])
 
     monkeypatch.setattr(tuning, "tune", search)
     assert main(["--mode", "tune", "--seeds", "4"]) == 0
@@ -565,10 +564,10 @@ def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gon
     assert tuning._resume_hint(begun) == f"stopped; 0 of 6 trials are over; to continue: {command}"
     assert command in (begun.folder / "study.yaml").read_text()
 
-    def lose(store: TrialStore) -> None:
+    def lose(*given: object, **named: object) -> None:
         raise OSError("the server is gone")
 
-    monkeypatch.setattr(TrialStore, "counts", property(lose))
+    monkeypatch.setattr(begun.store.study, "get_trials", lose)
     assert tuning._resume_hint(begun) == f"stopped; to continue: {command}"
     with pytest.raises(ConfigError, match=r"cannot use the storage .*: the server is gone"):
         tuning._work(begun, HERE, print)

@@ -62,10 +62,6 @@ class ReferenceControl:
         self.looks = 0
         self.stopped = False
 
-    @property
-    def beta(self) -> float:
-        return self.controller.beta
-
     def of_episode(self, divergence: float) -> float:
         """Mean KL of a decision, in nats per free dimension, as that of an episode."""
         return divergence * self._length
