@@ -195,4 +195,4 @@ def _column(
 
 def _tables(frame: pd.DataFrame) -> PriceTables:
     """Table of each field of a frame whose columns are (field, ticker)."""
-    return {str(field): frame[field] for field in frame.columns.unique(0)}
+    return {str(field): pd.DataFrame(frame[field]) for field in frame.columns.unique(0)}
