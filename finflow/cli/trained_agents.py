@@ -154,11 +154,22 @@ def _request(given: argparse.Namespace, overrides: Mapping[str, object], broker:
     date, first, until = (read_date(text, option) for option, text in texts.items())
     from finflow.trading.decide_mode import Request
 
-    same = {
-        name: vars(given)[name] for name in ("holdings", "fills", "cash", "accept_drift", "dry_run", "live", "follow")
-    }
-    days = {"date": date, "first": first, "until": until}
-    return Request(tuple(given.agents), overrides, broker=broker, accept_verdict=given.i_know, **same, **days)
+    return Request(
+        tuple(given.agents),
+        overrides,
+        holdings=given.holdings,
+        fills=given.fills,
+        cash=given.cash,
+        date=date,
+        accept_drift=given.accept_drift,
+        accept_verdict=given.i_know,
+        dry_run=given.dry_run,
+        broker=broker,
+        live=given.live,
+        first=first,
+        until=until,
+        follow=given.follow,
+    )
 
 
 def read_date(text: str | None, option: str) -> dt.date | None:
