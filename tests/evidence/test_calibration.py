@@ -18,8 +18,7 @@ from finflow.evaluation.statistics import metrics
 from finflow.experiments.jobs.walk_forward import folds_of, history_of
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.strategies.classical import BuyAndHold
-from finflow.strategies.rolling_rules import Momentum
+from finflow.strategies.classical import BuyAndHold, Momentum
 from finflow.strategies.strategy import Strategy
 from finflow.trading.paper_page import ALPHA
 from finflow.training.data.training_data import prepare

@@ -25,8 +25,7 @@ from finflow.market.features.rolling_windows import (
 )
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, family_tables
-from finflow.strategies.classical import PatientEqualWeight, named_strategy
-from finflow.strategies.rolling_rules import Momentum
+from finflow.strategies.classical import Momentum, PatientEqualWeight, named_strategy
 from finflow.strategies.strategy import Information, equal_weights
 from finflow.trading.price_checks import calendar_of, check_gaps
 from finflow.training.data.training_data import prepare_from

@@ -44,10 +44,10 @@ def test_the_coefficient_follows_its_formula() -> None:
     keys = OnlineConfig.model_validate({"algorithm": "ppo", "reference_beta": 0.1})
     control = ReferenceControl(keys, episode_length=100)
     control.update(0.066, decisions=2048)  # 6.6 nats an episode, the target is 6
-    assert control.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000))
+    assert control.controller.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000))
     for _ in range(9):
         control.update(1.0, 10_000)
-    assert control.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000) * 1.2**9)
+    assert control.controller.beta == pytest.approx(0.1 * (1.0 + 0.1 * 2048 / 10_000) * 1.2**9)
 
 
 def test_several_looks_beyond_twice_the_target_end_the_phase() -> None:

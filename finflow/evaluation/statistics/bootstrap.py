@@ -71,6 +71,9 @@ class Interval:
         return [self.low, self.high] if self.defined else None
 
 
+NOWHERE = Interval(NAN, NAN)
+
+
 @dataclass(frozen=True)
 class SharpeDifference:
     """Sharpe ratio of one strategy less another's, its paired interval, and the share of resamples above zero."""
@@ -133,7 +136,7 @@ def interval(values: Array, confidence: float = CONFIDENCE) -> Interval:
     to know more than the window tells.
     """
     if values.size == 0 or not np.isfinite(values).all():
-        return Interval(NAN, NAN)
+        return NOWHERE
     tail = (1.0 - confidence) / 2.0
     low, high = np.quantile(values, [tail, 1.0 - tail])
     return Interval(float(low), float(high))

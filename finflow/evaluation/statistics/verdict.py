@@ -49,6 +49,7 @@ from finflow.evaluation.page.page_numbers import Answer, Bounds, Number, about
 from finflow.evaluation.statistics.bootstrap import (
     CONFIDENCE,
     NAN,
+    NOWHERE,
     Draws,
     Interval,
     Resampling,
@@ -72,7 +73,6 @@ from finflow.evaluation.statistics.significance_tests import (
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 POWER = 0.8
-NOWHERE = Interval(NAN, NAN)
 
 
 @dataclass(frozen=True)

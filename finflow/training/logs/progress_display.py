@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console
@@ -63,9 +62,7 @@ class ProgressDisplay:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.end_phase()
         self._bar.stop()
