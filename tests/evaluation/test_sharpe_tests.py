@@ -95,14 +95,6 @@ def test_psr_of_a_series_is_that_of_quantstats() -> None:
     assert track_of(returns).psr() == pytest.approx(float(theirs), rel=0, abs=1e-10)
 
 
-def test_after_the_minimum_track_record_the_confidence_is_the_one_asked_for() -> None:
-    track = TrackRecord(0.06, 900, -0.5, 7.0)
-    length = track.minimum_length(0.01, 0.9)
-    as_long = TrackRecord(track.sharpe, round(length), track.skewness, track.kurtosis)
-    assert as_long.psr(0.01) == pytest.approx(0.9, abs=1e-3)
-    assert track.minimum_length(0.06) == math.inf
-
-
 @pytest.mark.parametrize(
     ("returns", "said"),
     [

@@ -139,7 +139,7 @@ def test_damaged_prices_are_fetched_again_or_refused(
     server: Server, load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = load()
-    next((tmp_path / "store").glob("*.parquet")).write_bytes(b"rotten")
+    next((tmp_path / "store").glob("*.prices")).write_bytes(b"rotten")
     server.fail(DOWN)
     with pytest.raises(MarketError, match=r"stored prices in .* are damaged, and no prices could be downloaded"):
         load()

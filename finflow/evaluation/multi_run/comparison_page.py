@@ -13,9 +13,19 @@ from numpy.typing import NDArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import BASELINE
 from finflow.evaluation.page.drawing import wealth_figure
-from finflow.evaluation.page.page import Page, figure_section
 from finflow.evaluation.page.page_numbers import DASH
-from finflow.evaluation.page.section import ROW, Cell, Column, Row, Section, Table, columns_of, make_table
+from finflow.evaluation.page.section import (
+    ROW,
+    Cell,
+    Column,
+    Page,
+    Row,
+    Section,
+    Table,
+    columns_of,
+    figure_section,
+    make_table,
+)
 from finflow.evaluation.report.report_page import verdicts_of_several
 from finflow.evaluation.statistics.metrics import Array, Metrics
 from finflow.evaluation.statistics.run_statistics import (

@@ -79,14 +79,10 @@ class ProtocolPaths:
     @cached_property
     def agents(self) -> tuple[Backtest, ...]:
         """The agent's paths, over the same days: for each seed, each way through the folds."""
-        made = []
-        for seed in sorted({one.seed for one in self.judged}):
-            for path in sorted({one.path for one in self.judged}):
-                own = sorted(
-                    (one for one in self.judged if one.seed == seed and one.path == path), key=lambda one: one.window
-                )
-                made.append(joined([one.run for one in own]))
-        return tuple(made)
+        paths: dict[tuple[int, int], list[Backtest]] = {}
+        for one in sorted(self.judged, key=lambda one: (one.seed, one.path, one.window)):
+            paths.setdefault((one.seed, one.path), []).append(one.run)
+        return tuple(map(joined, paths.values()))
 
     @cached_property
     def compared(self) -> tuple[Backtest, ...]:

@@ -17,8 +17,7 @@ from finflow.evaluation.analysis import account, factors, ranking, sweeps
 from finflow.evaluation.analysis.account import holdings, trades
 from finflow.evaluation.backtest import CASH, Backtest, ComparisonContext
 from finflow.evaluation.page.drawing import Rendered, pyplot_restored
-from finflow.evaluation.page.page import Page
-from finflow.evaluation.page.section import Section
+from finflow.evaluation.page.section import Page, Section
 from finflow.evaluation.report import figures
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, Results, compute_results
@@ -49,24 +48,19 @@ def write_report(folder: Path, data: ReportData) -> Page:
         said = f"intervals need {needed} ({MINIMUM_BLOCKS} blocks of {length})."
         limits = (*limits, f"The window has {days} {bar_name(data.agent.bars_per_year)}s; {said}")
     obstacle = tear_sheet_obstacle(data.agent, data.baseline)
-    files: dict[str, bytes | str] = {"metrics.json": ""}
+    files: dict[str, bytes | str] = {}
     with forked(partial(draw_figures, results)) as figures_of_report:
         if data.baseline is not None and obstacle is None:
             files["tearsheet.html"] = tear_sheet(data.agent, data.baseline)
         else:
             limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
-    drawn = figures_of_report()
-    columns = {run.name: run.returns for run in data.runs}
-    if data.patient is not None:  # that the verdict compares with
-        columns[data.patient.name] = data.patient.returns
+    kept = (*data.runs, *([] if data.patient is None else [data.patient]))  # all that the verdict compares
+    columns = {run.name: run.returns for run in kept}
     columns.setdefault(CASH, data.agent.cash_returns)
     table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
-    files["returns.csv"] = table.to_csv(lineterminator="\n")
-    own = [figure for section in data.sections for figure in section.figures]
-    files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)} | dict(data.files)
-    page = build_page(results, drawn, limits, list(files))
-    files |= page.files()
-    write_together({folder / name: content for name, content in files.items()})
+    files |= {"returns.csv": table.to_csv(lineterminator="\n"), **data.files}
+    page = build_page(results, figures_of_report(), limits, list(files))
+    write_together({folder / name: content for name, content in (files | page.files()).items()})
     return page
 
 

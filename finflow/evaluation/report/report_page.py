@@ -10,18 +10,21 @@ from dataclasses import replace
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE
 from finflow.evaluation.page.drawing import Rendered
-from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
 from finflow.evaluation.page.page_numbers import DASH, THIN, years_unit
 from finflow.evaluation.page.section import (
     ROW,
     Cell,
+    Headline,
+    Page,
     Row,
     Section,
     Sentence,
     Table,
+    Tile,
     columns_of,
+    figure_section,
     make_table,
-    meanings_of,
+    shown_fields,
 )
 from finflow.evaluation.report.results import ReportData, Results, contents
 from finflow.evaluation.statistics.backtest_overfitting import overfitting_sentence
@@ -63,6 +66,8 @@ def build_page(
 ) -> Page:
     """Put the page together: ``figures`` in this order, ``limits`` as sentences, and names of the files beside it."""
     data = results.data
+    drawn = (*figures, *(figure for section in data.sections for figure in section.figures))
+    pictures = [f"{figure.name}.png" for figure in drawn]
     sections = [
         _comparison(data),
         _evidence(results),
@@ -77,7 +82,7 @@ def build_page(
         ),
         Section("limits", "What this report cannot show", notes=tuple(limits), short="Limits"),
         _method(data),
-        Section("files", "Files beside this page", links=tuple(files), short=None),
+        Section("files", "Files beside this page", links=("metrics.json", *files, *pictures), short=None),
     ]
     dates, bar = data.agent.dates, bar_name(data.agent.bars_per_year)
     window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} {bar}s, all figures net of costs"
@@ -271,7 +276,7 @@ def _method(data: ReportData) -> Section:
         f"{bar}s, seed {resampling.seed}. The difference against equal weight is paired: both are resampled on the "
         f"same {bar}s."
     )
-    meanings = (f"{heading}: {meaning}" for heading, meaning in meanings_of(Metrics).items())
+    meanings = (f"{form.heading}: {meaning}" for form, meaning in shown_fields(Metrics).values())
     level = f"cvar_alpha is {data.cvar_alpha * 100:g}{THIN}%."
     return Section("method", "How the numbers are computed", notes=(*meanings, level, bootstrap), short="Method")
 

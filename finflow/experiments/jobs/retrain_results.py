@@ -10,7 +10,6 @@ import numpy as np
 
 from finflow.evaluation.backtest import BASELINE, Backtest
 from finflow.evaluation.page.drawing import Rendered, wealth_figure
-from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
 from finflow.evaluation.page.page_numbers import (
     Drawdown,
     Number,
@@ -22,7 +21,17 @@ from finflow.evaluation.page.page_numbers import (
     about,
     schema_of,
 )
-from finflow.evaluation.page.section import ROW, Cell, Section, columns_of, make_table
+from finflow.evaluation.page.section import (
+    ROW,
+    Cell,
+    Headline,
+    Page,
+    Section,
+    Tile,
+    columns_of,
+    figure_section,
+    make_table,
+)
 from finflow.evaluation.statistics.bootstrap import (
     Interval,
     Resampling,

@@ -24,8 +24,7 @@ from optuna.visualization import matplotlib as plots
 from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.evaluation.page.drawing import DOTS_PER_INCH, WIDTH, Rendered, pyplot_restored
-from finflow.evaluation.page.page import Headline, Page
-from finflow.evaluation.page.section import ROW, Cell, Section, Sentence, make_table
+from finflow.evaluation.page.section import ROW, Cell, Headline, Page, Section, Sentence, make_table
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_histogram
 from finflow.experiments.tuning.study import (
     ATTRIBUTES,
