@@ -200,20 +200,16 @@ def training(frame: pd.DataFrame) -> Rendered | None:
             _draw_curve(axes, positions, values, phases, marker="")
             axes.set_title(_readable(name))
 
-    summary = []
+    best = ""
     if sharpe.size:
-        best = int(np.nanargmax(sharpe))
-        summary.append(
-            f"The best validation Sharpe ratio was {sharpe[best]:.2f}, after {positions[best]:,.0f} updates."
-        )
-    if curves:
-        summary.append(f"Losses: {', '.join(_readable(name) for name in curves)}.")
+        place = int(np.nanargmax(sharpe))
+        best = f"The best validation Sharpe ratio was {sharpe[place]:.2f}, after {positions[place]:,.0f} updates. "
     return Rendered(
         "training",
         "Training curves",
         "Sharpe ratio on the validation window, and the losses, over the gradient updates: offline from recorded data, "
         "online from the agent's own trading in the training window.",
-        f"Line charts of the training. {' '.join(summary)}",
+        f"Line charts of the training. {best}Losses: {', '.join(map(_readable, curves))}.",
         render(draw, 0.3 + 2.4 * bool(sharpe.size) + 1.6 * rows),
     )
 

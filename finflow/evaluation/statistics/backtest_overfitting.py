@@ -139,20 +139,14 @@ def cscv_of(runs: Sequence[Backtest]) -> Overfitting | None:
         return None
 
 
-def logit_histogram(found: Overfitting) -> tuple[Array, Array]:
-    """Shares of the choices by logit: edges (n + 1,) and shares (n,), zero an edge."""
-    bound = max(1, math.ceil(float(np.abs(found.logits).max())))
-    edges = np.linspace(-bound, bound, 8 * bound + 1)
-    # What is level with the middle counts as overfitted, so an edge belongs to the bin on its left.
-    counts, _ = np.histogram(-found.logits, edges)
-    return edges, counts[::-1] / len(found.logits)
-
-
 def overfitting_histogram(
     found: Overfitting, among: int, what: str = "strategies", name: str = "overfitting", over: str = "the window"
 ) -> Rendered:
     """Histogram of the logits of CSCV among so many candidates, called ``what``, over days cut into halves."""
-    edges, shares = logit_histogram(found)
+    bound = max(1, math.ceil(float(np.abs(found.logits).max())))
+    edges = np.linspace(-bound, bound, 8 * bound + 1)
+    # What is level with the middle counts as overfitted, so an edge belongs to the bin on its left.
+    shares = np.histogram(-found.logits, edges)[0][::-1] / len(found.logits)
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -207,7 +201,7 @@ def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Re
     tries = Tries(
         configurations=len(choices),
         others=max(counted - len(choices), 0),
-        sharpes=tuple(_active_sharpe(one) for one in others.values()),
+        sharpes=tuple(float(np.nan_to_num(sharpe(one.returns, one.baseline, 1))) for one in others.values()),
     )
     verdict = judge(
         chosen.returns,
@@ -275,13 +269,6 @@ def overfitting_sentence(among: int, what: str, days: str) -> Sentence:
         Cell(("overfitting", "blocks"), decimals=0),
         f" blocks); a choice without skill comes near 50{THIN}%, and among few {what} the figure is coarse.",
     )
-
-
-def _active_sharpe(one: DailyReturns) -> float:
-    """Sharpe ratio of the return over equal weight, a bar; 0 where that does not vary."""
-    active = one.returns - one.baseline
-    deviation = float(active.std(ddof=1))
-    return float(active.mean()) / deviation if deviation > 1e-12 else 0.0
 
 
 def _sharpe(sums: Array, squares: Array, centre: Array, count: int) -> Array:

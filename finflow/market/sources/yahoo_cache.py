@@ -129,18 +129,18 @@ def download_prices(config: MarketConfig, download: Download | None = None) -> S
             if was_damaged:
                 raise MarketError(f"the stored prices in {store.folder} are damaged, and {error}") from None
             raise
-        stored = store.put(request, _pack(tables), facts)
+        stored = store.put(request, pd.concat(tables, axis=1), facts)
     elif config.extend_cache:
         longer = _extend(config, assets, stored, download or yfinance_download())
-        stored = stored if longer is None else store.put(request, _pack(longer[0]), longer[1])
-    return SourcePrices(_unpack(stored.frame), {**stored.facts, "file_sha256": stored.sha256})
+        stored = stored if longer is None else store.put(request, pd.concat(longer[0], axis=1), longer[1])
+    return SourcePrices(_tables(stored.frame), {**stored.facts, "file_sha256": stored.sha256})
 
 
 def _extend(
     config: MarketConfig, assets: Sequence[str], stored: StoredPrices, download: Download
 ) -> tuple[PriceTables, dict[str, Any]] | None:
     """Stored prices with the bars that have come since, and their facts; None where there are none."""
-    tables = _unpack(stored.frame)
+    tables = _tables(stored.frame)
     close = tables["close"]
     last = close.index[-1]
     if last.date() + dt.timedelta(days=1) >= request_end(config):
@@ -193,15 +193,6 @@ def _column(
     return fetched if name in restated else table[name].combine_first(fetched)
 
 
-def _pack(tables: PriceTables) -> pd.DataFrame:
-    return pd.concat([table.add_prefix(f"{field}/") for field, table in tables.items()], axis=1)
-
-
-def _unpack(frame: pd.DataFrame) -> PriceTables:
-    fields: dict[str, list[str]] = {}
-    for column in frame.columns:
-        fields.setdefault(str(column).split("/", 1)[0], []).append(str(column))
-    return {
-        field: frame[columns].set_axis([column.split("/", 1)[1] for column in columns], axis=1)
-        for field, columns in fields.items()
-    }
+def _tables(frame: pd.DataFrame) -> PriceTables:
+    """Table of each field of a frame whose columns are (field, ticker)."""
+    return {str(field): frame[field] for field in frame.columns.unique(0)}
