@@ -60,23 +60,15 @@ modes:
 examples:
   python main.py --mode demo
   python main.py --mode train
-  python main.py --mode train --config configs/volatile.yaml --seed 1
-  python main.py --mode train --seeds 10 --workers 2
   python main.py --mode train --tickers AAPL MSFT JPM KO --set market.start=2000-01-01
   python main.py --mode train --resume logs/20260131_120000
   python main.py --mode evaluate --resume logs/20260131_120000
-  python main.py --mode evaluate --protocol cpcv --config configs/default.yaml --dry-run
   python main.py --mode backtest --strategy risk-parity --set env.commission_bps=20
   python main.py --mode tune --n-trials 100 --objective sharpe --workers 2
-  python main.py --mode explain --resume logs/20260131_120000 --date 2020-03-16
   python main.py --mode compare logs/20260131_120000 logs/20260131_130000
   python main.py --mode decide --resume logs/20260131_120000 --holdings holdings.csv
   python main.py --mode paper --resume logs/20260131_120000 --from 2021-01-04 --until 2021-12-31
   python main.py --mode retrain --resume logs/20260131_120000
-  python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
-  python main.py --mode prefer --ask pairs.jsonl --open
-  python main.py --mode prefer --judge mean-variance --pairs 2000 --output pairs.jsonl
-  python main.py --mode inspect logs/20260131_120000
 
 A value comes from the command line (the last one counts), then from environment
 variables such as FINFLOW_BCELL__CQL_ALPHA=10, then from the file, then from the defaults.

@@ -6,7 +6,7 @@ import argparse
 import datetime as dt
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from finflow.provenance import short_hash
 
 if TYPE_CHECKING:
     from finflow.config import Config
+    from finflow.trading.decide_mode import Request
 
 #: Keys that an evaluation may change without changing its figures.
 _NOT_DECIDING = (
@@ -116,25 +117,11 @@ def run_decision(given: argparse.Namespace) -> None:
     overrides = evaluation_overrides(given, given.resume) | {
         key: value for key, value in explicit(given).items() if key.startswith("market.tickers")
     }
-    date = read_date(given.date[0] if given.date else None, "--date")
-    from finflow.trading.decide_mode import Request, decide
+    request = _request(given, overrides, broker=given.broker)
+    from finflow.trading.decide_mode import decide
     from finflow.trading.decision_page import decision_page
 
-    outcome = decide(
-        Request(
-            tuple(given.agents),
-            overrides,
-            holdings=given.holdings,
-            fills=given.fills,
-            cash=given.cash,
-            date=date,
-            accept_drift=given.accept_drift,
-            accept_verdict=given.i_know,
-            dry_run=given.dry_run,
-            broker=given.broker,
-            live=given.live,
-        )
-    )
+    outcome = decide(request)
     if outcome.decision is not None:
         print("\n".join(decision_page(outcome.decision).text()))
     for remark in outcome.remarks:
@@ -150,27 +137,39 @@ def run_paper(given: argparse.Namespace) -> None:
     overrides = evaluation_overrides(given, given.resume)
     if given.broker:
         overrides = {**overrides, "trading.broker": given.broker}
-    first, until = (read_date(vars(given)[name], f"--{name}") for name in ("from", "until"))
-    from finflow.trading.decide_mode import Request
+    request = _request(given, overrides)
     from finflow.trading.paper_page import paper_page
     from finflow.trading.paper_trading import trade_on_paper
 
-    outcome = trade_on_paper(
-        Request(
-            tuple(given.agents),
-            overrides,
-            first=first,
-            until=until,
-            follow=given.follow,
-            accept_drift=given.accept_drift,
-            accept_verdict=given.i_know,
-            live=given.live,
-        )
-    )
+    outcome = trade_on_paper(request)
     print("\n".join(paper_page(outcome.numbers).text("evenings")))
     if outcome.message is not None:
         print(f"note: {outcome.message}")
     print(f"page: {outcome.page}")
+
+
+def _request(given: argparse.Namespace, overrides: Mapping[str, object], broker: str | None = None) -> Request:
+    """The options of a decision or of paper trading; those of the other mode were not given."""
+    texts = {"--date": given.date[0] if given.date else None, "--from": vars(given)["from"], "--until": given.until}
+    date, first, until = (read_date(text, option) for option, text in texts.items())
+    from finflow.trading.decide_mode import Request
+
+    return Request(
+        tuple(given.agents),
+        overrides,
+        holdings=given.holdings,
+        fills=given.fills,
+        cash=given.cash,
+        date=date,
+        accept_drift=given.accept_drift,
+        accept_verdict=given.i_know,
+        dry_run=given.dry_run,
+        broker=broker,
+        live=given.live,
+        first=first,
+        until=until,
+        follow=given.follow,
+    )
 
 
 def read_date(text: str | None, option: str) -> dt.date | None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import io
 import os
 import platform
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -23,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, Task as RichTask, TextColumn
 
 from finflow.errors import FinflowError, OutputError
-from finflow.files import describe_os_error
+from finflow.files import describe_lack
 from finflow.training.logs.progress_display import Fact, ProgressDisplay, described, duration
 
 R = TypeVar("R")
@@ -49,8 +48,8 @@ def run_reporting(function: Callable[..., R], arguments: Mapping[str, Any], send
     Raises
     ------
     FinflowError
-        The task's own; an `OutputError` for a file or package that this machine lacks.
-    MemoryError, RuntimeError
+        The task's own; an `OutputError` for a file, package or memory that this machine lacks.
+    RuntimeError
         For any other, in words: an exception of a library need not survive the way to another process.
     """
     global _reporter
@@ -58,30 +57,19 @@ def run_reporting(function: Callable[..., R], arguments: Mapping[str, Any], send
     try:
         with redirect_stdout(_LineSender(send)):
             return function(**arguments)
-    except FinflowError:
-        raise
-    except OSError as error:
-        raise OutputError(describe_os_error(error)) from error
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
-            place = f"{sys.executable} on {platform.node()}"
-            raise OutputError(f"the package {error.name} is not installed for {place}") from error
-        kind = MemoryError if "MemoryError" in type(error).__name__ else RuntimeError
-        raise kind(f"{type(error).__name__}: {error}") from error
+        if isinstance(error, FinflowError):
+            raise
+        if (lack := describe_lack(error)) is not None:
+            raise OutputError(lack) from error
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
     finally:
         _reporter = None
 
 
-@contextmanager
-def task_folder(kind: str) -> Iterator[Path]:
-    """A temporary folder for a task, removed after the block; what killed processes of this machine left goes too."""
-    host = platform.node()
-    for leftover in Path(tempfile.gettempdir()).glob(f"finflow-{kind}-[0-9]*-{host}-*"):
-        process = leftover.name.removeprefix(f"finflow-{kind}-").partition("-")[0]
-        if process.isdigit() and start_time_of(int(process)) is None:
-            shutil.rmtree(leftover, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f"finflow-{kind}-{os.getpid()}-{host}-") as folder:
-        yield Path(folder)
+def task_folder(kind: str) -> TemporaryDirectory[str]:
+    """A temporary folder for a task, removed after the block."""
+    return TemporaryDirectory(prefix=f"finflow-{kind}-{os.getpid()}-")
 
 
 class Reporter(ProgressDisplay):

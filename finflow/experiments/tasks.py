@@ -195,7 +195,7 @@ def _named(task: Task) -> Iterator[None]:
     """Put the task's name before its errors."""
     try:
         yield
-    except (FinflowError, MemoryError, RuntimeError) as error:
+    except (FinflowError, RuntimeError) as error:
         raise type(error)(f"{task.name}: {error}") from error
 
 

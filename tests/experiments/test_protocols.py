@@ -18,7 +18,7 @@ from finflow.config import Config, dump_config
 from finflow.errors import FinflowError
 from finflow.evaluation.page.page_numbers import look_up
 from finflow.experiments.jobs import independent_trainings as trainings
-from finflow.experiments.jobs.independent_trainings import describe_trainings, finished_best, train
+from finflow.experiments.jobs.independent_trainings import finished_best, train
 from finflow.experiments.jobs.protocols import ProtocolJob, make_protocol_job
 from finflow.experiments.jobs.walk_forward import Fold
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
@@ -169,19 +169,6 @@ def test_a_dry_run_says_what_would_run_and_leaves_nothing(
     assert {"market.source", "evaluation.protocol.groups", "evaluation.protocol.seeds"} <= set(changed)
     assert "bcell.gamma" not in changed
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_dry_run_names_what_is_not_there_yet(small: Callable[..., Config]) -> None:
-    plan = make_protocol_job(small(), "walk-forward")
-
-    def told() -> str:
-        return describe_trainings([plan])[0]
-
-    assert told() == "2 trainings; to run: fold 1, seed 0; fold 2, seed 0"
-    train_fold(plan, plan.folds[0], 0)
-    assert told() == "2 trainings, 1 of them finished already; to run: fold 2, seed 0"
-    train_fold(plan, plan.folds[1], 0)
-    assert told() == "2 trainings, all of them finished already; only their evaluation is left"
 
 
 def test_a_protocol_reports_windows_paths_and_their_spread(

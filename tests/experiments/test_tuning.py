@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -259,25 +258,6 @@ def test_a_study_goes_on_to_a_greater_number(outcome: StudyOutcome) -> None:
     assert again.folder == outcome.folder
     assert begin(more, outcome.folder).store.counts.finished == 7
     assert tune(before, outcome.folder, HERE, lambda line: None).lines[0].startswith("7 trials: ")
-
-
-def test_of_several_that_go_on_with_a_study_one_at_a_time_adds_trials(
-    outcome: StudyOutcome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = stored_study(outcome.folder)
-    inside, most = 0, 0
-
-    def fill(store: TrialStore, first: object) -> None:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        time.sleep(0.5)
-        inside -= 1
-
-    monkeypatch.setattr(TrialStore, "fill", fill)
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda _: begin(config, outcome.folder), range(3)))
-    assert most == 1
 
 
 @pytest.mark.parametrize(

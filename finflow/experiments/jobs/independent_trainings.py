@@ -316,8 +316,8 @@ def _run_to_resume(training: Training, panel: MarketPanel) -> Path | None:
 
 def train_remotely(panels: Mapping[str, MarketPanel], training: Training, files: Mapping[str, bytes]) -> Result:
     """Run or resume a training on a node that need not see the files of this machine: they travel with the task."""
-    with task_folder("training") as parent:
-        folder = parent / "place"
+    with task_folder("training") as path:
+        parent, folder = Path(path), Path(path, "place")
         write_together({folder / name: content for name, content in files.items()})
         folders = {"output.logs_dir": folder, "output.offline_dir": parent / "offline", "output.readings": None}
         result = train(panels, replace(training, folder=folder, config=replace_values(training.config, folders)))

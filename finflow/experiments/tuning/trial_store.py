@@ -270,9 +270,9 @@ def check_values(trial: FrozenTrial, number: int) -> None:
     values = trial.values if trial.state == TrialState.COMPLETE else [0.0] * number
     if values is None or len(values) != number or any(math.isnan(value) for value in values):
         raise ValueError(f"trial {trial.number} came to its end without {number} values")
-    for level, value in trial.intermediate_values.items():
-        if not (isinstance(level, int) and isinstance(value, float | int)):
-            raise TypeError(f"trial {trial.number} reported {value!r} at level {level!r}")
+    course = trial.intermediate_values.items()
+    if not all(isinstance(level, int) and isinstance(value, float | int) for level, value in course):
+        raise TypeError(f"trial {trial.number} reported {trial.intermediate_values!r}")
     if not isinstance(trial.user_attrs, Mapping):
         raise TypeError(f"attributes of trial {trial.number} are no mapping")
 

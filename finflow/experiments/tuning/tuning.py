@@ -130,7 +130,7 @@ def work(context: TrialContext, folder: Path) -> dict[str, Any]:
     """Run trials until none waits: the task of one worker."""
     store = open_study(context.config, folder, context)
     with nullcontext(folder) if (folder / STUDY).is_file() else task_folder("study") as place:
-        return {"trials": run_waiting_trials(Tuning(context.config, place, context, store), print)}
+        return {"trials": run_waiting_trials(Tuning(context.config, Path(place), context, store), print)}
 
 
 def run_waiting_trials(tuning: Tuning, log: Callable[[str], None], display: TaskDisplay | None = None) -> int:

@@ -241,15 +241,12 @@ def execution(env: EnvConfig) -> dict[str, str]:
         "commission": f"{env.commission_bps:g} bp",
         "slippage": f"{env.slippage_bps:g} bp",
     }
-    costs = env.costs.model_dump(exclude_defaults=True)
-    if costs:
-        facts |= {f"costs.{name}": f"{value:g}" for name, value in costs.items()}
+    changed = env.model_dump(exclude_defaults=True)
+    if "costs" in changed:
+        facts |= {f"costs.{name}": f"{value:g}" for name, value in changed["costs"].items()}
         facts["initial capital"] = f"{env.initial_capital:,.0f}"
-    for name in ("max_weight", "max_turnover", "no_trade_band"):
-        value = getattr(env, name)
-        if value != EnvConfig.model_fields[name].default:
-            facts[name] = f"{value:g}"
-    return facts
+    limits = ("max_weight", "max_turnover", "no_trade_band")
+    return facts | {name: f"{changed[name]:g}" for name in limits if name in changed}
 
 
 def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) -> tuple[str, ...]:
