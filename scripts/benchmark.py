@@ -56,8 +56,8 @@ def single_steps(env: gym.Env[Any, Any], action: Any) -> Rate:
     env.reset(seed=0)
 
     def step(_: int) -> None:
-        _, _, terminated, truncated, _ = env.step(action)
-        if terminated or truncated:
+        outcome = env.step(action)
+        if outcome[2] or outcome[3]:
             env.reset()
 
     return contender(step)

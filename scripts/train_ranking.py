@@ -15,15 +15,8 @@ from typing import Any, get_args
 
 from finflow.cli.configuration import resolve
 from finflow.cli.exit_status import run_safely
-from finflow.cli.options import (
-    Parser,
-    add_configuration_options,
-    add_dry_run,
-    add_recollect,
-    add_scale,
-    one_of,
-    positive_count,
-)
+from finflow.cli.option_table import CONFIGURATION, DRY_RUN, RECOLLECT, SCALE, add_options
+from finflow.cli.options import Parser, one_of, positive_count
 from finflow.cli.runs import train
 from finflow.config import Config, RankingConfig
 from finflow.errors import ConfigError
@@ -104,10 +97,7 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     for option, (key, text) in KEYS.items():
         parser.add_argument(option, dest=key, metavar=option.strip("-").split("_")[-1].upper(), help=text)
     parser.add_argument("--project_name", metavar="NAME", help="project in Weights & Biases")
-    add_recollect(parser)
-    add_dry_run(parser, "say which trainings would run, and stop")
-    add_scale(parser)
-    add_configuration_options(parser)
+    add_options(parser, RECOLLECT, DRY_RUN, SCALE, CONFIGURATION)
     return parser.parse(arguments)
 
 

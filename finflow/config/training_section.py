@@ -21,7 +21,7 @@ from finflow.config.section_types import (
 )
 
 
-class EntropyScheduleConfig(ConfigSection):
+class EntropyAnnealing(ConfigSection):
     """Annealing of the entropy coefficient where bcell.alpha_mode is annealed."""
 
     kind: Literal["linear", "cosine", "exponential"] = key("linear", "shape of the schedule")
@@ -39,7 +39,7 @@ class EntropyScheduleConfig(ConfigSection):
         return self
 
 
-class TargetEntropyScheduleConfig(ConfigSection):
+class TargetEntropyAnnealing(ConfigSection):
     """Schedule of the target entropy where bcell.alpha_mode is auto, in the units of bcell.target_entropy."""
 
     enabled: Flag = key(False, "move the target entropy; otherwise bcell.target_entropy stays")
@@ -88,8 +88,8 @@ class TrainConfig(ConfigSection):
     )
     profile: Flag = key(False, "write a torch profiler trace of a few updates of each phase into the run folder")
     observation_noise: Share = key(0.0, "deviation of noise on the features to learn from, in units of theirs")
-    entropy_schedule: EntropyScheduleConfig = key(EntropyScheduleConfig(), "annealing of the entropy coefficient")
-    target_entropy_schedule: TargetEntropyScheduleConfig = key(TargetEntropyScheduleConfig(), "target entropy")
+    entropy_schedule: EntropyAnnealing = key(EntropyAnnealing(), "annealing of the entropy coefficient")
+    target_entropy_schedule: TargetEntropyAnnealing = key(TargetEntropyAnnealing(), "target entropy")
     reward_normalization: RewardNormalizationConfig = key(RewardNormalizationConfig(), "rewards by their recent past")
 
 

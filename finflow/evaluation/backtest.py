@@ -16,7 +16,7 @@ from finflow.errors import MarketError
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
 from finflow.market.bar_frequency import bars_per_year
-from finflow.strategies.rolling_rules import Optimised
+from finflow.strategies.classical import Optimised
 from finflow.strategies.strategy import Information, Memo, Strategy
 
 FloatArray = NDArray[np.float64]

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from finflow.config import Config, RollbackConfig
 from finflow.guard.signals import RobustWindow, crossed
-from finflow.guard.state_capture import capture, restore, without_prefix
+from finflow.guard.state_capture import capture, restore
+from finflow.tensor_file import without_prefix
 
 LEAST_CHECKS = 5  # before losses and rewards are compared with their past
 USUAL_SPREAD = 6.0  # deviations that are usual

@@ -128,12 +128,11 @@ def settle(
     if halted is None or not bool(xp.any(halted)):
         return _settle(before, target, costs, wealth, market)
     factor = xp.ones_like(wealth)
-    done = _settle(before, _keep_halted(before, target, halted, factor), costs, wealth, market)
-    for _ in range(HALT_ROUNDS):
+    for _ in range(1 + HALT_ROUNDS):
+        done = _settle(before, _keep_halted(before, target, halted, factor), costs, wealth, market)
         if not bool(xp.any(done.wealth_factor != factor)):
             break
         factor = done.wealth_factor
-        done = _settle(before, _keep_halted(before, target, halted, factor), costs, wealth, market)
     return done
 
 

@@ -157,8 +157,12 @@ class MeanReversion(OnlineSelection):
         self.threshold = threshold
 
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
-        predicted = np.nanmean(prices[-self.window :], axis=0) / prices[-1]
+        predicted = self.predict(prices)
         return _move(weights, predicted, max(0.0, self.threshold - float(weights @ predicted)))
+
+    def predict(self, prices: FloatArray) -> FloatArray:
+        """Relatives of the next bar, (assets,)."""
+        return np.asarray(np.nanmean(prices[-self.window :], axis=0) / prices[-1])
 
 
 def _move(weights: FloatArray, relatives: FloatArray, by: float) -> FloatArray:

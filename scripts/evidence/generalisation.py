@@ -114,7 +114,7 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
     """Train one fold; backtest its best checkpoint, what it learned alone, and equal weight on the fold's window."""
     plan = make_protocol_job(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut, seed = plan.folds[fold - 1], config.train.seed
-    training = plan.training(cut, seed)
+    training = plan.fold_training(cut, seed)
     (path,) = train_all([training], {training.market: plan.panel})
     checkpoint = read_checkpoint(path)
     device = choose_device(config.train.device)
@@ -141,7 +141,7 @@ def judge_rules(config: Config, fold: int) -> dict[str, Any]:
     """The classical strategies on a fold's window."""
     plan = make_protocol_job(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut = plan.folds[fold - 1]
-    process = process_on(plan.training(cut, config.train.seed).training_data(plan.panel), plan.panel)
+    process = process_on(plan.fold_training(cut, config.train.seed).training_data(plan.panel), plan.panel)
     names = dict.fromkeys((BASELINE, *COMPARED))
     played = run_backtests(process, cut.tests[0], [named_strategy(name, config.evaluation) for name in names])
     return {

@@ -23,7 +23,7 @@ from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.statistics.bootstrap import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.verdict import judge
-from finflow.experiments.jobs.folds import Fold, folds_of, history_of, load_before_test
+from finflow.experiments.jobs.walk_forward import Fold, folds_of, history_of, load_before_test
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
 from finflow.strategies.classical import EqualWeight, PatientEqualWeight, named_strategy

@@ -168,15 +168,6 @@ def test_of_several_inputs_each_has_the_gradient_of_autograd(shape: NetworkShape
     assert min(slope.abs().max() for _, *of_inputs in slopes for slope in of_inputs) > 0.0
 
 
-def test_an_input_without_gradient_is_a_number() -> None:
-    held = torch.tensor([[1.0, 2.0]])
-    bought = torch.tensor([[3.0, 4.0]], requires_grad=True)
-    value = linearised(lambda first, second: (first * second).sum(-1), held, bought)
-    assert value.item() == pytest.approx(11.0)
-    (slope,) = torch.autograd.grad(value.sum(), bought)
-    assert slope.tolist() == [[1.0, 2.0]]
-
-
 def test_a_pull_changes_gradients_and_no_decision(shape: NetworkShape, make_batch: MakeBatch) -> None:
     policy, states = ExpertPolicy(shape, generator()), make_batch().states
     with torch.no_grad():

@@ -77,22 +77,6 @@ def test_the_average_is_what_a_hand_computes(shape: NetworkShape, kind: str) -> 
     assert average.count == 3
 
 
-def test_an_average_goes_on_from_what_was_captured(shape: NetworkShape) -> None:
-    config = AveragingConfig(kind="swa", start=0.0)
-    policies = [ExpertPolicy(shape, generator(seed)) for seed in range(4)]
-    whole, half = PolicyAverage(config, policies[0]), PolicyAverage(config, policies[0])
-    for policy in policies[:2]:
-        whole.update(policy, 0.5)
-        half.update(policy, 0.5)
-    other = PolicyAverage(config, policies[3])
-    other.restore(*half.capture())
-    for policy in policies[2:]:
-        whole.update(policy, 1.0)
-        other.update(policy, 1.0)
-    pairs = zip(whole.policy.parameters(), other.policy.parameters(), strict=True)
-    assert all(torch.equal(own, same) for own, same in pairs)
-
-
 def test_the_average_decides_and_the_policy_explores(shape: NetworkShape, make_batch: MakeBatch) -> None:
     config = CONFIG.model_copy(update={"averaging": AveragingConfig(kind="swa", start=0.0)})
     agent = BCell(shape, config, generator(), CPU)

@@ -15,8 +15,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests, run_shared_backtests
 from finflow.market.panel import MarketPanel
-from finflow.strategies.classical import BuyAndHold, EqualWeight, SixtyForty
-from finflow.strategies.rolling_rules import Optimised
+from finflow.strategies.classical import BuyAndHold, EqualWeight, Optimised, SixtyForty
 from finflow.strategies.strategy import Information
 from tests.evaluation.made_up import FloatArray, process_on
 

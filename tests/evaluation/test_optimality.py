@@ -22,9 +22,8 @@ from finflow.evaluation.analysis.optimality import (
 from finflow.evaluation.backtest import FloatArray, run_backtests
 from finflow.ledger.costs import BASIS_POINT
 from finflow.market.sources.synthetic_market import IndependentReturns
-from finflow.strategies.classical import BuyAndHold, EqualWeight
+from finflow.strategies.classical import BuyAndHold, EqualWeight, Optimised
 from finflow.strategies.optimal_policy import Optimum, optimum, optimum_of
-from finflow.strategies.rolling_rules import Optimised
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 

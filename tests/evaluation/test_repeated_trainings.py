@@ -14,7 +14,6 @@ from finflow.evaluation.multi_run.repeated_trainings import (
     WindowResult,
     joined,
     joined_section,
-    mean_of_seeds,
     protocol_section,
 )
 from finflow.evaluation.statistics import metrics
@@ -123,10 +122,10 @@ def test_all_windows_show_what_one_alone_cannot() -> None:
 
 def test_every_seed_has_an_equal_part() -> None:
     found = found_in(3)
-    mean = mean_of_seeds(found.agents)
-    np.testing.assert_allclose(mean.returns, np.mean([run.returns for run in found.agents], axis=0))
-    assert mean_of_seeds(found.agents[:1]) is found.agents[0]
-    assert numbers_of(found)["seeds"] == 3
+    numbers = numbers_of(found)
+    mean, equal = np.mean([run.returns for run in found.agents], axis=0), found.compared[0].returns
+    assert numbers["seeds"] == 3
+    assert numbers["sharpe_difference"] == pytest.approx(metrics.sharpe(mean) - metrics.sharpe(equal))
 
 
 def test_noise_is_not_shown_and_tries_deflate() -> None:

@@ -90,14 +90,6 @@ def test_a_terminal_has_the_same_numbers_with_its_own_characters() -> None:
     assert "(" not in "".join(many.text({"k": many.numbers}))
 
 
-def test_a_row_has_a_cell_under_every_heading() -> None:
-    """A row that is a cell too long shifts every figure under a wrong heading."""
-    row = Row("one", (Cell(("a",)), Cell(("a",))))
-    Table("as headed", ("name", "first", "second"), (row,))
-    with pytest.raises(ValueError, match="one of shifted has 2 cells for 1"):
-        Table("shifted", ("name", "first"), (row,))
-
-
 def test_the_distance_between_the_features_of_two_markets_by_hand() -> None:
     """Training's `shifted` has a mean of 1, a deviation of 1 and a range of 0 to 2; `flat` never moved in it."""
     trained = {"calm": np.array([-1.0, 1.0]), "shifted": np.array([0.0, 2.0]), "flat": np.zeros(2)}

@@ -156,8 +156,3 @@ def test_luck_among_many_candidates_is_seldom_used() -> None:
         rng = np.random.default_rng([7, sample])
         used.append(choose(1e-2 * rng.standard_normal((20, 1000)), BLOCKS, seed=sample).confidence > 0.25)
     assert np.mean(used) <= 0.05
-
-
-def test_the_choice_is_the_same_at_every_run() -> None:
-    gains = np.random.default_rng(3).standard_normal((5, 1000))
-    assert choose(gains, BLOCKS, seed=5) == choose(gains, BLOCKS, seed=5)

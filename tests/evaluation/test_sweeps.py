@@ -18,8 +18,7 @@ from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtes
 from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel
 from finflow.market.splits import Split
-from finflow.strategies.classical import BuyAndHold, EqualWeight
-from finflow.strategies.rolling_rules import Momentum, Optimised
+from finflow.strategies.classical import BuyAndHold, EqualWeight, Momentum, Optimised
 from finflow.strategies.strategy import Information, Strategy
 from tests.evaluation.made_up import FloatArray, context_of, process_of, process_on
 

@@ -12,7 +12,7 @@ import pytest
 from finflow.config import ProtocolConfig, load_config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics import metrics
-from finflow.experiments.jobs.folds import folds_of, history_of
+from finflow.experiments.jobs.walk_forward import folds_of, history_of
 from finflow.market.bar_frequency import bar_name, bar_rhythm, bars_per_month, bars_per_year
 from finflow.market.features.asset_features import ASSET_FEATURES, features_of
 from finflow.market.features.feature_set import compute_features
@@ -25,8 +25,7 @@ from finflow.market.features.rolling_windows import (
 )
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, family_tables
-from finflow.strategies.classical import PatientEqualWeight, named_strategy
-from finflow.strategies.rolling_rules import Momentum
+from finflow.strategies.classical import Momentum, PatientEqualWeight, named_strategy
 from finflow.strategies.strategy import Information, equal_weights
 from finflow.trading.price_checks import calendar_of, check_gaps
 from finflow.training.data.training_data import prepare_from

@@ -259,11 +259,8 @@ def test_features_of_ones_own_that_look_ahead_are_named(tiny: Make, monkeypatch:
 def test_a_feature_that_remembers_the_first_market_it_saw_is_caught(
     tiny: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny(features__extra=["mine:remembered"])
-    assert audit_configuration(config).complaint is None
-    sys.modules.pop("mine")
     monkeypatch.setattr(auditing, "unprimed", UNPRIMED_OF)
-    found = audit_configuration(config)
+    found = audit_configuration(tiny(features__extra=["mine:remembered"]))
     assert str(found.complaint).startswith("feature mine:remembered looks ahead: with the future unprimed")
 
 
@@ -348,34 +345,22 @@ def test_the_mode_ends_with_2_and_one_line_that_names_the_leak(tiny: Make, capsy
 
 
 @pytest.mark.usefixtures("own")
-def test_a_feature_of_ones_own_joins_its_lens(tiny: Make) -> None:
-    plain, one, all_of_them = (
-        prepare(tiny(features__extra=extra)) for extra in ([], ["mine:range_of@growth"], ["mine:range_of"])
-    )
-    size = plain.features.assets.shape[2]
-    assert one.features.asset_names[size:] == ("range_of",)
-    assert one.shape.n_asset_features == plain.shape.n_asset_features + 1
-    assert {lens for lens, columns in one.features.lenses.items() if size in columns} == {"growth"}
-    assert all(size in columns for columns in all_of_them.features.lenses.values())
-    first, fit = one.features.first_bar, one.split.train_end
-    trained = one.features.assets[first:fit, :, size]
-    assert abs(float(trained.mean())) < 0.1
-    assert 0.5 < float(trained.std()) < 1.1
-    np.testing.assert_array_equal(one.features.assets[:, :, :size], plain.features.assets)
-    assert one.held_out_process().asset_features.shape[2] == one.process.asset_features.shape[2]
-
-
-@pytest.mark.usefixtures("own")
-def test_a_feature_of_the_market_joins_it_and_leaves_the_assets_alone(tiny: Make) -> None:
-    plain, own = prepare(tiny()), prepare(tiny(features__extra=["mine:swing"]))
+def test_features_of_ones_own_join_their_lens_or_the_market_and_leave_the_others_alone(tiny: Make) -> None:
+    extra = [[], ["mine:range_of@growth", "mine:swing"], ["mine:range_of"]]
+    plain, own, of_all = (prepare(tiny(features__extra=one)) for one in extra)
+    size, first, fit = plain.features.assets.shape[2], own.features.first_bar, own.split.train_end
+    assert own.features.asset_names[size:] == ("range_of",)
     assert own.features.market_names == (*plain.features.market_names, "swing")
+    assert own.shape.n_asset_features == plain.shape.n_asset_features + 1
     assert own.shape.n_market_features == plain.shape.n_market_features + 1
-    assert own.shape.n_asset_features == plain.shape.n_asset_features
+    assert {lens for lens, columns in own.features.lenses.items() if size in columns} == {"growth"}
+    assert all(size in columns for columns in of_all.features.lenses.values())
+    for trained in (own.features.assets[first:fit, :, size], own.features.market[first:fit, -1]):
+        assert abs(float(trained.mean())) < 0.1
+        assert 0.5 < float(trained.std()) < 1.1
+    np.testing.assert_array_equal(own.features.assets[:, :, :size], plain.features.assets)
     np.testing.assert_array_equal(own.features.market[:, :-1], plain.features.market)
-    np.testing.assert_array_equal(own.features.assets, plain.features.assets)
-    trained = own.features.market[own.features.first_bar : own.split.train_end, -1]
-    assert abs(float(trained.mean())) < 0.1
-    assert 0.5 < float(trained.std()) < 1.1
+    assert own.held_out_process().asset_features.shape[2] == own.process.asset_features.shape[2]
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report.report_page import build_page
 from finflow.evaluation.report.results import ReportData, compute_results
 from finflow.evaluation.statistics.readings_ledger import readings_of
-from finflow.strategies.classical import COMPARED, NAMED, EqualWeight, PatientEqualWeight, named_strategy
+from finflow.strategies.classical import COMPARED, NAMED, EqualWeight, Momentum, PatientEqualWeight, named_strategy
 from finflow.strategies.optimal_policy import optimum_of
-from finflow.strategies.rolling_rules import Momentum
 from finflow.strategies.strategy import Information, equal_weights
 from finflow.training.data.training_data import prepare
 from finflow.training.judging import evaluations, held_out

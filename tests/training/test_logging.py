@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,7 +52,7 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
 def test_a_row_is_one_line_of_json_with_sorted_keys_and_no_time(tmp_path: Path) -> None:
     """It is on the disk as soon as it is recorded; what is not a finite number is null."""
     values = {"z": 1.0, "a": float("nan"), "b": np.float32("inf"), "c": torch.tensor(-float("inf")), "d": np.int64(3)}
-    with RunLog(tmp_path) as log:
+    with closing(RunLog(tmp_path)) as log:
         log.record("online", 3, {**values, "ok": True})
         log.console("started")
         assert (tmp_path / "metrics.jsonl").read_text() == (
@@ -66,15 +66,15 @@ def test_a_row_is_one_line_of_json_with_sorted_keys_and_no_time(tmp_path: Path) 
 
 
 def test_a_resumed_log_is_the_log_of_a_run_never_stopped(tmp_path: Path) -> None:
-    with RunLog(tmp_path / "whole") as log:
+    with closing(RunLog(tmp_path / "whole")) as log:
         write_rows(log, range(10))
-    with RunLog(tmp_path / "stopped") as log:
+    with closing(RunLog(tmp_path / "stopped")) as log:
         write_rows(log, range(6))
         position = log.position()
         write_rows(log, range(6, 8))  # after the checkpoint, and then killed
     with (tmp_path / "stopped" / "metrics.jsonl").open("ab") as file:
         file.write(b'{"half a ro')
-    with RunLog(tmp_path / "stopped", resume_at=position) as log:
+    with closing(RunLog(tmp_path / "stopped", resume_at=position)) as log:
         assert log.position() == position
         write_rows(log, range(6, 10))
     whole, stopped = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "stopped"))
@@ -84,11 +84,11 @@ def test_a_resumed_log_is_the_log_of_a_run_never_stopped(tmp_path: Path) -> None
 
 
 def test_a_resume_from_before_the_first_row_starts_at_nothing_but_the_diary(tmp_path: Path) -> None:
-    with RunLog(tmp_path) as log:
+    with closing(RunLog(tmp_path)) as log:
         position = log.position()
         log.console("before")
         write_rows(log, range(3))
-    with RunLog(tmp_path, resume_at=position) as log:
+    with closing(RunLog(tmp_path, resume_at=position)) as log:
         log.console("after\nthat")
         write_rows(log, range(2))
     lines = (tmp_path / "console.log").read_text().splitlines()
@@ -98,12 +98,12 @@ def test_a_resume_from_before_the_first_row_starts_at_nothing_but_the_diary(tmp_
 
 
 def test_a_branch_carries_the_rows_and_curves_that_led_to_it(tmp_path: Path) -> None:
-    with RunLog(tmp_path / "old") as log:
+    with closing(RunLog(tmp_path / "old")) as log:
         write_rows(log, range(3))
         position = log.position()
         write_rows(log, range(3, 6))
     before = (tmp_path / "old" / "metrics.jsonl").read_bytes()
-    with RunLog(tmp_path / "new", resume_at=position, branch_from=tmp_path / "old") as log:
+    with closing(RunLog(tmp_path / "new", resume_at=position, branch_from=tmp_path / "old")) as log:
         assert log.position()["metrics.jsonl"] == position["metrics.jsonl"]
         write_rows(log, range(3, 4))
     assert (tmp_path / "old" / "metrics.jsonl").read_bytes() == before
@@ -113,7 +113,7 @@ def test_a_branch_carries_the_rows_and_curves_that_led_to_it(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("left", [b"", b'{"a": 1}\n'])
 def test_a_log_shorter_than_its_checkpoint_is_refused_and_left_alone(tmp_path: Path, left: bytes) -> None:
-    with RunLog(tmp_path) as log:
+    with closing(RunLog(tmp_path)) as log:
         write_rows(log, range(5))
         position = log.position()
     (tmp_path / "metrics.jsonl").write_bytes(left)
@@ -296,7 +296,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
 
 def logged(folder: Path, tell: Callable[[str], None] = print) -> None:
     """A log of two rows, an event and a result."""
-    with RunLog(folder) as log:
+    with closing(RunLog(folder)) as log:
         tracker = open_tracker(WITH_WANDB, folder, tell)
         assert tracker is not None
         log.follow(tracker)

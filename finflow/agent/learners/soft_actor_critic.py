@@ -143,7 +143,9 @@ def held_back(
     weight = agent.advantage_scale * anchor_weight(agent.config.anchor, point.update, point.total)
     if weight <= 0.0:
         return 0.0, {}
-    distance = kl_from_equal_weight(decision.traded_aim, repeat_groups(batch.states.listed, batch.states)).mean()
+    held = decision.aim.detach()
+    aim = held + decision.trade_rate.detach() * (decision.aim - held)  # with its gradient as a part of the centre
+    distance = kl_from_equal_weight(aim, repeat_groups(batch.states.listed, batch.states)).mean()
     return weight * distance, {"anchor_loss": distance.detach(), "effective_anchor": distance.new_tensor(weight)}
 
 

@@ -50,11 +50,6 @@ class Decision(NamedTuple):
         location = log_ratios(self.centre, self.listed)
         return LogisticNormal(location, self.log_scale.expand_as(location), self.listed)
 
-    @property
-    def traded_aim(self) -> Tensor:
-        """The aim, (batch, K), with the gradient that it has as a part of the centre: as far as it is traded."""
-        return self.aim.detach() + self.trade_rate.detach() * (self.aim - self.aim.detach())
-
     def figures(self) -> dict[str, Tensor]:
         """Figures of a batch of decisions for the log."""
         return {"trade_rate": self.trade_rate.mean().detach()}

@@ -273,7 +273,9 @@ class HeadInputs(NamedTuple):
         all_exposures = torch.matmul(risky, encoding.assets).view(ensemble, batch, 1 + count, -1)
         current, exposures = torch.tensor_split(all_exposures, [1], dim=2)
         facts = portfolio_facts(states, portfolios).expand(ensemble, -1, -1, -1)
-        of_state = state_facts(states).expand(ensemble, -1, -1)
+        weights = states.weights
+        concentration = weights[:, :-1].square().sum(-1, keepdim=True)
+        of_state = torch.cat([weights[:, -1:], concentration, states.reward_state], dim=-1).expand(ensemble, -1, -1)
         return cls(torch.cat([exposures, facts], dim=-1), torch.cat([current.squeeze(2), of_state], dim=-1))
 
     def detach(self) -> HeadInputs:
@@ -308,13 +310,6 @@ class PortfolioHead(nn.Module):
         first = dropout(normalised(first).relu_(), self.dropout_rate, kept)
         second: Tensor = self.second(first)
         return second.relu_().view(ensemble, batch, count, -1)
-
-
-def state_facts(states: States) -> Tensor:
-    """Facts of the current portfolio, (batch, 5): cash, concentration and the state of the reward."""
-    weights = states.weights
-    concentration = weights[:, :-1].square().sum(-1, keepdim=True)
-    return torch.cat([weights[:, -1:], concentration, states.reward_state], dim=-1)
 
 
 def portfolio_facts(states: States, portfolios: Tensor) -> Tensor:

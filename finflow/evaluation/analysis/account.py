@@ -7,7 +7,6 @@ for the year that it ends in. Selling what that takes is a trade like any other.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -93,13 +92,6 @@ def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataF
             "weight": run.weights[step, asset],
         }
     )
-
-
-def as_parquet(table: pd.DataFrame) -> bytes:
-    """The table as a Parquet file; equal tables make equal bytes."""
-    buffer = io.BytesIO()
-    table.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
-    return buffer.getvalue()
 
 
 def _last_prices(process: DecisionProcess, rows: slice) -> FloatArray:

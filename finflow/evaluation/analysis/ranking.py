@@ -25,7 +25,7 @@ import scipy
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.rewards.ranking_measures import TiedRanks, discounts
+from finflow.env.rewards.ranking_reward import mean_worth, shared_places, worth_of_places
 from finflow.evaluation.backtest import Backtest, FloatArray
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.market.bar_frequency import bar_name
@@ -84,16 +84,15 @@ def _of_fill(held: FloatArray, realised: FloatArray, top: int) -> tuple[float, .
     count = len(held)
     k = min(top, count)
     places, ranks = scipy.stats.rankdata(realised), scipy.stats.rankdata(held)
-    gains, by_place = (places - 1.0) / (count - 1.0), discounts(count, k)
+    gains, by_place = (places - 1.0) / (count - 1.0), worth_of_places("ndcg", count, k)
     ideal = float(np.sort(gains)[::-1] @ by_place)
-    tied = TiedRanks.of(held[None], np.ones((1, count), dtype=np.bool_))
-    inverse = np.where(np.arange(count) < k, 1.0 / np.arange(1, count + 1), 0.0)
-    best = realised.argmax()
-    first, shared = int(tied.above[0, best]), int(tied.tied[0, best])
+    first, after = shared_places(held, np.ones(count, dtype=np.bool_))
+    inverse = worth_of_places("mrr", count, k)
+    best = int(realised.argmax())
     return (
-        float(gains @ tied.mean_of(by_place)[0]) / ideal,
-        min(max(k - first, 0) / shared, 1.0),
-        float(inverse[first : first + shared].mean()),
+        float(gains @ mean_worth(first, after, by_place)) / ideal,
+        float(mean_worth(first, after, worth_of_places("hit", count, k))[best]),
+        float(inverse[first[best] : after[best]].mean()),
         float(gains.mean() * by_place.sum()) / ideal,
         k / count,
         float(inverse.mean()),

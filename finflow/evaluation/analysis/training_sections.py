@@ -8,14 +8,13 @@ of the features there from those of its training.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from finflow.evaluation.page.drawing import BLUE, GREY, PURPLE, Rendered, render
+from finflow.evaluation.page.drawing import BLUE, PURPLE, Rendered, render
 from finflow.evaluation.page.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics.metrics import Array
 
@@ -120,7 +119,11 @@ def out_of_fold_section(training: pd.DataFrame) -> Section | None:
     if "out_of_fold_t" not in training or not training["out_of_fold_t"].notna().any():
         return None
     row = training[training["out_of_fold_t"].notna()].iloc[-1]
-    critics = {window: _agreement(row, window) for window in WINDOWS if f"{window}_advantage_groups" in row}
+    critics = {
+        window: {name: float(row[f"{window}_advantage_{name}"]) for name in ("slope", "slope_error", "correlation")}
+        for window in WINDOWS
+        if f"{window}_advantage_slope" in row
+    }
     reference = REFERENCES[int(row["reference"])]
     numbers: dict[str, object] = {key: float(row[column]) for key, (column, *_) in BLOCKS_SHOWN.items()}
     numbers |= {"reference": reference, "critics": critics}
@@ -148,43 +151,7 @@ def out_of_fold_section(training: pd.DataFrame) -> Section | None:
         if row["confidence"] > 0.0
         else f"Nothing was found that holds out of sample; this agent holds {held}.",
     )
-    figures = (_critics_figure(critics),) if critics else ()
-    return Section("out_of_fold", "Out-of-sample evidence", numbers, tuple(tables), figures, words)
-
-
-def _agreement(row: pd.Series, window: str) -> dict[str, Any]:
-    """Agreement in a window, as training logged it: groups as lists of estimate, exact advantage and error."""
-    groups = zip(*json.loads(row[f"{window}_advantage_groups"]), strict=True)
-    return {
-        **{name: float(row[f"{window}_advantage_{name}"]) for name in ("slope", "slope_error", "correlation")},
-        "groups": [{"critics": estimated, "exact": exact, "error": error} for estimated, exact, error in groups],
-    }
-
-
-def _critics_figure(critics: Mapping[str, Mapping[str, Any]]) -> Rendered:
-    def draw(figure: Figure) -> None:
-        panels: list[Axes] = list(np.atleast_1d(figure.subplots(1, len(critics), sharex=True, sharey=True)))
-        for panel, (window, agreement) in zip(panels, critics.items(), strict=True):
-            groups = agreement["groups"]
-            estimated, exact, error = (np.array([one[key] for one in groups]) for key in ("critics", "exact", "error"))
-            ends = [float(estimated.min()), float(estimated.max())]
-            panel.plot(ends, ends, color=GREY, linewidth=1.0, label="calibrated")
-            label = "tenth of the actions"
-            panel.errorbar(estimated, exact, 2.0 * error, color=BLUE, fmt="o", markersize=3.5, label=label)
-            panel.set_title(window)
-            panel.set_xlabel("advantage by the critics")
-        panels[0].set_ylabel("exact advantage")
-        panels[0].legend(loc="best")
-
-    slopes = ", ".join(f"{window} {agreement['slope']:.2f}" for window, agreement in critics.items())
-    return Rendered(
-        "critics-and-moves",
-        "Calibration of the critics",
-        "Actions in tenths by the critics' advantage; bars are two standard errors over blocks of bars. Both in "
-        "the unit of rewards, over the decisions in which differences fade.",
-        f"Charts of exact advantage over the critics' for {len(critics)} windows; slopes: {slopes}.",
-        render(draw, 3.0),
-    )
+    return Section("out_of_fold", "Out-of-sample evidence", numbers, tuple(tables), words=words)
 
 
 SHOWN = 10  # features in the table of distances

@@ -10,20 +10,24 @@ from dataclasses import replace
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import BASELINE
 from finflow.evaluation.page.drawing import Rendered
-from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
 from finflow.evaluation.page.page_numbers import DASH, THIN, years_unit
 from finflow.evaluation.page.section import (
     ROW,
     Cell,
+    Headline,
+    Page,
     Row,
     Section,
     Sentence,
     Table,
+    Tile,
     columns_of,
+    figure_section,
     make_table,
-    meanings_of,
+    shown_fields,
 )
 from finflow.evaluation.report.results import ReportData, Results, contents
+from finflow.evaluation.statistics.backtest_overfitting import overfitting_sentence
 from finflow.evaluation.statistics.bootstrap import CONFIDENCE
 from finflow.evaluation.statistics.metrics import Metrics
 from finflow.evaluation.statistics.verdict import Verdict
@@ -62,6 +66,8 @@ def build_page(
 ) -> Page:
     """Put the page together: ``figures`` in this order, ``limits`` as sentences, and names of the files beside it."""
     data = results.data
+    drawn = (*figures, *(figure for section in data.sections for figure in section.figures))
+    pictures = [f"{figure.name}.png" for figure in drawn]
     sections = [
         _comparison(data),
         _evidence(results),
@@ -76,7 +82,7 @@ def build_page(
         ),
         Section("limits", "What this report cannot show", notes=tuple(limits), short="Limits"),
         _method(data),
-        Section("files", "Files beside this page", links=tuple(files), short=None),
+        Section("files", "Files beside this page", links=("metrics.json", *files, *pictures), short=None),
     ]
     dates, bar = data.agent.dates, bar_name(data.agent.bars_per_year)
     window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} {bar}s, all figures net of costs"
@@ -220,20 +226,8 @@ def _evidence(results: Results) -> Section:
     tables = [make_table("Track records", "Strategy", names, columns_shown, TRACK_CAPTION, heading=False)]
     if results.verdict is not None:
         tables.insert(0, verdict_table(results.verdict, data.agent.bars_per_year))
-    notes: tuple[Sentence, ...] = ()
-    if results.overfitting is not None:
-        choice: Sentence = (
-            f"The best of these {len(names)} by its Sharpe ratio in one half of this window ranked at or "
-            "below the median in the other half in ",
-            Cell(("overfitting", "pbo"), "%", 1),
-            " of ",
-            Cell(("overfitting", "choices"), ",", 0),
-            " cuts into halves (probability of backtest overfitting, CSCV with ",
-            Cell(("overfitting", "blocks"), decimals=0),
-            f" blocks); a choice without skill comes near 50{THIN}%.",
-        )
-        notes = (choice,)
-    return Section("evidence", "Tests", tables=tuple(tables), notes=notes)
+    choice = overfitting_sentence(len(names), "strategies", "this window")
+    return Section("evidence", "Tests", tables=tuple(tables), notes=() if results.overfitting is None else (choice,))
 
 
 def _optimum(known: KnownOptimum | None, judged: str) -> Section | None:
@@ -282,7 +276,7 @@ def _method(data: ReportData) -> Section:
         f"{bar}s, seed {resampling.seed}. The difference against equal weight is paired: both are resampled on the "
         f"same {bar}s."
     )
-    meanings = (f"{heading}: {meaning}" for heading, meaning in meanings_of(Metrics).items())
+    meanings = (f"{form.heading}: {meaning}" for form, meaning in shown_fields(Metrics).values())
     level = f"cvar_alpha is {data.cvar_alpha * 100:g}{THIN}%."
     return Section("method", "How the numbers are computed", notes=(*meanings, level, bootstrap), short="Method")
 

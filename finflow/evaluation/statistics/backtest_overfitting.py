@@ -25,7 +25,8 @@ import scipy
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page.drawing import BLUE, VERMILION, Rendered, render
-from finflow.evaluation.page.section import Cell, Row, Section, Sentence, Table
+from finflow.evaluation.page.page_numbers import THIN
+from finflow.evaluation.page.section import Cell, Section, Sentence
 from finflow.evaluation.statistics.bootstrap import Interval, Resampling
 from finflow.evaluation.statistics.metrics import Array, sharpe
 from finflow.evaluation.statistics.readings_ledger import Tries
@@ -138,20 +139,14 @@ def cscv_of(runs: Sequence[Backtest]) -> Overfitting | None:
         return None
 
 
-def logit_histogram(found: Overfitting) -> tuple[Array, Array]:
-    """Shares of the choices by logit: edges (n + 1,) and shares (n,), zero an edge."""
-    bound = max(1, math.ceil(float(np.abs(found.logits).max())))
-    edges = np.linspace(-bound, bound, 8 * bound + 1)
-    # What is level with the middle counts as overfitted, so an edge belongs to the bin on its left.
-    counts, _ = np.histogram(-found.logits, edges)
-    return edges, counts[::-1] / len(found.logits)
-
-
 def overfitting_histogram(
     found: Overfitting, among: int, what: str = "strategies", name: str = "overfitting", over: str = "the window"
 ) -> Rendered:
     """Histogram of the logits of CSCV among so many candidates, called ``what``, over days cut into halves."""
-    edges, shares = logit_histogram(found)
+    bound = max(1, math.ceil(float(np.abs(found.logits).max())))
+    edges = np.linspace(-bound, bound, 8 * bound + 1)
+    # What is level with the middle counts as overfitted, so an edge belongs to the bin on its left.
+    shares = np.histogram(-found.logits, edges)[0][::-1] / len(found.logits)
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -206,7 +201,7 @@ def judge_best(choices: Mapping[str, DailyReturns], counted: int, resampling: Re
     tries = Tries(
         configurations=len(choices),
         others=max(counted - len(choices), 0),
-        sharpes=tuple(_active_sharpe(one) for one in others.values()),
+        sharpes=tuple(float(np.nan_to_num(sharpe(one.returns, one.baseline, 1))) for one in others.values()),
     )
     verdict = judge(
         chosen.returns,
@@ -234,13 +229,13 @@ def choice_section(
     """
     words: list[Sentence] = []
     numbers: dict[str, object] = {"overfitting": None, "best": None}
-    figures, tables = [], []
+    figures = []
     try:
         found = overfitting(excess)
     except EvidenceError as error:
         words.append(f"The probability of backtest overfitting cannot be computed: {error}.")
     else:
-        words.append(_overfitted(len(names), days, what))
+        words.append(overfitting_sentence(len(names), what, days))
         numbers["overfitting"] = found.numbers(names)
         figures.append(overfitting_histogram(found, len(names), what, "choice-logits"))
     if best is not None:
@@ -254,41 +249,26 @@ def choice_section(
             "spa_p": None if verdict.spa is None else verdict.spa.p_consistent,
             "sharpe_difference_interval": Interval(*(verdict.sharpe_difference_interval or (math.nan, math.nan))),
         }
-        rows = (
-            Row("Tries", (Cell(("best", "tries"), decimals=0),)),
-            Row("PSR of the return over equal weight", (Cell(("best", "psr"), decimals=3),)),
-            Row("DSR, deflated for the tries", (Cell(("best", "dsr"), decimals=3),)),
-            Row("SPA of all of them together, p", (Cell(("best", "spa_p"), decimals=3),)),
-        )
-        tables.append(Table(f"{name}, as the best of several", ("Test", "Value"), rows))
         words.append(
             f"The best of them by Sharpe ratio is {name}. Judged as the best of several, it beats equal weight: "
             f"{verdict.beats_equal_weight}. This verdict accounts for the choice; that of its own report does not."
         )
         words += map(str, verdict.reasons)
-    return Section("choice", "Choosing the best of them", numbers, tuple(tables), tuple(figures), tuple(words))
+    return Section("choice", "Choosing the best of them", numbers, figures=tuple(figures), words=tuple(words))
 
 
-def _overfitted(count: int, days: str, what: str) -> Sentence:
+def overfitting_sentence(among: int, what: str, days: str) -> Sentence:
+    """Sentence on `Overfitting.numbers` at the key ``overfitting``: of a choice among so many, called ``what``."""
     return (
-        f"Choosing the best of these {count} {what} by its Sharpe ratio in one half of {days} "
-        "ranks it at or below the median in the other half in ",
+        f"The best of these {among} {what} by its Sharpe ratio in one half of {days} ranked at or below the median in "
+        "the other half in ",
         Cell(("overfitting", "pbo"), "%", 1),
         " of ",
         Cell(("overfitting", "choices"), ",", 0),
         " cuts into halves (probability of backtest overfitting, CSCV with ",
-        Cell(("overfitting", "blocks"), "", 0),
-        " blocks), and loses money there in ",
-        Cell(("overfitting", "probability_of_loss"), "%", 1),
-        f". A choice without skill comes near 50 %; among few {what} the figure is coarse.",
+        Cell(("overfitting", "blocks"), decimals=0),
+        f" blocks); a choice without skill comes near 50{THIN}%, and among few {what} the figure is coarse.",
     )
-
-
-def _active_sharpe(one: DailyReturns) -> float:
-    """Sharpe ratio of the return over equal weight, a bar; 0 where that does not vary."""
-    active = one.returns - one.baseline
-    deviation = float(active.std(ddof=1))
-    return float(active.mean()) / deviation if deviation > 1e-12 else 0.0
 
 
 def _sharpe(sums: Array, squares: Array, centre: Array, count: int) -> Array:

@@ -121,8 +121,6 @@ def expected_maximum(tries: int, variance: float) -> float:
     ratios and gamma the Euler-Mascheroni constant. 0 for a single try: nothing was chosen, and DSR is PSR. Tries that
     resemble each other count as fewer, so to count all is the careful side.
     """
-    if tries < 1:
-        raise ValueError(f"a strategy that is judged was tried at least once, not {tries} times")
     if tries == 1:
         return 0.0
     high, higher = scipy.stats.norm.ppf([1.0 - 1.0 / tries, 1.0 - 1.0 / (tries * math.e)])

@@ -49,10 +49,10 @@ from finflow.evaluation.page.page_numbers import Answer, Bounds, Number, about
 from finflow.evaluation.statistics.bootstrap import (
     CONFIDENCE,
     NAN,
+    NOWHERE,
     Draws,
     Interval,
     Resampling,
-    chunks,
     draw_days,
     interval,
     resample_sharpe,
@@ -72,7 +72,6 @@ from finflow.evaluation.statistics.significance_tests import (
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
 POWER = 0.8
-NOWHERE = Interval(NAN, NAN)
 
 
 @dataclass(frozen=True)
@@ -327,7 +326,7 @@ def _by_mean(active: Array, track: TrackRecord, draws: Draws, tries: Tries) -> A
     """True mean active return of a bar at which each resample would pass SPA and the deflated Sharpe ratio."""
     luck = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
     hurdle = luck + float(scipy.stats.norm.ppf(CONFIDENCE)) * math.sqrt(track.spread / (track.days - 1))
-    means = np.concatenate([active[rows].mean(axis=1) for rows in chunks(draws)])
+    means = active[draws].mean(axis=1)
     strayed = means - float(active.mean())
     critical = max(float(np.quantile(strayed, 1.0 - SIZE)), hurdle * float(active.std(ddof=1)))
     return np.asarray(critical - strayed, dtype=np.float64)

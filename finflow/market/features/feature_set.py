@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.compiled_function import compiled_function
 from finflow.config import LENSES, FeaturesConfig
 from finflow.errors import MarketError, typed_line
 from finflow.imports import import_path
@@ -209,22 +208,10 @@ def _check_names(added: Iterable[str]) -> None:
 def _scale(raw: FloatArray, defined: NDArray[np.bool_], fits: FloatArray) -> NDArray[np.float32]:
     """Subtract the training mean, divide by the training deviation, clip; zeros where not defined."""
     result = np.zeros((*defined.shape, len(raw)), dtype=np.float32)
-    bars = len(defined)
-    _fill(raw.reshape(len(raw), bars, -1), defined.reshape(bars, -1), fits, result.reshape(bars, -1, len(raw)))
+    for index, (values, (center, spread)) in enumerate(zip(raw, fits, strict=True)):
+        result[..., index][defined] = np.clip((values[defined] - center) / spread, -_CLIP, _CLIP)
     result.setflags(write=False)
     return result
-
-
-@compiled_function(error_model="numpy")
-def _fill(raw: FloatArray, defined: NDArray[np.bool_], fits: FloatArray, result: NDArray[np.float32]) -> None:
-    """Scale bar by bar, in the order of the result in memory."""
-    for bar in range(raw.shape[1]):
-        for index in range(len(raw)):
-            center, spread = fits[index]
-            for column in range(raw.shape[2]):
-                if defined[bar, column]:
-                    scaled = (raw[index, bar, column] - center) / spread
-                    result[bar, column, index] = min(max(scaled, -_CLIP), _CLIP)
 
 
 def _fit(sample: FloatArray) -> tuple[float, float]:

@@ -18,9 +18,9 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
 
-from finflow.compiled_function import compiled_function
 from finflow.market.bar_frequency import MONTHLY, WEEKLY
 from finflow.market.panel import MarketPanel
 
@@ -149,27 +149,10 @@ def ema(values: FloatArray, span: int) -> FloatArray:
 
 def percentile_rank(values: FloatArray) -> FloatArray:
     """Rank within each row, from -1 (lowest) to 1 (highest); ties share their mean; NaN stays NaN, alone is 0."""
-    result = np.full(values.shape, np.nan)
-    _rank(values, np.argsort(values, axis=1), result)
-    return result
-
-
-@compiled_function(error_model="numpy")
-def _rank(values: FloatArray, order: NDArray[np.int64], result: FloatArray) -> None:
-    for row in range(len(values)):
-        count = 0
-        while count < values.shape[1] and not np.isnan(values[row, order[row, count]]):
-            count += 1
-        first = 0
-        while first < count:
-            after = first + 1
-            while after < count and values[row, order[row, after]] == values[row, order[row, first]]:
-                after += 1
-            # Places first ... after - 1 share their mean.
-            rank = 0.5 * (first + after - 1)
-            for place in range(first, after):
-                result[row, order[row, place]] = 2.0 * rank / (count - 1) - 1.0 if count > 1 else 0.0
-            first = after
+    known = ~np.isnan(values)
+    rank = scipy.stats.rankdata(np.where(known, values, np.inf), axis=1)
+    others = known.sum(axis=1, keepdims=True) - 1
+    return np.where(known, np.where(others > 0, 2.0 * (rank - 1.0) / np.maximum(others, 1) - 1.0, 0.0), np.nan)
 
 
 class PanelView:

@@ -26,7 +26,7 @@ from finflow.evaluation.page.drawing import (
     render,
 )
 from finflow.evaluation.page.page_numbers import show
-from finflow.evaluation.report.agent_figures import stack_assets
+from finflow.evaluation.report.figures import stack_assets
 from finflow.evaluation.statistics.metrics import drawdown_series
 from finflow.files import read_text_input, write_atomically
 from finflow.line_file import append_line

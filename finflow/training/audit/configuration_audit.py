@@ -99,11 +99,9 @@ def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe,
     rng = np.random.default_rng([seed, 7])
     first = first_bar + _FEWEST_ROWS
     latest = split.test_end - lag - 3
-    training, validation = (first, split.train_end - 2), (split.train_end, split.validation_end - 2)
     bars = {split.train_end - 1, split.validation_end - 1, latest}
-    for start, stop in (training, validation, (split.validation_end, latest)):
-        if stop > start:
-            bars |= {int(bar) for bar in rng.integers(start, stop, size=1)}
+    spans = ((first, split.train_end - 2), (split.train_end, split.validation_end - 2), (split.validation_end, latest))
+    bars |= {int(rng.integers(start, stop)) for start, stop in spans if stop > start}
     usable = sorted(bar for bar in bars if first <= bar <= latest)
     if not usable:
         raise MarketError(f"the windows are too short for an audit: no bar between {first} and {latest}")

@@ -33,11 +33,10 @@ from finflow.config.preferences_section import PolicyLearningConfig
 from finflow.errors import CheckpointError
 from finflow.files import read_input
 from finflow.guard.checkpoint_folder import MODELS, PRETRAINED as HANDED_OVER, CheckpointFolder
-from finflow.guard.state_capture import without_prefix
 from finflow.preferences.pair_tensors import pair_tensors
 from finflow.preferences.pairs import NAME, PairFile, SegmentMarket
 from finflow.preferences.policy_training import LearnedPolicy, Method, learn_policy
-from finflow.tensor_file import read_tensors
+from finflow.tensor_file import read_tensors, without_prefix
 from finflow.training.checkpoints.checkpoint_reader import (
     PREFERENCES,
     Checkpoint,
@@ -62,10 +61,6 @@ class ReferenceControl:
         self.controller = ProportionalKL(keys.reference_beta, keys.reference_target)
         self.looks = 0
         self.stopped = False
-
-    @property
-    def beta(self) -> float:
-        return self.controller.beta
 
     def of_episode(self, divergence: float) -> float:
         """Mean KL of a decision, in nats per free dimension, as that of an episode."""

@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ from finflow.evaluation.page.section import Section
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.json_text import parse_json
 from finflow.market.features.feature_set import Features
-from finflow.strategies.classical import named_strategy
-from finflow.strategies.rolling_rules import OPTIMISERS, Optimised
+from finflow.strategies.classical import OPTIMISERS, Optimised, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, check_same_features, stored_config
 from finflow.training.checkpoints.run_folder import write_manifest
@@ -80,13 +80,14 @@ def judge_agents(
     acted = {} if acting.takes_centre else {"acting": acting.describe()}
     makers: Mapping[str, Make] = agents.makers()
     if len(updates) == 1:
-        lines, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
+        rows, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
+        lines = io.StringIO("\n".join(map(json.dumps, rows or ())))
         found = {"checkpoint": f"{updates[0]}, {checkpoint.counters['phase']} phase"}
         facts: dict[str, object] = {**found, **acted, **_preferences(checkpoint)}
         details |= {
             "policy": agents.policies[0],
-            "training": pd.read_json(io.StringIO("\n".join(lines)), lines=True) if lines else pd.DataFrame(),
-            "events": None if events is None else tuple(json.loads(line) for line in events),
+            "training": pd.read_json(lines, lines=True) if rows else pd.DataFrame(),
+            "events": None if events is None else tuple(events),
         }
     else:
         alone = list(with_memos(makers).values())  # alone and together, an agent reads the market once
@@ -120,13 +121,16 @@ def backtest_strategies(config: Config, names: Sequence[str]) -> EvaluationOutco
     return outcome
 
 
-def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None:
-    """The whole lines of a log of the training, where it is still beside the checkpoint; None where it is not."""
-    for candidate in (folder, checkpoint.run_folder):
-        path = candidate / name
-        if path.is_file():
-            return [line for line in path.read_text("utf-8", errors="replace").splitlines() if _is_row(line)]
-    return None
+def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[dict[str, Any]] | None:
+    """The whole rows of a log of the training, where it is still beside the checkpoint; None where it is not."""
+    path = next((path for place in (folder, checkpoint.run_folder) if (path := place / name).is_file()), None)
+    if path is None:
+        return None
+    rows: list[Any] = []
+    for line in path.read_text("utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            rows.append(parse_json(line))
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
@@ -138,13 +142,6 @@ def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
         return {"preferences": f"{told}; KL to the agent before {found['divergence']:.3g} nats per free dimension"}
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"{checkpoint.path} does not say how it learned from preferences") from None
-
-
-def _is_row(line: str) -> bool:
-    try:
-        return isinstance(parse_json(line), dict)
-    except ValueError:
-        return False
 
 
 def distance_sections(checkpoint: Checkpoint, training_data: TrainingData) -> tuple[Section, ...]:

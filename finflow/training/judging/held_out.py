@@ -30,8 +30,7 @@ from finflow.evaluation.backtest import (
     with_memos,
 )
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
-from finflow.evaluation.page.page import Page
-from finflow.evaluation.page.section import Section
+from finflow.evaluation.page.section import Page, Section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import ReportData
 from finflow.evaluation.statistics.bootstrap import Resampling
@@ -242,15 +241,12 @@ def execution(env: EnvConfig) -> dict[str, str]:
         "commission": f"{env.commission_bps:g} bp",
         "slippage": f"{env.slippage_bps:g} bp",
     }
-    costs = env.costs.model_dump(exclude_defaults=True)
-    if costs:
-        facts |= {f"costs.{name}": f"{value:g}" for name, value in costs.items()}
+    changed = env.model_dump(exclude_defaults=True)
+    if "costs" in changed:
+        facts |= {f"costs.{name}": f"{value:g}" for name, value in changed["costs"].items()}
         facts["initial capital"] = f"{env.initial_capital:,.0f}"
-    for name in ("max_weight", "max_turnover", "no_trade_band"):
-        value = getattr(env, name)
-        if value != EnvConfig.model_fields[name].default:
-            facts[name] = f"{value:g}"
-    return facts
+    limits = ("max_weight", "max_turnover", "no_trade_band")
+    return facts | {name: f"{changed[name]:g}" for name in limits if name in changed}
 
 
 def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) -> tuple[str, ...]:

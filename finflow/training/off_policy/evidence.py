@@ -26,7 +26,7 @@ from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import rows_of
 from finflow.evaluation.statistics.bootstrap import BlendChoice, choose, least_gain
-from finflow.guard.state_capture import without_prefix
+from finflow.tensor_file import without_prefix
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.data.training_data import TrainingData

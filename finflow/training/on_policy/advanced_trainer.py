@@ -85,6 +85,7 @@ class AdvancedPPOTrainer:
                 raise ConfigError(f"{name} is a whole number of at least 1, not {size}")
         self.state_dim, self.action_dim = int(state_dim), int(action_dim)
         self.seed = seed
+        self._facts = {"state_dim": self.state_dim, "action_dim": self.action_dim, "seed": seed}
         used = settings or OnPolicySettings()
         self.settings = used if lr is None else replace(used, learning_rate=lr)
         self.entropy = EntropyScheduler(entropy_config)
@@ -226,10 +227,6 @@ class AdvancedPPOTrainer:
         self.progress.load(Path(path), self._facts)
         self._collected, self._rollout = False, None
         self.begin_episodes()
-
-    @property
-    def _facts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in ("state_dim", "action_dim", "seed")}
 
 
 def _ended_returns(taken: Trajectories, running: NDArray[np.float64]) -> list[float]:

@@ -220,16 +220,19 @@ class RolloutCollector:
         rewards = torch.stack(scaled)
         if self.by_segment is not None:
             rewards = self.by_segment(rewards, taken.ended)
+        divergence = 0.0 if reference is None else self._charge(taken, rewards, reference)
+        return taken, Earnings(rewards, torch.stack(kept), divergence)
+
+    def _charge(self, taken: Trajectories, rewards: Tensor, reference: Reference) -> float:
+        """Charge rewards, in place, for leaving the reference; returns the mean KL to it, per free dimension."""
         divergence = 0.0
-        for step in range(steps if reference is not None else 0):
-            assert reference is not None
+        for step, log_prob in enumerate(taken.log_prob):
             observed = tuple(part[step] for part in taken.observations)
             own = self.agent.distribution(observed)
             other = reference.policy(self.agent.states(observed)).distribution
-            charge = reference.beta * (taken.log_prob[step] - other.log_prob(taken.actions[step])) / own.dimensions
-            rewards[step] -= charge
-            divergence += _mean_per_dimension(own.kl(other), own.dimensions) / steps
-        return taken, Earnings(rewards, torch.stack(kept), divergence)
+            rewards[step] -= reference.beta * (log_prob - other.log_prob(taken.actions[step])) / own.dimensions
+            divergence += _mean_per_dimension(own.kl(other), own.dimensions) / len(rewards)
+        return divergence
 
     def _scaled(self, reward: Rewards, bars: Tensor) -> tuple[Tensor, Tensor]:
         """Rewards of a vector step in the learners' units, 0 where they are not accepted; and which are."""

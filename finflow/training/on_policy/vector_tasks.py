@@ -75,10 +75,8 @@ class VectorTask:
         self.size = self.env.num_envs
         mode = self.env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP
         self.mode = AutoresetMode(mode)
-        self._plain = isinstance(self.env.single_observation_space, gym.spaces.Box)
         self.observations = np.zeros((self.size, self.spaces.observations), np.float32)
         self._beginning = np.zeros(self.size, np.bool_)
-        self._all = np.ones(self.size, np.bool_)
 
     def reset(self, seed: int) -> None:
         observation, _ = self.env.reset(seed=seed)
@@ -94,7 +92,7 @@ class VectorTask:
         observation, rewards, terminated, truncated, info = self.env.step(self.spaces.bounded(actions.numpy()))
         observations = self._flat(observation)
         ended = terminated | truncated
-        following, counted = observations, self._all
+        following, counted = observations, np.ones(self.size, np.bool_)
         if self.mode == AutoresetMode.NEXT_STEP:
             counted = ~self._beginning
             self._beginning = ended
@@ -111,13 +109,13 @@ class VectorTask:
         return Outcome(np.asarray(rewards, np.float64), (torch.tensor(following),), terminated, ended, counted)
 
     def _flat(self, observation: Any) -> Floats:
-        if self._plain:
-            return np.asarray(observation, np.float32).reshape(self.size, -1)
         return flat_observations(self.env.single_observation_space, observation, self.size)
 
 
 def flat_observations(space: gym.Space[Any], observation: Any, size: int) -> Floats:
     """Observations of a batch as rows of numbers, in the order of ``gymnasium.spaces.flatten``."""
+    if isinstance(space, gym.spaces.Box):
+        return np.asarray(observation, np.float32).reshape(size, -1)
     if isinstance(space, gym.spaces.Dict) and all(isinstance(one, gym.spaces.Box) for one in space.values()):
         return np.concatenate([np.asarray(observation[name], np.float32).reshape(size, -1) for name in space], axis=1)
     rows = gym.vector.utils.iterate(gym.vector.utils.batch_space(space, size), observation)

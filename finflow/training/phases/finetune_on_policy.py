@@ -116,7 +116,7 @@ def _collect(
     """Collect a rollout; where a reward cannot be computed, write a checkpoint of the state before it first."""
     tensors, state = on_policy.played.capture()
     control = run.state.reference
-    reference = None if control is None else Reference(bcell.held_to, control.beta)
+    reference = None if control is None else Reference(bcell.held_to, control.controller.beta)
     online = run.config.online
     with kept_on_failure(run, lambda: on_policy.played.restore(tensors, state)):
         taken, earnings = collector.collect(online.rollout // online.portfolios, reference)
@@ -154,5 +154,5 @@ def _facts(
         facts["episode_sharpe"] = fmean(one.sharpe for one in episodes)
     if state.reference is not None:
         facts["reference_kl"] = state.reference.of_episode(earnings.divergence)
-        facts["reference_beta"] = state.reference.beta
+        facts["reference_beta"] = state.reference.controller.beta
     return facts

@@ -24,7 +24,8 @@ from finflow.config import Config
 from finflow.guard.rollback import LOWER, STOP, Snapshot
 from finflow.guard.signals import ALARM, INFO, WARNING, Event, PolicyProbe, crossed, measure, parameter_norms
 from finflow.guard.stability import CRITIC, ENTROPY_LIMIT, HEALTHY_SHARE
-from finflow.guard.state_capture import capture, restore, without_prefix
+from finflow.guard.state_capture import capture, restore
+from finflow.tensor_file import without_prefix
 from finflow.training.phases.training_state import TrainingState, reseed, rewind, take_snapshot
 
 PROBE, STATE = "probe/", "state/"

@@ -203,13 +203,6 @@ def test_lambda_one_is_the_monte_carlo_return_less_the_value(seed: int) -> None:
             )
 
 
-def test_shapes_that_do_not_fit_are_one_line() -> None:
-    parts = episode(0)
-    parts["values"] = parts["values"][:-1]
-    with pytest.raises(ConfigError, match="one shape"):
-        generalised_advantages(**parts, gamma=GAMMA, lam=0.95)
-
-
 def test_normalised_advantages_have_mean_zero_and_deviation_one() -> None:
     found = normalised(torch.tensor([3.0, 5.0, 10.0]))
     assert float(found.mean()) == pytest.approx(0.0, abs=1e-6)

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from finflow.evaluation.backtest import BASELINE, Backtest
-from finflow.evaluation.page.drawing import Rendered, line_styles, wealth_figure
-from finflow.evaluation.page.page import Headline, Page, Tile, figure_section
+from finflow.evaluation.page.drawing import Rendered, wealth_figure
 from finflow.evaluation.page.page_numbers import (
     Drawdown,
     Number,
@@ -22,7 +21,17 @@ from finflow.evaluation.page.page_numbers import (
     about,
     schema_of,
 )
-from finflow.evaluation.page.section import ROW, Cell, Section, columns_of, make_table
+from finflow.evaluation.page.section import (
+    ROW,
+    Cell,
+    Headline,
+    Page,
+    Section,
+    Tile,
+    columns_of,
+    figure_section,
+    make_table,
+)
 from finflow.evaluation.statistics.bootstrap import (
     Interval,
     Resampling,
@@ -195,12 +204,11 @@ def _method(numbers: RetrainNumbers) -> tuple[str, ...]:
 
 
 def _wealth(runs: Sequence[Backtest]) -> Rendered:
-    names = [run.name for run in runs]
     return wealth_figure(
         "wealth",
         "Growth of 1 over the evaluated windows",
         "Growth of 1 over the evaluated windows, net of costs; each agent begins every window in cash.",
         runs[0].dates,
         {run.name: np.cumprod(1.0 + run.returns) for run in runs},
-        line_styles(names, BASELINE, NEW),
+        NEW,
     )
