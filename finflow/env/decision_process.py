@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.market_growth import LIQUIDITY_WINDOW, dividends_of, fill_prices, growth_of, liquidity_of
 from finflow.env.objective import COMPONENTS, STATE_SIZE, Moments, Objective
-from finflow.env.portfolio_state import PortfolioState, Step, next_state
+from finflow.env.portfolio_state import PortfolioState, Step
 from finflow.env.reward_context import ChosenReward, LazyObservation, RewardContext
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import Settlement, drift, orders, pay_out, settle
@@ -45,7 +45,7 @@ class DecisionProcess:
     Attributes
     ----------
     halted : bool array, (bars, assets)
-        Listed assets that cannot be traded at a bar; ``has_halts`` is False where there are none.
+        Listed assets that cannot be traded at a bar.
     dividends : float array, (bars, assets), or None
         Share of an asset's value at the end of a bar that is paid in cash; part of its growth.
     reward : ChosenReward or None
@@ -74,7 +74,6 @@ class DecisionProcess:
         self.dividends = dividends_of(panel, env.fill)
         self.listed = np.isfinite(fill_prices(panel, env.fill))
         self.halted = np.zeros(panel.listed.shape, dtype=np.bool_) if panel.halted is None else panel.halted
-        self.has_halts = panel.halted is not None
         known = panel.listed[:, :, None].astype(np.float32)
         self.asset_features = np.concatenate([features.assets, known], axis=2)
         self.market_features = features.market
@@ -177,7 +176,8 @@ class DecisionProcess:
             context = _reward_context(self, state, action, fill, simple_return, components)
             components = self.reward.components(context)
         wealth = state.wealth * (1.0 + simple_return)
-        after, ruined = next_state(state, fill.weights, wealth, objective), wealth <= RUIN * self.env.initial_capital
+        after = PortfolioState(state.bar + 1, fill.weights, wealth, objective, state.objective)
+        ruined = wealth <= RUIN * self.env.initial_capital
         total, traded = xp.sum(components, axis=-1), (fill.cost, fill.turnover, fill.refused)
         return Step(after, total, components, ruined, fill.weights, simple_return, *traded)
 
@@ -238,7 +238,7 @@ def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Set
     growth, listed = _rows(process.growth, state), _rows(process.listed, state)
     dividends = _dividend_rows(process, state)
     before, target = orders(state.weights, action, growth, listed, process.limits, process.lag, dividends)
-    halted = _rows(process.halted, state) if process.has_halts else None
+    halted = None if process.panel.halted is None else _rows(process.halted, state)
     return settle(before, target, process.costs, state.wealth, _market_state(process, state), halted)
 
 
@@ -258,19 +258,12 @@ def rows_at(table: NDArray[Any], bars: Any, like: Any) -> Any:
     return array_namespace(like).asarray(table[np.asarray(bars)], device=device(like))
 
 
-def with_costs(process: DecisionProcess, env: EnvConfig) -> DecisionProcess:
-    """The same market and limits with the costs and the capital of another configuration."""
+def with_trading(process: DecisionProcess, **changes: object) -> DecisionProcess:
+    """The same market and limits with other costs, another capital or another execution lag: keys of `EnvConfig`."""
     other = copy.copy(process)
-    names = ("initial_capital", "commission_bps", "slippage_bps", "costs")
-    other.env = process.env.model_copy(update={name: getattr(env, name) for name in names})
-    other._set_costs(other.env)
-    return other
-
-
-def with_lag(process: DecisionProcess, lag: int) -> DecisionProcess:
-    """The same market, costs and limits at another execution lag."""
-    other = copy.copy(process)
-    other._set_lag(process.env.model_copy(update={"execution_lag": lag}))
+    other.env = process.env.model_copy(update=changes)
+    if "execution_lag" in changes:
+        other._set_lag(other.env)
     other._set_costs(other.env)
     return other
 

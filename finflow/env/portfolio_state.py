@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,11 +33,6 @@ class Step(NamedTuple):
     cost: Any  # (batch,)
     turnover: Any  # (batch,)
     refused: Any = None  # (batch,): trades that the account could not pay for; None where there are none
-
-
-def next_state(state: PortfolioState, weights: Any, wealth: Any, objective: Any) -> PortfolioState:
-    changes = {"weights": weights, "wealth": wealth, "objective": objective, "objective_before": state.objective}
-    return replace(state, bar=state.bar + 1, **changes)
 
 
 def rows_of(state: PortfolioState, which: NDArray[np.bool_ | np.int64] | slice) -> PortfolioState:

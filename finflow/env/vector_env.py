@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, Step, replace_rows, rows_of
+from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
 from finflow.market.bar_frequency import BARS_PER_YEAR
@@ -56,10 +56,6 @@ class RunningSharpe:
         safe = np.where(deviation > 1e-12, deviation, np.inf)
         value: NDArray[np.float64] = np.where(count > 1.0, mean / safe * self.scale, 0.0)
         return value
-
-    def clear(self, which: NDArray[np.bool_]) -> None:
-        """Start new episodes."""
-        self.sums[which] = 0.0
 
 
 class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
@@ -157,7 +153,15 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.age += 1
         over = (self.age >= self.episode_length) | ~self._inside[self.state.bar]
         truncated = np.greater(over, outcome.terminated)
-        info = step_info(outcome, self.running_sharpe.value(), self.process.reward_names)
+        info: dict[str, Any] = {
+            "sharpe": self.running_sharpe.value(),
+            "wealth": outcome.state.wealth,
+            "cost": outcome.cost,
+            "turnover": outcome.turnover,
+            "refused": np.zeros(self.num_envs, dtype=np.bool_) if outcome.refused is None else outcome.refused,
+        }
+        for i, name in enumerate(self.process.reward_names):
+            info[f"reward_{name}"] = outcome.components[:, i]
         ended = over | outcome.terminated
         if np.count_nonzero(ended):
             info["final_obs"] = last_observations(observation, ended)
@@ -183,7 +187,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         fresh = self.process.start(np.asarray(bars, dtype=np.int64), weights)
         self.state = replace_rows(self.state, which, fresh)
         self.age = np.where(which, 0, self.age)
-        self.running_sharpe.clear(which)
+        self.running_sharpe.sums[which] = 0.0
 
     def get_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return the arrays that the next steps depend on, by name, and the generator's state."""
@@ -225,19 +229,6 @@ def last_observations(observation: dict[str, Any], ended: NDArray[np.bool_]) -> 
     for i, row in zip(np.flatnonzero(ended), rows, strict=True):
         last[i] = dict(zip(observation, row, strict=True))
     return last
-
-
-def step_info(outcome: Step, sharpe: NDArray[np.float64], names: Sequence[str]) -> dict[str, Any]:
-    """Info of a step, with the components of the reward by their ``names``; each an array (N,)."""
-    parts = {f"reward_{name}": outcome.components[:, i] for i, name in enumerate(names)}
-    return {
-        "sharpe": sharpe,
-        "wealth": outcome.state.wealth,
-        "cost": outcome.cost,
-        "turnover": outcome.turnover,
-        "refused": np.zeros(len(sharpe), dtype=np.bool_) if outcome.refused is None else outcome.refused,
-        **parts,
-    }
 
 
 class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):

@@ -225,17 +225,18 @@ def _wealth_factor(
     held, wanted = before[..., :-1], target[..., :-1]
     factor, last, solved = xp.ones_like(wealth), xp.ones_like(wealth), False
     rates = proportional_rates(costs)
+    each = None if rates is None else rates.tolist()
     for _ in range(MAX_ITERATIONS):
         trades = factor[..., None] * wanted - held
-        if rates is None:
+        if each is None:
             cost = costs.share(trades, wealth, market)
-        else:
-            traded = xp.sum(xp.abs(trades), axis=-1)
-            cost = sum(rate * traded for rate in rates.tolist())
+        else:  # the same sum with the trades added up once
+            traded = abs(trades).sum(axis=-1)
+            cost = sum(rate * traded for rate in each)
         last, factor = factor, 1.0 - cost
         if costs.needs_market:
             factor = xp.clip(factor, 0.0)  # where it is no contraction, it must not run away either
-        solved = not bool(xp.max(xp.abs(factor - last)) > WEALTH_TOLERANCE)
+        solved = not bool(abs(factor - last).max() > WEALTH_TOLERANCE)
         if solved:
             break
     return factor, last, solved

@@ -66,7 +66,7 @@ class Proportional(CostModel):
         return self.rate * array_namespace(trades).abs(trades)
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * sum_i v_i``, in the order of operations of the compiled ledger."""
+        """``rate * sum_i v_i``, multiplied once."""
         xp = array_namespace(trades)
         return self.rate * xp.sum(xp.abs(trades), axis=-1)
 
@@ -91,34 +91,11 @@ class FixedMinimum(CostModel):
 
 
 @dataclass(frozen=True)
-class LinearSlippage(CostModel):
-    """Slippage in proportion to participation; ``rate`` is lost when the trade is as large as a day's volume."""
+class VolumeCost(CostModel):
+    """A cost that grows with participation, in proportion to it or to its root; ``rate`` is that of a day's volume.
 
-    rate: float
-    needs_market = True
-
-    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * v_i p_i``."""
-        return self.rate * array_namespace(trades).abs(trades) * participation(trades, wealth, market)
-
-
-@dataclass(frozen=True)
-class SquareRootSlippage(CostModel):
-    """Slippage in the square root of participation; ``rate`` is that of a trade as large as a day's volume."""
-
-    rate: float
-    needs_market = True
-
-    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * v_i sqrt(p_i)``."""
-        return self.rate * array_namespace(trades).abs(trades) * _root(participation(trades, wealth, market))
-
-
-@dataclass(frozen=True)
-class SquareRootImpact(CostModel):
-    """Market impact by the square-root law: the price moves against a trade, more where prices move much.
-
-    It moves by ``coefficient`` daily volatilities, about one, when a whole day's volume is traded.
+    Times the volatility it is market impact by the square-root law: the price moves against a trade, more where prices
+    move much, by ``rate`` daily volatilities, about one, when a whole day's volume is traded.
 
     References
     ----------
@@ -126,13 +103,19 @@ class SquareRootImpact(CostModel):
     of Toth et al. (2011), Anomalous Price Impact and the Critical Nature of Liquidity in Financial Markets.
     """
 
-    coefficient: float
+    rate: float
+    linear: bool = False
+    times_volatility: bool = False
     needs_market = True
 
     def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``coefficient * v_i s_i sqrt(p_i)``."""
-        size = array_namespace(trades).abs(trades)
-        return self.coefficient * size * _known(market).volatility * _root(participation(trades, wealth, market))
+        """``rate * v_i p_i``, ``rate * v_i sqrt(p_i)``, or the latter times ``s_i``."""
+        xp, known = array_namespace(trades), _known(market)
+        cost = self.rate * xp.abs(trades)
+        if self.times_volatility:
+            cost = cost * known.volatility
+        share = xp.abs(trades) * wealth[..., None] / xp.clip(known.volume, TINY)
+        return cost * (share if self.linear else xp.sqrt(xp.clip(share, TINY)))
 
 
 class SumOfCosts(CostModel):
@@ -158,18 +141,6 @@ def proportional_rates(costs: CostModel) -> NDArray[np.float64] | None:
     return np.array(rates, dtype=np.float64) if len(rates) == len(models) else None
 
 
-def participation(trades: Any, wealth: Any, market: MarketState | None) -> Any:
-    """Trades as shares of a day's trading in their assets, (..., assets), not negative."""
-    xp = array_namespace(trades)
-    return xp.abs(trades) * wealth[..., None] / xp.clip(_known(market).volume, TINY)
-
-
-def _root(values: Any) -> Any:
-    """Square root, with a finite slope at zero."""
-    xp = array_namespace(values)
-    return xp.sqrt(xp.clip(values, TINY))
-
-
 def _known(market: MarketState | None) -> MarketState:
     if market is None:
         raise ConfigError("a cost under env.costs depends on the volume traded, and this market has none")
@@ -184,11 +155,11 @@ def costs_of(env: EnvConfig) -> SumOfCosts:
         Proportional(env.slippage_bps * BASIS_POINT),
     ]
     if extra.slippage_linear_bps > 0.0:
-        models.append(LinearSlippage(extra.slippage_linear_bps * BASIS_POINT))
+        models.append(VolumeCost(extra.slippage_linear_bps * BASIS_POINT, linear=True))
     if extra.slippage_sqrt_bps > 0.0:
-        models.append(SquareRootSlippage(extra.slippage_sqrt_bps * BASIS_POINT))
+        models.append(VolumeCost(extra.slippage_sqrt_bps * BASIS_POINT))
     if extra.impact > 0.0:
-        models.append(SquareRootImpact(extra.impact))
+        models.append(VolumeCost(extra.impact, times_volatility=True))
     return SumOfCosts(models)
 
 

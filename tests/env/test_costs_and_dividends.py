@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
-from finflow.env.decision_process import DecisionProcess, with_costs, with_growths
+from finflow.env.decision_process import DecisionProcess, with_growths, with_trading
 from finflow.env.market_growth import LIQUIDITY_WINDOW as WINDOW, dividends_of, growth_of, liquidity_of, share_prices
 from finflow.env.vector_env import PortfolioEnv, PortfolioVectorEnv
 from finflow.errors import ConfigError
@@ -139,7 +139,7 @@ def test_an_order_that_cannot_be_paid_is_reported_and_leaves_the_account_as_it_w
 
 def test_another_price_of_trading_leaves_the_first_process_as_it_was() -> None:
     process = made_process(made_panel(), CostsConfig(), execution_lag=0)
-    dear = with_costs(process, EnvConfig(commission_bps=500.0, slippage_bps=0.0, costs=IMPACT, initial_capital=5e6))
+    dear = with_trading(process, commission_bps=500.0, slippage_bps=0.0, costs=IMPACT, initial_capital=5e6)
     target = np.array([[0.4, 0.1, 0.2, 0.3]])
     cheap = process.step(process.start(np.array([30])), target).cost[0]
     assert cheap == pytest.approx(0.0015 * 0.7 / (1.0 + 0.0015 * 0.7), abs=1e-14)

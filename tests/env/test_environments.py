@@ -133,17 +133,6 @@ def test_one_end_leaves_the_other_portfolios_alone(process: DecisionProcess) -> 
     assert other.age.tolist() == [1, 1, 0, 1, 1]
 
 
-def test_gymnasiums_wrapper_records_every_episode(process: DecisionProcess) -> None:
-    env = gym.wrappers.vector.RecordEpisodeStatistics(make(process))
-    env.reset(seed=0)
-    total = np.zeros(N)
-    for action in random_actions(LENGTH):
-        _, reward, *_, info = env.step(action)
-        total += reward
-    np.testing.assert_allclose(info["episode"]["r"], total, rtol=0, atol=1e-6)  # the wrapper counts in float32
-    assert info["episode"]["l"].tolist() == [LENGTH] * N
-
-
 def test_a_run_goes_on_bit_for_bit_from_its_state(process: DecisionProcess) -> None:
     """Stopped in mid-episode, its state through JSON, in another environment."""
     env, other = make(process), make(process)

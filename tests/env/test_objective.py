@@ -112,12 +112,3 @@ def test_at_the_default_weights_no_penalty_outweighs_the_return_of_equal_weight(
     assert max(mean["turnover"], mean["cvar"], mean["drawdown"]) < 0.0
     assert max(abs(mean[name]) for name in COMPONENTS[1:]) < mean["log_return"]
     assert mean["log_return"] + mean["turnover"] + mean["cvar"] > 0.0
-
-
-def test_moody_and_saffells_formula_worked_by_hand() -> None:
-    """A = 0.001, B = 0.0001, r = 0.02: dA = 0.019, dB = 0.0003, variance 0.000099.
-
-    D = (0.0001 * 0.019 - 0.5 * 0.001 * 0.0003) / 0.000099^1.5 = 0.00000175 / 9.85038e-7 = 1.77658
-    """
-    found = one_step(objective(sharpe_eta=0.01), [0.001, 0.0001, 0.0], 0.02)["sharpe"]
-    assert found == pytest.approx(0.01 * 1.77658, rel=1e-5)

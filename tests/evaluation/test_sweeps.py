@@ -11,7 +11,7 @@ import torch
 
 from finflow import cores
 from finflow.config import CostsConfig
-from finflow.env.decision_process import DecisionProcess, with_costs
+from finflow.env.decision_process import DecisionProcess, with_trading
 from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.analysis.sweeps import break_even_bps, capacity, mean_return
 from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
@@ -66,7 +66,7 @@ def test_the_break_even_cost_is_where_both_earn_the_same() -> None:
     assert found["return_bps"] > 1.0
 
     def both_at(bps: float) -> list[Backtest]:
-        even = with_costs(process, process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
+        even = with_trading(process, commission_bps=bps, slippage_bps=0.0)
         return run_backtests(even, window, [Momentum(), EqualWeight()])
 
     own, equal = both_at(found["return_bps"])

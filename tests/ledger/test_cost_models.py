@@ -18,12 +18,10 @@ from finflow.ledger.accounting import Settlement, settle
 from finflow.ledger.costs import (
     CostModel,
     FixedMinimum,
-    LinearSlippage,
     MarketState,
     Proportional,
-    SquareRootImpact,
-    SquareRootSlippage,
     SumOfCosts,
+    VolumeCost,
     costs_of,
     without_market,
 )
@@ -35,9 +33,9 @@ MILLION = np.array([1_000_000.0])
 
 MODELS: dict[str, CostModel] = {
     "minimum": FixedMinimum(0.001, 5.0),
-    "linear": LinearSlippage(0.01),
-    "square root": SquareRootSlippage(0.01),
-    "impact": SquareRootImpact(1.0),
+    "linear": VolumeCost(0.01, linear=True),
+    "square root": VolumeCost(0.01),
+    "impact": VolumeCost(1.0, times_volatility=True),
 }
 MODELS["all"] = SumOfCosts([Proportional(0.0005), *MODELS.values()])
 MODELS["proportional"] = Proportional(0.0015)
@@ -87,9 +85,9 @@ def test_golden_minimum_commission() -> None:
     ("model", "money"),
     [
         # all of A is sold: 250 000, a quarter of a day's volume of 1 000 000; its root is a half
-        (LinearSlippage(0.004), 250.0),  # 250 000 * 0.004 / 4
-        (SquareRootSlippage(0.004), 500.0),  # 250 000 * 0.004 / 2
-        (SquareRootImpact(0.8), 2000.0),  # 250 000 * 0.8 * 0.02 / 2
+        (VolumeCost(0.004, linear=True), 250.0),  # 250 000 * 0.004 / 4
+        (VolumeCost(0.004), 500.0),  # 250 000 * 0.004 / 2
+        (VolumeCost(0.8, times_volatility=True), 2000.0),  # 250 000 * 0.8 * 0.02 / 2
         (FixedMinimum(0.001, 5.0), 250.0),
         (FixedMinimum(0.001, 400.0), 400.0),
     ],
@@ -112,7 +110,11 @@ def test_golden_impact_of_a_purchase() -> None:
     rule from one gives x = 1 - 0.01 / 2.03 = 0.99507389, then 0.99506152; so mu = 0.99014742, a cost of 9 852.58.
     """
     done = settle(
-        np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]]), SquareRootImpact(1.0), MILLION, market_of([4e6], [0.02])
+        np.array([[0.0, 1.0]]),
+        np.array([[1.0, 0.0]]),
+        VolumeCost(1.0, times_volatility=True),
+        MILLION,
+        market_of([4e6], [0.02]),
     )
     assert 1e6 * done.cost[0] == pytest.approx(9852.58, abs=CENT / 2)
 
@@ -208,7 +210,9 @@ def test_a_trade_that_would_leave_nothing_is_refused_and_costs_nothing() -> None
     np.testing.assert_allclose(done.weights[1], target[1], rtol=0, atol=1e-16)
 
 
-@pytest.mark.parametrize("model", [LinearSlippage(0.01), SquareRootSlippage(0.1), SquareRootImpact(10.0)])
+@pytest.mark.parametrize(
+    "model", [VolumeCost(0.01, linear=True), VolumeCost(0.1), VolumeCost(10.0, times_volatility=True)]
+)
 def test_a_trade_of_a_thousand_days_of_volume_is_refused(model: CostModel) -> None:
     """Its last unit costs more than itself."""
     done = settle(np.array([[0.0, 1.0]]), np.array([[0.9, 0.1]]), model, MILLION, market_of([1e3], [0.05]))
@@ -219,7 +223,7 @@ def test_a_trade_of_a_thousand_days_of_volume_is_refused(model: CostModel) -> No
 
 def test_what_is_not_traded_at_all_cannot_be_bought() -> None:
     market = market_of([0.0, 1e9], [0.02, 0.02])
-    before, impact = np.array([[0.0, 0.0, 1.0]]), SquareRootImpact(1.0)
+    before, impact = np.array([[0.0, 0.0, 1.0]]), VolumeCost(1.0, times_volatility=True)
     assert settle(before, np.array([[0.1, 0.4, 0.5]]), impact, MILLION, market).refused.tolist() == [True]
     assert settle(before, np.array([[0.0, 0.4, 0.6]]), impact, MILLION, market).refused is None
 
@@ -231,9 +235,9 @@ def test_each_key_adds_its_own_cost() -> None:
     assert costs.models == [
         FixedMinimum(0.001, 2.0),
         Proportional(0.0005),
-        LinearSlippage(0.001),
-        SquareRootSlippage(0.002),
-        SquareRootImpact(0.01),
+        VolumeCost(0.001, linear=True),
+        VolumeCost(0.002),
+        VolumeCost(0.01, times_volatility=True),
     ]
     assert costs.needs_market
     assert without_market(costs).models == costs.models[:2]

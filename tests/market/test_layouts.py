@@ -256,7 +256,6 @@ BAD: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
         ["prices.csv, line 88", "'AAA' has a second row of 2020-01-06", "prices.csv, line 8)"],
     ),
     "text": (rows_with(put(9, "High", "n/q")), ["prices.csv, line 11", "'High'", "'n/q'", "not a number"]),
-    "a date of another form": (rows_with(put(9, "Date", "3.2.2020")), ["line 11", "'3.2.2020'", "YYYY-MM-DD"]),
     "no asset": (rows_with(put(9, "Ticker", "")), ["line 11", "'Ticker' is empty"]),
     "no close": (rows_with(lambda table: table.drop(columns="Close")), ["no column Close", "rename"]),
     "two names": (rows_with(lambda table: table.assign(Symbol="x")), ["'Ticker' and 'Symbol'"]),
@@ -265,7 +264,6 @@ BAD: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
         lambda folder: save(of(bars(), "AAA"), folder / "AAA.csv"),
         ["'Close'", "single asset", "name the folder", "Ticker"],
     ),
-    "an empty folder": (lambda folder: folder, ["is a folder without a .csv file"]),
     "a folder of the other kind": (
         lambda folder: as_files_of_assets(bars(), folder, "parquet"),
         ["set market.source=parquet"],
@@ -275,10 +273,6 @@ BAD: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
     "a file of rows among assets": (
         asset_file("more.csv", "Date,Ticker,Close\n2020-01-01,A,1\n"),
         ["more.csv has a column that names the asset", "join such files"],
-    ),
-    "text in a file of an asset": (
-        asset_file("AAA.csv", "Date,Close\n2020-01-01,1\n2020-01-02,x\n"),
-        ["AAA.csv, line 3", "'Close'", "'x'"],
     ),
     "a date twice in a file of an asset": (
         asset_file("AAA.csv", "Date,Close\n2020-01-01,1\n2020-01-01,2\n"),
@@ -297,10 +291,6 @@ BAD: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
     "a field with a hole": (
         field_file("open", lambda table: table.drop(index=DAYS[7]).reindex(DAYS)),
         ["close but none of open on 2020-01-10"],
-    ),
-    "closes out of order": (
-        lambda folder: save(bars()["Close"].iloc[[1, 0, *range(2, 30)]], folder / "fields" / "close.csv").parent,
-        ["ascending"],
     ),
     "two closes in a folder": (field_file("Close", lambda table: table), ["two files of one field"]),
     "two lines without a close": (

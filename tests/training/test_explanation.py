@@ -17,7 +17,7 @@ from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.distributions import LogisticNormal, log_ratios
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
-from finflow.env.decision_process import with_costs
+from finflow.env.decision_process import with_trading
 from finflow.evaluation.analysis.attribution import (
     decisions_section,
     largest_trades,
@@ -56,7 +56,7 @@ def test_an_agent_and_its_experts_read_the_market_once_for_all_their_backtests(
 ) -> None:
     """At other costs, and by its experts alone, they decide as those that read the market again."""
     policy, process = ExpertPolicy(training_data.shape, torch.Generator().manual_seed(5)), training_data.process
-    dear = with_costs(process, process.env.model_copy(update={"commission_bps": 50.0}))
+    dear = with_trading(process, commission_bps=50.0)
     make = with_memos({"finflow": lambda: AgentStrategy(policy, CPU)})["finflow"]
     window = training_data.split.validation
     (alone,) = run_backtests(dear, window, [AgentStrategy(policy, CPU)])

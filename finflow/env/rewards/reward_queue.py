@@ -162,16 +162,11 @@ def queued_rewards(
         yield process, None
         return
     sent = tuple((term.name, None if ":" in term.name else term.reward) for term in rewards.terms)
-    with OrderedPool(compute, WorkersMarket(with_builtin_reward(process), sent), workers, threads) as pool:
+    plain = copy.copy(process)  # decides at the same bars, with the built-in reward
+    plain.reward, plain.reward_names = None, COMPONENTS
+    with OrderedPool(compute, WorkersMarket(plain, sent), workers, threads) as pool:
         queue = RewardQueue(rewards, pool)
         yield with_reward(process, queue), queue
-
-
-def with_builtin_reward(process: DecisionProcess) -> DecisionProcess:
-    """The same market and bars to decide at, with the built-in reward."""
-    plain = copy.copy(process)
-    plain.reward, plain.reward_names = None, COMPONENTS
-    return plain
 
 
 def compute(market: WorkersMarket, place: int, context: RewardContext) -> Any:

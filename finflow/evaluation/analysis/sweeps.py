@@ -20,7 +20,7 @@ import scipy
 
 from finflow.config import CostsConfig
 from finflow.cores import forked
-from finflow.env.decision_process import DecisionProcess, with_costs, with_lag
+from finflow.env.decision_process import DecisionProcess, with_trading
 from finflow.evaluation.backtest import BASELINE, Backtest, ComparisonContext, FloatArray, index_backtest
 from finflow.evaluation.page.page_numbers import show
 from finflow.evaluation.page.section import ROW, Cell, Section, Sentence, make_table
@@ -99,20 +99,18 @@ def sweep_section(context: ComparisonContext) -> Section:
     return Section("sweeps", "Costs, lag and capital", numbers, tuple(tables), words=tuple(words))
 
 
-def _with(process: DecisionProcess, **changes: object) -> DecisionProcess:
-    return with_costs(process, process.env.model_copy(update=changes))
-
-
 def _at_cost(process: DecisionProcess, bps: float) -> DecisionProcess:
     """The process with one proportional cost in place of commission and slippage."""
-    return _with(process, commission_bps=bps, slippage_bps=0.0)
+    return with_trading(process, commission_bps=bps, slippage_bps=0.0)
 
 
 def _over_lags(context: ComparisonContext) -> dict[str, Figures]:
     process = context.process
     lags = [lag for lag in LAGS if lag or process.env.fill != "open"]
     return {
-        str(lag): _figures(context.runs if lag == process.lag else context.backtest(with_lag(process, lag)))
+        str(lag): _figures(
+            context.runs if lag == process.lag else context.backtest(with_trading(process, execution_lag=lag))
+        )
         for lag in lags
     }
 
@@ -201,7 +199,9 @@ def _capital(context: ComparisonContext) -> tuple[dict[str, Figures], float | No
         none = "Capital plays no part here: no configured cost depends on the size of the account."
         return {}, None, f"{none} The market has {volumes}"
     found = {
-        f"{capital:.0f}": _figures(context.backtest(_with(process, initial_capital=capital), names=_pair(context)))
+        f"{capital:.0f}": _figures(
+            context.backtest(with_trading(process, initial_capital=capital), names=_pair(context))
+        )
         for capital in CAPITALS
     }
     if not process.costs.needs_market:
@@ -231,12 +231,12 @@ def capacity(context: ComparisonContext) -> float:
 
     @cache
     def unhindered(capital: float) -> list[float]:
-        free = _with(process, initial_capital=capital, costs=CostsConfig(minimum=minimum))
+        free = with_trading(process, initial_capital=capital, costs=CostsConfig(minimum=minimum))
         return [mean_return(run) for run in context.backtest(free, names=_pair(context))]
 
     def bearable(capital: float) -> bool:
         ideal = unhindered(capital if minimum > 0.0 else SMALLEST_CAPITAL)
-        (full,) = context.backtest(_with(process, initial_capital=capital), names=[context.judged])
+        (full,) = context.backtest(with_trading(process, initial_capital=capital), names=[context.judged])
         return full.refused is None and ideal[0] - mean_return(full) < 0.5 * (ideal[0] - ideal[-1])
 
     low = SMALLEST_CAPITAL

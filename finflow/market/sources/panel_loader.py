@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,12 +34,13 @@ def load_panel(config: MarketConfig) -> MarketPanel:
     if config.tickers is not None and len(config.tickers) == 1:
         raise MarketError(f"a portfolio needs at least two assets and market.tickers names {config.tickers[0]} only")
     _rate(config)  # errors of the rate are reported before those of the prices
-    if config.source == "embedded":
-        return assemble(embedded_prices(), config)
-    if config.source == "french":
-        return assemble(french_portfolios(), config)
-    if config.source == "synthetic":
-        return assemble(synthetic_prices(config.synthetic), config)
+    made: dict[str, Callable[[], SourcePrices]] = {
+        "embedded": embedded_prices,
+        "french": french_portfolios,
+        "synthetic": lambda: synthetic_prices(config.synthetic),
+    }
+    if config.source in made:
+        return assemble(made[config.source](), config)
     if config.source == "yfinance":
         upper = {"tickers": tuple(name.strip().upper() for name in config.tickers or ())}
         benchmark = config.benchmark.strip().upper() if config.benchmark else None

@@ -21,7 +21,6 @@ from functools import lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -98,20 +97,14 @@ def french_portfolios() -> SourcePrices:
     growth = np.vstack([np.ones(returns.shape[1]), np.cumprod(1.0 + returns.to_numpy(dtype=np.float64), axis=0)])
     days = ends.to_timestamp(how="end").normalize()
     cash = np.concatenate([[0.0], table["RF"].to_numpy(dtype=np.float64)])
-    facts = _facts(hashlib.sha256(content).hexdigest())
-    close = pd.DataFrame(growth, index=days, columns=list(returns.columns))
-    return SourcePrices({"close": close}, facts, benchmark=MARKET, cash=cash)
-
-
-def _facts(digest: str) -> dict[str, Any]:
-    return {
+    facts = {
         "source": "french",
         "data": (
             "30 portfolios of US stocks, monthly, 1949 to 2017: 12 industries, 9 by size and book-to-market, 9 by size "
             "and past return; Kenneth R. French's data library, shipped with linearmodels"
         ),
         "linearmodels": metadata.version("linearmodels"),
-        "file_sha256": digest,
+        "file_sha256": hashlib.sha256(content).hexdigest(),
         "licence": (
             "linearmodels is under the NCSA licence; the returns are from Kenneth R. French's data library, copyright "
             "Eugene F. Fama and Kenneth R. French, with no licence of their own: ask before publishing them anew"
@@ -123,3 +116,5 @@ def _facts(digest: str) -> dict[str, Any]:
             "be traded at the costs assumed here, and CRSP has been corrected since"
         ),
     }
+    close = pd.DataFrame(growth, index=days, columns=list(returns.columns))
+    return SourcePrices({"close": close}, facts, benchmark=MARKET, cash=cash)
