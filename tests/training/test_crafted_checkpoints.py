@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from finflow.cli import main
-from finflow.guard.state_capture import capture
+from finflow.guard.checkpoint_folder import capture
 from finflow.tensor_file import VERSION, read_tensors, write_tensors
 from finflow.training import trainer
 from finflow.training.checkpoints import run_folder as code

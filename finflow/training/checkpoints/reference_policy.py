@@ -22,7 +22,7 @@ from finflow.agent.on_policy.on_policy_losses import ProportionalKL
 from finflow.config import Config
 from finflow.config.online_section import OnlineConfig
 from finflow.errors import CheckpointError
-from finflow.guard.state_capture import without_prefix
+from finflow.guard.checkpoint_folder import without_prefix
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_feature_names, read_best
 from finflow.training.data.training_data import TrainingData

@@ -31,7 +31,7 @@ from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import RUIN, DecisionProcess, resumed_state
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
-from finflow.guard.state_capture import check_like
+from finflow.guard.checkpoint_folder import check_like
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 
