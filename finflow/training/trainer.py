@@ -197,13 +197,11 @@ class FinFlowTrainer:
                 log.follow(tracker)
             for line in self._remarks:
                 log.console(line)
-            for note in self.training_data.price_notes():
+            collected = self._offline_data if self._start.checkpoint is None else None
+            for note in (*self.training_data.price_notes(), *(collected.lines() if collected is not None else [])):
                 progress.note(note)
             if problem := self._start.bring_best(state, self.run_folder):
                 progress.message(problem)
-            if self._start.checkpoint is None and self._offline_data is not None:
-                for line in self._offline_data.lines():
-                    progress.note(line)
             self._run = TrainingRun(
                 self.config,
                 self.training_data,

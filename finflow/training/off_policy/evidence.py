@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -25,8 +25,9 @@ from finflow.agent.networks.policy_ensemble import BatchedPolicies, load_like
 from finflow.config import Config
 from finflow.cores import forked
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import rows_of
+from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import TrainingError
+from finflow.evaluation.backtest import simulate
 from finflow.evaluation.statistics.bootstrap import BlendChoice, choose, least_gain
 from finflow.guard.checkpoint_folder import without_prefix
 from finflow.offline.dataset import OfflineDataset
@@ -139,35 +140,31 @@ def backtest_blends(
     """
     device, count = tensors.market.device, len(REFERENCES) * len(CONFIDENCES)
     read = [_read_block(policy, bars, tensors, volatility) for policy, bars in policies]
-    lengths = [len(bars) for _, bars in policies]
-    start = np.repeat([bars.start for _, bars in policies], count)
-    state = process.start(start, torch.cat([beginning for _, _, beginning in read]).double().cpu().numpy())
+    decisions = np.repeat([len(bars) for _, bars in policies], count)
+    begun = torch.cat([beginning for _, _, beginning in read]).double().cpu().numpy()
+    accounts = process.start(np.repeat([bars.start for _, bars in policies], count), begun)
     confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES))
 
-    def batched(numbers: Sequence[int]) -> BatchedPolicies:
+    @cache
+    def batched(numbers: tuple[int, ...]) -> BatchedPolicies:
         blend = Blend(confidence.repeat(len(numbers)).unsqueeze(-1), REFERENCES[0], volatility)
         return BatchedPolicies([blended(policies[number][0], blend) for number in numbers])
 
-    rewards: list[list[NDArray[np.float64]]] = [[] for _ in policies]
-    active = list(range(len(policies)))
-    deciding = batched(active)
-    for place in range(max(lengths)):
-        still = [number for number in active if place < lengths[number]]
-        if len(still) < len(active):
-            state = rows_of(state, np.repeat([number in still for number in active], count))
-            active, deciding = still, batched(still)
+    def decide(place: int, state: PortfolioState) -> NDArray[np.float64]:
+        active = tuple(number for number, (_, bars) in enumerate(policies) if place < len(bars))
         portfolio = torch.as_tensor(process.observed_portfolio(state), dtype=torch.float32, device=device)
-        states = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete)
-        now = []
+        states, now = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete), []
         for reading, aims, _ in (read[number] for number in active):
             each = reading.each(itemgetter(place)).each(lambda row: row.expand(count, *row.shape))
             now.append(each._replace(aim=aims[place]))
-        targets = deciding.trade_toward(states, MarketReading.join(now, torch.cat)).distribution.centre()
-        step = process.step(state, targets.double().cpu().numpy())
-        for number, own in zip(active, step.reward.reshape(len(active), count, 1), strict=True):
-            rewards[number].append(own)
-        state = step.state
-    return [np.concatenate(one, axis=1) for one in rewards]
+        decision = batched(active).trade_toward(states, MarketReading.join(now, torch.cat))
+        targets: NDArray[np.float64] = decision.distribution.centre().double().cpu().numpy()
+        return targets
+
+    rewards = np.zeros((len(decisions), int(decisions.max())))
+    for place, (rows, outcome) in enumerate(simulate(process, accounts, decisions, decide)):
+        rewards[rows, place] = outcome.reward
+    return [rewards[n * count : (n + 1) * count, : len(bars)] for n, (_, bars) in enumerate(policies)]
 
 
 def _read_block(
